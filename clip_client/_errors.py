@@ -1,0 +1,109 @@
+"""What can go wrong, as types.
+
+::
+
+    ClipError
+    ├── ImageError          this image, not the service; never retried
+    ├── ImageErrors         several of them; only raise_for_errors() raises it
+    ├── Unavailable         no server answered, or the connection broke
+    ├── Overloaded          the server has more work than it can do
+    ├── DeadlineExceeded    the time given for the call is over
+    ├── ModelNotReady       a server answers, but the model does not
+    ├── Unauthorized        the token or certificate was refused; never retried
+    └── ProtocolMismatch    the server speaks of another model or contract than this client
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = (
+    "ClipError",
+    "DeadlineExceeded",
+    "ImageError",
+    "ImageErrors",
+    "ModelNotReady",
+    "Overloaded",
+    "ProtocolMismatch",
+    "Unauthorized",
+    "Unavailable",
+)
+
+
+class ClipError(Exception):
+    """Root of all errors that this package raises on purpose.
+
+    ``message`` is one sentence for people; ``request_id`` names the request in the server's log, where there was one.
+    """
+
+    def __init__(self, message: str, *, request_id: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.request_id = request_id
+
+    def __str__(self) -> str:
+        return f"{self.message} (request {self.request_id})" if self.request_id else self.message
+
+
+class ImageError(ClipError):
+    """One image could not be embedded; its neighbours are unharmed.
+
+    ``code`` is the name of an ``ImageStatus`` (``"TRUNCATED"``, ``"LIMIT"``, ...), or ``"UNREADABLE"`` where the client
+    could not read the source; ``index`` is the position in the caller's input; ``source`` is what the caller passed
+    where that is a path, else ``None``.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str,
+        index: int = 0,
+        source: str | None = None,
+        request_id: str | None = None,
+    ) -> None:
+        super().__init__(message, request_id=request_id)
+        self.code = code
+        self.index = index
+        self.source = source
+
+    def __str__(self) -> str:
+        where = self.source if self.source is not None else f"image {self.index}"
+        return f"{where}: {self.code}: {super().__str__()}"
+
+
+class ImageErrors(ClipError):
+    """Several images failed; raised by ``raise_for_errors`` only. ``errors`` maps the index to its ``ImageError``."""
+
+    def __init__(self, errors: Mapping[int, ImageError]) -> None:
+        first = next(iter(errors.values()))
+        more = f", and {len(errors) - 1} more" if len(errors) > 1 else ""
+        super().__init__(f"{first}{more}")
+        self.errors = dict(errors)
+
+
+class Unavailable(ClipError):
+    """No server could be reached, the connection was lost, or the model's process died. Safe to retry."""
+
+
+class Overloaded(ClipError):
+    """The server, or this client's limit for it, refused more work. Safe to retry later."""
+
+
+class DeadlineExceeded(ClipError):
+    """``timeout_s`` ran out before the answer came."""
+
+
+class ModelNotReady(ClipError):
+    """A server answered, but ``clip_image`` is not loaded or not ready."""
+
+
+class Unauthorized(ClipError):
+    """The server refused the token or the certificate. Retrying cannot help."""
+
+
+class ProtocolMismatch(ClipError):
+    """The answer is not of the model or the contract that the handshake named."""
