@@ -1,0 +1,1 @@
+"""Every number that this project states, one command each."""

@@ -1,0 +1,97 @@
+"""Real photos without a download: scikit-image ships some, and copies of them make a folder with known duplicates."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Final
+
+from PIL import Image
+
+ORIGINALS: Final = (
+    "astronaut.png",
+    "brick.png",
+    "camera.png",
+    "cell.png",
+    "chelsea.png",
+    "clock_motion.png",
+    "coffee.png",
+    "coins.png",
+    "color.png",
+    "grass.png",
+    "gravel.png",
+    "hubble_deep_field.jpg",
+    "ihc.png",
+    "microaneurysms.png",
+    "moon.png",
+    "motorcycle_left.png",
+    "page.png",
+    "retina.jpg",
+    "rocket.jpg",
+    "text.png",
+)
+"""Photographs in scikit-image's ``data`` folder, 102 to 1,411 pixels wide, grey and colour."""
+
+FORMATS: Final = ("jpg", "png", "webp")
+"""Originals take these in turn, so that any run meets all of them."""
+
+
+def write_originals(directory: Path) -> list[Path]:
+    """Write one file per photo in :data:`ORIGINALS`, of mixed formats; return the paths in that order."""
+    from skimage import data
+
+    source = Path(data.__file__).parent
+    directory.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for index, name in enumerate(ORIGINALS):
+        path = directory / f"{Path(name).stem}.{FORMATS[index % len(FORMATS)]}"
+        if path.suffix == Path(name).suffix:
+            shutil.copyfile(source / name, path)
+        else:
+            with Image.open(source / name) as image:
+                _save(image, path, quality=92)
+        paths.append(path)
+    return paths
+
+
+def write_with_copies(directory: Path) -> dict[str, list[Path]]:
+    """Write the originals and copies of some: resized, re-encoded, cropped by 2 % and renamed.
+
+    Returns the families: the original's stem -> all files that show the same picture, the original first.
+    """
+    families = {path.stem: [path] for path in write_originals(directory)}
+    for stem in ("astronaut", "chelsea", "coffee", "rocket"):
+        families[stem].append(_resized(families[stem][0], directory / f"{stem}, half size.jpg"))
+    for stem in ("astronaut", "hubble_deep_field", "ihc"):
+        families[stem].append(_re_encoded(families[stem][0], directory / f"{stem}, sent by a friend.jpg"))
+    for stem in ("motorcycle_left", "retina"):
+        families[stem].append(_cropped(families[stem][0], directory / f"{stem}, cropped.png"))
+    for stem in ("chelsea", "coins"):
+        original = families[stem][0]
+        families[stem].append(Path(shutil.copy2(original, directory / f"Copy of {original.name}")))
+    return families
+
+
+def _resized(original: Path, copy: Path) -> Path:
+    with Image.open(original) as image:
+        half = (image.width // 2, image.height // 2)
+        return _save(image.convert("RGB").resize(half, Image.Resampling.LANCZOS), copy, quality=90)
+
+
+def _re_encoded(original: Path, copy: Path) -> Path:
+    with Image.open(original) as image:
+        return _save(image, copy, quality=60)
+
+
+def _cropped(original: Path, copy: Path) -> Path:
+    with Image.open(original) as image:
+        inset = round(0.01 * min(image.size))
+        return _save(image.crop((inset, inset, image.width - inset, image.height - inset)), copy, quality=90)
+
+
+def _save(image: Image.Image, path: Path, *, quality: int) -> Path:
+    if path.suffix == ".png":
+        image.save(path)
+    else:
+        image.convert("RGB").save(path, quality=quality)
+    return path

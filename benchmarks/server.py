@@ -1,0 +1,71 @@
+"""A real ``clip-serve`` for the length of a block; the demo, the benchmarks and the live tests share it."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class ServerDidNotStart(RuntimeError):
+    """clip-serve ended before it was ready; the message is what it said last."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """A running clip-serve: its process, what it serves and where."""
+
+    process: subprocess.Popen[str]
+    repository: Path
+    grpc_url: str
+    http_url: str
+    metrics_url: str
+
+
+def free_port() -> int:
+    """Return a TCP port on loopback that nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def serving(repository: Path, *options: str) -> Iterator[Server]:
+    """Run ``clip-serve`` on free ports; the block starts when it is ready, and the end of the block stops it.
+
+    Raises :class:`ServerDidNotStart` if it ends before it is ready.
+    """
+    grpc, http, metrics = free_port(), free_port(), free_port()
+    ports = ("--grpc-port", str(grpc), "--http-port", str(http), "--metrics-port", str(metrics))
+    command = (sys.executable, "-m", "preprocess_ensemble.serve_command", "--repository", str(repository), *ports)
+    process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        for line in process.stdout:
+            if line.startswith("ready:"):
+                break
+        else:
+            raise ServerDidNotStart(f"clip-serve ended with exit code {process.wait()} before it was ready")
+        # A pipe that nobody reads would block the server once it is full.
+        drain = threading.Thread(target=process.stdout.read, daemon=True)
+        drain.start()
+        yield Server(
+            process=process,
+            repository=repository,
+            grpc_url=f"127.0.0.1:{grpc}",
+            http_url=f"http://127.0.0.1:{http}",
+            metrics_url=f"http://127.0.0.1:{metrics}/metrics",
+        )
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
+        process.stdout.close()

@@ -1,0 +1,31 @@
+"""A real tritonserver, started once, with a small seeded CLIP of ViT-B-32's shape."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from benchmarks.server import Server, serving
+from preprocess_ensemble.export import export_model
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TINY_CLIP = Path(__file__).parents[1] / "tiny_clip.json"
+
+
+@pytest.fixture(scope="session")
+def tiny_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model repository with the small seeded CLIP."""
+    repository = tmp_path_factory.mktemp("repository") / "triton_models"
+    export_model(model=str(TINY_CLIP), pretrained="random:0", repository=repository)
+    return repository
+
+
+@pytest.fixture(scope="session")
+def server(tiny_repository: Path) -> Iterator[Server]:
+    """One clip-serve for all tests that do not hurt it."""
+    with serving(tiny_repository) as running:
+        yield running
