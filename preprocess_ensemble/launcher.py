@@ -161,7 +161,9 @@ def backend_directory(wheel: Wheel) -> Path:
 
     Raises ``LaunchError`` if it can be written in neither place.
     """
-    recipe = "\n".join((wheel.version, str(wheel.server), str(wheel.stub), _ONNXRUNTIME_MODEL))
+    sources = (wheel.stub, wheel.server / "backends" / "python" / "libtriton_python.so")
+    versions = (f"{source} {source.stat().st_size}" for source in sources)
+    recipe = "\n".join((wheel.version, *versions, _ONNXRUNTIME_MODEL))
     name = f"backends-{hashlib.sha256(recipe.encode()).hexdigest()[:16]}"
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     places = (Path(sys.prefix, "lib", "clip-triton"), cache / "clip-triton")
@@ -186,14 +188,11 @@ def _build(wheel: Wheel, place: Path, name: str) -> Path:
     place.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=place))
     try:
+        # Copies, since Triton refuses a Python-based backend whose library is a link that leads out of its directory,
+        # and pip does not promise to keep the executable bit that the stub needs.
         python = work / "python"
-        python.mkdir()
-        for source in (wheel.server / "backends" / "python").iterdir():
-            if source.is_file():
-                (python / source.name).symlink_to(source)
-        # A copy, since pip does not promise to keep the executable bit that the stub needs.
-        stub = python / wheel.stub.name
-        shutil.copyfile(wheel.stub, stub)
+        shutil.copytree(wheel.server / "backends" / "python", python, ignore=shutil.ignore_patterns("__pycache__"))
+        stub = shutil.copyfile(wheel.stub, python / wheel.stub.name)
         stub.chmod(0o755)
         (work / "onnxruntime").mkdir()
         (work / "onnxruntime" / "model.py").write_text(_ONNXRUNTIME_MODEL, encoding="utf-8")
