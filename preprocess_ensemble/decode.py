@@ -1,8 +1,39 @@
-"""One encoded image file in, one upright PIL image out, or a :class:`DecodeError` that says why not."""
+"""One encoded image file in, one upright PIL image out, or a :class:`DecodeError` that says why not.
+
+The pixels of L, RGB and CMYK files are those of ``PIL.ImageOps.exif_transpose(PIL.Image.open(file))``, bit for bit;
+colour profiles are ignored, as by open_clip's transform. The other modes become RGB or L here, before any resize:
+
+=============================  ==================================================================================
+alpha, colour-key transparency  composited on white, in any mode: the reference drops the alpha and shows what it hid
+palette, 1 bit                 RGB, L: the reference would resize them by nearest neighbour
+16-bit grey                    scaled to 8 bit by its high byte, as Pillow itself does with 16-bit RGB
+YCbCr                          left alone: the reference resizes it as it is
+float, 32-bit grey, Lab        refused as UNSUPPORTED_FORMAT: nothing in the file says which value is white
+=============================  ==================================================================================
+"""
 
 from __future__ import annotations
 
+import io
+import re
+import struct
+import threading
+import warnings
+import zlib
+from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import IntEnum
+from typing import TYPE_CHECKING, Final, NoReturn
+
+import numpy as np
+from PIL import ExifTags, Image, ImageFile
+
+from preprocess_ensemble.formats import ImageFormat, count_frames, identify, structure_end
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ("DecodeError", "DecodeLimits", "ImageStatus", "decode")
 
 
 class ImageStatus(IntEnum):
@@ -25,3 +56,281 @@ class ImageStatus(IntEnum):
     """Another limit: side ratio, frames, size of metadata."""
     INTERNAL = 8
     """A defect of this program, not of the image."""
+
+
+class DecodeError(ValueError):
+    """One image could not be decoded; ``message`` is one sentence for people, without a path or a traceback."""
+
+    def __init__(self, status: ImageStatus, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodeLimits:
+    """What an image may cost; all but ``max_bytes`` are checked on its header, before a pixel is decoded."""
+
+    max_bytes: int = 64 * 2**20
+    max_pixels: int = 128_000_000
+    """Room for the 108-megapixel cameras of telephones. Pillow needs up to 8 bytes a pixel: 1 GB in each thread.
+
+    Above twice ``PIL.Image.MAX_IMAGE_PIXELS`` (179 megapixels) Pillow refuses some formats by itself."""
+    max_side_ratio: float = 50.0
+    """Longer side over shorter side."""
+    max_frames: int = 10_000
+    """Only the first frame is decoded; a file with more frames than this is no photo."""
+    max_metadata_bytes: int = 8 * 2**20
+    """EXIF, XMP, colour profile and text together."""
+    allow_truncated: bool = False
+    """Take what a file that ends early still shows; the rest is grey or black."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_bytes", "max_pixels", "max_side_ratio", "max_frames", "max_metadata_bytes"):
+            value = getattr(self, name)
+            if not value >= 1:
+                raise ValueError(f"{name} must be at least 1, not {value}.")
+
+
+_JPEG_END: Final = b"\xff\xd9"
+
+_ORIENTATIONS: Final = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+"""EXIF 2.32, tag 0x0112, as in ``PIL.ImageOps.exif_transpose``."""
+
+# What Pillow's readers raise when a file contradicts itself; anything else is a defect, theirs or ours.
+_BAD_FILE: Final = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    TypeError,
+    LookupError,
+    ArithmeticError,
+    AssertionError,
+    EOFError,
+    struct.error,
+    zlib.error,
+)
+
+# Pillow has no exception class of its own for a variant that it cannot read.
+_UNSUPPORTED_VARIANT: Final = re.compile(
+    r"unsupported|not supported|unknown pixel mode|unknown data organization|cannot handle|unrecogni[sz]ed image mode",
+    re.IGNORECASE,
+)
+
+
+def decode(data: bytes | memoryview, limits: DecodeLimits = DecodeLimits()) -> Image.Image:
+    """Decode the first picture of one image file and turn it upright.
+
+    Returns an image of mode L, RGB, CMYK or YCbCr, ready for :func:`preprocess_ensemble.transform.preprocess`. Safe to
+    call from many threads; Pillow releases the GIL while it decodes. Raises :class:`DecodeError` and nothing else.
+    """
+    try:
+        with _quiet_pillow():
+            return _decode(bytes(data), limits)
+    except DecodeError:
+        raise
+    except Image.DecompressionBombError as error:
+        limit = 2 * (Image.MAX_IMAGE_PIXELS or 0) / 1e6
+        message = f"The image has more pixels than the {limit:g} megapixels at which Pillow stops."
+        raise DecodeError(ImageStatus.TOO_LARGE, message) from error
+    except MemoryError as error:
+        raise DecodeError(ImageStatus.INTERNAL, "There was not enough memory to decode the image.") from error
+    except Exception as error:
+        raise DecodeError(ImageStatus.INTERNAL, "The decoder failed in an unexpected way.") from error
+
+
+def _decode(data: bytes, limits: DecodeLimits) -> Image.Image:
+    if not data:
+        raise DecodeError(ImageStatus.EMPTY, "The image is empty: 0 bytes were received.")
+    if len(data) > limits.max_bytes:
+        message = f"The image file has {len(data):,} bytes; the limit is {limits.max_bytes:,}."
+        raise DecodeError(ImageStatus.TOO_LARGE, message)
+    image_format = _readable_format(data)
+    source = _Source(data + _JPEG_END if limits.allow_truncated and image_format.name == "JPEG" else data)
+    image = _open(image_format, source)
+    _check_header(image, data, limits)
+    _load(image, image_format, source, allow_truncated=limits.allow_truncated)
+    return _to_plain_mode(_upright(image), image_format)
+
+
+def _readable_format(data: bytes) -> ImageFormat:
+    image_format = identify(data)
+    if image_format is None:
+        raise DecodeError(ImageStatus.NOT_AN_IMAGE, "The file is not an image of any known format.")
+    if not image_format.readable:
+        raise DecodeError(
+            ImageStatus.UNSUPPORTED_FORMAT, f"The file is of format {image_format.name}, which is not read here."
+        )
+    return image_format
+
+
+class _Source(io.BytesIO):
+    """The file's bytes, and whether a reader asked for more than there are: the difference of truncated and corrupt."""
+
+    ran_out = False
+    reading_pixels = False
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        chunk = super().read(size)
+        # Pixel readers ask for large blocks and may be content with less; header readers ask for what they need.
+        if size is not None and size > 0 and len(chunk) < (1 if self.reading_pixels else size):
+            self.ran_out = True
+        return chunk
+
+
+def _open(image_format: ImageFormat, source: _Source) -> ImageFile.ImageFile:
+    assert image_format.opener is not None  # `_readable_format` let it pass
+    try:
+        return image_format.opener(source)
+    except _BAD_FILE as error:
+        _refuse(error, image_format, source, None)
+
+
+def _check_header(image: ImageFile.ImageFile, data: bytes, limits: DecodeLimits) -> None:
+    width, height = image.size
+    if width * height > limits.max_pixels:
+        message = (
+            f"The image has {width * height / 1e6:,.1f} megapixels ({width} x {height}); "
+            f"the limit is {limits.max_pixels / 1e6:g}."
+        )
+        raise DecodeError(ImageStatus.TOO_LARGE, message)
+    ratio = max(width, height) / min(width, height)
+    if ratio > limits.max_side_ratio:
+        message = (
+            f"The image's sides, {width} x {height}, have a ratio of {ratio:.1f}; "
+            f"the limit is {limits.max_side_ratio:g}."
+        )
+        raise DecodeError(ImageStatus.LIMIT, message)
+    if count_frames(image, data, limits.max_frames) > limits.max_frames:
+        raise DecodeError(
+            ImageStatus.LIMIT, f"The image has more than {limits.max_frames:,} frames, which is the limit."
+        )
+    metadata_bytes = sum(len(value) for value in image.info.values() if isinstance(value, bytes | str))
+    if metadata_bytes > limits.max_metadata_bytes:
+        message = (
+            f"The image carries {metadata_bytes:,} bytes of metadata (EXIF, XMP, colour profile); "
+            f"the limit is {limits.max_metadata_bytes:,}."
+        )
+        raise DecodeError(ImageStatus.LIMIT, message)
+
+
+def _load(image: ImageFile.ImageFile, image_format: ImageFormat, source: _Source, *, allow_truncated: bool) -> None:
+    """Decode the pixels in place.
+
+    `PIL.ImageFile.LOAD_TRUNCATED_IMAGES` belongs to the whole process, so it is not touched. A reader that fails half
+    way leaves the rows that it has decoded, and without its tiles the image takes them for complete. (A JPEG needs its
+    end marker for that, or a progressive one would show nothing.) Where the host process has set the flag, Pillow fills
+    up silently, and only the reads beyond the end betray it.
+    """
+    source.ran_out = False
+    source.reading_pixels = True
+    try:
+        image.load()
+    except _BAD_FILE as error:
+        if not (allow_truncated and _ends_early(image_format, source, image)):
+            _refuse(error, image_format, source, image)
+        image.tile = []
+        try:
+            image.load()
+        except _BAD_FILE:  # not one row was decoded
+            _refuse(error, image_format, source, image)
+    else:
+        if ImageFile.LOAD_TRUNCATED_IMAGES and source.ran_out and not allow_truncated:
+            raise DecodeError(ImageStatus.TRUNCATED, _truncated_message(image_format, source))
+
+
+def _refuse(
+    error: Exception, image_format: ImageFormat, source: _Source, image: ImageFile.ImageFile | None
+) -> NoReturn:
+    if _UNSUPPORTED_VARIANT.search(str(error)):
+        message = f"The {image_format.name} file is of a variant that is not read here."
+        raise DecodeError(ImageStatus.UNSUPPORTED_FORMAT, message) from error
+    if _ends_early(image_format, source, image):
+        raise DecodeError(ImageStatus.TRUNCATED, _truncated_message(image_format, source)) from error
+    message = f"The {image_format.name} file is corrupt: it cannot be decoded."
+    raise DecodeError(ImageStatus.CORRUPT, message) from error
+
+
+def _truncated_message(image_format: ImageFormat, source: _Source) -> str:
+    size = len(source.getbuffer())
+    return f"The {image_format.name} file is truncated: it ends after {size:,} bytes, before the picture does."
+
+
+def _ends_early(image_format: ImageFormat, source: _Source, image: ImageFile.ImageFile | None) -> bool:
+    """Whether the file is shorter than its reader, or else its own structure, wanted it to be."""
+    if source.ran_out:
+        return True
+    # Some readers take the whole file at once, so only its structure can tell.
+    data = source.getvalue()
+    return structure_end(image_format, image, data) > len(data)
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """What `ImageOps.exif_transpose` returns, except that a broken EXIF block leaves the image as it is."""
+    try:
+        method = _ORIENTATIONS.get(image.getexif().get(ExifTags.Base.Orientation, 1))
+    except _BAD_FILE:
+        return image
+    return image if method is None else image.transpose(method)
+
+
+def _to_plain_mode(image: Image.Image, image_format: ImageFormat) -> Image.Image:
+    mode = image.mode
+    if mode.startswith("I"):
+        return _high_byte(image, image_format)
+    if image.has_transparency_data:
+        rgba = image.convert("RGBA")
+        white = Image.new("RGBA", rgba.size, "white")
+        return Image.alpha_composite(white, rgba).convert("RGB")
+    if mode in ("L", "RGB", "CMYK", "YCbCr"):
+        return image
+    if mode == "1":
+        return image.convert("L")
+    if mode in ("P", "RGBX"):
+        return image.convert("RGB")
+    message = f"The {image_format.name} file has pixels of mode {mode}, which are not read here."
+    raise DecodeError(ImageStatus.UNSUPPORTED_FORMAT, message)
+
+
+def _high_byte(image: Image.Image, image_format: ImageFormat) -> Image.Image:
+    values = np.asarray(image)  # (H, W), 16-bit, or 32-bit for the 16-bit greys of PPM
+    if values.dtype.itemsize > 2 and (values.min() < 0 or values.max() > 0xFFFF):
+        message = f"The {image_format.name} file has 32-bit samples, which are not read here."
+        raise DecodeError(ImageStatus.UNSUPPORTED_FORMAT, message)
+    return Image.fromarray((values >> 8).astype(np.uint8))
+
+
+_quiet_lock: Final = threading.Lock()
+_quiet_threads = 0
+_quiet_filters: warnings.catch_warnings[None] | None = None
+
+
+@contextmanager
+def _quiet_pillow() -> Iterator[None]:
+    """Ignore Pillow's warnings about odd files, which the status tells better.
+
+    Warning filters belong to the whole process (until Python 3.14), so `catch_warnings` in many threads at once could
+    leave the wrong ones behind. Here the first thread in sets the filter and the last one out removes it.
+    """
+    global _quiet_threads, _quiet_filters
+    with _quiet_lock:
+        if _quiet_threads == 0:
+            _quiet_filters = warnings.catch_warnings()
+            _quiet_filters.__enter__()
+            warnings.filterwarnings("ignore", module=r"PIL\.")
+        _quiet_threads += 1
+    try:
+        yield
+    finally:
+        with _quiet_lock:
+            _quiet_threads -= 1
+            if _quiet_threads == 0 and _quiet_filters is not None:
+                _quiet_filters.__exit__(None, None, None)

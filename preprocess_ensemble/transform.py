@@ -1,0 +1,154 @@
+"""Resize and crop to the model's input size with Pillow alone, to the very pixels of open_clip's evaluation transform.
+
+The reference is ``open_clip.transform.image_transform(..., is_train=False)`` up to its ``ToTensor``: torchvision resizes
+PIL images through Pillow, in the image's own mode, then crops or pads, and only then converts to RGB. Mean and standard
+deviation are carried here, and applied inside the ONNX graph.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ("PreprocessConfig", "preprocess")
+
+ResizeMode = Literal["shortest", "longest", "squash"]
+Interpolation = Literal["bicubic", "bilinear"]
+
+_RESAMPLING: Final[dict[str, Image.Resampling]] = {
+    "bicubic": Image.Resampling.BICUBIC,
+    "bilinear": Image.Resampling.BILINEAR,
+}
+_RESIZE_MODES: Final = ("shortest", "longest", "squash")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreprocessConfig:
+    """An open_clip preprocessing configuration, as in a model's passport; ``ValueError`` where it makes no sense."""
+
+    size: tuple[int, int]
+    """(H, W) in pixels."""
+    interpolation: Interpolation = "bicubic"
+    resize_mode: ResizeMode = "shortest"
+    """``shortest`` side to size, then crop; ``longest`` side to size, then pad; ``squash`` whatever the shape."""
+    fill_color: int = 0
+    """Value of every channel of the padding, 0 to 255."""
+    mean: tuple[float, float, float]
+    """Per channel R, G, B, of values in 0..1."""
+    std: tuple[float, float, float]
+
+    def __post_init__(self) -> None:
+        if len(self.size) != 2 or not all(isinstance(side, int) and side >= 1 for side in self.size):
+            raise ValueError(f"size must be two positive numbers, height and width, not {self.size!r}.")
+        if self.interpolation not in _RESAMPLING:
+            raise ValueError(f"interpolation must be one of {', '.join(_RESAMPLING)}, not {self.interpolation!r}.")
+        if self.resize_mode not in _RESIZE_MODES:
+            raise ValueError(f"resize_mode must be one of {', '.join(_RESIZE_MODES)}, not {self.resize_mode!r}.")
+        if not (isinstance(self.fill_color, int) and 0 <= self.fill_color <= 255):
+            raise ValueError(f"fill_color must be a whole number from 0 to 255, not {self.fill_color!r}.")
+        if len(self.mean) != 3 or len(self.std) != 3 or not all(deviation > 0 for deviation in self.std):
+            raise ValueError(
+                f"mean and std must be three numbers each, std positive, not {self.mean!r} and {self.std!r}."
+            )
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> PreprocessConfig:
+        """Read a passport's ``preprocess``, or open_clip's own, where ``size`` may be one number and ``mode`` is RGB."""
+        unknown = sorted(set(values) - {"size", "interpolation", "resize_mode", "fill_color", "mean", "std", "mode"})
+        missing = sorted({"size", "mean", "std"} - set(values))
+        if unknown or missing:
+            raise ValueError(f"The preprocessing has unknown keys {unknown} and lacks {missing}.")
+        if values.get("mode", "RGB") != "RGB":
+            raise ValueError(f"mode must be RGB, not {values['mode']!r}.")
+        size = values["size"]
+        return cls(
+            size=(size, size) if isinstance(size, int) else cast("tuple[int, int]", tuple(size)),
+            interpolation=values.get("interpolation", "bicubic"),
+            resize_mode=values.get("resize_mode", "shortest"),
+            fill_color=values.get("fill_color", 0),
+            mean=_three(values["mean"]),
+            std=_three(values["std"]),
+        )
+
+    def to_mapping(self) -> dict[str, Any]:
+        """The passport's ``preprocess`` object; the inverse of :meth:`from_mapping`."""
+        return {
+            "size": list(self.size),
+            "interpolation": self.interpolation,
+            "resize_mode": self.resize_mode,
+            "fill_color": self.fill_color,
+            "mean": list(self.mean),
+            "std": list(self.std),
+        }
+
+    @property
+    def id(self) -> str:
+        """What decides the pixels, such as ``shortest-bicubic-224x224``; a fill colour counts where it can show."""
+        height, width = self.size
+        fill = f"-fill{self.fill_color}" if self.resize_mode == "longest" and self.fill_color else ""
+        return f"{self.resize_mode}-{self.interpolation}-{height}x{width}{fill}"
+
+
+def preprocess(image: Image.Image, config: PreprocessConfig) -> npt.NDArray[np.uint8]:
+    """Bring one upright image to the model's input size.
+
+    Returns a new C-contiguous uint8 array of shape (H, W, 3), RGB. The pixels are open_clip's for every image that
+    open_clip can transform; a side that it would round down to nothing becomes one pixel here.
+    """
+    height, width = _resized_size(image.height, image.width, config)
+    if (width, height) != image.size:
+        image = image.resize((width, height), _resampling(config))
+    image = _center_crop_or_pad(image, config.size, config.fill_color)
+    return np.array(image.convert("RGB"))  # (H, W, 3)
+
+
+def _resized_size(height: int, width: int, config: PreprocessConfig) -> tuple[int, int]:
+    target_height, target_width = config.size
+    if config.resize_mode == "squash":
+        return config.size
+    if config.resize_mode == "shortest" and target_height == target_width:
+        # torchvision.transforms.functional._compute_resized_output_size: the long side is cut off, not rounded.
+        longer = int(target_height * max(height, width) / min(height, width))
+        return (target_height, longer) if height <= width else (longer, target_width)
+    # open_clip.transform.ResizeKeepRatio, which rounds half to even.
+    choose = min if config.resize_mode == "shortest" else max
+    ratio = choose(height / target_height, width / target_width)
+    return max(1, round(height / ratio)), max(1, round(width / ratio))
+
+
+def _resampling(config: PreprocessConfig) -> Image.Resampling:
+    # open_clip does not pass the interpolation on for shortest side and a target that is not square.
+    if config.resize_mode == "shortest" and config.size[0] != config.size[1]:
+        return Image.Resampling.BICUBIC
+    return _RESAMPLING[config.interpolation]
+
+
+def _center_crop_or_pad(image: Image.Image, size: tuple[int, int], fill_color: int) -> Image.Image:
+    """As `open_clip.transform.center_crop_or_pad`: the padding has the fill colour in the image's own mode."""
+    height, width = size
+    if height > image.height or width > image.width:
+        canvas = Image.new(
+            image.mode,
+            (max(width, image.width), max(height, image.height)),
+            (fill_color,) * len(image.getbands()) if len(image.getbands()) > 1 else fill_color,
+        )
+        canvas.paste(image, (max(0, width - image.width) // 2, max(0, height - image.height) // 2))
+        image = canvas
+    if image.size == (width, height):
+        return image
+    # Half to even, as Python rounds, and as torchvision does.
+    top = round((image.height - height) / 2)
+    left = round((image.width - width) / 2)
+    return image.crop((left, top, left + width, top + height))
+
+
+def _three(values: Sequence[float]) -> tuple[float, float, float]:
+    red, green, blue = values
+    return float(red), float(green), float(blue)
