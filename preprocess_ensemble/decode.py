@@ -73,7 +73,8 @@ class DecodeLimits:
 
     max_bytes: int = 64 * 2**20
     max_pixels: int = 128_000_000
-    """Room for the 108-megapixel cameras of telephones. Pillow needs up to 8 bytes a pixel: 1 GB in each thread.
+    """Room for the 108-megapixel cameras of telephones. Pillow needs 4 bytes a pixel, 8 to turn it, 12 for alpha:
+    at this limit half a gigabyte to one and a half, in each thread that meets such an image.
 
     Above twice ``PIL.Image.MAX_IMAGE_PIXELS`` (179 megapixels) Pillow refuses some formats by itself."""
     max_side_ratio: float = 50.0
@@ -287,9 +288,10 @@ def _to_plain_mode(image: Image.Image, image_format: ImageFormat) -> Image.Image
     if mode.startswith("I"):
         return _high_byte(image, image_format)
     if image.has_transparency_data:
-        rgba = image.convert("RGBA")
-        white = Image.new("RGBA", rgba.size, "white")
-        return Image.alpha_composite(white, rgba).convert("RGB")
+        rgba = image if mode == "RGBA" else image.convert("RGBA")
+        rgb = Image.new("RGB", image.size, "white")
+        rgb.paste(rgba, mask=rgba)
+        return rgb
     if mode in ("L", "RGB", "CMYK", "YCbCr"):
         return image
     if mode == "1":

@@ -1,6 +1,6 @@
-"""Resize and crop to the model's input size with Pillow alone, to the very pixels of open_clip's evaluation transform.
+"""Resize and crop to the model's input size with Pillow alone, to the very pixels of open_clip's transform.
 
-The reference is ``open_clip.transform.image_transform(..., is_train=False)`` up to its ``ToTensor``: torchvision resizes
+The reference is ``open_clip.transform.image_transform(is_train=False)`` up to its ``ToTensor``: torchvision resizes
 PIL images through Pillow, in the image's own mode, then crops or pads, and only then converts to RGB. Mean and standard
 deviation are carried here, and applied inside the ONNX graph.
 """
@@ -60,7 +60,7 @@ class PreprocessConfig:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> PreprocessConfig:
-        """Read a passport's ``preprocess``, or open_clip's own, where ``size`` may be one number and ``mode`` is RGB."""
+        """Read a passport's ``preprocess``, or open_clip's own: ``size`` may be one number, ``mode`` is RGB."""
         unknown = sorted(set(values) - {"size", "interpolation", "resize_mode", "fill_color", "mean", "std", "mode"})
         missing = sorted({"size", "mean", "std"} - set(values))
         if unknown or missing:

@@ -1,0 +1,252 @@
+"""The Triton model ``clip_preprocess``: rows of encoded image files in, rows of ready pixels out.
+
+===========  ==================  =======================================================================
+in           shape and type
+===========  ==================  =======================================================================
+``image``    (N, 1) BYTES        one encoded image file each
+===========  ==================  =======================================================================
+
+===========  ==================  =======================================================================
+out          shape and type
+===========  ==================  =======================================================================
+``pixels``   (N, H, W, 3) UINT8  RGB; all zero where the image failed
+``status``   (N, 1) INT32        the number of an :class:`~preprocess_ensemble.decode.ImageStatus`
+``error``    (N, 1) BYTES        empty, or one sentence for people
+``model``    (N, 1) BYTES        the passport, the same in each row; made only when it is asked for
+===========  ==================  =======================================================================
+
+An image that fails never fails its request, and a request that is malformed never fails its neighbours.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from preprocess_ensemble.decode import DecodeError, DecodeLimits, ImageStatus, decode
+from preprocess_ensemble.passport import Passport, PassportError
+from preprocess_ensemble.transform import PreprocessConfig, preprocess
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from concurrent.futures import Future
+
+    import numpy.typing as npt
+
+__all__ = ("TritonPythonModel",)
+
+_DECODED_OUTPUTS: Final = frozenset({"pixels", "status", "error"})
+
+_INTERNAL_MESSAGE: Final = "The server failed to process the image; its log has the details."
+
+
+class _BadRequest(ValueError):
+    """The request, not an image in it, is malformed; the message goes to the client."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Settings:
+    """What config.pbtxt sets in its ``parameters``."""
+
+    passport: str
+    """Path of model.json, relative to the model's folder."""
+    decode_threads: int
+    limits: DecodeLimits
+
+    @classmethod
+    def from_parameters(cls, parameters: Mapping[str, str]) -> _Settings:
+        """Read the parameters; raises ``ValueError`` that names the parameter, its value and what it may be."""
+        # Names in capitals are Triton's own, such as EXECUTION_ENV_PATH.
+        unknown = sorted(name for name in parameters if name not in _PARAMETERS and not name.isupper())
+        if unknown:
+            raise ValueError(f"unknown parameters {unknown}; the known ones are {sorted(_PARAMETERS)}")
+        values: dict[str, Any] = {}
+        for name in parameters.keys() & _PARAMETERS.keys():
+            field, read = _PARAMETERS[name]
+            try:
+                values[field] = read(parameters[name])
+            except ValueError:
+                raise ValueError(f"parameter {name} cannot be {parameters[name]!r}") from None
+        if "passport" not in values:
+            raise ValueError('parameter passport is missing; it should be "../clip_encoder/1/model.json"')
+        return cls(
+            passport=values.pop("passport"),
+            decode_threads=values.pop("decode_threads", 0) or _usable_cores(),
+            limits=DecodeLimits(**values),
+        )
+
+
+def _read_threads(text: str) -> int:
+    threads = int(text)
+    if not 0 <= threads <= 1024:
+        raise ValueError(text)
+    return threads
+
+
+def _read_switch(text: str) -> bool:
+    switch = {"true": True, "1": True, "false": False, "0": False}.get(text.lower())
+    if switch is None:
+        raise ValueError(text)
+    return switch
+
+
+def _read_pixels(text: str) -> int:
+    return round(float(text) * 1_000_000)
+
+
+def _usable_cores() -> int:
+    # A container pinned to some cores must not start a thread for each core of its host.
+    return len(os.sched_getaffinity(0))
+
+
+_PARAMETERS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
+    "passport": ("passport", str),
+    "decode_threads": ("decode_threads", _read_threads),
+    "max_image_bytes": ("max_bytes", int),
+    "max_megapixels": ("max_pixels", _read_pixels),
+    "max_side_ratio": ("max_side_ratio", float),
+    "max_frames": ("max_frames", int),
+    "max_metadata_bytes": ("max_metadata_bytes", int),
+    "allow_truncated": ("allow_truncated", _read_switch),
+}
+"""Name in config.pbtxt -> field of the settings or of DecodeLimits, and how to read its text."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Row:
+    """What became of one row; ``log`` is for the server's log only."""
+
+    status: ImageStatus
+    message: str = ""
+    log: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Work:
+    """One request while its rows are being decoded."""
+
+    requested: frozenset[str]
+    count: int
+    pixels: npt.NDArray[np.uint8] | None
+    """(N, H, W, 3), filled in by the threads; None where nothing decoded was asked for."""
+    rows: list[Future[_Row]]
+
+
+class TritonPythonModel:
+    """Called by Triton's Python backend: ``initialize`` once, ``execute`` for each batch of requests, ``finalize``."""
+
+    def initialize(self, args: Mapping[str, str]) -> None:
+        """Read the settings and the passport; a failure is one sentence in Triton's log and in the load's error."""
+        config = json.loads(args["model_config"])
+        name = config["name"]
+        try:
+            settings = _Settings.from_parameters(
+                {key: value["string_value"] for key, value in config.get("parameters", {}).items()}
+            )
+            self._passport_text = _read_passport(Path(args["model_repository"]) / settings.passport)
+            self._preprocess = PreprocessConfig.from_mapping(Passport.from_json(self._passport_text).preprocess)
+            _check_dims(config, self._preprocess)
+        except ValueError as error:
+            raise pb_utils.TritonModelException(f"{name}: {error}") from None
+        self._limits = settings.limits
+        self._executor = ThreadPoolExecutor(settings.decode_threads, thread_name_prefix="decode")
+
+    def execute(self, requests: Sequence[Any]) -> list[Any]:
+        """Answer each request, in order; the rows of all of them share the threads."""
+        begun = [self._begin(request) for request in requests]
+        return [self._finish(work) for work in begun]
+
+    def finalize(self) -> None:
+        """Stop the threads."""
+        self._executor.shutdown()
+
+    def _begin(self, request: Any) -> _Work | _BadRequest:
+        try:
+            files = _image_files(request)
+        except _BadRequest as error:
+            return error
+        requested = frozenset(request.requested_output_names())
+        if not requested & _DECODED_OUTPUTS:
+            return _Work(requested=requested, count=len(files), pixels=None, rows=[])
+        pixels = np.empty((len(files), *self._preprocess.size, 3), dtype=np.uint8)
+        rows = [self._executor.submit(self._decode_into, pixels[row], file) for row, file in enumerate(files)]
+        return _Work(requested=requested, count=len(files), pixels=pixels, rows=rows)
+
+    def _decode_into(self, pixels: npt.NDArray[np.uint8], file: bytes) -> _Row:
+        try:
+            pixels[...] = preprocess(decode(file, self._limits), self._preprocess)
+        except Exception as error:
+            pixels[...] = 0  # the memory is recycled, and may hold what another client sent
+            if isinstance(error, DecodeError) and error.status is not ImageStatus.INTERNAL:
+                return _Row(status=error.status, message=error.message)
+            return _Row(status=ImageStatus.INTERNAL, message=_INTERNAL_MESSAGE, log=traceback.format_exc())
+        return _Row(status=ImageStatus.OK)
+
+    def _finish(self, work: _Work | _BadRequest) -> Any:
+        if isinstance(work, _BadRequest):
+            return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(work), pb_utils.TritonError.INVALID_ARG))
+        rows = [row.result() for row in work.rows]
+        for row in rows:
+            if row.log:
+                pb_utils.Logger.log_error(f"An image failed with a defect of this program.\n{row.log}")
+        outputs: dict[str, npt.NDArray[Any] | None] = {
+            "pixels": work.pixels,
+            "status": np.array([[row.status] for row in rows], dtype=np.int32),
+            "error": _text_column([row.message for row in rows]),
+        }
+        if "model" in work.requested:
+            outputs["model"] = _text_column([self._passport_text] * work.count)
+        return pb_utils.InferenceResponse(
+            output_tensors=[pb_utils.Tensor(name, array) for name, array in outputs.items() if name in work.requested]
+        )
+
+
+def _image_files(request: Any) -> npt.NDArray[np.object_]:
+    """The request's encoded files, shape (N,)."""
+    tensor = pb_utils.get_input_tensor_by_name(request, "image")
+    if tensor is None:
+        raise _BadRequest("The request lacks the input image: a BYTES tensor of shape [N, 1], one image file a row.")
+    files: npt.NDArray[np.object_] = tensor.as_numpy()
+    if files.dtype != np.object_ or files.ndim != 2 or files.shape[1] != 1:
+        raise _BadRequest(
+            f"The input image has shape {list(files.shape)} and type {files.dtype}; "
+            "it must be a BYTES tensor of shape [N, 1], one image file a row."
+        )
+    column: npt.NDArray[np.object_] = files[:, 0]
+    return column
+
+
+def _text_column(texts: Sequence[str]) -> npt.NDArray[np.object_]:
+    column = np.empty((len(texts), 1), dtype=np.object_)
+    column[:, 0] = [text.encode() for text in texts]
+    return column
+
+
+def _read_passport(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii")
+    except FileNotFoundError:
+        raise PassportError(
+            "the model's passport, model.json, is missing; run clip-export with this repository to make the model"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise PassportError(f"the model's passport, model.json, cannot be read ({type(error).__name__})") from None
+
+
+def _check_dims(config: Mapping[str, Any], preprocess_config: PreprocessConfig) -> None:
+    expected = [*preprocess_config.size, 3]
+    for output in config["output"]:
+        dims = [int(side) for side in output["dims"]]
+        if output["name"] == "pixels" and dims != expected:
+            raise ValueError(
+                f"config.pbtxt says dims {dims} for the output pixels and the exported model needs {expected}; "
+                "run clip-export with this repository again to update it"
+            )
