@@ -1,0 +1,132 @@
+"""The part of the ``onnxruntime`` backend that Triton's Python backend calls: one object for each model instance."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import onnxruntime
+import triton_python_backend_utils as pb_utils
+
+from preprocess_ensemble.backends.onnxruntime.batch import Arrays, Runner, joined, split
+from preprocess_ensemble.backends.onnxruntime.session import (
+    ModelConfig,
+    ModelLoadError,
+    SessionPlan,
+    model_file,
+    open_session,
+    plan_session,
+)
+from preprocess_ensemble.backends.onnxruntime.signature import (
+    auto_completed,
+    check_signature,
+    read_signature,
+)
+
+__all__ = ("TritonPythonModel",)
+
+
+class TritonPythonModel:
+    """Serves an ONNX file. The name and the methods are those that Triton's Python backend asks for."""
+
+    @staticmethod
+    def auto_complete_config(auto_complete_model_config: Any) -> Any:
+        """Fill in inputs, outputs and batching from the ONNX file, where ``config.pbtxt`` leaves any of them out."""
+        config: ModelConfig = auto_complete_model_config.as_dict()
+        if config["input"] and config["output"]:
+            return auto_complete_model_config
+        try:
+            plan = plan_session(config, kind="CPU", device_id=0)
+            signature = read_signature(open_session(_model_file_of_this_stub(), plan))
+            completed = auto_completed(config, signature)
+        except ModelLoadError as error:
+            raise pb_utils.TritonModelException(str(error)) from None
+        auto_complete_model_config.set_max_batch_size(completed["max_batch_size"])
+        for io in completed["input"] if not config["input"] else ():
+            auto_complete_model_config.add_input(io)
+        for io in completed["output"] if not config["output"] else ():
+            auto_complete_model_config.add_output(io)
+        if "dynamic_batching" in completed:
+            auto_complete_model_config.set_dynamic_batching()
+        return auto_complete_model_config
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Open the session that ``args["model_config"]`` describes, or fail the load with one sentence."""
+        config: ModelConfig = json.loads(args["model_config"])
+        self._name = args["model_name"]
+        self._batches = config["max_batch_size"] > 0
+        try:
+            plan = plan_session(
+                config, kind=args["model_instance_kind"], device_id=int(args["model_instance_device_id"])
+            )
+            file = model_file(config, model_directory=Path(args["model_repository"]), version=args["model_version"])
+            session = open_session(file, plan)
+            signature = read_signature(session)
+            check_signature(config, signature)
+        except ModelLoadError as error:
+            raise pb_utils.TritonModelException(str(error)) from None
+        self._inputs = [tensor.name for tensor in signature.inputs]
+        self._outputs = [io["name"] for io in config["output"]]
+        self._runner = Runner(session, signature, plan)
+        self._log_what_is_set(args["model_instance_name"], session, plan)
+
+    def execute(self, requests: list[Any]) -> list[Any]:
+        """Answer all requests by one run of the session, or by one run each where the model has no batch dimension."""
+        if self._batches:
+            return self._answer(requests)
+        return [response for request in requests for response in self._answer([request])]
+
+    def _answer(self, requests: list[Any]) -> list[Any]:
+        wanted = [request.requested_output_names() for request in requests]
+        # In the order of the configuration, so that the same requests always make the same run.
+        names = [name for name in self._outputs if any(name in each for each in wanted)]
+        try:
+            inputs = [self._read(request) for request in requests]
+            outputs = self._runner.run(joined(inputs), names)
+        except Exception as error:
+            # ONNX Runtime's exceptions share no base class. Their text may hold paths: it goes to the log, not to the
+            # client; and one bad batch must not end the process that serves the next.
+            pb_utils.Logger.log_error(f"{self._name}: {type(error).__name__}: {error}")
+            return [pb_utils.InferenceResponse(error=self._failure()) for _ in requests]
+        rows = [len(next(iter(arrays.values()))) for arrays in inputs]
+        parts = split(outputs, rows) if len(requests) > 1 else [outputs]
+        return [self._respond(part, each) for part, each in zip(parts, wanted, strict=True)]
+
+    def _read(self, request: Any) -> Arrays:
+        return {name: pb_utils.get_input_tensor_by_name(request, name).as_numpy() for name in self._inputs}
+
+    @staticmethod
+    def _respond(outputs: Arrays, wanted: Any) -> Any:
+        tensors = [pb_utils.Tensor(name, array) for name, array in outputs.items() if name in wanted]
+        return pb_utils.InferenceResponse(output_tensors=tensors)
+
+    def _failure(self) -> Any:
+        return pb_utils.TritonError(
+            f"{self._name} could not run this batch; the reason is in the server's log.", pb_utils.TritonError.INTERNAL
+        )
+
+    @staticmethod
+    def _log_what_is_set(instance: str, session: onnxruntime.InferenceSession, plan: SessionPlan) -> None:
+        missing = [provider.name for provider in plan.providers if provider.name not in session.get_providers()]
+        if missing:
+            pb_utils.Logger.log_warn(f"{instance}: {', '.join(missing)} cannot be used here, so the CPU does its work.")
+        options = session.get_session_options()
+        pb_utils.Logger.log_info(
+            f"{instance}: ONNX Runtime {onnxruntime.__version__}, {', '.join(session.get_providers())}, "
+            f"{options.graph_optimization_level.name}, {options.execution_mode.name}, "
+            f"intra-op threads {options.intra_op_num_threads or 'by default'}, "
+            f"inter-op threads {options.inter_op_num_threads or 'by default'}, "
+            f"arena {options.enable_cpu_mem_arena}, pattern {options.enable_mem_pattern}"
+        )
+
+
+def _model_file_of_this_stub() -> Path:
+    """The ONNX file that this process was started for.
+
+    Triton tells ``initialize`` where the model lies, but not ``auto_complete_config``: there the path stands only in
+    the stub's own command line, as its first argument, with version and ``default_model_filename``.
+    """
+    arguments = Path("/proc/self/cmdline").read_bytes().split(b"\0")
+    file = Path(arguments[1].decode(errors="surrogateescape"))
+    return file / "model.onnx" if file.is_dir() else file

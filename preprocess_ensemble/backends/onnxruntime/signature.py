@@ -1,0 +1,180 @@
+"""Inputs and outputs: what the ONNX file has, against what ``config.pbtxt`` says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from preprocess_ensemble.backends.onnxruntime.session import ModelConfig, ModelLoadError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import onnxruntime
+
+__all__ = ("Signature", "Tensor", "auto_completed", "check_signature", "read_signature")
+
+_TRITON_TYPES: Final = {
+    "tensor(bool)": "TYPE_BOOL",
+    "tensor(uint8)": "TYPE_UINT8",
+    "tensor(uint16)": "TYPE_UINT16",
+    "tensor(uint32)": "TYPE_UINT32",
+    "tensor(uint64)": "TYPE_UINT64",
+    "tensor(int8)": "TYPE_INT8",
+    "tensor(int16)": "TYPE_INT16",
+    "tensor(int32)": "TYPE_INT32",
+    "tensor(int64)": "TYPE_INT64",
+    "tensor(float16)": "TYPE_FP16",
+    "tensor(float)": "TYPE_FP32",
+    "tensor(double)": "TYPE_FP64",
+}
+"""ONNX Runtime's name of a type -> Triton's. Strings and bfloat16 have no numpy form that passes both ways."""
+
+_NUMPY_TYPES: Final[Mapping[str, type[np.generic]]] = {
+    "TYPE_BOOL": np.bool_,
+    "TYPE_UINT8": np.uint8,
+    "TYPE_UINT16": np.uint16,
+    "TYPE_UINT32": np.uint32,
+    "TYPE_UINT64": np.uint64,
+    "TYPE_INT8": np.int8,
+    "TYPE_INT16": np.int16,
+    "TYPE_INT32": np.int32,
+    "TYPE_INT64": np.int64,
+    "TYPE_FP16": np.float16,
+    "TYPE_FP32": np.float32,
+    "TYPE_FP64": np.float64,
+}
+
+DEFAULT_MAX_BATCH_SIZE: Final = 4
+"""What the C++ backend fills in for a model that can batch; its ``default-max-batch-size``."""
+
+_UNSUPPORTED_FIELDS: Final = ("batch_input", "batch_output", "sequence_batching")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tensor:
+    """An input or output of the ONNX file. ``shape`` has the batch dimension; -1 stands for any size."""
+
+    name: str
+    data_type: str
+    shape: tuple[int, ...]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The numpy type of its elements."""
+        return np.dtype(_NUMPY_TYPES[self.data_type])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signature:
+    """All inputs and outputs of the ONNX file, in its order."""
+
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+
+    @property
+    def batches(self) -> bool:
+        """Whether the first dimension of every tensor is dynamic."""
+        return all(tensor.shape[:1] == (-1,) for tensor in (*self.inputs, *self.outputs))
+
+
+def read_signature(session: onnxruntime.InferenceSession) -> Signature:
+    """Read the signature of a loaded model. Raises ``ModelLoadError`` for types that cannot be served."""
+    return Signature(
+        inputs=tuple(_tensor(arg) for arg in session.get_inputs()),
+        outputs=tuple(_tensor(arg) for arg in session.get_outputs()),
+    )
+
+
+def _tensor(arg: onnxruntime.NodeArg) -> Tensor:
+    if arg.type not in _TRITON_TYPES:
+        raise ModelLoadError(
+            f"The tensor {arg.name} of the ONNX model is a {arg.type}, which this backend cannot serve."
+        )
+    shape = tuple(size if isinstance(size, int) else -1 for size in arg.shape)
+    return Tensor(name=arg.name, data_type=_TRITON_TYPES[arg.type], shape=shape)
+
+
+def check_signature(config: ModelConfig, signature: Signature) -> None:
+    """Raise ``ModelLoadError`` unless the configuration describes this ONNX model.
+
+    Every input must be configured; outputs may be left out.
+    """
+    for field in _UNSUPPORTED_FIELDS:
+        if config.get(field):
+            raise ModelLoadError(f"The Python-based onnxruntime backend does not support {field}: use the C++ backend.")
+    inputs, outputs = config["input"], config["output"]
+    _check_names("input", inputs, signature.inputs)
+    _check_names("output", outputs, signature.outputs)
+    left_out = [tensor.name for tensor in signature.inputs if tensor.name not in {io["name"] for io in inputs}]
+    if left_out:
+        raise ModelLoadError(f"The ONNX model needs the inputs {left_out}, which config.pbtxt does not list.")
+    tensors = {tensor.name: tensor for tensor in (*signature.inputs, *signature.outputs)}
+    for io in (*inputs, *outputs):
+        _check_tensor(io, tensors[io["name"]], batches=int(config["max_batch_size"]) > 0)
+
+
+def _check_names(what: str, configured: Sequence[Mapping[str, Any]], tensors: Sequence[Tensor]) -> None:
+    names = [tensor.name for tensor in tensors]
+    for io in configured:
+        if io["name"] not in names:
+            raise ModelLoadError(f"config.pbtxt lists the {what} {io['name']!r}, but the ONNX model has only {names}.")
+        if io.get("allow_ragged_batch"):
+            raise ModelLoadError(
+                f"The Python-based onnxruntime backend does not support allow_ragged_batch (input {io['name']!r})."
+            )
+
+
+def _check_tensor(io: Mapping[str, Any], tensor: Tensor, *, batches: bool) -> None:
+    name = tensor.name
+    if io["data_type"] != tensor.data_type:
+        raise ModelLoadError(
+            f"config.pbtxt says {io['data_type']} for {name!r}, but in the ONNX model it is {tensor.data_type}."
+        )
+    if batches and tensor.shape[:1] != (-1,):
+        raise ModelLoadError(
+            f"config.pbtxt sets max_batch_size, but the first dimension of {name!r} in the ONNX model is not dynamic "
+            f"(shape {list(tensor.shape)})."
+        )
+    dims = io["reshape"].get("shape", ()) if "reshape" in io else io["dims"]
+    configured = ((-1,) if batches else ()) + tuple(int(dim) for dim in dims)
+    agrees = len(configured) == len(tensor.shape) and all(
+        onnx_size in (-1, size) for size, onnx_size in zip(configured, tensor.shape, strict=True)
+    )
+    if not agrees:
+        raise ModelLoadError(
+            f"config.pbtxt says shape {list(configured)} for {name!r}{' (with the batch)' if batches else ''}, "
+            f"but in the ONNX model it is {list(tensor.shape)}."
+        )
+
+
+def auto_completed(config: ModelConfig, signature: Signature) -> dict[str, Any]:
+    """Fields that the C++ backend fills in where the configuration leaves out inputs or outputs.
+
+    Returns ``max_batch_size``, ``input``, ``output`` and, where dynamic batching is to be turned on,
+    ``dynamic_batching``. Raises ``ModelLoadError`` if the configuration wants batches of a model that cannot batch.
+    """
+    max_batch_size = int(config["max_batch_size"])
+    if not signature.batches and max_batch_size > 0:
+        raise ModelLoadError(
+            "config.pbtxt sets max_batch_size, but the ONNX model has a tensor whose first dimension is not dynamic."
+        )
+    if signature.batches and max_batch_size == 0:
+        max_batch_size = DEFAULT_MAX_BATCH_SIZE
+    completed: dict[str, Any] = {"max_batch_size": max_batch_size}
+    for key, tensors in (("input", signature.inputs), ("output", signature.outputs)):
+        completed[key] = config.get(key) or [_described(tensor, batches=max_batch_size > 0) for tensor in tensors]
+    if max_batch_size > 1 and not config.get("dynamic_batching"):
+        completed["dynamic_batching"] = {}
+    return completed
+
+
+def _described(tensor: Tensor, *, batches: bool) -> dict[str, Any]:
+    dims = list(tensor.shape[1:] if batches else tensor.shape)
+    if not dims:
+        raise ModelLoadError(
+            f"The ONNX tensor {tensor.name!r} has no dimension beside the batch: give it a reshape in config.pbtxt."
+        )
+    return {"name": tensor.name, "data_type": tensor.data_type, "dims": dims}

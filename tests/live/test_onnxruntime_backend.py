@@ -1,0 +1,195 @@
+"""The Python-based ``onnxruntime`` backend inside a real tritonserver, with models of a few nodes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from tritonclient.grpc import InferenceServerClient, InferInput, InferRequestedOutput
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+
+from benchmarks.server import free_port
+from tests import tiny_onnx
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+AFFINE_IO = """
+input { name: "x" data_type: TYPE_FP32 dims: [4] }
+output { name: "z" data_type: TYPE_FP32 dims: [4] }
+output { name: "y" data_type: TYPE_FP32 dims: [4] }
+"""
+ONE = "instance_group { kind: KIND_AUTO count: 1 }"
+TENSORRT = (
+    'execution_accelerators { gpu_execution_accelerator { name: "tensorrt" parameters { key: "q" value: "1" } } }'
+)
+OPENVINO = 'execution_accelerators { cpu_execution_accelerator { name: "openvino" } }'
+
+GOOD = {
+    # The batcher waits for company, so that requests that are sent together are run together.
+    "batched": f"max_batch_size: 8 dynamic_batching {{ max_queue_delay_microseconds: 200000 }} {AFFINE_IO}",
+    "unbatched": AFFINE_IO.replace("[4]", "[2, 4]"),
+    "without_io": "",
+    "gathering": "",
+    # An accelerator for a GPU is of no concern to an instance on the CPU.
+    "accelerated": f"max_batch_size: 8 optimization {{ {TENSORRT} }} {AFFINE_IO}",
+    "elsewhere": f'max_batch_size: 8 default_model_filename: "../../batched/1/model.onnx" {AFFINE_IO}',
+}
+BAD = {
+    "no_file": (f"max_batch_size: 8 {AFFINE_IO}", "There is no model file"),
+    "broken_file": (f"max_batch_size: 8 {AFFINE_IO}", "ONNX Runtime cannot load"),
+    "wrong_type": (
+        f"max_batch_size: 8 {AFFINE_IO}".replace("TYPE_FP32", "TYPE_UINT8", 1),
+        "config.pbtxt says TYPE_UINT8 for 'x', but in the ONNX model it is TYPE_FP32.",
+    ),
+    "wrong_name": (f"max_batch_size: 8 {AFFINE_IO}".replace('"y"', '"w"'), "lists the output 'w'"),
+    "openvino": (f"max_batch_size: 8 optimization {{ {OPENVINO} }} {AFFINE_IO}", "asks for OpenVINOExecutionProvider"),
+    "wrong_mode": (
+        f'max_batch_size: 8 {AFFINE_IO} parameters {{ key: "execution_mode" value {{ string_value: "3" }} }}',
+        "The parameter execution_mode must be a number from 0 to 1",
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backend:
+    client: InferenceServerClient
+    log: Path
+
+
+@pytest.fixture(scope="module")
+def backend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backend]:
+    """A tritonserver with all models above, loaded where they can be."""
+    repository = tmp_path_factory.mktemp("models")
+    for name, config in {**GOOD, **{name: config for name, (config, _) in BAD.items()}}.items():
+        (repository / name / "1").mkdir(parents=True)
+        text = f'backend: "onnxruntime" {ONE} {config}'
+        (repository / name / "config.pbtxt").write_text(text, encoding="utf-8")
+        if name not in ("no_file", "elsewhere"):
+            tiny_onnx.affine(repository / name / "1" / "model.onnx", batch=2 if name == "unbatched" else "batch")
+    tiny_onnx.gather(repository / "gathering" / "1" / "model.onnx")
+    (repository / "broken_file" / "1" / "model.onnx").write_bytes(b"not a model")
+
+    ports = {name: free_port() for name in ("grpc", "http", "metrics")}
+    options = [
+        f"--{name}-{key}={value}"
+        for name, port in ports.items()
+        for key, value in (("port", port), ("address", "127.0.0.1"))
+    ]
+    log = repository / "log"
+    command = [sys.executable, "-m", "preprocess_ensemble.launcher", f"--model-repository={repository}"]
+    with log.open("wb") as file:
+        process = subprocess.Popen([*command, "--exit-on-error=false", *options], stdout=file, stderr=file)
+    client = InferenceServerClient(f"127.0.0.1:{ports['grpc']}")
+    try:
+        _await(lambda: client.is_server_live(), process)
+        yield Backend(client=client, log=log)
+    finally:
+        client.close()
+        process.terminate()
+        process.wait(60)
+
+
+def _await(condition: Any, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            if condition():
+                return
+        except InferenceServerException:
+            pass
+        time.sleep(0.1)
+    raise AssertionError("tritonserver did not start")
+
+
+def _tensor(name: str, array: np.ndarray[Any, Any]) -> InferInput:
+    tensor = InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
+    tensor.set_data_from_numpy(array)
+    return tensor
+
+
+def _x(rows: int, value: float = 1.0) -> np.ndarray[Any, Any]:
+    return np.full((rows, 4), value, np.float32)
+
+
+@pytest.mark.parametrize("model", [name for name in GOOD if name != "gathering"])
+def test_answers(backend: Backend, model: str) -> None:
+    x = np.arange(8, dtype=np.float32).reshape(2, 4)
+    result = backend.client.infer(model, [_tensor("x", x)])
+    np.testing.assert_array_equal(result.as_numpy("y"), x * 2 + 1)
+    np.testing.assert_array_equal(result.as_numpy("z"), -x)
+
+
+def test_only_requested_outputs_are_returned(backend: Backend) -> None:
+    result = backend.client.infer("batched", [_tensor("x", _x(1))], outputs=[InferRequestedOutput("z")])
+    assert [output.name for output in result.get_response().outputs] == ["z"]
+
+
+def _executions(backend: Backend, model: str) -> int:
+    statistics = backend.client.get_inference_statistics(model, as_json=True)["model_stats"][0]
+    return int(statistics.get("execution_count", 0))
+
+
+def test_requests_are_run_together_and_get_their_own_rows(backend: Backend) -> None:
+    """Requests of different sizes, and with different outputs, in one run of the session."""
+    before = _executions(backend, "batched")
+    answers: list[Any] = []
+    wanted = {1: ["y"], 2: ["z"], 3: ["y", "z"]}
+    for rows, names in wanted.items():
+        backend.client.async_infer(
+            "batched",
+            [_tensor("x", _x(rows, rows))],
+            lambda result, error: answers.append(error or result),
+            outputs=[InferRequestedOutput(name) for name in names],
+        )
+    deadline = time.monotonic() + 30
+    while len(answers) < len(wanted) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    # The first request may be taken alone, before the others have come.
+    assert _executions(backend, "batched") - before < len(wanted)
+    for result in answers:
+        outputs = {output.name for output in result.get_response().outputs}
+        rows = len(result.as_numpy(next(iter(outputs))))
+        assert outputs == set(wanted[rows])
+        if "y" in outputs:
+            np.testing.assert_array_equal(result.as_numpy("y"), _x(rows, rows * 2 + 1))
+        if "z" in outputs:
+            np.testing.assert_array_equal(result.as_numpy("z"), _x(rows, -rows))
+
+
+def test_inputs_outputs_and_batching_are_filled_in(backend: Backend) -> None:
+    config = backend.client.get_model_config("without_io", as_json=True)["config"]
+    assert config["max_batch_size"] == 4
+    assert [(io["name"], io["data_type"], io["dims"]) for io in config["input"]] == [("x", "TYPE_FP32", ["4"])]
+    assert [io["name"] for io in config["output"]] == ["y", "z"]
+    assert "dynamic_batching" in config
+
+
+def test_a_failed_run_tells_the_client_nothing_of_the_server(backend: Backend) -> None:
+    with pytest.raises(InferenceServerException) as error:
+        backend.client.infer("gathering", [_tensor("x", np.array([[9]]))])
+    assert error.value.status() == "StatusCode.INTERNAL"
+    assert error.value.message() == "gathering could not run this batch; the reason is in the server's log."
+    assert "Gather" in backend.log.read_text(encoding="utf-8"), "the log has the details"
+    result = backend.client.infer("gathering", [_tensor("x", np.array([[2]]))])
+    assert result.as_numpy("y") == [[30]], "the next request is served"
+
+
+@pytest.mark.parametrize("model", BAD)
+def test_what_must_not_load(backend: Backend, model: str) -> None:
+    index = backend.client.get_model_repository_index(as_json=True)["models"]
+    entry = next(each for each in index if each["name"] == model)
+    assert entry.get("state") != "READY"
+    assert BAD[model][1] in entry["reason"]
+
+
+def test_the_log_says_what_was_set(backend: Backend) -> None:
+    log = backend.log.read_text(encoding="utf-8")
+    assert "batched_0_0: ONNX Runtime" in log
+    assert "CPUExecutionProvider, ORT_ENABLE_ALL, ORT_SEQUENTIAL, intra-op threads by default" in log
