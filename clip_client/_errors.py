@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -70,6 +71,11 @@ class ImageError(ClipError):
         self.index = index
         self.source = source
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # Exceptions are rebuilt from positional arguments, and ``code`` is not one: without this no worker process
+        # could hand an ImageError to its parent.
+        return (partial(type(self), code=self.code), (self.message,), self.__dict__)
+
     def __str__(self) -> str:
         where = self.source if self.source is not None else f"image {self.index}"
         return f"{where}: {self.code}: {super().__str__()}"
@@ -83,6 +89,9 @@ class ImageErrors(ClipError):
         more = f", and {len(errors) - 1} more" if len(errors) > 1 else ""
         super().__init__(f"{first}{more}")
         self.errors = dict(errors)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.errors,))
 
 
 class Unavailable(ClipError):

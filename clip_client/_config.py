@@ -1,0 +1,148 @@
+"""Where the servers are and how to talk to them, checked once."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from os import PathLike
+from typing import Final
+from urllib.parse import urlsplit
+
+DEFAULT_PORT: Final = 8001
+"""Triton's own default for gRPC."""
+
+DEFAULT_URL: Final = f"localhost:{DEFAULT_PORT}"
+
+_SCHEMES: Final = {"grpc": False, "grpcs": True}
+_HOST: Final = re.compile(r"[\w.-]+|[0-9A-Fa-f:.%]*:[0-9A-Fa-f:.%]*", re.ASCII)
+
+Pem = bytes | str | PathLike[str]
+"""A certificate or key in PEM form: the bytes themselves, or the path of a file that holds them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Endpoint:
+    """One ``host:port``, with or without TLS."""
+
+    host: str
+    port: int
+    tls: bool
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'grpcs' if self.tls else 'grpc'}://{host}:{self.port}"
+
+    @property
+    def address(self) -> str:
+        """``host:port``, with brackets around an IPv6 address."""
+        return str(self).partition("://")[2]
+
+
+def parse_url(url: str) -> Endpoint:
+    """Read ``host``, ``host:port``, ``grpc://host:port`` or ``grpcs://host:port``; the default port is 8001.
+
+    Raises ValueError with one sentence that says what is wrong with the URL. A URL that carries a user name or a
+    password is refused without being repeated in the message.
+    """
+    scheme, separator, rest = url.strip().partition("://")
+    if not separator:
+        scheme, rest = "grpc", url.strip()
+    if scheme not in _SCHEMES:
+        raise ValueError(
+            f"the URL scheme {scheme!r} is not known here: write host:port, grpc://host:port or grpcs://host:port "
+            "(the gRPC port of Triton, 8001 by default, not its HTTP port)"
+        )
+    if "@" in rest:
+        raise ValueError("the URL holds a user name or password: pass token= instead, so that it shows up nowhere")
+    try:
+        parts = urlsplit(f"//{rest}")
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        raise ValueError(f"the port in {url!r} is not a number between 1 and 65535") from None
+    if port == 0:
+        raise ValueError(f"the port in {url!r} is not a number between 1 and 65535")
+    if parts.path.strip("/") or parts.query or parts.fragment or not _HOST.fullmatch(host):
+        raise ValueError(f"{url!r} is not a server address: write host:port, grpc://host:port or grpcs://host:port")
+    return Endpoint(host=host, port=DEFAULT_PORT if port is None else port, tls=_SCHEMES[scheme])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClientConfig:
+    """Everything a :class:`ClipClient` can be told, with its defaults. Immutable and checked on construction."""
+
+    urls: tuple[str, ...] = (DEFAULT_URL,)
+    """One or more servers that serve the same model. A DNS name stands for all its addresses."""
+
+    timeout_s: float = 60.0
+    """Time for one call, everything included: connecting, reading files, queueing, retries."""
+
+    max_in_flight: int = 256
+    """Images that may be on their way at one time, over all calls; the adaptive limit moves below it."""
+
+    max_request_bytes: int = 8 * 2**20
+    """A request is closed before it grows over this; one image that is larger travels alone."""
+
+    max_image_bytes: int = 64 * 2**20
+    """A larger file is an ImageError (``TOO_LARGE``) and is not read."""
+
+    keepalive_time_s: float = 10.0
+    """A connection that is silent for so long during a request is probed, and half as long later given up."""
+
+    token: str | None = field(default=None, repr=False)
+    """Sent as ``authorization: Bearer ...`` and as the value of ``token_header``; to other hosts only over TLS."""
+
+    allow_token_in_clear: bool = False
+    """Let the token travel without TLS to hosts other than this one, for networks that encrypt below gRPC."""
+
+    token_header: str = "triton-grpc-protocol-authorization"
+    """The header of Triton's ``--grpc-restricted-protocol=inference,authorization=TOKEN``."""
+
+    ca_certificate: Pem | None = field(default=None, repr=False)
+    """Trust these roots instead of the system's."""
+
+    client_certificate: Pem | None = field(default=None, repr=False)
+    """This client's certificate chain, for mutual TLS; needs ``client_key``."""
+
+    client_key: Pem | None = field(default=None, repr=False)
+    """Private key of ``client_certificate``."""
+
+    def __post_init__(self) -> None:
+        """Check each field; a ValueError names the field, what it got and what it takes."""
+        if not self.urls:
+            raise ValueError("urls is empty: name at least one server, for example 'localhost:8001'")
+        endpoints = self.endpoints
+        _positive("timeout_s", self.timeout_s)
+        _positive("keepalive_time_s", self.keepalive_time_s)
+        _at_least_one("max_in_flight", self.max_in_flight)
+        _at_least_one("max_request_bytes", self.max_request_bytes)
+        _at_least_one("max_image_bytes", self.max_image_bytes)
+        if (self.client_certificate is None) != (self.client_key is None):
+            raise ValueError("client_certificate and client_key belong together: give both or neither")
+        tls = all(endpoint.tls for endpoint in endpoints)
+        if not tls and (self.ca_certificate is not None or self.client_certificate is not None):
+            raise ValueError("certificates need TLS on every server: write the URLs as grpcs://host:port")
+        if self.token is not None:
+            if not self.token or not self.token.isascii() or not self.token.isprintable():
+                raise ValueError("token must be non-empty printable ASCII; it travels in a header")
+            exposed = [endpoint for endpoint in endpoints if not endpoint.tls and not _is_loopback(endpoint.host)]
+            if exposed and not self.allow_token_in_clear:
+                raise ValueError(f"a token may not travel in the clear to {exposed[0]}: use a grpcs:// URL")
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """``urls``, parsed."""
+        return tuple(parse_url(url) for url in self.urls)
+
+
+def _is_loopback(host: str) -> bool:
+    return host in {"localhost", "::1"} or bool(re.fullmatch(r"127(\.\d+){3}", host))
+
+
+def _positive(name: str, value: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        raise ValueError(f"{name} must be a positive number of seconds, got {value!r}")
+
+
+def _at_least_one(name: str, value: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")

@@ -1,0 +1,140 @@
+"""Is the service whole? Step by step, so that a failure has a name."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from clip_client._errors import ClipError, DeadlineExceeded, ProtocolMismatch, Unavailable
+from clip_client._handshake import ask_for_model
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from clip_client._model import ModelInfo
+    from clip_client._transport import Transport
+
+CANARY_MIN_COSINE: Final = 0.999
+"""Between the vector in the passport and the one that the server makes now: reduced precision stays above, a wrong
+model, wrong preprocessing or a broken GPU does not."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HealthStep:
+    """One check. Steps after the first that failed are not tried."""
+
+    name: str
+    """``connect``, ``server live``, ``models ready``, ``handshake`` or ``canary``."""
+    ok: bool | None
+    """None where it was not tried."""
+    message: str
+    """What was found, or what is wrong and what to do."""
+    elapsed_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HealthReport:
+    """All steps, in order."""
+
+    steps: tuple[HealthStep, ...]
+
+    @property
+    def ok(self) -> bool:
+        """True where every step went well."""
+        return all(step.ok for step in self.steps)
+
+    @property
+    def failed(self) -> HealthStep | None:
+        """The step that broke, if one did."""
+        return next((step for step in self.steps if step.ok is False), None)
+
+
+async def examine(transport: Transport, *, timeout_s: float) -> HealthReport:
+    """Walk through all steps within ``timeout_s``; nothing is retried, and the first failure ends it."""
+    checkup = _Checkup(transport, timeout_s)
+    steps: list[HealthStep] = []
+    for name, check in checkup.checks():
+        if steps and not steps[-1].ok:
+            steps.append(HealthStep(name=name, ok=None, message="not tried", elapsed_s=0.0))
+            continue
+        started = time.perf_counter()
+        try:
+            message, ok = await check(), True
+        except ClipError as error:
+            message, ok = str(error), False
+        steps.append(HealthStep(name=name, ok=ok, message=message, elapsed_s=time.perf_counter() - started))
+    return HealthReport(steps=tuple(steps))
+
+
+class _Checkup:
+    def __init__(self, transport: Transport, timeout_s: float) -> None:
+        self._transport = transport
+        self._loop = asyncio.get_running_loop()
+        self._deadline = self._loop.time() + timeout_s
+        self._live = False
+        self._model: ModelInfo
+
+    def checks(self) -> tuple[tuple[str, Callable[[], Awaitable[str]]], ...]:
+        return (
+            ("connect", self._connect),
+            ("server live", self._server_live),
+            ("models ready", self._models_ready),
+            ("handshake", self._handshake),
+            ("canary", self._canary),
+        )
+
+    def _remaining(self) -> float:
+        remaining = self._deadline - self._loop.time()
+        if remaining <= 0:
+            raise DeadlineExceeded("The time for the health check was over before this step.")
+        return remaining
+
+    async def _connect(self) -> str:
+        self._live = await self._transport.server_live(timeout_s=self._remaining())
+        return "a Triton server answers"
+
+    async def _server_live(self) -> str:
+        if not self._live:
+            raise Unavailable("The server answers, but says that it is not live; its log has the reason.")
+        return "it says that it is live"
+
+    async def _models_ready(self) -> str:
+        await self._transport.models_ready(timeout_s=self._remaining())
+        return "it says that all models are ready"
+
+    async def _handshake(self) -> str:
+        self._model = await ask_for_model(self._transport, timeout_s=self._remaining())
+        return f"it serves {self._model.id}"
+
+    async def _canary(self) -> str:
+        request_id = uuid.uuid4().hex
+        model = self._model
+        answer = await self._transport.infer([model.canary_image], request_id=request_id, timeout_s=self._remaining())
+        if answer.statuses[0]:
+            raise ProtocolMismatch(
+                f"The server could not embed the canary image: {answer.errors[0]}", request_id=request_id
+            )
+        if tuple(answer.fingerprints[0]) != model.fingerprint or answer.vectors.shape[1] != model.dimension:
+            raise ProtocolMismatch(
+                "The encoder is not the model of the passport; export the model again.", request_id=request_id
+            )
+        cosine = _cosine(answer.vectors[0], model.canary_vector)
+        if not cosine >= CANARY_MIN_COSINE:
+            raise ProtocolMismatch(
+                f"The vector of the canary image is wrong (cosine {cosine:.4f}, at least {CANARY_MIN_COSINE} is due); "
+                "export the model again on this machine.",
+                request_id=request_id,
+            )
+        return f"the canary image has the right vector (cosine {cosine:.6f})"
+
+
+def _cosine(
+    first: np.ndarray[tuple[int, ...], np.dtype[np.float32]], second: np.ndarray[tuple[int, ...], np.dtype[np.float32]]
+) -> float:
+    norms = float(np.linalg.norm(first) * np.linalg.norm(second))
+    return float(first @ second) / norms if norms else 0.0

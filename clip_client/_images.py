@@ -1,0 +1,162 @@
+"""Whatever a caller calls an image, as the bytes of an encoded image file."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+from collections.abc import AsyncIterable, Iterable
+from typing import IO, TYPE_CHECKING, Any, TypeAlias, Union
+
+import numpy as np
+
+from clip_client._errors import ImageError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from PIL.Image import Image
+
+ImageSource: TypeAlias = Union[
+    str, "os.PathLike[str]", bytes, bytearray, memoryview, "Image", "NDArray[np.uint8]", IO[bytes]
+]
+"""A path, the bytes of an image file, a PIL image, a uint8 array (H, W, 3) in RGB, or a binary file object."""
+
+ImageSources: TypeAlias = ImageSource | Iterable[ImageSource] | AsyncIterable[ImageSource]
+"""One image, or any iterable of images. An array (N, H, W, 3) counts as N images."""
+
+_PNG_MODES = frozenset({"1", "L", "LA", "I", "I;16", "P", "RGB", "RGBA"})
+_PNG_COMPRESS_LEVEL = 1
+"""zlib's fastest: the pictures live as long as one request."""
+_READ_CHUNK = 1 << 20
+
+
+def is_single(images: object) -> bool:
+    """True where ``images`` is one image and not a collection. Text is a path, and bytes are a file's content."""
+    if isinstance(images, np.ndarray):
+        return images.ndim != 4
+    return isinstance(images, str | os.PathLike | bytes | bytearray | memoryview) or _is_pil(images) or _is_file(images)
+
+
+def in_memory(source: object) -> bytes | None:
+    """The encoded bytes where the source holds them already, else None: then :func:`load` is due, in a thread."""
+    if isinstance(source, bytes):
+        return source
+    if isinstance(source, bytearray | memoryview):
+        return bytes(source)
+    return None
+
+
+def path_of(source: object) -> str | None:
+    """The path where the source is one, for error messages; names that are not UTF-8 carry surrogate escapes."""
+    return os.fsdecode(source) if isinstance(source, str | os.PathLike) else None
+
+
+def load(source: object, *, max_bytes: int) -> bytes:
+    """Read or encode one image. Blocks on files, so it belongs into a worker thread.
+
+    PIL images and arrays become PNG, which loses nothing. Raises ImageError and nothing else: ``UNREADABLE`` where a
+    file cannot be read or is not a regular file, ``TOO_LARGE`` above ``max_bytes``, ``NOT_AN_IMAGE`` for an object
+    that is no image source.
+    """
+    try:
+        return _load(source, max_bytes)
+    except ImageError:
+        raise
+    except OSError as error:
+        raise _unreadable(error.strerror or type(error).__name__) from None
+    except Exception as error:
+        # A foreign read(), a PIL plugin, a path with a null byte: whatever it raises concerns this one image.
+        raise _unreadable(f"reading it raised {type(error).__name__}") from None
+
+
+def _load(source: object, max_bytes: int) -> bytes:
+    if isinstance(source, str | os.PathLike):
+        return _read_path(os.fsdecode(source), max_bytes)
+    if isinstance(source, np.ndarray):
+        return _encode_array(source)
+    if _is_pil(source):
+        return _encode_pil(source)
+    if _is_file(source):
+        return _read_at_most(source, max_bytes)
+    raise ImageError(
+        f"expected a path, bytes, a PIL image, a uint8 array (H, W, 3) or a binary file, got {type(source).__name__}.",
+        code="NOT_AN_IMAGE",
+    )
+
+
+def _is_pil(source: object) -> bool:
+    # By name, so that whoever embeds files never loads Pillow.
+    return any(base.__module__ == "PIL.Image" and base.__name__ == "Image" for base in type(source).__mro__)
+
+
+def _is_file(source: object) -> bool:
+    return callable(getattr(source, "read", None))
+
+
+def _read_path(path: str, max_bytes: int) -> bytes:
+    # O_NONBLOCK: opening a FIFO that nobody writes to would otherwise wait for ever.
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+    # Looked at before it is opened, because opening a device may already do something.
+    _check_regular(os.stat(path))
+    with open(os.open(path, flags), "rb") as file:
+        status = os.fstat(file.fileno())
+        _check_regular(status)
+        if status.st_size > max_bytes:
+            raise _too_large(status.st_size, max_bytes)
+        return _read_at_most(file, max_bytes)
+
+
+def _check_regular(status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise _unreadable("it is not a regular file")
+
+
+def _read_at_most(file: Any, max_bytes: int) -> bytes:
+    chunks: list[bytes] = []
+    size = 0
+    while size <= max_bytes:
+        chunk = file.read(min(_READ_CHUNK, max_bytes + 1 - size))
+        if not isinstance(chunk, bytes | bytearray | memoryview):
+            raise _unreadable(f"read() gave {type(chunk).__name__}, not bytes; open the file in binary mode")
+        if not chunk:
+            return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        chunks.append(bytes(chunk))
+        size += len(chunk)
+    raise _too_large(size, max_bytes)
+
+
+def _encode_array(array: NDArray[Any]) -> bytes:
+    from PIL import Image
+
+    if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3 or 0 in array.shape:
+        raise ImageError(
+            f"an array must be uint8 of shape (H, W, 3), got {array.dtype} of shape {array.shape}", code="NOT_AN_IMAGE"
+        )
+    return _png(Image.fromarray(np.ascontiguousarray(array)))
+
+
+def _encode_pil(image: Any) -> bytes:
+    from PIL import ImageOps
+
+    # The orientation tag would not survive the trip in every mode, so it is applied here.
+    upright = ImageOps.exif_transpose(image)
+    if upright.mode == "F":
+        raise ImageError("a PIL image of mode F has no defined white; convert it first.", code="UNSUPPORTED_FORMAT")
+    return _png(upright if upright.mode in _PNG_MODES else upright.convert("RGB"))
+
+
+def _png(image: Image) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG", compress_level=_PNG_COMPRESS_LEVEL)
+    return buffer.getvalue()
+
+
+def _unreadable(reason: str) -> ImageError:
+    return ImageError(f"cannot be read: {reason}.", code="UNREADABLE")
+
+
+def _too_large(size: int, max_bytes: int) -> ImageError:
+    return ImageError(
+        f"has at least {size} bytes and max_image_bytes is {max_bytes}; raise that limit or shrink the image.",
+        code="TOO_LARGE",
+    )

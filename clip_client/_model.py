@@ -1,0 +1,101 @@
+"""What the client knows of the model that a server serves: its passport, as far as it concerns a client."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from clip_client._contract import CONTRACT_VERSION
+from clip_client._errors import ProtocolMismatch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+_TEXTS = ("id", "model", "pretrained", "preprocess_id", "precision")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class ModelInfo:
+    """The model behind a server. Two servers serve the same model when their ``fingerprint`` is equal."""
+
+    id: str
+    """``"ViT-B-32/laion2b_s34b_b79k@1a2b3c4d"``: architecture, weights, and the start of the weights' SHA-256."""
+    model: str
+    """Name of the architecture in open_clip."""
+    pretrained: str
+    """Which weights; ``random:SEED`` where there are none worth the name."""
+    preprocess_id: str
+    """``"shortest-bicubic-224x224"``: how a picture becomes pixels."""
+    preprocess: Mapping[str, Any]
+    """The same in full, in the form that ``PreprocessConfig.from_mapping`` takes."""
+    dimension: int
+    """Length of a vector."""
+    precision: str
+    """``"fp32"``, ``"fp16"`` or ``"int8"``."""
+    fingerprint: tuple[int, int]
+    """Comes back with every vector, so a vector of another model is noticed."""
+    max_batch_size: int
+    """Images that one request may carry."""
+    canary_image: bytes = field(repr=False)
+    """A small encoded image that came with the model ..."""
+    canary_vector: NDArray[np.float32] = field(repr=False)
+    """... and the vector (D,) that the server must make of it."""
+
+    @property
+    def is_random(self) -> bool:
+        """True where the weights were never trained: such vectors tell copies from others, and nothing more."""
+        return self.pretrained.startswith("random")
+
+    @classmethod
+    def from_json(cls, text: str | bytes, *, max_batch_size: int) -> ModelInfo:
+        """Read a passport (``model.json``).
+
+        Raises ProtocolMismatch where the text is not one, or is of a contract that this client does not know.
+        """
+        try:
+            passport = json.loads(text)
+        except ValueError:
+            raise ProtocolMismatch("The server's model passport is not JSON; export the model again.") from None
+        if not isinstance(passport, dict):
+            raise ProtocolMismatch("The server's model passport is not a JSON object; export the model again.")
+        contract = passport.get("contract")
+        if contract != CONTRACT_VERSION:
+            raise ProtocolMismatch(
+                f"The server speaks contract {contract!r} and this client speaks {CONTRACT_VERSION}; "
+                "install the same version of clip-triton on both sides."
+            )
+        try:
+            return cls._from_passport(passport, max_batch_size)
+        except (KeyError, TypeError, ValueError, binascii.Error) as error:
+            raise ProtocolMismatch(
+                f"The server's model passport is incomplete ({type(error).__name__}: {error}); export the model again."
+            ) from None
+
+    @classmethod
+    def _from_passport(cls, passport: Mapping[str, Any], max_batch_size: int) -> ModelInfo:
+        texts = {name: passport[name] for name in _TEXTS}
+        for name, value in texts.items():
+            if not isinstance(value, str) or not value:
+                raise ValueError(f"{name} is not a text")
+        first, second = (int(number) for number in passport["fingerprint"])
+        dimension = int(passport["dimension"])
+        canary_vector = np.asarray(passport["canary"]["vector"], dtype=np.float32)
+        if canary_vector.shape != (dimension,):
+            raise ValueError(f"the canary vector has shape {canary_vector.shape}, not ({dimension},)")
+        canary_vector.setflags(write=False)
+        return cls(
+            **texts,
+            preprocess=dict(passport["preprocess"]),
+            dimension=dimension,
+            fingerprint=(first, second),
+            max_batch_size=max_batch_size,
+            canary_image=base64.b64decode(passport["canary"]["image"], validate=True),
+            canary_vector=canary_vector,
+        )

@@ -1,0 +1,91 @@
+"""The blocking client: the asynchronous one, run in an event loop of its own in a thread."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING
+
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from clip_client._client import ClipClient
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from clip_client._batch import EmbeddingBatch
+    from clip_client._config import ClientConfig
+    from clip_client._health import HealthReport
+    from clip_client._images import ImageSources
+    from clip_client._model import ModelInfo
+
+
+class SyncClipClient:
+    """:class:`ClipClient` for code without an event loop.
+
+    ::
+
+        with SyncClipClient("localhost:8001") as clip:
+            batch = clip.embed(["a.jpg", "b.jpg"])
+
+    Same arguments, same methods, same errors, but they block. Any number of threads may share one; it works in
+    notebooks, where a loop already runs. There is no second implementation behind it.
+    """
+
+    def __init__(
+        self,
+        url: str | Sequence[str] | None = None,
+        *,
+        timeout_s: float | None = None,
+        token: str | None = None,
+        config: ClientConfig | None = None,
+    ) -> None:
+        self._client = ClipClient(url, timeout_s=timeout_s, token=token, config=config)
+        self._stack = ExitStack()
+        self._portal: BlockingPortal | None = None
+
+    def __repr__(self) -> str:
+        return repr(self._client).replace("<ClipClient", "<SyncClipClient", 1)
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            portal = stack.enter_context(start_blocking_portal())
+            stack.enter_context(portal.wrap_async_context_manager(self._client))
+            self._portal = portal
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Cancel what is on its way, disconnect and end the thread; ``with`` does this on leaving."""
+        self._portal = None
+        self._stack.close()
+
+    def embed(self, images: ImageSources, *, timeout_s: float | None = None) -> EmbeddingBatch:
+        """See :meth:`ClipClient.embed`."""
+        return self._open_portal().call(partial(self._client.embed, images, timeout_s=timeout_s))
+
+    def model(self, *, timeout_s: float | None = None) -> ModelInfo:
+        """See :meth:`ClipClient.model`."""
+        return self._open_portal().call(partial(self._client.model, timeout_s=timeout_s))
+
+    def health(self, *, timeout_s: float | None = None) -> HealthReport:
+        """See :meth:`ClipClient.health`."""
+        return self._open_portal().call(partial(self._client.health, timeout_s=timeout_s))
+
+    @property
+    def vector_id(self) -> str:
+        """See :attr:`ClipClient.vector_id`."""
+        return self._client.vector_id
+
+    def _open_portal(self) -> BlockingPortal:
+        if self._portal is None:
+            raise RuntimeError("this SyncClipClient is not open: use it inside `with SyncClipClient(...) as clip:`")
+        return self._portal

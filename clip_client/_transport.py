@@ -1,0 +1,386 @@
+"""The one place that speaks gRPC to Triton, and the one table that says what Triton's errors mean.
+
+Requests are plain ``ModelInferRequest`` messages with ``raw_input_contents`` over ``grpc.aio``: tritonclient's own
+asyncio class adds copies and nothing that is needed here.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import grpc
+import numpy as np
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from clip_client import _contract as contract
+from clip_client._errors import (
+    ClipError,
+    DeadlineExceeded,
+    ModelNotReady,
+    Overloaded,
+    ProtocolMismatch,
+    Unauthorized,
+    Unavailable,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from clip_client._config import ClientConfig, Endpoint, Pem
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answer:
+    """What came back for one request of n images."""
+
+    vectors: NDArray[np.float32]
+    """Shape (n, D), a read-only view of the message."""
+    statuses: NDArray[np.int32]
+    """Shape (n,): numbers of ``ImageStatus``."""
+    errors: tuple[str, ...]
+    """n sentences, empty where the status is 0."""
+    fingerprints: NDArray[np.int32]
+    """Shape (n, 2)."""
+
+
+class Transport(Protocol):
+    """What the client needs of one server. Every method raises only ClipError and CancelledError."""
+
+    async def infer(self, images: Sequence[bytes], *, request_id: str, timeout_s: float) -> Answer:
+        """Embed encoded images in one request."""
+
+    async def passport(self, *, request_id: str, timeout_s: float) -> str:
+        """The model's passport as JSON text."""
+
+    async def max_batch_size(self, *, timeout_s: float) -> int:
+        """How many images one request may carry."""
+
+    async def server_live(self, *, timeout_s: float) -> bool:
+        """What the server says of itself; raises where it says nothing."""
+
+    async def models_ready(self, *, timeout_s: float) -> None:
+        """Raise ModelNotReady where ``clip_image`` or one of its parts is not loaded."""
+
+    async def close(self) -> None:
+        """Give the connection back; requests that are on their way end with Unavailable."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorRow:
+    """One row of :data:`ERROR_TABLE`."""
+
+    code: grpc.StatusCode
+    pattern: re.Pattern[str] | None
+    """Searched in the server's text; None fits every text."""
+    error: type[ClipError]
+    sentence: str
+    """For people; ``{endpoint}`` is the server's address. The server's own text is never repeated: Triton puts
+    tracebacks and paths into it."""
+    dead_instance: bool = False
+    """The process behind the model is gone: the same server will not heal by being asked again at once."""
+
+    def build(self, endpoint: Endpoint, request_id: str | None) -> ClipError:
+        """The error for one failed request."""
+        return self.error(self.sentence.format(endpoint=endpoint), request_id=request_id)
+
+
+def _row(code: str, pattern: str | None, error: type[ClipError], sentence: str, *, dead: bool = False) -> ErrorRow:
+    return ErrorRow(grpc.StatusCode[code], re.compile(pattern, re.I) if pattern else None, error, sentence, dead)
+
+
+_UNREACHABLE = "No server answers at {endpoint}; is tritonserver running there, and is that its gRPC port?"
+_LOST = "The connection to {endpoint} was lost."
+_WRONG_SERVICE = (
+    "What answers at {endpoint} is not Triton's gRPC port; use that of --grpc-port (8001), not the HTTP one."
+)
+_NOT_READY = (
+    "The server at {endpoint} has no ready model clip_image; export one with clip-export and start the server on "
+    "that repository."
+)
+_REFUSED = "The server at {endpoint} refused the credentials; check token= and token_header=."
+_FULL = "The server at {endpoint} has more work than it can do."
+_EXPIRED = "The server at {endpoint} did not answer in time."
+_DEAD = "The model's process on {endpoint} died; restart the server, or run it under clip-serve, which does that."
+_FAILED = "The server at {endpoint} failed on this request; its log has the reason."
+_ODD_REQUEST = (
+    "The server at {endpoint} does not take this client's requests; install the same clip-triton on both sides."
+)
+
+ERROR_TABLE: Final[tuple[ErrorRow, ...]] = (
+    # Triton, core/src/dynamic_batch_scheduler.cc and scheduler_utils.cc: a request that waited past its timeout.
+    _row("UNAVAILABLE", r"request timeout expired", DeadlineExceeded, _EXPIRED),
+    # Triton, server/src/grpc/grpc_utils.h: --grpc-restricted-protocol without its header, or with a wrong value.
+    _row("UNAVAILABLE", r"this protocol is restricted", Unauthorized, _REFUSED),
+    # Triton, core/src/scheduler_utils.cc: max_queue_size of a queue policy.
+    _row("UNAVAILABLE", r"exceeds maximum queue size", Overloaded, _FULL),
+    # Triton, core/src/model_repository_manager: a model that is loading, unloading or failed to load.
+    _row("UNAVAILABLE", r"unknown model|not ready|no available versions|unload", ModelNotReady, _NOT_READY),
+    # gRPC core, TLS handshake: our side did not accept the server's certificate, or the server did not accept ours.
+    _row(
+        "UNAVAILABLE",
+        r"certificate|CERTIFICATE_VERIFY|bad_certificate|unknown ca",
+        Unauthorized,
+        "The TLS certificates of {endpoint} and this client do not fit; check ca_certificate= and client_certificate=.",
+    ),
+    # gRPC core, TLS handshake: the other side speaks something that is not TLS.
+    _row(
+        "UNAVAILABLE",
+        r"WRONG_VERSION_NUMBER|http_request|Ssl handshake|TLS handshake",
+        Unavailable,
+        "No TLS with {endpoint}; use grpc:// if the server has none, else check the port.",
+    ),
+    # gRPC core, chttp2: the peer answered an HTTP/2 preface with HTTP/1.1, as Triton's HTTP port does.
+    _row("UNAVAILABLE", r"http1\.x|HTTP/1|http response", ProtocolMismatch, _WRONG_SERVICE),
+    # gRPC core, resolver.
+    _row(
+        "UNAVAILABLE",
+        r"DNS resolution failed|name resolution|Domain name not found",
+        Unavailable,
+        "The name of {endpoint} cannot be resolved.",
+    ),
+    # gRPC core, subchannels: nothing listens, or no route.
+    _row("UNAVAILABLE", r"failed to connect|connection refused|connect failed", Unavailable, _UNREACHABLE),
+    # gRPC core: a connection that broke under a request ("Socket closed", "Connection reset by peer", GOAWAY, a
+    # keepalive "ping timeout"), and every other reason for this status.
+    _row("UNAVAILABLE", None, Unavailable, _LOST),
+    # Triton, python_backend/src/python_be.cc: the stub was killed; the server itself stays "ready".
+    _row("INTERNAL", r"stub process .* is not healthy|stub process .* unhealthy", Unavailable, _DEAD, dead=True),
+    # Triton, ensemble_scheduler.cc: a step whose model is reloading.
+    _row("INTERNAL", r"unknown model|not ready|no available versions", ModelNotReady, _NOT_READY),
+    # gRPC core, chttp2: the stream was reset under the request.
+    _row("INTERNAL", r"RST_STREAM", Unavailable, _LOST),
+    # Triton: any exception in a model, with its traceback in the text.
+    _row("INTERNAL", None, ClipError, _FAILED),
+    # Triton, model_repository_manager: "Request for unknown model: 'clip_image' is not found".
+    _row("NOT_FOUND", None, ModelNotReady, _NOT_READY),
+    # Triton, infer_request.cc and the model's lifecycle: the model is there, its version is not.
+    _row("INVALID_ARGUMENT", r"unknown model|not ready|no available versions", ModelNotReady, _NOT_READY),
+    # Triton, infer_request.cc: names, types or shapes of tensors. Never about an image.
+    _row("INVALID_ARGUMENT", None, ProtocolMismatch, _ODD_REQUEST),
+    # gRPC: our own deadline, or the server noticed it first.
+    _row("DEADLINE_EXCEEDED", None, DeadlineExceeded, _EXPIRED),
+    # A proxy or a service mesh in front of Triton; gRPC maps HTTP 401 and 403 to these two.
+    _row("UNAUTHENTICATED", None, Unauthorized, _REFUSED),
+    _row("PERMISSION_DENIED", None, Unauthorized, _REFUSED),
+    # gRPC: a message over a limit of the server. Splitting it would not be ours to decide silently.
+    _row(
+        "RESOURCE_EXHAUSTED",
+        r"larger than max|message size",
+        ProtocolMismatch,
+        "A request is larger than {endpoint} takes; lower max_request_bytes=.",
+    ),
+    # Envoy's and other proxies' circuit breakers; gRPC servers out of memory or streams.
+    _row("RESOURCE_EXHAUSTED", None, Overloaded, _FULL),
+    # gRPC: another service behind the port (gRPC maps HTTP 404 to this).
+    _row("UNIMPLEMENTED", None, ProtocolMismatch, _WRONG_SERVICE),
+    # Triton, core: a model's request for something that was taken back, or a server that shuts down. Our own
+    # cancellation never gets here: it is a CancelledError.
+    _row("CANCELLED", None, Unavailable, "The server at {endpoint} gave the request up."),
+    # gRPC core: a broken stream ("Stream removed"), before or after the answer.
+    _row("UNKNOWN", r"stream removed|http2|HTTP status", Unavailable, _LOST),
+    # Triton: TRITONSERVER_ERROR_UNKNOWN; gRPC: an exception in a Python servicer.
+    _row("UNKNOWN", None, ClipError, _FAILED),
+    # gRPC: an optimistic lock of the server lost; by definition safe to retry.
+    _row("ABORTED", None, Unavailable, "The server at {endpoint} aborted the request."),
+    # gRPC: the answer was damaged or lost on its way.
+    _row("DATA_LOSS", None, Unavailable, _LOST),
+    # Triton: TRITONSERVER_ERROR_ALREADY_EXISTS and the like concern model control, which this client never calls.
+    _row("ALREADY_EXISTS", None, ClipError, _FAILED),
+    _row("FAILED_PRECONDITION", None, ModelNotReady, _NOT_READY),
+    _row("OUT_OF_RANGE", None, ProtocolMismatch, _ODD_REQUEST),
+    # A call never ends in error with this one; the row keeps the table total.
+    _row("OK", None, ClipError, _FAILED),
+)
+"""First row that fits wins. Triton's status alone does not say enough: UNAVAILABLE is a full queue, an expired request,
+a wrong token and a lost connection, and INTERNAL is a dead process and any exception in a model."""
+
+
+def find_row(code: grpc.StatusCode, details: str) -> ErrorRow:
+    """The row of :data:`ERROR_TABLE` for a status and the server's text."""
+    return next(row for row in ERROR_TABLE if row.code is code and (row.pattern is None or row.pattern.search(details)))
+
+
+class TritonTransport:
+    """One gRPC channel to one Triton. Build it inside the event loop that uses it."""
+
+    def __init__(self, endpoint: Endpoint, config: ClientConfig) -> None:
+        self.endpoint = endpoint
+        self._metadata = _metadata(config)
+        options = _channel_options(config)
+        if endpoint.tls:
+            self._channel = grpc.aio.secure_channel(endpoint.address, _credentials(config), options)
+        else:
+            self._channel = grpc.aio.insecure_channel(endpoint.address, options)
+        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+
+    def __repr__(self) -> str:
+        return f"<TritonTransport {self.endpoint}>"
+
+    async def infer(self, images: Sequence[bytes], *, request_id: str, timeout_s: float) -> Answer:
+        """Embed encoded images in one request of ``len(images)`` rows."""
+        request = _request(contract.ENSEMBLE, images, _ANSWER_OUTPUTS, request_id)
+        response = await self._call(self._stub.ModelInfer, request, timeout_s, request_id)
+        return _read_answer(response, len(images), request_id)
+
+    async def passport(self, *, request_id: str, timeout_s: float) -> str:
+        """Ask the preprocessor for its optional output; one empty row, which it then does not even decode."""
+        request = _request(contract.PREPROCESSOR, [b""], [contract.MODEL], request_id)
+        try:
+            response = await self._call(self._stub.ModelInfer, request, timeout_s, request_id)
+        except ModelNotReady:
+            if await self._has_other_models(timeout_s):
+                raise ProtocolMismatch(
+                    f"The Triton at {self.endpoint} does not serve clip_preprocess; start it with "
+                    "--model-repository triton_models, or point the client at the right server."
+                ) from None
+            raise
+        raw = _tensors(response, request_id).get(contract.MODEL)
+        if raw is None:
+            raise _malformed(request_id)
+        return _read_strings(raw, 1, request_id)[0]
+
+    async def max_batch_size(self, *, timeout_s: float) -> int:
+        """``max_batch_size`` of the ensemble, from the server's own copy of its configuration."""
+        request = service_pb2.ModelConfigRequest(name=contract.ENSEMBLE)
+        response = await self._call(self._stub.ModelConfig, request, timeout_s, None)
+        return max(1, int(response.config.max_batch_size))
+
+    async def server_live(self, *, timeout_s: float) -> bool:
+        """What the server says of itself."""
+        response = await self._call(self._stub.ServerLive, service_pb2.ServerLiveRequest(), timeout_s, None)
+        return bool(response.live)
+
+    async def models_ready(self, *, timeout_s: float) -> None:
+        """Raise ModelNotReady with the model's name where one of the three is not ready."""
+        for name in (contract.PREPROCESSOR, contract.ENCODER, contract.ENSEMBLE):
+            request = service_pb2.ModelReadyRequest(name=name)
+            response = await self._call(self._stub.ModelReady, request, timeout_s, None)
+            if not response.ready:
+                raise ModelNotReady(
+                    f"The server at {self.endpoint} has no ready model {name}; export one with clip-export, and look "
+                    "into the server's log for why it was not loaded."
+                )
+
+    async def close(self) -> None:
+        """Close the channel at once."""
+        await self._channel.close()
+
+    async def _has_other_models(self, timeout_s: float) -> bool:
+        request = service_pb2.RepositoryIndexRequest(ready=True)
+        try:
+            index = await self._call(self._stub.RepositoryIndex, request, timeout_s, None)
+        except ClipError:
+            return False
+        names = {model.name for model in index.models}
+        return bool(names) and contract.ENSEMBLE not in names
+
+    async def _call(self, method: Any, request: Any, timeout_s: float, request_id: str | None) -> Any:
+        try:
+            return await method(request, timeout=timeout_s, metadata=self._metadata)
+        except grpc.aio.AioRpcError as error:
+            row = find_row(error.code(), f"{error.details()}")
+            # Without its cause: that one shows the server's text, with paths and tracebacks of the server.
+            raise row.build(self.endpoint, request_id) from None
+        except grpc.aio.UsageError:
+            raise Unavailable("This client is closed.", request_id=request_id) from None
+
+
+_ANSWER_OUTPUTS: Final = (contract.EMBEDDING, contract.STATUS, contract.ERROR, contract.FINGERPRINT)
+
+
+def _channel_options(config: ClientConfig) -> list[tuple[str, int]]:
+    keepalive_ms = int(config.keepalive_time_s * 1000)
+    return [
+        # gRPC stops at 4 MB by default; rows and bytes are limited by the client itself.
+        ("grpc.max_send_message_length", -1),
+        ("grpc.max_receive_message_length", -1),
+        # Pings only while a request waits (gRPC's default), and never more than two in a row, which Triton accepts.
+        ("grpc.keepalive_time_ms", keepalive_ms),
+        ("grpc.keepalive_timeout_ms", keepalive_ms // 2),
+        # A server that restarts must be found again within a second; gRPC's own back-off goes up to two minutes.
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 1000),
+        ("grpc.min_reconnect_backoff_ms", 5000),
+        # One retry layer only, and it is ours.
+        ("grpc.enable_retries", 0),
+        # Two clients of one process share neither a connection nor its back-off.
+        ("grpc.use_local_subchannel_pool", 1),
+    ]
+
+
+def _metadata(config: ClientConfig) -> tuple[tuple[str, str], ...]:
+    if config.token is None:
+        return ()
+    return (("authorization", f"Bearer {config.token}"), (config.token_header, config.token))
+
+
+def _credentials(config: ClientConfig) -> grpc.ChannelCredentials:
+    return grpc.ssl_channel_credentials(
+        root_certificates=_read_pem("ca_certificate", config.ca_certificate),
+        private_key=_read_pem("client_key", config.client_key),
+        certificate_chain=_read_pem("client_certificate", config.client_certificate),
+    )
+
+
+def _read_pem(name: str, pem: Pem | None) -> bytes | None:
+    if pem is None or isinstance(pem, bytes):
+        return pem
+    try:
+        return Path(pem).read_bytes()
+    except OSError as error:
+        raise ValueError(f"{name} cannot be read: {error.strerror or type(error).__name__}") from None
+
+
+def _request(model: str, images: Sequence[bytes], outputs: Sequence[str], request_id: str) -> Any:
+    request = service_pb2.ModelInferRequest(model_name=model, id=request_id)
+    request.inputs.add(name=contract.IMAGE, datatype="BYTES", shape=[len(images), 1])
+    for name in outputs:
+        request.outputs.add(name=name)
+    # A BYTES tensor is, per element, a 4-byte little-endian length and then the bytes.
+    request.raw_input_contents.append(
+        b"".join(part for image in images for part in (struct.pack("<I", len(image)), image))
+    )
+    return request
+
+
+def _tensors(response: Any, request_id: str) -> dict[str, bytes]:
+    if len(response.outputs) != len(response.raw_output_contents):
+        raise _malformed(request_id)
+    return {tensor.name: raw for tensor, raw in zip(response.outputs, response.raw_output_contents, strict=True)}
+
+
+def _read_answer(response: Any, rows: int, request_id: str) -> Answer:
+    raw = _tensors(response, request_id)
+    try:
+        return Answer(
+            vectors=np.frombuffer(raw[contract.EMBEDDING], dtype="<f4").reshape(rows, -1),
+            statuses=np.frombuffer(raw[contract.STATUS], dtype="<i4").reshape(rows),
+            errors=_read_strings(raw[contract.ERROR], rows, request_id),
+            fingerprints=np.frombuffer(raw[contract.FINGERPRINT], dtype="<i4").reshape(rows, 2),
+        )
+    except (KeyError, ValueError):
+        raise _malformed(request_id) from None
+
+
+def _read_strings(raw: bytes, count: int, request_id: str) -> tuple[str, ...]:
+    texts, offset = [], 0
+    for _ in range(count):
+        end = offset + 4 + int.from_bytes(raw[offset : offset + 4], "little")
+        if offset + 4 > len(raw) or end > len(raw):
+            raise _malformed(request_id)
+        texts.append(raw[offset + 4 : end].decode("utf-8", "replace"))
+        offset = end
+    return tuple(texts)
+
+
+def _malformed(request_id: str) -> ProtocolMismatch:
+    return ProtocolMismatch(
+        "The answer does not have the tensors of this contract; install the same clip-triton on both sides.",
+        request_id=request_id,
+    )

@@ -1,0 +1,414 @@
+"""A Triton for tests: real gRPC on a loopback port, no model, and as unkind as a script says.
+
+::
+
+    async with FakeTriton() as server, ClipClient(server.url) as clip:
+        server.script(Reply(status=grpc.StatusCode.UNAVAILABLE, details="Socket closed"))
+        batch = await clip.embed([b"any bytes"])        # the first request fails, the retry is answered
+        assert np.allclose(batch.vectors[0], server.vector(b"any bytes"))
+        assert len(server.requests) == 2
+
+:class:`Relay` stands between a client and any server and breaks the network.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import hashlib
+import json
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
+import numpy as np
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from clip_client import _contract as contract
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import TracebackType
+
+    from numpy.typing import NDArray
+    from typing_extensions import Self
+
+__all__ = ("FakeTriton", "ReceivedRequest", "Relay", "Reply", "fake_vector")
+
+PNG_1X1: Final = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+"""The canary image of the fake: one pixel."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reply:
+    """How one request for embeddings is answered. The default is: at once, and well."""
+
+    delay_s: float = 0.0
+    """Wait so long before anything else; use ``float("inf")`` for a server that never answers."""
+    status: grpc.StatusCode | None = None
+    """Fail the request with this status ..."""
+    details: str = ""
+    """... and this text."""
+    row_errors: Mapping[int, tuple[int, str]] = field(default_factory=dict)
+    """Row -> (number of an ``ImageStatus``, sentence): these images fail, the others do not."""
+    fingerprint: tuple[int, int] | None = None
+    """Answer as if another model had made the vectors."""
+    drop_outputs: frozenset[str] = frozenset()
+    """Leave these tensors out of the answer."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReceivedRequest:
+    """What the fake has seen of one request for embeddings."""
+
+    request_id: str
+    images: tuple[bytes, ...] = field(repr=False)
+    timeout_s: float | None
+    """The deadline that travelled with the request."""
+    metadata: Mapping[str, str] = field(repr=False)
+
+
+def fake_vector(image: bytes, dimension: int = 8) -> NDArray[np.float32]:
+    """The unit vector (D,) that a :class:`FakeTriton` gives for these bytes; equal bytes, equal vector."""
+    seed = int.from_bytes(hashlib.sha256(image).digest()[:8], "little")
+    vector = np.random.default_rng(seed).standard_normal(dimension).astype(np.float32)
+    unit: NDArray[np.float32] = vector / np.float32(np.linalg.norm(vector))
+    return unit
+
+
+class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
+    """An in-process server that keeps the wire contract. ``async with`` starts and stops it.
+
+    ``dimension`` and ``max_batch_size`` are the model's; ``vector`` replaces :func:`fake_vector`; ``token`` makes it
+    refuse requests without that token, as Triton does; ``seconds_per_image`` makes it work on one request at a time
+    and, like Triton, go on working on requests whose client has gone.
+    """
+
+    def __init__(
+        self,
+        *,
+        dimension: int = 8,
+        max_batch_size: int = 32,
+        vector: Callable[[bytes], NDArray[np.float32]] | None = None,
+        model: str = "fake",
+        fingerprint: tuple[int, int] = (1234567, -7654321),
+        token: str | None = None,
+        seconds_per_image: float = 0.0,
+        keep_requests: bool = True,
+    ) -> None:
+        self.dimension = dimension
+        self.max_batch_size = max_batch_size
+        self.vector = vector or (lambda image: fake_vector(image, dimension))
+        self.model = model
+        self.fingerprint = fingerprint
+        self.token = token
+        self.seconds_per_image = seconds_per_image
+        self.requests: list[ReceivedRequest] = []
+        """Requests for embeddings, in order of arrival."""
+        self.images_embedded = 0
+        """How many rows were answered."""
+        self.in_flight = 0
+        """Requests that are being answered just now."""
+        self.max_in_flight = 0
+        """The most of them at one time so far."""
+        self.handshakes = 0
+        """How often the passport was asked for."""
+        self.live = True
+        self.ready_models = {contract.ENSEMBLE, contract.PREPROCESSOR, contract.ENCODER}
+        self._keep_requests = keep_requests
+        self._script: deque[Reply] = deque()
+        self._default = Reply()
+        self._work = asyncio.Lock()
+        self._working: set[asyncio.Task[None]] = set()
+        self._port = 0
+        self._credentials: grpc.ServerCredentials | None = None
+        self._server: Any = None
+
+    def __repr__(self) -> str:
+        return f"<FakeTriton {self.url} [{'stopped' if self._server is None else 'running'}] {self.model}>"
+
+    @property
+    def url(self) -> str:
+        """For :class:`clip_client.ClipClient`."""
+        return f"{'grpc' if self._credentials is None else 'grpcs'}://localhost:{self._port}"
+
+    @property
+    def port(self) -> int:
+        """The loopback port; the same after a restart."""
+        return self._port
+
+    def script(self, *replies: Reply) -> None:
+        """Answer the next requests for embeddings like this, one reply each."""
+        self._script.extend(replies)
+
+    def answer_always(self, reply: Reply) -> None:
+        """Answer like this whenever the script is empty."""
+        self._default = reply
+
+    def use_tls(self, *, certificate: bytes, key: bytes, client_ca: bytes | None = None) -> None:
+        """Before the start: speak TLS with this PEM pair, and demand client certificates of ``client_ca`` if given."""
+        self._credentials = grpc.ssl_server_credentials([(key, certificate)], client_ca, client_ca is not None)
+
+    def passport(self) -> dict[str, Any]:
+        """The model's passport, as the handshake gives it."""
+        return {
+            "contract": contract.CONTRACT_VERSION,
+            "id": f"{self.model}/random:0@00000000",
+            "model": self.model,
+            "pretrained": "random:0",
+            "weights_sha256": "0" * 64,
+            "preprocess": {"size": [224, 224], "interpolation": "bicubic", "resize_mode": "shortest", "fill_color": 0},
+            "preprocess_id": "shortest-bicubic-224x224",
+            "dimension": self.dimension,
+            "precision": "fp32",
+            "fingerprint": list(self.fingerprint),
+            "canary": {
+                "image": base64.b64encode(PNG_1X1).decode(),
+                "vector": [float(number) for number in self.vector(PNG_1X1)],
+            },
+        }
+
+    async def start(self) -> None:
+        """Listen; on the same port as before, where there was one."""
+        self._server = grpc.aio.server(options=[("grpc.max_receive_message_length", -1)])
+        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(self, self._server)
+        address = f"localhost:{self._port}"
+        if self._credentials is None:
+            self._port = self._server.add_insecure_port(address)
+        else:
+            self._port = self._server.add_secure_port(address, self._credentials)
+        await self._server.start()
+
+    async def stop(self) -> None:
+        """Break every connection and stop listening."""
+        server, self._server = self._server, None
+        if server is not None:
+            await server.stop(None)
+        for task in list(self._working):
+            task.cancel()
+        if self._working:
+            await asyncio.wait(self._working)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    # From here on the names are those of Triton's gRPC service.
+
+    async def ServerLive(self, request: Any, context: Any) -> Any:
+        """Is the server live?"""
+        return service_pb2.ServerLiveResponse(live=self.live)
+
+    async def ModelReady(self, request: Any, context: Any) -> Any:
+        """Is this model ready?"""
+        return service_pb2.ModelReadyResponse(ready=request.name in self.ready_models)
+
+    async def RepositoryIndex(self, request: Any, context: Any) -> Any:
+        """All models."""
+        response = service_pb2.RepositoryIndexResponse()
+        for name in sorted(self.ready_models):
+            response.models.add(name=name, state="READY")
+        return response
+
+    async def ModelConfig(self, request: Any, context: Any) -> Any:
+        """The part of the configuration that the client reads."""
+        await self._check_call(request.name, context)
+        response = service_pb2.ModelConfigResponse()
+        response.config.name = request.name
+        response.config.max_batch_size = self.max_batch_size
+        return response
+
+    async def ModelInfer(self, request: Any, context: Any) -> Any:
+        """The handshake or embeddings, by the name of the model."""
+        await self._check_call(request.model_name, context)
+        if request.model_name == contract.PREPROCESSOR:
+            self.handshakes += 1
+            return _response(request, {contract.MODEL: ("BYTES", 1, _strings([json.dumps(self.passport())]))})
+        images = _read_images(request)
+        if self._keep_requests:
+            self.requests.append(
+                ReceivedRequest(
+                    request_id=request.id,
+                    images=images,
+                    timeout_s=context.time_remaining(),
+                    metadata=dict(context.invocation_metadata() or ()),
+                )
+            )
+        reply = self._script.popleft() if self._script else self._default
+        self.in_flight += 1
+        self.max_in_flight = max(self.max_in_flight, self.in_flight)
+        try:
+            return await self._answer(request, images, reply, context)
+        finally:
+            self.in_flight -= 1
+
+    async def _check_call(self, model: str, context: Any) -> None:
+        metadata = dict(context.invocation_metadata() or ())
+        if self.token is not None and metadata.get("triton-grpc-protocol-authorization") != self.token:
+            await context.abort(
+                grpc.StatusCode.UNAVAILABLE,
+                "This protocol is restricted, expecting header 'triton-grpc-protocol-authorization'",
+            )
+        if model not in self.ready_models:
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"Request for unknown model: '{model}' is not found")
+
+    async def _answer(self, request: Any, images: tuple[bytes, ...], reply: Reply, context: Any) -> Any:
+        if reply.delay_s == float("inf"):
+            await asyncio.Event().wait()
+        elif reply.delay_s:
+            await asyncio.sleep(reply.delay_s)
+        if self.seconds_per_image:
+            await self._do_work(len(images))
+        if reply.status is not None:
+            await context.abort(reply.status, reply.details)
+        self.images_embedded += len(images)
+        return self._embedded(request, images, reply)
+
+    async def _do_work(self, rows: int) -> None:
+        async def work() -> None:
+            async with self._work:
+                await asyncio.sleep(rows * self.seconds_per_image)
+
+        task = asyncio.create_task(work())
+        self._working.add(task)
+        task.add_done_callback(self._working.discard)
+        await asyncio.shield(task)
+
+    def _embedded(self, request: Any, images: tuple[bytes, ...], reply: Reply) -> Any:
+        rows = len(images)
+        vectors = np.empty((rows, self.dimension), dtype="<f4")
+        statuses = np.zeros(rows, dtype="<i4")
+        errors = [""] * rows
+        for row, image in enumerate(images):
+            failure = reply.row_errors.get(row) or ((1, "The file is empty.") if not image else None)
+            if failure is None:
+                vectors[row] = self.vector(image)
+            else:
+                vectors[row] = np.nan
+                statuses[row], errors[row] = failure
+        fingerprints = np.tile(np.array(reply.fingerprint or self.fingerprint, dtype="<i4"), rows)
+        tensors = {
+            contract.EMBEDDING: ("FP32", self.dimension, vectors.tobytes()),
+            contract.STATUS: ("INT32", 1, statuses.tobytes()),
+            contract.ERROR: ("BYTES", 1, _strings(errors)),
+            contract.FINGERPRINT: ("INT32", 2, fingerprints.tobytes()),
+        }
+        return _response(request, {name: value for name, value in tensors.items() if name not in reply.drop_outputs})
+
+
+def _read_images(request: Any) -> tuple[bytes, ...]:
+    raw: bytes = request.raw_input_contents[0]
+    images, offset = [], 0
+    while offset < len(raw):
+        end = offset + 4 + int.from_bytes(raw[offset : offset + 4], "little")
+        images.append(raw[offset + 4 : end])
+        offset = end
+    return tuple(images)
+
+
+def _strings(texts: list[str]) -> bytes:
+    encoded = [text.encode() for text in texts]
+    return b"".join(len(text).to_bytes(4, "little") + text for text in encoded)
+
+
+def _response(request: Any, tensors: Mapping[str, tuple[str, int, bytes]]) -> Any:
+    response = service_pb2.ModelInferResponse(model_name=request.model_name, id=request.id)
+    rows = request.inputs[0].shape[0]
+    for name, (datatype, width, raw) in tensors.items():
+        response.outputs.add(name=name, datatype=datatype, shape=[rows, width])
+        response.raw_output_contents.append(raw)
+    return response
+
+
+class Relay:
+    """A TCP relay on a loopback port that can lose, stall or cut connections. ``async with`` starts and stops it."""
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._server: asyncio.Server
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._flowing = asyncio.Event()
+        self._flowing.set()
+        self._answer_bytes_left: int | None = None
+        self.connections = 0
+        """How many connections were made so far."""
+
+    @property
+    def url(self) -> str:
+        """For :class:`clip_client.ClipClient`."""
+        return f"grpc://localhost:{self._server.sockets[0].getsockname()[1]}"
+
+    def cut(self) -> None:
+        """Reset every connection now; new ones are accepted."""
+        for writer in list(self._writers):
+            writer.transport.abort()
+
+    def cut_after(self, answer_bytes: int) -> None:
+        """Reset the connections once the servers have sent so many more bytes: in the middle of a message."""
+        self._answer_bytes_left = answer_bytes
+
+    def freeze(self) -> None:
+        """Pass nothing on, but keep the connections: what a network does when a cable is pulled (half-open)."""
+        self._flowing.clear()
+
+    def thaw(self) -> None:
+        """Pass everything on again, what has piled up first."""
+        self._flowing.set()
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._accept, "localhost", 0)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._server.close()
+        self.cut()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self._writers.add(writer)
+        try:
+            await self._flowing.wait()
+            upstream_reader, upstream_writer = await asyncio.open_connection("localhost", self._target)
+        except OSError:
+            self._forget(writer)
+            return
+        self._writers.add(upstream_writer)
+        for source, sink, is_answer in ((reader, upstream_writer, False), (upstream_reader, writer, True)):
+            task = asyncio.create_task(self._pass_on(source, sink, is_answer=is_answer))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _pass_on(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, is_answer: bool) -> None:
+        with contextlib.suppress(OSError):
+            while chunk := await source.read(1 << 16):
+                await self._flowing.wait()
+                if is_answer and self._answer_bytes_left is not None:
+                    chunk = chunk[: self._answer_bytes_left]
+                    self._answer_bytes_left -= len(chunk)
+                sink.write(chunk)
+                await sink.drain()
+                if is_answer and self._answer_bytes_left == 0:
+                    self._answer_bytes_left = None
+                    self.cut()
+        self._forget(sink)
+
+    def _forget(self, writer: asyncio.StreamWriter) -> None:
+        self._writers.discard(writer)
+        writer.transport.abort()
