@@ -1,0 +1,28 @@
+"""How a command ends early: with one sentence and an exit code."""
+
+from __future__ import annotations
+
+import importlib
+
+
+class CommandFailed(Exception):
+    """The command could not do its work; exit code 1. The text is one sentence for people."""
+
+
+class CommandMisused(Exception):
+    """The command was called in a way that cannot work; exit code 2. The text is one sentence for people."""
+
+
+def need(*modules: str) -> None:
+    """Import optional packages now, so that a missing one ends the command before the long work, not after it.
+
+    Raises CommandFailed with the command that installs them.
+    """
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise CommandFailed(
+                f"this command needs {module}, which does not import ({error}); "
+                "install it with: pip install 'clip-triton[cli]'"
+            ) from None

@@ -1,0 +1,65 @@
+"""``clip-client``: the commands, what they have in common, and the exit codes.
+
+0: done; 1: it could not be done, with one sentence on standard error that says why; 2: misused; 130: interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from clip_client.cli import dedup_command, embed_command, health_command
+from clip_client.cli.failure import CommandFailed, CommandMisused
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_INTERRUPTED = 130
+"""128 + SIGINT, as shells have it."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; argparse itself exits with 2 where the options are wrong."""
+    arguments = _parser().parse_args(argv)
+    try:
+        exit_code: int = arguments.run(arguments)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return _say("interrupted", _INTERRUPTED)
+    except CommandMisused as error:
+        return _say(str(error), 2)
+    except CommandFailed as error:
+        return _say(str(error), 1)
+    except BrokenPipeError:
+        # Whoever read the output has left. Python would complain when it flushes the pipe at its own end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        from clip_client import ClipError
+
+        if isinstance(error, ClipError):
+            return _say(str(error), 1)
+        raise
+    return exit_code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="clip-client",
+        description="Embed photos with CLIP on a Triton server, and find near-duplicates among them.",
+    )
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in (embed_command, dedup_command, health_command):
+        command.add_to(commands)
+    return parser
+
+
+def _say(message: str, exit_code: int) -> int:
+    print(f"clip-client: {message}", file=sys.stderr)
+    return exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,28 @@
+"""Near-duplicate photos: find the files, compare them, group them, report.
+
+``scan``, ``hashing`` and ``preview`` look at files, ``grouping`` is arithmetic on vectors, ``thresholds`` says which
+similarity counts for which model, ``find`` puts them together; ``report``, ``page`` and ``table`` say what came out.
+"""
+
+from clip_client.dedup.find import find_duplicates
+from clip_client.dedup.grouping import Star, components, minimum_similarity, star_groups
+from clip_client.dedup.report import DuplicateGroup, DuplicateReport, FailedFile, Member
+from clip_client.dedup.scan import PHOTO_SUFFIXES, Scan, scan
+from clip_client.dedup.thresholds import Thresholds, thresholds_for
+
+__all__ = (
+    "PHOTO_SUFFIXES",
+    "DuplicateGroup",
+    "DuplicateReport",
+    "FailedFile",
+    "Member",
+    "Scan",
+    "Star",
+    "Thresholds",
+    "components",
+    "find_duplicates",
+    "minimum_similarity",
+    "scan",
+    "star_groups",
+    "thresholds_for",
+)

@@ -1,0 +1,124 @@
+"""What a search for duplicates found, and its JSON form."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from clip_client.dedup.thresholds import Thresholds
+
+EXACT: Final = "exact"
+"""All files of the group hold the same bytes."""
+NEAR_IDENTICAL: Final = "near-identical"
+"""Every two photos of the group are at least as similar as the model's stricter threshold asks."""
+SIMILAR: Final = "similar"
+"""Every photo of the group is similar enough to the kept one."""
+
+_ZERO_WIDTH_JOINER: Final = "\u200d"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailedFile:
+    """A file that was not compared, and why."""
+
+    path: str
+    code: str
+    """Name of an ``ImageStatus``, or ``"UNREADABLE"``."""
+    message: str
+    """One sentence for people."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """One photo of a group."""
+
+    path: str
+    similarity: float
+    """Cosine similarity to the kept photo; 1 for the kept photo and for files of the same bytes."""
+    width: int
+    """Pixels, upright."""
+    height: int
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class DuplicateGroup:
+    """Photos that show the same; the first member is the one to keep."""
+
+    tier: str
+    """``"exact"``, ``"near-identical"`` or ``"similar"``."""
+    min_similarity: float
+    """Of all pairs in the group, not only of those with the kept photo."""
+    members: tuple[Member, ...]
+    """The kept photo first, then by falling similarity to it."""
+
+    @property
+    def keep(self) -> str:
+        """Path of the photo to keep: the one with most pixels, then most bytes, then the first path."""
+        return self.members[0].path
+
+
+@dataclass(frozen=True, kw_only=True)
+class DuplicateReport:
+    """The groups, and what could not be compared."""
+
+    model: str
+    """Id of the model whose vectors were compared."""
+    thresholds: Thresholds
+    compared: int
+    """Number of files that were compared."""
+    groups: tuple[DuplicateGroup, ...]
+    """Ordered by the path of the kept photo."""
+    failed: tuple[FailedFile, ...]
+    """Ordered by path."""
+
+    @property
+    def spare_bytes(self) -> int:
+        """Return the size of all members but the kept ones."""
+        return sum(member.size_bytes for group in self.groups for member in group.members[1:])
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Return the report as JSON holds it."""
+        return {
+            "model": self.model,
+            "groups": [
+                {
+                    "tier": group.tier,
+                    "min_similarity": group.min_similarity,
+                    "keep": group.keep,
+                    "members": [{"path": member.path, "similarity": member.similarity} for member in group.members],
+                }
+                for group in self.groups
+            ],
+            "failed": [{"path": file.path, "code": file.code, "message": file.message} for file in self.failed],
+        }
+
+    def to_json(self) -> str:
+        """Return the report as ASCII JSON; a byte of a name that is not UTF-8 stands as ``\\udc80`` to ``\\udcff``."""
+        return json.dumps(self.to_mapping(), indent=2) + "\n"
+
+
+def printable(path: str) -> str:
+    """Return a file name for people's eyes: control characters, and bytes that are not UTF-8, as backslash escapes.
+
+    A name may hold a line break or a terminal's escape sequence; shown raw it could forge what is on the screen.
+    """
+    text = os.fsencode(path).decode("utf-8", "backslashreplace")
+    # Emoji of several parts are joined by a character that Python does not count as printable.
+    return "".join(
+        char if char.isprintable() or char == _ZERO_WIDTH_JOINER else char.encode("unicode_escape").decode()
+        for char in text
+    )
+
+
+def why_unreadable(error: OSError | ValueError) -> str:
+    """Return what the operating system says, without the path, which stands beside it anyway.
+
+    ValueError is what Python raises for a path that no system call takes, such as one with a null byte.
+    """
+    reason = (isinstance(error, OSError) and error.strerror) or str(error)
+    return f"The file cannot be read: {reason}."

@@ -1,0 +1,71 @@
+"""A report as tables for the terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from clip_client.dedup.report import DuplicateReport, printable
+from clip_client.dedup.thresholds import is_random
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_MOST_GROUPS: Final = 50
+"""Groups that a terminal shows; the JSON file and the page have them all."""
+
+
+def print_report(report: DuplicateReport, console: Console) -> None:
+    """Print the groups, the files that failed and a summary."""
+    from rich.table import Table
+    from rich.text import Text
+
+    if report.groups:
+        table = Table(show_edge=False, pad_edge=False)
+        for heading, right in (("", False), ("photo", False), ("pixels", True), ("size", True), ("to kept", True)):
+            table.add_column(heading, justify="right" if right else "left", no_wrap=right, overflow="fold")
+        for number, group in enumerate(report.groups[:_MOST_GROUPS], start=1):
+            heading = f"{group.tier}, all pairs at least {group.min_similarity:.4f}"
+            table.add_row(Text(str(number), style="bold"), Text(heading, style="bold"))
+            for member in group.members:
+                kept = member.path == group.keep
+                table.add_row(
+                    Text("keep" if kept else "", style="green"),
+                    Text(printable(member.path)),
+                    f"{member.width}x{member.height}",
+                    human_bytes(member.size_bytes),
+                    "" if kept else f"{member.similarity:.4f}",
+                )
+            table.add_section()
+        console.print(table)
+        if len(report.groups) > _MOST_GROUPS:
+            console.print(f"... and {len(report.groups) - _MOST_GROUPS} more groups, not shown here", markup=False)
+    for failure in report.failed:
+        console.print(Text.assemble((failure.code, "yellow"), f" {printable(failure.path)}: {failure.message}"))
+    copies = sum(len(group.members) - 1 for group in report.groups)
+    console.print(
+        f"{counted(report.compared, 'photo')} compared, {counted(len(report.groups), 'group')}, "
+        f"{counted(copies, 'copy', 'copies')} of {human_bytes(report.spare_bytes)}, "
+        f"{counted(len(report.failed), 'file')} not compared",
+        style="bold",
+        highlight=False,
+    )
+    console.print(f"model {report.model}, threshold {report.thresholds.similar:g}", markup=False, highlight=False)
+    if is_random(report.model):
+        console.print(
+            "The weights of this model are random: groups show re-encoded and resized copies only.", style="yellow"
+        )
+
+
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """``counted(1, "photo")`` is ``"1 photo"``, ``counted(1200, "photo")`` is ``"1,200 photos"``."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def human_bytes(size: int) -> str:
+    """Write a size with a decimal unit, as file managers do: ``"812 B"``, ``"1.4 MB"``."""
+    value = float(size)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 999.5:
+            return f"{value:.0f} {unit}" if unit == "B" or value >= 99.5 else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:,.1f} TB"
