@@ -1,0 +1,351 @@
+"""An open_clip model to an ONNX file that takes raw pixels, checked against PyTorch before it is installed.
+
+The graph does all that follows the resize, so there is one definition of it, beside the weights::
+
+    pixels (N, H, W, 3) uint8 -> /255, mean, std -> image tower -> L2 norm -> NaN where status != 0 -> embedding (N, D)
+    status (N, 1) int32, 0 is good                                            a constant -> fingerprint (N, 2) int32
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import re
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import onnx
+import open_clip
+import torch
+from torch import nn
+
+from preprocess_ensemble import gate
+from preprocess_ensemble.canary import canary_image
+from preprocess_ensemble.decode import decode
+from preprocess_ensemble.passport import Canary, Passport, fingerprint
+from preprocess_ensemble.repository import (
+    MODEL_FILE,
+    PASSPORT_FILE,
+    Shapes,
+    encoder_directory,
+    installed_passport,
+    pending_files,
+)
+from preprocess_ensemble.staging import install, require_space, staging, write_atomically
+from preprocess_ensemble.transform import PreprocessConfig, preprocess
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy.typing as npt
+
+__all__ = ("PRECISIONS", "ExportError", "WeightsUnavailable", "WrongChoice", "export_model", "load_model")
+
+PRECISIONS: Final = tuple(gate.REQUIRED_COSINE)
+
+_MAX_FILE_BYTES: Final = 2_000_000_000
+"""A protobuf message ends at 2 GiB; beyond this size the weights go to a file of their own."""
+_GRAPH_BYTES: Final = 8_000_000
+"""Room for the nodes of the graph, the passport and the configuration: everything but the weights."""
+
+_RANDOM: Final = re.compile(r"random(?::(\d+))?")
+
+
+class ExportError(Exception):
+    """The export cannot be done; the message says why and what to do. The repository is as it was."""
+
+
+class WrongChoice(ExportError):
+    """There is no such model, weights or precision."""
+
+
+class WeightsUnavailable(ExportError):
+    """The pretrained weights cannot be downloaded."""
+
+
+def export_model(
+    *,
+    model: str = "ViT-B-32",
+    pretrained: str = "laion2b_s34b_b79k",
+    precision: str = "fp32",
+    repository: Path = Path("triton_models"),
+    force: bool = False,
+    report: Callable[[str], None] = lambda line: None,
+) -> Passport:
+    """Export ``model`` into the Triton model ``repository`` and return its passport.
+
+    ``model`` is a name that open_clip knows, or the path of one of its JSON files; ``pretrained`` a tag, the path of a
+    checkpoint, or ``random[:SEED]``. A repository that does not exist is made, complete. A model that is installed
+    already is left alone, unless ``force``. ``report`` is given one line before each step that takes time.
+
+    Raises ExportError, GateError, RepositoryError or StagingError, each with a message for people. Then, and when the
+    export is interrupted, the model that was installed before stays.
+    """
+    if precision not in PRECISIONS:
+        raise WrongChoice(f"There is no precision {precision!r}; choose {' or '.join(PRECISIONS)}.")
+    source = _source(model, pretrained)
+    report(f"loading {source.model}, weights {source.pretrained}")
+    network = _load(source)
+    config = _preprocessing(network)
+    weights = _weights_sha256(network)
+    mark = fingerprint(model=source.model, weights_sha256=weights, preprocess=config.to_mapping(), precision=precision)
+
+    directory = encoder_directory(repository)
+    directory.mkdir(parents=True, exist_ok=True)
+    installed = installed_passport(repository)
+    if installed and not force and (installed.fingerprint, installed.pretrained) == (mark, source.pretrained):
+        report(f"{installed.id} is installed already; --force exports it again")
+        _write_pending(pending_files(repository, _shapes(installed)))
+        return installed
+
+    needed_bytes = _graph_bytes(network)
+    require_space(directory, needed_bytes)
+    with staging(directory.parent, needed_bytes) as stage:
+        report("writing the graph")
+        files = _write_graph(network, config, mark, stage)
+        report("comparing it with PyTorch")
+        pixels = gate.sample_pixels(*config.size)
+        measured = gate.check(files[-1], pixels, _reference(network, config, pixels), mark, precision)
+        canary = _canary(files[-1], config)
+        passport = Passport(
+            model=source.model,
+            pretrained=source.pretrained,
+            weights_sha256=weights,
+            preprocess=config.to_mapping(),
+            preprocess_id=config.id,
+            dimension=len(canary.vector),
+            precision=precision,
+            fingerprint=mark,
+            gate=measured,
+            canary=canary,
+            opset=gate.OPSET,
+            ir_version=gate.IR_VERSION,
+        )
+        seal = stage / PASSPORT_FILE
+        seal.write_text(passport.to_json(), encoding="ascii")
+        # Whatever can be wrong with the repository shows here, before anything in it changes.
+        pending = pending_files(repository, _shapes(passport))
+        install(files, seal, directory)
+        _write_pending(pending)
+        for weights_file in directory.glob("model-*.data"):
+            if weights_file.name not in {file.name for file in files}:
+                weights_file.unlink()
+    report(f"installed {passport.id}: cosine to PyTorch {measured.min_cosine:.7f}, {measured.required} is required")
+    return passport
+
+
+def load_model(model: str, pretrained: str) -> nn.Module:
+    """Return the open_clip network that :func:`export_model` would export, in fp32, on the CPU, in evaluation mode.
+
+    Raises ExportError.
+    """
+    return _load(_source(model, pretrained))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Source:
+    """What to load, after the names were checked."""
+
+    model: str
+    pretrained: str
+    """As in the passport: a tag, ``file:NAME`` or ``random:SEED``."""
+    seed: int | None = None
+    checkpoint: Path | None = None
+
+
+def _source(model: str, pretrained: str) -> _Source:
+    name = _register(Path(model)) if model.endswith(".json") else model
+    known = open_clip.list_models()
+    if name not in known:
+        raise WrongChoice(f"open_clip has no model {name!r}; {_near(name, known)}")
+    if match := _RANDOM.fullmatch(pretrained):
+        seed = int(match[1] or 0)
+        return _Source(model=name, pretrained=f"random:{seed}", seed=seed)
+    tags = open_clip.list_pretrained_tags_by_model(name)
+    if pretrained in tags:
+        _check_activation(name, pretrained)
+        return _Source(model=name, pretrained=pretrained)
+    if Path(pretrained).is_file():
+        return _Source(model=name, pretrained=f"file:{Path(pretrained).name}", checkpoint=Path(pretrained))
+    if Path(pretrained).suffix or len(Path(pretrained).parts) > 1:
+        raise WrongChoice(f"There is no checkpoint file {pretrained}.")
+    raise WrongChoice(f"{name} has no pretrained weights {pretrained!r}; {_near(pretrained, [*tags, 'random'])}")
+
+
+def _register(path: Path) -> str:
+    """Make the model in an open_clip configuration file known under the file's name; return that name."""
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise WrongChoice(f"The model file {path} cannot be read: {error.strerror}.") from None
+    except ValueError as error:
+        raise WrongChoice(f"The model file {path} is not JSON: {error}.") from None
+    if not isinstance(config, dict) or not {"embed_dim", "vision_cfg", "text_cfg"} <= config.keys():
+        raise WrongChoice(f"The model file {path} is no open_clip model: it needs embed_dim, vision_cfg and text_cfg.")
+    if path.stem not in open_clip.list_models():
+        open_clip.add_model_config(path)
+    elif open_clip.get_model_config(path.stem) != config:
+        raise WrongChoice(f"open_clip has another model named {path.stem!r}; rename {path}.")
+    return path.stem
+
+
+def _near(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=5, cutoff=0.4) or known[:10]
+    return f"did you mean {', '.join(near)}?"
+
+
+def _check_activation(name: str, tag: str) -> None:
+    """Refuse weights under an activation that they were not trained with: open_clip only warns, and vectors suffer."""
+    trained_quick = bool(open_clip.get_pretrained_cfg(name, tag).get("quick_gelu", False))
+    if trained_quick == bool((open_clip.get_model_config(name) or {}).get("quick_gelu", False)):
+        return
+    other = f"{name}-quickgelu" if trained_quick else name.removesuffix("-quickgelu")
+    raise WrongChoice(f"The weights {tag!r} were trained with another activation; use --model {other}.")
+
+
+def _load(source: _Source) -> nn.Module:
+    if source.seed is None and source.checkpoint is None:
+        _download(source)
+    pretrained = None if source.seed is not None else str(source.checkpoint or source.pretrained)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(source.seed or 0)
+            # A text tower from a hub is never wanted: its weights come with the checkpoint, or are random as well.
+            network = open_clip.create_model(source.model, pretrained=pretrained, precision="fp32", pretrained_hf=False)
+    except Exception as error:  # each format of checkpoint has errors of its own
+        if pretrained is None:
+            raise
+        reason = _first_line(error)
+        raise ExportError(f"The weights {pretrained} do not fit the model {source.model}: {reason}.") from error
+    network.eval()
+    return network  # type: ignore[no-any-return]
+
+
+def _download(source: _Source) -> None:
+    """Bring the weights of a tag into open_clip's cache; raises WeightsUnavailable."""
+    config = open_clip.get_pretrained_cfg(source.model, source.pretrained)
+    try:
+        open_clip.download_pretrained(config)
+    except Exception as error:  # of huggingface_hub, its HTTP library, urllib, or open_clip itself
+        root: BaseException = error
+        while deeper := root.__cause__ or root.__context__:
+            root = deeper
+        tried = config.get("hf_hub", "").rstrip("/") or config.get("url", "")
+        raise WeightsUnavailable(
+            f"The weights {source.pretrained!r} of {source.model} are not in the cache and cannot be downloaded.\n"
+            f"  tried: {tried}\n"
+            f"  got:   {_first_line(root)}\n"
+            "Three ways out:\n"
+            f"  a checkpoint file:   clip-export --model {source.model} --pretrained FILE.safetensors\n"
+            f"  a mirror of the hub: HF_ENDPOINT=https://MIRROR clip-export --model {source.model} "
+            f"--pretrained {source.pretrained}\n"
+            f"  untrained weights:   clip-export --model {source.model} --pretrained random "
+            "(enough to try everything out, not to judge similarity)"
+        ) from error
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0].rstrip(".: ") or type(error).__name__
+
+
+def _preprocessing(network: nn.Module) -> PreprocessConfig:
+    try:
+        return PreprocessConfig.from_mapping(open_clip.get_model_preprocess_cfg(network))
+    except ValueError as error:
+        raise ExportError(f"The model's preprocessing is not supported: {error}") from error
+
+
+def _weights_sha256(network: nn.Module) -> str:
+    digest = hashlib.sha256()
+    for name, tensor in sorted(network.state_dict().items()):
+        values = (tensor.float() if tensor.is_floating_point() else tensor).numpy()
+        digest.update(f"{name}{tuple(values.shape)}".encode())
+        digest.update(values.tobytes())
+    return digest.hexdigest()
+
+
+def _graph_bytes(network: nn.Module) -> int:
+    """Disk space for the export; twice the weights where they are moved from the file to one of their own."""
+    weights: int = 4 * sum(tensor.numel() for tensor in network.get_submodule("visual").state_dict().values())
+    return weights * (2 if weights > _MAX_FILE_BYTES else 1) + _GRAPH_BYTES
+
+
+class _Graph(nn.Module):
+    """What is exported: see the module's docstring."""
+
+    def __init__(self, network: nn.Module, config: PreprocessConfig, mark: tuple[int, int]) -> None:
+        super().__init__()
+        self.network = network
+        self.mean = torch.tensor(config.mean).view(1, 3, 1, 1)
+        self.std = torch.tensor(config.std).view(1, 3, 1, 1)
+        self.mark = torch.tensor([mark], dtype=torch.int32)
+        self.failed = torch.tensor(float("nan"))
+
+    def forward(self, pixels: torch.Tensor, status: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        values = pixels.permute(0, 3, 1, 2).to(torch.float32) / 255  # (N, 3, H, W)
+        vectors = self.network.encode_image((values - self.mean) / self.std)  # type: ignore[operator]
+        vectors = nn.functional.normalize(vectors, dim=-1)  # (N, D)
+        return torch.where(status == 0, vectors, self.failed), self.mark.expand(status.shape[0], 2)
+
+
+def _write_graph(network: nn.Module, config: PreprocessConfig, mark: tuple[int, int], stage: Path) -> list[Path]:
+    """Write the graph below ``stage`` and return its files: the one of the weights if there is one, then the model."""
+    file = stage / MODEL_FILE
+    example = (torch.zeros((2, *config.size, 3), dtype=torch.uint8), torch.zeros((2, 1), dtype=torch.int32))
+    names = ("pixels", "status", "embedding", "fingerprint")
+    options: dict[str, Any] = {
+        "input_names": names[:2],
+        "output_names": names[2:],
+        "dynamic_axes": {name: {0: "N"} for name in names},
+        "opset_version": gate.OPSET,
+        # The newer exporter writes opset 18 at least.
+        "dynamo": False,
+    }
+    # Where it fails, the exporter prints its whole graph; the switch lost its public name in PyTorch 2.6.
+    torch._C._jit_set_onnx_log_enabled(False)
+    try:
+        # With gradients PyTorch does not take its fused attention, for which ONNX has no operator.
+        with warnings.catch_warnings(), torch.enable_grad():
+            # Of the exporter's age, and of shapes that become constants; the check that follows sees what matters.
+            warnings.simplefilter("ignore")
+            torch.onnx.export(_Graph(network, config, mark).eval(), example, str(file), **options)
+    except (torch.onnx.OnnxExporterError, RuntimeError) as error:
+        reason = _first_line(error)
+        raise ExportError(f"The model cannot be written as ONNX with opset {gate.OPSET}: {reason}.") from error
+    if _graph_bytes(network) <= _MAX_FILE_BYTES:
+        return [file]
+    # The name tells the weights of two models apart, so the old model.onnx keeps its own until it is replaced.
+    weights = stage / f"model-{mark[0] & 0xFFFFFFFF:08x}{mark[1] & 0xFFFFFFFF:08x}.data"
+    onnx.save_model(onnx.load(str(file)), str(file), save_as_external_data=True, location=weights.name)
+    return [weights, file]
+
+
+def _reference(network: nn.Module, config: PreprocessConfig, pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+    """Return PyTorch's own unit vectors (N, D) for ``pixels`` (N, H, W, 3); it shares no code with the graph."""
+    values = (pixels.astype(np.float32) / 255 - np.array(config.mean, np.float32)) / np.array(config.std, np.float32)
+    images = torch.from_numpy(np.ascontiguousarray(values.transpose(0, 3, 1, 2)))
+    with torch.inference_mode():
+        vectors: npt.NDArray[np.float32] = network.encode_image(images, normalize=True).numpy()  # type: ignore[operator]
+    return vectors
+
+
+def _canary(file: Path, config: PreprocessConfig) -> Canary:
+    image = canary_image()
+    vectors, _ = gate.Encoder(file)(preprocess(decode(image), config)[None])
+    # Nine digits tell any two float32 numbers apart.
+    return Canary(image=image, vector=tuple(float(f"{number:.9g}") for number in vectors[0]))
+
+
+def _shapes(passport: Passport) -> Shapes:
+    height, width = passport.preprocess["size"]
+    return Shapes(height=height, width=width, dimension=passport.dimension)
+
+
+def _write_pending(pending: dict[Path, str]) -> None:
+    for path, text in pending.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, text)
