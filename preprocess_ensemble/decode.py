@@ -95,6 +95,12 @@ class DecodeLimits:
 
 _JPEG_END: Final = b"\xff\xd9"
 
+_FEW_BYTES: Final = 16
+"""Smaller than any block that a pixel reader asks for, larger than any field of a header."""
+
+_MAX_SLOW_PIXELS: Final = 1_000_000
+"""For variants that Pillow decodes in Python, at a microsecond or more a pixel and with the GIL held."""
+
 _ORIENTATIONS: Final = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -114,6 +120,7 @@ _BAD_FILE: Final = (
     TypeError,
     LookupError,
     ArithmeticError,
+    RuntimeError,
     AssertionError,
     EOFError,
     struct.error,
@@ -181,9 +188,10 @@ class _Source(io.BytesIO):
 
     def read(self, size: int | None = -1, /) -> bytes:
         chunk = super().read(size)
-        # Pixel readers ask for large blocks and may be content with less; header readers ask for what they need.
-        if size is not None and size > 0 and len(chunk) < (1 if self.reading_pixels else size):
-            self.ran_out = True
+        if size is not None and size > 0:
+            # Pixel readers ask for large blocks and may be content with less; a few bytes are always a must.
+            needed = 1 if self.reading_pixels and size > _FEW_BYTES else size
+            self.ran_out |= len(chunk) < needed
         return chunk
 
 
@@ -201,6 +209,12 @@ def _check_header(image: ImageFile.ImageFile, data: bytes, limits: DecodeLimits)
         message = (
             f"The image has {width * height / 1e6:,.1f} megapixels ({width} x {height}); "
             f"the limit is {limits.max_pixels / 1e6:g}."
+        )
+        raise DecodeError(ImageStatus.TOO_LARGE, message)
+    if width * height > _MAX_SLOW_PIXELS and any(tile[0] in Image.DECODERS for tile in image.tile):
+        message = (
+            f"The image has {width * height / 1e6:,.1f} megapixels ({width} x {height}); "
+            f"the limit is {_MAX_SLOW_PIXELS / 1e6:g} for this rare variant of its format, which decodes slowly."
         )
         raise DecodeError(ImageStatus.TOO_LARGE, message)
     ratio = max(width, height) / min(width, height)
@@ -231,7 +245,8 @@ def _load(image: ImageFile.ImageFile, image_format: ImageFormat, source: _Source
     end marker for that, or a progressive one would show nothing.) Where the host process has set the flag, Pillow fills
     up silently, and only the reads beyond the end betray it.
     """
-    source.ran_out = False
+    if image.tile:  # else it was the header that ended early
+        source.ran_out = False
     source.reading_pixels = True
     try:
         image.load()
@@ -288,10 +303,7 @@ def _to_plain_mode(image: Image.Image, image_format: ImageFormat) -> Image.Image
     if mode.startswith("I"):
         return _high_byte(image, image_format)
     if image.has_transparency_data:
-        rgba = image if mode == "RGBA" else image.convert("RGBA")
-        rgb = Image.new("RGB", image.size, "white")
-        rgb.paste(rgba, mask=rgba)
-        return rgb
+        return _on_white(image)
     if mode in ("L", "RGB", "CMYK", "YCbCr"):
         return image
     if mode == "1":
@@ -302,12 +314,25 @@ def _to_plain_mode(image: Image.Image, image_format: ImageFormat) -> Image.Image
     raise DecodeError(ImageStatus.UNSUPPORTED_FORMAT, message)
 
 
+def _on_white(image: Image.Image) -> Image.Image:
+    key = image.info.get("transparency")
+    if isinstance(key, tuple) and max(key) > 0xFF:  # of a 16-bit file, whose colours Pillow has scaled already
+        image.info["transparency"] = tuple(value >> 8 for value in key)
+    rgba = image if image.mode == "RGBA" else image.convert("RGBA")
+    rgb = Image.new("RGB", image.size, "white")
+    rgb.paste(rgba, mask=rgba)
+    return rgb
+
+
 def _high_byte(image: Image.Image, image_format: ImageFormat) -> Image.Image:
     values = np.asarray(image)  # (H, W), 16-bit, or 32-bit for the 16-bit greys of PPM
     if values.dtype.itemsize > 2 and (values.min() < 0 or values.max() > 0xFFFF):
         message = f"The {image_format.name} file has 32-bit samples, which are not read here."
         raise DecodeError(ImageStatus.UNSUPPORTED_FORMAT, message)
-    return Image.fromarray((values >> 8).astype(np.uint8))
+    grey = (values >> 8).astype(np.uint8)
+    if isinstance(key := image.info.get("transparency"), int):
+        grey[values == key] = 0xFF
+    return Image.fromarray(grey)
 
 
 _quiet_lock: Final = threading.Lock()
