@@ -73,7 +73,7 @@ class _Settings:
             field, read = _PARAMETERS[name]
             try:
                 values[field] = read(parameters[name])
-            except ValueError:
+            except (ValueError, OverflowError):
                 raise ValueError(f"parameter {name} cannot be {parameters[name]!r}") from None
         if "passport" not in values:
             raise ValueError('parameter passport is missing; it should be "../clip_encoder/1/model.json"')
