@@ -35,6 +35,8 @@ class HealthStep:
     message: str
     """What was found, or what is wrong and what to do."""
     elapsed_s: float
+    error: type[ClipError] | None = None
+    """The kind of failure, for programs; None where the step went well or was not tried."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,6 +44,8 @@ class HealthReport:
     """All steps, in order."""
 
     steps: tuple[HealthStep, ...]
+    model_id: str | None = None
+    """What the server serves; None where the handshake was not reached."""
 
     @property
     def ok(self) -> bool:
@@ -63,12 +67,14 @@ async def examine(transport: Transport, *, timeout_s: float) -> HealthReport:
             steps.append(HealthStep(name=name, ok=None, message="not tried", elapsed_s=0.0))
             continue
         started = time.perf_counter()
+        kind: type[ClipError] | None = None
         try:
-            message, ok = await check(), True
+            message = await check()
         except ClipError as error:
-            message, ok = str(error), False
-        steps.append(HealthStep(name=name, ok=ok, message=message, elapsed_s=time.perf_counter() - started))
-    return HealthReport(steps=tuple(steps))
+            message, kind = str(error), type(error)
+        elapsed_s = time.perf_counter() - started
+        steps.append(HealthStep(name=name, ok=kind is None, message=message, elapsed_s=elapsed_s, error=kind))
+    return HealthReport(steps=tuple(steps), model_id=checkup.model_id)
 
 
 class _Checkup:
@@ -77,7 +83,12 @@ class _Checkup:
         self._loop = asyncio.get_running_loop()
         self._deadline = self._loop.time() + timeout_s
         self._live = False
-        self._model: ModelInfo
+        self._model: ModelInfo | None = None
+
+    @property
+    def model_id(self) -> str | None:
+        """The model of the handshake, once there was one."""
+        return None if self._model is None else self._model.id
 
     def checks(self) -> tuple[tuple[str, Callable[[], Awaitable[str]]], ...]:
         return (
@@ -114,6 +125,7 @@ class _Checkup:
     async def _canary(self) -> str:
         request_id = uuid.uuid4().hex
         model = self._model
+        assert model is not None, "the handshake comes first"
         answer = await self._transport.infer([model.canary_image], request_id=request_id, timeout_s=self._remaining())
         if answer.statuses[0]:
             raise ProtocolMismatch(

@@ -82,16 +82,14 @@ class ErrorRow:
     sentence: str
     """For people; ``{endpoint}`` is the server's address. The server's own text is never repeated: Triton puts
     tracebacks and paths into it."""
-    dead_instance: bool = False
-    """The process behind the model is gone: the same server will not heal by being asked again at once."""
 
     def build(self, endpoint: Endpoint, request_id: str | None) -> ClipError:
         """The error for one failed request."""
         return self.error(self.sentence.format(endpoint=endpoint), request_id=request_id)
 
 
-def _row(code: str, pattern: str | None, error: type[ClipError], sentence: str, *, dead: bool = False) -> ErrorRow:
-    return ErrorRow(grpc.StatusCode[code], re.compile(pattern, re.I) if pattern else None, error, sentence, dead)
+def _row(code: str, pattern: str | None, error: type[ClipError], sentence: str) -> ErrorRow:
+    return ErrorRow(grpc.StatusCode[code], re.compile(pattern, re.I | re.S) if pattern else None, error, sentence)
 
 
 _UNREACHABLE = "No server answers at {endpoint}; is tritonserver running there, and is that its gRPC port?"
@@ -121,43 +119,55 @@ ERROR_TABLE: Final[tuple[ErrorRow, ...]] = (
     _row("UNAVAILABLE", r"exceeds maximum queue size", Overloaded, _FULL),
     # Triton, core/src/model_repository_manager: a model that is loading, unloading or failed to load.
     _row("UNAVAILABLE", r"unknown model|not ready|no available versions|unload", ModelNotReady, _NOT_READY),
-    # gRPC core, TLS handshake: our side did not accept the server's certificate, or the server did not accept ours.
-    _row(
-        "UNAVAILABLE",
-        r"certificate|CERTIFICATE_VERIFY|bad_certificate|unknown ca",
-        Unauthorized,
-        "The TLS certificates of {endpoint} and this client do not fit; check ca_certificate= and client_certificate=.",
-    ),
+    # Triton, core: requests that come after SIGTERM ("Server is stopping, scheduler for model has stopped accepting").
+    _row("UNAVAILABLE", r"server is stopping", Unavailable, "The server at {endpoint} is shutting down."),
     # gRPC core, TLS handshake: the other side speaks something that is not TLS.
     _row(
         "UNAVAILABLE",
-        r"WRONG_VERSION_NUMBER|http_request|Ssl handshake|TLS handshake",
-        Unavailable,
-        "No TLS with {endpoint}; use grpc:// if the server has none, else check the port.",
+        r"WRONG_VERSION_NUMBER|HTTP_REQUEST",
+        ProtocolMismatch,
+        "There is no TLS at {endpoint}; write grpc:// where the server has none, else check the port.",
     ),
-    # gRPC core, chttp2: the peer answered an HTTP/2 preface with HTTP/1.1, as Triton's HTTP port does.
-    _row("UNAVAILABLE", r"http1\.x|HTTP/1|http response", ProtocolMismatch, _WRONG_SERVICE),
-    # gRPC core, resolver.
+    # gRPC core, TLS handshake: one side did not accept the other's certificate.
     _row(
         "UNAVAILABLE",
-        r"DNS resolution failed|name resolution|Domain name not found",
-        Unavailable,
-        "The name of {endpoint} cannot be resolved.",
+        r"CERTIFICATE_VERIFY_FAILED|Hostname Verification|(tls|ssl)v?\d* ?alert|(TLSV1|SSLV3)_ALERT|UNKNOWN_CA",
+        Unauthorized,
+        "The certificates of {endpoint} and this client do not fit; check ca_certificate= and client_certificate=.",
     ),
-    # gRPC core, subchannels: nothing listens, or no route.
-    _row("UNAVAILABLE", r"failed to connect|connection refused|connect failed", Unavailable, _UNREACHABLE),
-    # gRPC core: a connection that broke under a request ("Socket closed", "Connection reset by peer", GOAWAY, a
-    # keepalive "ping timeout"), and every other reason for this status.
+    # gRPC core, chttp2: what answers does not speak HTTP/2 ("Failed parsing HTTP/2", "Trying to connect an http1.x
+    # server").
+    _row("UNAVAILABLE", r"Failed parsing HTTP/2|http1\.x", ProtocolMismatch, _WRONG_SERVICE),
+    # gRPC core: connected, and hung up on before the first answer. Triton's HTTP port does that, and so does a TLS
+    # port, and a server that is just going down.
+    _row(
+        "UNAVAILABLE",
+        r"failed to connect to all addresses.*Socket closed",
+        Unavailable,
+        "What listens at {endpoint} hangs up; is that Triton's gRPC port (8001 by default), and has it TLS (grpcs://)?",
+    ),
+    # gRPC core, resolver ("DNS resolution failed for ...", "errors resolving ...: Domain name not found").
+    _row(
+        "UNAVAILABLE",
+        r"DNS resolution failed|errors resolving|Domain name not found",
+        Unavailable,
+        "The name in {endpoint} cannot be resolved.",
+    ),
+    # gRPC core, subchannels: nothing listens, or there is no route.
+    _row("UNAVAILABLE", r"failed to connect|connection refused", Unavailable, _UNREACHABLE),
+    # gRPC core: a connection that broke under a request ("Socket closed", "Stream removed", "Connection reset by
+    # peer", GOAWAY, a keepalive "ping timeout"), and every other reason for this status.
     _row("UNAVAILABLE", None, Unavailable, _LOST),
     # Triton, python_backend/src/python_be.cc: the stub was killed; the server itself stays "ready".
-    _row("INTERNAL", r"stub process .* is not healthy|stub process .* unhealthy", Unavailable, _DEAD, dead=True),
+    _row("INTERNAL", r"stub process .* is not healthy", Unavailable, _DEAD),
     # Triton, ensemble_scheduler.cc: a step whose model is reloading.
     _row("INTERNAL", r"unknown model|not ready|no available versions", ModelNotReady, _NOT_READY),
     # gRPC core, chttp2: the stream was reset under the request.
     _row("INTERNAL", r"RST_STREAM", Unavailable, _LOST),
     # Triton: any exception in a model, with its traceback in the text.
     _row("INTERNAL", None, ClipError, _FAILED),
-    # Triton, model_repository_manager: "Request for unknown model: 'clip_image' is not found".
+    # Triton, model_repository_manager: "Request for unknown model: 'clip_image' is not found", and "... has no
+    # available versions" while it, or a step of the ensemble, is being reloaded.
     _row("NOT_FOUND", None, ModelNotReady, _NOT_READY),
     # Triton, infer_request.cc and the model's lifecycle: the model is there, its version is not.
     _row("INVALID_ARGUMENT", r"unknown model|not ready|no available versions", ModelNotReady, _NOT_READY),
@@ -209,10 +219,13 @@ def find_row(code: grpc.StatusCode, details: str) -> ErrorRow:
 class TritonTransport:
     """One gRPC channel to one Triton. Build it inside the event loop that uses it."""
 
-    def __init__(self, endpoint: Endpoint, config: ClientConfig) -> None:
+    def __init__(self, endpoint: Endpoint, config: ClientConfig, *, server_name: str | None = None) -> None:
+        """``server_name`` is the name to ask for, and to expect in the certificate, where the endpoint is a number."""
         self.endpoint = endpoint
         self._metadata = _metadata(config)
         options = _channel_options(config)
+        if server_name is not None:
+            options += [("grpc.default_authority", server_name), ("grpc.ssl_target_name_override", server_name)]
         if endpoint.tls:
             self._channel = grpc.aio.secure_channel(endpoint.address, _credentials(config), options)
         else:
@@ -291,10 +304,29 @@ class TritonTransport:
             raise Unavailable("This client is closed.", request_id=request_id) from None
 
 
+async def reload_models(endpoint: Endpoint, names: Sequence[str], *, header: tuple[str, str], timeout_s: float) -> None:
+    """Unload and load models of a server in explicit mode, in this order; ``header`` opens its model control.
+
+    ``timeout_s`` is for each step. Raises ClipError with the first line of the server's own text: it is for the log of
+    the supervisor, which runs on the same machine.
+    """
+    async with grpc.aio.insecure_channel(endpoint.address) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        try:
+            for name in reversed(names):
+                unload = service_pb2.RepositoryModelUnloadRequest(model_name=name)
+                await stub.RepositoryModelUnload(unload, metadata=(header,), timeout=timeout_s)
+            for name in names:
+                load = service_pb2.RepositoryModelLoadRequest(model_name=name)
+                await stub.RepositoryModelLoad(load, metadata=(header,), timeout=timeout_s)
+        except grpc.aio.AioRpcError as error:
+            raise ClipError((error.details() or error.code().name).partition("\n")[0]) from None
+
+
 _ANSWER_OUTPUTS: Final = (contract.EMBEDDING, contract.STATUS, contract.ERROR, contract.FINGERPRINT)
 
 
-def _channel_options(config: ClientConfig) -> list[tuple[str, int]]:
+def _channel_options(config: ClientConfig) -> list[tuple[str, int | str]]:
     keepalive_ms = int(config.keepalive_time_s * 1000)
     return [
         # gRPC stops at 4 MB by default; rows and bytes are limited by the client itself.

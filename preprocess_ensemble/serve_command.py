@@ -1,0 +1,241 @@
+"""``clip-serve``: run Triton on a model repository, and keep it serving."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import sys
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from preprocess_ensemble.health_endpoint import serve_health
+from preprocess_ensemble.supervisor import CONNECT, Backend, Finding, Probe, StartError, Supervisor, SupervisorConfig
+from preprocess_ensemble.triton_process import ServeConfig, TritonProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from clip_client import ClipClient
+
+__all__ = ("main",)
+
+logger = logging.getLogger(__name__)
+
+_MODELS: Final = ("clip_preprocess", "clip_encoder", "clip_image")
+"""In the order of loading: the ensemble needs the other two."""
+
+_CANARY_TIMEOUT_S: Final = 5.0
+_RELOAD_TIMEOUT_S: Final = 120.0
+_METRICS_TIMEOUT_S: Final = 2.0
+_DONE: Final = "nv_inference_request_success"
+"""Triton's counter of answered requests, one line for each model."""
+
+
+class ServeError(Exception):
+    """Nothing can be served with these settings; the message is one sentence with the remedy."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run ``clip-serve``; returns 0 after a stop on request, 1 after a failure. Misuse exits with 2."""
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(format="clip-serve: %(message)s", level=logging.WARNING, stream=sys.stderr)
+    config = ServeConfig(
+        repository=options.repository,
+        host=options.host,
+        grpc_port=options.grpc_port,
+        http_port=options.http_port,
+        metrics_port=options.metrics_port,
+        drain_s=options.drain_s,
+        log_file=options.log_file,
+        extra=tuple(options.triton_arguments),
+    )
+    supervision = SupervisorConfig(
+        interval_s=options.canary_interval_s,
+        frozen_after_s=options.frozen_after_s,
+        start_timeout_s=options.start_timeout_s,
+        # Triton itself keeps to the limit and needs a moment more to unload; a kill before that would leave a mess.
+        drain_s=options.drain_s + 10.0,
+    )
+    try:
+        _check_repository(config.repository)
+        _check_ports(config, options.health_port)
+        asyncio.run(_serve(config, supervision, options.health_port))
+    except (ServeError, StartError, OSError) as error:
+        sys.stderr.write(f"clip-serve: {error}\n")
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="clip-serve",
+        description="Run Triton on a model repository and keep it serving: it is watched by embedding a known image, "
+        "and reloaded or restarted when that fails.",
+        epilog="Arguments after -- go to tritonserver as they are.",
+    )
+    parser.add_argument(
+        "--repository", type=Path, default=Path("triton_models"), metavar="DIR", help="default: %(default)s"
+    )
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on (default: %(default)s, this machine only)"
+    )
+    parser.add_argument("--grpc-port", type=_port, default=8001, metavar="N", help="default: %(default)s")
+    parser.add_argument("--http-port", type=_port, default=8000, metavar="N", help="default: %(default)s")
+    parser.add_argument("--metrics-port", type=_port, default=8002, metavar="N", help="default: %(default)s")
+    parser.add_argument(
+        "--health-port",
+        type=_port,
+        metavar="N",
+        help="answer GET /healthz there: 200 while images are embedded, else 503 and the step that fails "
+        "(default: no such port)",
+    )
+    parser.add_argument("--log-file", type=Path, metavar="FILE", help="append everything that Triton says to this file")
+    parser.add_argument("--canary-interval-s", type=_seconds, default=3.0, metavar="S", help="default: %(default)s")
+    parser.add_argument(
+        "--frozen-after-s",
+        type=_seconds,
+        default=20.0,
+        metavar="S",
+        help="restart a server that finishes no request for so long (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--start-timeout-s",
+        type=_seconds,
+        default=600.0,
+        metavar="S",
+        help="for loading the models (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--drain-s",
+        type=int,
+        default=30,
+        metavar="S",
+        help="how long requests under way may take when the server is told to stop (default: %(default)s)",
+    )
+    parser.add_argument("triton_arguments", nargs="*", metavar="-- ARGUMENT", help=argparse.SUPPRESS)
+    return parser
+
+
+def _port(text: str) -> int:
+    port = int(text)
+    if not 1 <= port <= 65535:
+        raise argparse.ArgumentTypeError(f"{text} is not a port: use a number from 1 to 65535")
+    return port
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number of seconds")
+    return seconds
+
+
+def _check_repository(repository: Path) -> None:
+    if not repository.is_dir():
+        raise ServeError(f"There is no model repository {repository}: name one by --repository DIR.")
+    if not (repository / "clip_image" / "config.pbtxt").is_file():
+        raise ServeError(f"{repository} holds no model clip_image: make it by `clip-export --repository {repository}`.")
+    encoder = repository / "clip_encoder"
+    config = encoder / "config.pbtxt"
+    elsewhere = config.is_file() and "default_model_filename" in config.read_text(encoding="utf-8", errors="replace")
+    if encoder.is_dir() and not elsewhere and not any(encoder.glob("*/model.onnx")):
+        raise ServeError(
+            f"{encoder} holds no model.onnx, for no weights are in git: run `clip-export --repository {repository}`."
+        )
+
+
+def _check_ports(config: ServeConfig, health_port: int | None) -> None:
+    ports = {"grpc": config.grpc_port, "http": config.http_port, "metrics": config.metrics_port, "health": health_port}
+    taken: dict[int, str] = {}
+    for name, port in ports.items():
+        if port is None:
+            continue
+        if port in taken:
+            raise ServeError(f"--{taken[port]}-port and --{name}-port are both {port}: give each a port of its own.")
+        taken[port] = name
+        try:
+            address = socket.getaddrinfo(config.host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        except socket.gaierror:
+            raise ServeError(
+                f"The address {config.host!r} is not known: use --host with one of this machine's."
+            ) from None
+        with socket.socket(address[0], socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(address[4])
+            except OSError as error:
+                raise ServeError(
+                    f"Port {port} on {config.host} cannot be used ({error.strerror}): "
+                    f"stop what uses it, or choose another by --{name}-port."
+                ) from None
+
+
+async def _serve(config: ServeConfig, supervision: SupervisorConfig, health_port: int | None) -> None:
+    # Here and not above: gRPC takes most of the time that `clip-serve --help` would need.
+    from clip_client import ClipClient
+
+    async with contextlib.AsyncExitStack() as stack:
+        client = await stack.enter_async_context(ClipClient(config.grpc_url, timeout_s=_CANARY_TIMEOUT_S))
+        supervisor = Supervisor(_backend(config, client), supervision)
+        loop = asyncio.get_running_loop()
+        for name in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(name, supervisor.stop)
+        if health_port is not None:
+            await stack.enter_async_context(serve_health(config.host, health_port, supervisor.report))
+
+        def announce(probe: Probe) -> None:
+            host = config.client_host
+            sys.stdout.write(
+                f"ready: grpc {host}:{config.grpc_port}, http {host}:{config.http_port}, "
+                f"metrics {host}:{config.metrics_port}, model {probe.model_id}\n"
+            )
+            sys.stdout.flush()
+
+        await supervisor.run(announce)
+
+
+def _backend(config: ServeConfig, client: ClipClient) -> Backend:
+    from clip_client._config import parse_url
+    from clip_client._transport import reload_models
+
+    async def reload() -> None:
+        endpoint = parse_url(config.grpc_url)
+        await reload_models(endpoint, _MODELS, header=config.admin_header, timeout_s=_RELOAD_TIMEOUT_S)
+
+    async def progress() -> float | None:
+        url = f"http://{config.client_host}:{config.metrics_port}/metrics"
+        return await asyncio.to_thread(_requests_done, url)
+
+    return Backend(
+        start=lambda: TritonProcess.start(config), probe=lambda: _embed_canary(client), progress=progress, reload=reload
+    )
+
+
+async def _embed_canary(client: ClipClient) -> Probe:
+    from clip_client import DeadlineExceeded, Overloaded
+
+    report = await client.health(timeout_s=_CANARY_TIMEOUT_S)
+    failed = report.failed
+    if failed is None:
+        return Probe(finding=Finding.OK, model_id=report.model_id or "")
+    slow = failed.error in (DeadlineExceeded, Overloaded) or failed.name == CONNECT
+    return Probe(finding=Finding.SLOW if slow else Finding.BROKEN, step=failed.name, message=failed.message)
+
+
+def _requests_done(url: str) -> float | None:
+    """Sum of Triton's counters of answered requests, or ``None`` if it does not answer."""
+    try:
+        with urllib.request.urlopen(url, timeout=_METRICS_TIMEOUT_S) as response:
+            lines = response.read().decode().splitlines()
+    except OSError:
+        return None
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{_DONE}{{"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,299 @@
+"""Keeps one Triton serving: watches it by embedding a known image, and restores it when that fails.
+
+Triton's own health endpoints keep saying "ready" after a model's process has died, so they are not asked. What a probe
+found decides what is done::
+
+    Finding     what it means                                   what is done
+    OK          the known image has the right vector            nothing
+    SLOW        no answer in time, or refused for load          nothing while requests make progress; else restart
+    BROKEN      an error: dead stub, model gone, wrong vector   reload the models; if that does not help, restart
+
+and a server process that ended is restarted. Restarts are spaced by exponential back-off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from preprocess_ensemble.shared_memory import remove_orphaned_regions
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+__all__ = ("CONNECT", "Backend", "Finding", "Probe", "StartError", "Supervisor", "SupervisorConfig")
+
+logger = logging.getLogger(__name__)
+
+_MAX_BACKOFF_S: Final = 60.0
+_START_POLL_S: Final = 0.2
+_START_REFUSALS: Final = 3
+
+CONNECT: Final = "connect"
+"""The step of a probe that no server answered."""
+
+
+class Finding(Enum):
+    """What a probe found."""
+
+    OK = "ok"
+    SLOW = "slow"
+    BROKEN = "broken"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """Result of one canary: the finding, the step that failed and one sentence about it."""
+
+    finding: Finding
+    step: str = ""
+    message: str = ""
+    model_id: str = ""
+
+
+class Process(Protocol):
+    """What the supervisor needs of a server process; ``TritonProcess`` is one."""
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended."""
+
+    async def ended(self) -> int:
+        """Wait for its end."""
+
+    async def reason(self) -> str:
+        """Why it ended, once it has."""
+
+    async def stop(self, *, drain_s: float) -> None:
+        """Stop it and clean up; at once where ``drain_s`` is 0."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backend:
+    """How to act on the server."""
+
+    start: Callable[[], Awaitable[Process]]
+    probe: Callable[[], Awaitable[Probe]]
+    progress: Callable[[], Awaitable[float | None]]
+    """Requests done so far, by the server's own count; ``None`` if it does not say."""
+    reload: Callable[[], Awaitable[None]]
+    """Unload and load the models. Raises an exception with one sentence if the server refuses."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SupervisorConfig:
+    """When to look, and when to lose patience."""
+
+    interval_s: float = 3.0
+    """Between two canaries."""
+    frozen_after_s: float = 20.0
+    """A server that neither answers the canary nor finishes any request for so long is restarted."""
+    start_timeout_s: float = 600.0
+    """For loading all models; building a TensorRT engine takes minutes."""
+    drain_s: float = 30.0
+    """For requests that are under way when the server is stopped on purpose."""
+    settled_after_s: float = 60.0
+    """A server that was well for so long is restarted without delay when it fails."""
+
+
+class StartError(Exception):
+    """The server did not become ready; the message is one sentence."""
+
+
+class Supervisor:
+    """Runs the server until it is told to stop. One object serves one :meth:`run`."""
+
+    def __init__(self, backend: Backend, config: SupervisorConfig) -> None:
+        self._backend = backend
+        self._config = config
+        self._stopping = asyncio.Event()
+        self._impatient = asyncio.Event()
+        self._process: Process | None = None
+        self._status = "starting"
+        self._probe = Probe(finding=Finding.BROKEN, step="start", message="the server is starting")
+        self._model_id = ""
+        self._restarts = 0
+        self._reloads = 0
+        self._failures = 0
+        self._well_since = 0.0
+        self._last_progress: float | None = None
+        self._progressed_at = 0.0
+
+    def stop(self) -> None:
+        """Drain and end; a second call ends the draining, too."""
+        if self._stopping.is_set():
+            self._impatient.set()
+        self._stopping.set()
+
+    def report(self) -> tuple[bool, Mapping[str, Any]]:
+        """Whether images are embedded, and what was found last. An overloaded server still embeds."""
+        healthy = self._status in ("ready", "overloaded")
+        found = {"status": self._status, "model": self._model_id, "restarts": self._restarts, "reloads": self._reloads}
+        failing = self._probe.finding is not Finding.OK
+        return healthy, {**found, "step": self._probe.step, "message": self._probe.message} if failing else found
+
+    async def run(self, on_ready: Callable[[Probe], None]) -> None:
+        """Start the server, call ``on_ready`` once when it is, and keep it serving until :meth:`stop`.
+
+        Raises ``StartError`` if the first start fails; later ones are tried again without end.
+        """
+        try:
+            await self._start()
+            if not self._stopping.is_set():
+                on_ready(self._probe)
+            while not self._stopping.is_set():
+                await self._watch_once()
+        finally:
+            was_ready = self._status != "starting"
+            self._status = "stopping"
+            await self._stop_process(drain_s=self._config.drain_s if was_ready else 0)
+
+    async def _start(self) -> None:
+        """Bring up a process until its canary is right. Returns early when told to stop."""
+        self._process = await self._backend.start()
+        deadline = time.monotonic() + self._config.start_timeout_s
+        refusals = 0
+        while not self._stopping.is_set():
+            if not self._process.running:
+                raise StartError(f"tritonserver ended while it started: {await self._process.reason()}")
+            self._probe = await self._backend.probe()
+            if self._probe.finding is Finding.OK:
+                self._set_ready()
+                return
+            # Triton opens its ports when all models are loaded, so an answer that is wrong then will stay wrong.
+            refusals += self._probe.finding is Finding.BROKEN and self._probe.step != CONNECT
+            if refusals >= _START_REFUSALS:
+                raise StartError(f"{self._probe.step}: {self._probe.message}")
+            if time.monotonic() > deadline:
+                raise StartError(
+                    f"tritonserver was not ready within {self._config.start_timeout_s:g} s: {self._probe.message}"
+                )
+            await self._pause(_START_POLL_S)
+
+    def _set_ready(self) -> None:
+        self._status = "ready"
+        self._model_id = self._probe.model_id or self._model_id
+        self._progressed_at = self._well_since = time.monotonic()
+
+    async def _watch_once(self) -> None:
+        """Wait for the next canary or the end of the process, and act on what there is."""
+        process = self._process
+        assert process is not None
+        await self._pause(self._config.interval_s)
+        if self._stopping.is_set():
+            return
+        if not process.running:
+            await self._restart(f"tritonserver ended ({await process.reason()})")
+            return
+        self._probe = await self._backend.probe()
+        if self._stopping.is_set() or not process.running:
+            return
+        match self._probe.finding:
+            case Finding.OK:
+                self._recovered()
+            case Finding.SLOW:
+                await self._consider_slow()
+            case Finding.BROKEN:
+                await self._repair()
+
+    def _recovered(self) -> None:
+        if self._status == "overloaded":
+            logger.warning("the server keeps up again")
+        now = time.monotonic()
+        if now - self._well_since > self._config.settled_after_s:
+            self._failures = 0
+        self._status = "ready"
+        self._model_id = self._probe.model_id
+        self._progressed_at = now
+
+    async def _consider_slow(self) -> None:
+        """A canary that does not come through means overload as long as other requests do; else the server hangs."""
+        done = await self._backend.progress()
+        now = time.monotonic()
+        if done is not None and done != self._last_progress:
+            self._last_progress, self._progressed_at = done, now
+            if self._status != "overloaded":
+                logger.warning("overloaded: requests make progress, but the canary does not come through in time")
+            self._status = "overloaded"
+            return
+        stuck_s = now - self._progressed_at
+        if stuck_s >= self._config.frozen_after_s:
+            await self._restart(f"no request was finished for {stuck_s:.0f} s")
+
+    async def _repair(self) -> None:
+        """Reload the models, which takes about a second, and restart the server if that does not help."""
+        self._status = "failing"
+        # What the sentence says to users behind the semicolon is what is being done here.
+        why = f"{self._probe.step}: {self._probe.message.partition(';')[0].rstrip('.')}."
+        started = time.monotonic()
+        try:
+            await self._backend.reload()
+        except Exception as error:
+            await self._restart(f"{why} Reloading the models did not help: {error}")
+            return
+        self._reloads += 1
+        self._probe = await self._backend.probe()
+        if self._probe.finding is Finding.BROKEN:
+            await self._restart(f"{why} Reloading the models did not help.")
+            return
+        if self._process is not None and self._process.running:
+            remove_orphaned_regions(self._process.pid)
+        logger.warning("reloaded the models within %.1f s, because of %s", time.monotonic() - started, why)
+        self._set_ready()
+
+    async def _restart(self, why: str) -> None:
+        while not self._stopping.is_set():
+            self._status = "restarting"
+            if time.monotonic() - self._well_since > self._config.settled_after_s:
+                self._failures = 0
+            delay_s = min(_MAX_BACKOFF_S, 2.0 ** (self._failures - 1)) if self._failures else 0.0
+            self._failures += 1
+            self._restarts += 1
+            logger.error("restarting tritonserver%s: %s", f" in {delay_s:g} s" if delay_s else "", why)
+            await self._stop_process(drain_s=0)
+            await self._pause(delay_s)
+            if self._stopping.is_set():
+                return
+            try:
+                await self._start()
+            except (StartError, OSError) as error:
+                why = str(error)
+                continue
+            logger.warning("tritonserver serves again")
+            return
+
+    async def _stop_process(self, *, drain_s: float) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        stopped = asyncio.create_task(process.stop(drain_s=drain_s))
+        impatient = asyncio.create_task(self._impatient.wait())
+        await asyncio.wait({stopped, impatient}, return_when=asyncio.FIRST_COMPLETED)
+        impatient.cancel()
+        if not stopped.done():
+            stopped.cancel()
+            await asyncio.wait({stopped})
+            await process.stop(drain_s=0)
+        elif error := stopped.exception():
+            raise error
+
+    async def _pause(self, seconds: float) -> None:
+        """Sleep, but wake up when told to stop or when the process ends."""
+        waiters: set[asyncio.Task[Any]] = {asyncio.create_task(self._stopping.wait())}
+        if self._process is not None:
+            waiters.add(asyncio.create_task(_ended(self._process)))
+        _, pending = await asyncio.wait(waiters, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        for task in pending:
+            task.cancel()
+
+
+async def _ended(process: Process) -> int:
+    return await process.ended()

@@ -1,0 +1,226 @@
+"""One tritonserver as a child process: started, listened to, drained or killed, and cleaned up after."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from preprocess_ensemble.launcher import PARENT_VARIABLE
+from preprocess_ensemble.shared_memory import remove_stale_regions
+from preprocess_ensemble.triton_log import read_line
+
+__all__ = ("ServeConfig", "TritonProcess")
+
+logger = logging.getLogger(__name__)
+
+_ADMIN_KEY: Final = "clip-admin"
+_ADMIN_PROTOCOLS: Final = "model-repository,shared-memory,trace,logging"
+"""What changes the server or reaches into its machine; inference, health, metadata and statistics stay open."""
+
+_GONE_POLL_S: Final = 0.02
+_GONE_POLLS: Final = 250
+"""How often to look whether a killed process group is gone, 5 s in all."""
+
+_LISTEN_S: Final = 2.0
+"""How long to read the last words of a server that has ended."""
+
+_IDLE: Final = b"All models are stopped"
+"""In Triton's log, when it shuts down and the last request is answered."""
+
+_UNLOAD_S: Final = 6.0
+"""For unloading the models after that; ViT-B-32 takes one second."""
+
+_LINE_LIMIT: Final = 2**20
+"""Bytes of one line of output. Longer ones are only seen with verbose logging."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeConfig:
+    """What to serve, and where."""
+
+    repository: Path
+    host: str = "127.0.0.1"
+    grpc_port: int = 8001
+    http_port: int = 8000
+    metrics_port: int = 8002
+    drain_s: int = 30
+    """How long requests that are under way may take once the server is told to stop."""
+    log_file: Path | None = None
+    """Everything that Triton says goes there; warnings and errors also go to this program's log."""
+    extra: tuple[str, ...] = ()
+    """More arguments for tritonserver."""
+    admin_secret: str = field(default_factory=lambda: secrets.token_hex(16), repr=False)
+    """Value of the header that model control asks for."""
+
+    @property
+    def client_host(self) -> str:
+        """Where this machine reaches the server."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
+        return f"[{host}]" if ":" in host else host
+
+    @property
+    def grpc_url(self) -> str:
+        """``host:port`` for a client on this machine."""
+        return f"{self.client_host}:{self.grpc_port}"
+
+    @property
+    def admin_header(self) -> tuple[str, str]:
+        """Name and value of the gRPC header that opens model control."""
+        return (f"triton-grpc-protocol-{_ADMIN_KEY}", self.admin_secret)
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """Arguments for tritonserver."""
+        admin = f"{_ADMIN_PROTOCOLS}:{_ADMIN_KEY}={self.admin_secret}"
+        return (
+            f"--model-repository={self.repository}",
+            "--model-control-mode=explicit",
+            "--load-model=*",
+            f"--grpc-address={self.host}",
+            f"--http-address={self.host}",
+            f"--metrics-address={self.host}",
+            f"--grpc-port={self.grpc_port}",
+            f"--http-port={self.http_port}",
+            f"--metrics-port={self.metrics_port}",
+            f"--grpc-restricted-protocol={admin}",
+            f"--http-restricted-api={admin}",
+            f"--exit-timeout-secs={self.drain_s}",
+            *self.extra,
+        )
+
+
+class TritonProcess:
+    """A running tritonserver with its stubs. Make it by :meth:`start`, from the main thread's event loop.
+
+    The main thread, because the kernel ends the server together with the *thread* that started it.
+    """
+
+    def __init__(self, process: asyncio.subprocess.Process, log: BinaryIO | None) -> None:
+        self._process = process
+        self._log = log
+        self._first_error: str | None = None
+        self._idle = asyncio.Event()
+        self._listener = asyncio.create_task(self._listen(), name="tritonserver's output")
+
+    @classmethod
+    async def start(cls, config: ServeConfig) -> TritonProcess:
+        """Start the server in a process group of its own, so that Ctrl-C in a terminal reaches only the supervisor.
+
+        Raises ``OSError`` if the log file cannot be opened.
+        """
+        log = config.log_file.open("ab") if config.log_file is not None else None
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-c",
+            "from preprocess_ensemble.launcher import main; main()",
+            *config.arguments,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            limit=_LINE_LIMIT,
+            start_new_session=True,
+            env={
+                **os.environ,
+                PARENT_VARIABLE: str(os.getpid()),
+                "PYTHONPATH": os.pathsep.join(filter(None, (_package_root(), os.environ.get("PYTHONPATH")))),
+            },
+        )
+        return cls(process, log)
+
+    @property
+    def pid(self) -> int:
+        """The server's process, and its process group."""
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether the server has not ended; a frozen one runs."""
+        return self._process.returncode is None
+
+    async def ended(self) -> int:
+        """Wait for the end; returns the exit code, negative for a signal."""
+        return await self._process.wait()
+
+    async def reason(self) -> str:
+        """Why it ended: the first error it reported, since later ones follow from it, or its exit code."""
+        code = await self._process.wait()
+        await asyncio.wait({self._listener}, timeout=_LISTEN_S)
+        return self._first_error or (f"signal {-code}" if code < 0 else f"exit code {code}")
+
+    async def stop(self, *, drain_s: float) -> None:
+        """Ask the server to finish what it has and end; kill what is left after ``drain_s`` (0: at once)."""
+        if drain_s > 0 and self.running:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(signal.SIGTERM)
+            await self._drained(drain_s)
+        await self._clear()
+
+    async def _drained(self, drain_s: float) -> None:
+        """Wait until the server has ended or, with all requests answered, fails to.
+
+        An instance whose stub was killed is never unloaded; such a server would wait for it to the end of its time.
+        """
+        ended = asyncio.create_task(self._process.wait())
+        idle = asyncio.create_task(self._idle.wait())
+        await asyncio.wait({ended, idle}, timeout=drain_s, return_when=asyncio.FIRST_COMPLETED)
+        if idle.done():
+            await asyncio.wait({ended}, timeout=_UNLOAD_S)
+        for task in (ended, idle):
+            task.cancel()
+
+    async def _clear(self) -> None:
+        """Kill what is left of the process group, wait until it is gone, and remove its shared memory."""
+        # The stubs are no children of this process, so nobody tells when they have ended.
+        for _ in range(_GONE_POLLS):
+            if not self._kill_group():
+                break
+            await asyncio.sleep(_GONE_POLL_S)
+        await self._process.wait()
+        await asyncio.wait({self._listener}, timeout=_LISTEN_S)
+        self._listener.cancel()
+        if self._log is not None:
+            self._log.close()
+        remove_stale_regions()
+
+    def _kill_group(self) -> bool:
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return False
+        return True
+
+    async def _listen(self) -> None:
+        output = self._process.stdout
+        assert output is not None
+        while True:
+            try:
+                line = await output.readline()
+            except ValueError:
+                # A line over the limit; the reader has dropped it.
+                continue
+            if not line:
+                return
+            if self._log is not None:
+                self._log.write(line)
+                self._log.flush()
+            if _IDLE in line:
+                self._idle.set()
+            remark = read_line(line.decode("utf-8", "replace").rstrip())
+            if remark is None:
+                continue
+            if remark.level == "error" and self._first_error is None:
+                self._first_error = remark.text
+            logger.log(logging.ERROR if remark.level == "error" else logging.WARNING, "triton: %s", remark.text)
+
+
+def _package_root() -> str:
+    return str(Path(__file__).resolve().parents[1])
