@@ -50,10 +50,11 @@ class VectorFile(ABC):
 
 
 class ParquetFile(VectorFile):
-    """Columns ``path``, ``path_bytes``, ``vector`` (fixed-size list of float32, null where it failed), ``error_code``
-    and ``error`` (null where it did not); model and vector id in the schema's metadata. A row group per ``write``.
+    """Apache Parquet; a row group per :meth:`write`, so memory does not grow with the file.
 
-    ``path`` is text for people; ``path_bytes`` is the name as the file system has it.
+    Columns: ``path`` is text for people and ``path_bytes`` the name as the file system has it; ``vector`` is a list of
+    float32, null where it failed; ``error_code`` and ``error`` are null where it did not. The schema's metadata holds
+    ``model``, ``vector_id`` and ``dimension``.
     """
 
     def __init__(self, file: IO[bytes], *, model_id: str, vector_id: str, dimension: int) -> None:
@@ -65,11 +66,12 @@ class ParquetFile(VectorFile):
             {
                 "path": pa.string(),
                 "path_bytes": pa.binary(),
-                "vector": pa.list_(pa.float32(), dimension),
+                # Not a list of fixed size: Arrow writes those with nulls among them, but cannot read them back.
+                "vector": pa.list_(pa.float32()),
                 "error_code": pa.string(),
                 "error": pa.string(),
             },
-            metadata=self._about,
+            metadata=self._about | {"dimension": str(dimension)},
         )
         self._writer = pq.ParquetWriter(file, self._schema)
 
@@ -78,10 +80,12 @@ class ParquetFile(VectorFile):
         import pyarrow as pa
 
         failed = np.array([row in errors for row in range(len(paths))])
+        ends = self._dimension * np.cumsum(~failed, dtype=np.int32)  # a failed row has no elements
+        offsets = pa.array(np.concatenate([[0], ends]), pa.int32())
         columns: list[Any] = [
             [printable(path) for path in paths],
             [os.fsencode(path) for path in paths],
-            pa.FixedSizeListArray.from_arrays(vectors.reshape(-1), self._dimension, mask=pa.array(failed)),
+            pa.ListArray.from_arrays(offsets, vectors[~failed].reshape(-1), mask=pa.array(failed)),
             [errors[row].code if row in errors else None for row in range(len(paths))],
             [errors[row].message if row in errors else None for row in range(len(paths))],
         ]
@@ -94,8 +98,10 @@ class ParquetFile(VectorFile):
 
 
 class NpzFile(VectorFile):
-    """Arrays ``vectors`` (N, D) float32, NaN where it failed, ``paths``, ``path_bytes``, ``error_codes``, ``errors``
-    (empty where it did not fail), ``model`` and ``vector_id``; nothing needs pickle. Held in memory until the end.
+    """NumPy's archive, held in memory until the end; reading it needs no pickle.
+
+    Arrays: ``vectors`` is (N, D) float32, NaN where it failed; ``paths`` and ``path_bytes`` as in Parquet;
+    ``error_codes`` and ``errors`` are empty where it did not fail; ``model`` and ``vector_id`` are single texts.
     """
 
     def __init__(self, file: IO[bytes], *, model_id: str, vector_id: str, dimension: int) -> None:

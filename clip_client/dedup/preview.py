@@ -53,10 +53,11 @@ def preview(path: str, max_side: int = _FLATNESS_SIDE) -> Preview | FailedFile:
 
     try:
         data = Path(path).read_bytes()
+    except (OSError, ValueError) as error:
+        return FailedFile(path=path, code="UNREADABLE", message=why_unreadable(error))
+    try:
         found = _scaled_jpeg(data, max_side) if data.startswith(_JPEG_START) else _decoded(data)
         found.image.thumbnail((max_side, max_side))
-    except OSError as error:
-        return FailedFile(path=path, code="UNREADABLE", message=why_unreadable(error))
     except DecodeError as error:
         return FailedFile(path=path, code=error.status.name, message=error.message)
     except Exception as error:  # a damaged file makes decoders raise anything, and the other photos must not suffer

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -129,18 +130,20 @@ def test_a_folder_called_like_a_photo_is_a_folder(tmp_path: Path) -> None:
     assert scan([tmp_path]).photos == (photo,)
 
 
-def test_walks_deeper_than_python_calls(tmp_path: Path) -> None:
-    # Made step by step from inside: the whole path is longer than one system call takes.
-    home = os.getcwd()
-    try:
-        os.chdir(tmp_path)
-        for _ in range(1200):
-            os.mkdir("d")
-            os.chdir("d")
-        Path("a.jpg").write_text("x")
-    finally:
-        os.chdir(home)
-    assert len(scan([tmp_path]).photos) == 1
+def test_walks_deeper_than_python_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    depth = sys.getrecursionlimit() + 100
+    monkeypatch.chdir(tmp_path)
+    for _ in range(depth):
+        os.mkdir("d")
+        os.chdir("d")
+    Path("a.jpg").write_text("x")
+    found = scan([tmp_path])
+    # Taken away again at once, because pytest's own cleaning up does call itself for each folder.
+    os.remove("a.jpg")
+    for _ in range(depth):
+        os.chdir("..")
+        os.rmdir("d")
+    assert len(found.photos) == 1
 
 
 @pytest.mark.skipif(os.name == "nt", reason="permission bits are not enforced there")
@@ -151,7 +154,7 @@ def test_a_folder_that_cannot_be_listed_hurts_no_other(tmp_path: Path, monkeypat
 
     def refuse(
         path: str,
-    ) -> AbstractContextManager[Iterator[os.DirEntry[str]]]:  # tests may run as root, whom no permission bit stops
+    ) -> AbstractContextManager[Iterator[os.DirEntry[str]]]:
         if path.endswith("closed"):
             raise PermissionError(13, "Permission denied", path)
         return list_folder(path)

@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from argparse import ArgumentTypeError
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from benchmarks.server import free_port
+from clip_client.cli import failure
+from clip_client.cli.dedup_command import _similarity
+from clip_client.cli.main import main
+from clip_client.cli.output_file import replacing
+from clip_client.cli.vector_file import NpzFile, ParquetFile
+from clip_client.dedup import FailedFile
+
+MODEL_ID = "m/random:0@00000000"
+VECTOR_ID = f"{MODEL_ID}|shortest-bicubic-224x224|original"
+
+
+@pytest.mark.parametrize("command", [(), ("embed",), ("dedup",), ("health",)])
+def test_help_of_each_command(command: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*command, "--help"])
+    assert ended.value.code == 0
+    assert "usage: clip-client" in capsys.readouterr().out
+
+
+def test_help_loads_nothing_heavy() -> None:
+    script = (
+        "import sys\nfrom clip_client.cli.main import main\n"
+        "try: main(['dedup', '--help'])\n"
+        "except SystemExit: pass\n"
+        "print(sorted({'grpc', 'rich', 'pyarrow', 'jinja2', 'PIL', 'torch'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["search"],
+        ["dedup"],
+        ["dedup", ".", "--threshold", "1.5"],
+        ["dedup", ".", "--threshold", "nan"],
+        ["dedup", ".", "--threshold", "high"],
+        ["embed", "."],
+        ["embed", ".", "--output", "vectors.csv"],
+    ],
+)
+def test_misuse_ends_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert "usage: clip-client" in capsys.readouterr().err
+
+
+def test_a_threshold_that_is_no_similarity_is_named() -> None:
+    assert _similarity("0.97") == 0.97
+    with pytest.raises(ArgumentTypeError, match="not '97'"):
+        _similarity("97")
+
+
+def test_a_bad_address_is_misuse(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["dedup", str(tmp_path), "--url", "http://localhost:8000"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["dedup", "health"])
+def test_no_server_is_one_sentence(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"127.0.0.1:{free_port()}"
+    paths = [str(tmp_path)] if command == "dedup" else []
+    assert main([command, *paths, "--url", url]) == 1
+    output = capsys.readouterr()
+    assert url in output.out + output.err
+    assert "Traceback" not in output.err
+
+
+def test_the_environment_names_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CLIP_URL", f"127.0.0.1:{free_port()}")
+    assert main(["dedup", str(tmp_path)]) == 1
+    assert "127.0.0.1" in capsys.readouterr().err
+
+
+def test_embed_without_a_photo_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["embed", str(tmp_path), "--output", str(tmp_path / "out.npz")]) == 1
+    assert "no photo" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_package_is_named_with_the_remedy() -> None:
+    with pytest.raises(failure.CommandFailed, match=r"needs no_such_package.*pip install 'clip-triton\[cli\]'"):
+        failure.need("json", "no_such_package")
+
+
+def test_interruption_ends_with_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupt(_url: str | None) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("clip_client.cli.health_command._check", interrupt)
+    assert main(["health"]) == 130
+    assert capsys.readouterr().err == "clip-client: interrupted\n"
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
+    target = tmp_path / "out.json"
+    target.write_text("old")
+    with pytest.raises(ZeroDivisionError), replacing(target) as file:
+        file.writelines(b"%d" % (1 // divisor) for divisor in (1, 0))
+    assert target.read_text() == "old"
+    with replacing(target) as file:
+        file.write(b"new")
+    assert target.read_text() == "new"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(failure.CommandFailed, match="No such file"), replacing(tmp_path / "no" / "out.json"):
+        pass
+    with pytest.raises(failure.CommandFailed, match="is a folder"), replacing(tmp_path):
+        pass
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_full_disk_is_one_sentence() -> None:
+    with pytest.raises(failure.CommandFailed, match="No space left"), replacing(Path("/dev/full")) as file:
+        file.write(b"x")
+
+
+def fill(rows: ParquetFile | NpzFile) -> None:
+    nan = np.full(3, np.nan, dtype=np.float32)
+    failed = FailedFile(path="b.jpg", code="TRUNCATED", message="The file ends early.")
+    with rows:
+        rows.write(["a.jpg", "b.jpg"], np.stack([np.array([1, 0, 0], dtype=np.float32), nan]), {1: failed})
+        rows.write(["caf\udce9.jpg"], np.array([[0, 1, 0]], dtype=np.float32), {})
+        rows.write_failed([FailedFile(path="pipe", code="UNREADABLE", message="This is a FIFO.")])
+        rows.write_failed([])
+
+
+def test_parquet_holds_vectors_reasons_and_the_model(tmp_path: Path) -> None:
+    with open(tmp_path / "v.parquet", "wb") as file:
+        fill(ParquetFile(file, model_id=MODEL_ID, vector_id=VECTOR_ID, dimension=3))
+    table = pq.read_table(tmp_path / "v.parquet")
+    assert table.column("path").to_pylist() == ["a.jpg", "b.jpg", "caf\\xe9.jpg", "pipe"]
+    assert table.column("path_bytes").to_pylist() == [b"a.jpg", b"b.jpg", b"caf\xe9.jpg", b"pipe"]
+    assert table.column("vector").to_pylist() == [[1, 0, 0], None, [0, 1, 0], None]
+    assert table.column("error_code").to_pylist() == [None, "TRUNCATED", None, "UNREADABLE"]
+    assert table.schema.metadata[b"model"].decode() == MODEL_ID
+    assert table.schema.metadata[b"vector_id"].decode() == VECTOR_ID
+
+
+def test_npz_holds_the_same_and_needs_no_pickle(tmp_path: Path) -> None:
+    with open(tmp_path / "v.npz", "wb") as file:
+        fill(NpzFile(file, model_id=MODEL_ID, vector_id=VECTOR_ID, dimension=3))
+    with np.load(tmp_path / "v.npz", allow_pickle=False) as held:
+        assert held["vectors"].dtype == np.float32
+        assert np.isnan(held["vectors"]).all(axis=1).tolist() == [False, True, False, True]
+        assert held["path_bytes"].tolist() == [b"a.jpg", b"b.jpg", b"caf\xe9.jpg", b"pipe"]
+        assert held["error_codes"].tolist() == ["", "TRUNCATED", "", "UNREADABLE"]
+        assert str(held["vector_id"]) == VECTOR_ID

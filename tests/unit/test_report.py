@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+import io
+import json
+import os
+from html.parser import HTMLParser
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from PIL import Image
+from rich.console import Console
+
+from clip_client.dedup import DuplicateGroup, DuplicateReport, FailedFile, Member, thresholds_for
+from clip_client.dedup.page import write_page
+from clip_client.dedup.preview import Preview, preview
+from clip_client.dedup.report import EXACT, SIMILAR, printable
+from clip_client.dedup.table import human_bytes, print_report
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RANDOM, TRAINED = "ViT-B-32/random:0@1a2b3c4d", "ViT-B-32/openai@1a2b3c4d"
+HOSTILE = "<img src=x><script>&\"'.jpg"
+NOT_UTF8 = os.fsdecode(b"caf\xe9.jpg")
+
+
+def member(path: Path | str, similarity: float = 1.0) -> Member:
+    return Member(path=str(path), similarity=similarity, width=640, height=480, size_bytes=1_400_000, sha256="00" * 32)
+
+
+def group(*members: Member, tier: str = SIMILAR, min_similarity: float = 0.991) -> DuplicateGroup:
+    return DuplicateGroup(tier=tier, min_similarity=min_similarity, members=members)
+
+
+def report(*groups: DuplicateGroup, failed: tuple[FailedFile, ...] = (), model: str = TRAINED) -> DuplicateReport:
+    return DuplicateReport(model=model, thresholds=thresholds_for(model), compared=1234, groups=groups, failed=failed)
+
+
+def photo(path: Path, size: tuple[int, int] = (80, 60), orientation: int = 1) -> Path:
+    levels = np.random.default_rng(0).integers(0, 255, (size[1], size[0], 3), dtype=np.uint8)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.fromarray(levels).save(path, exif=exif)
+    return path
+
+
+def page(of: DuplicateReport) -> str:
+    file = io.BytesIO()
+    write_page(of, file)
+    return file.getvalue().decode()
+
+
+class Tags(HTMLParser):
+    """Collects the tags and their attributes; fails on tags that do not close."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attrs)))
+        if tag not in {"meta", "img"}:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_json_is_what_the_schema_says() -> None:
+    failure = FailedFile(path="b.jpg", code="TRUNCATED", message="The file ends early.")
+    of = report(group(member("a.jpg"), member("c.jpg", 0.993)), failed=(failure,))
+    assert json.loads(of.to_json()) == {
+        "model": TRAINED,
+        "groups": [
+            {
+                "tier": "similar",
+                "min_similarity": 0.991,
+                "keep": "a.jpg",
+                "members": [{"path": "a.jpg", "similarity": 1.0}, {"path": "c.jpg", "similarity": 0.993}],
+            }
+        ],
+        "failed": [{"path": "b.jpg", "code": "TRUNCATED", "message": "The file ends early."}],
+    }
+
+
+def test_json_is_ascii_and_brings_any_name_back() -> None:
+    text = report(group(member(NOT_UTF8), member("\U0001f600.jpg"), tier=EXACT)).to_json()
+    assert text.isascii()
+    paths = [entry["path"] for entry in json.loads(text)["groups"][0]["members"]]
+    assert [os.fsencode(path) for path in paths] == [b"caf\xe9.jpg", "\U0001f600.jpg".encode()]
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        (b"two words \xf0\x9f\x98\x80.jpg", "two words \U0001f600.jpg"),
+        ("\U0001f468\u200d\U0001f469.jpg".encode(), "\U0001f468\u200d\U0001f469.jpg"),
+        (b"caf\xe9.jpg", "caf\\xe9.jpg"),
+        (b"a\nb\x1b[2J.jpg", "a\\nb\\x1b[2J.jpg"),
+        ("gpj\u202e.exe".encode(), "gpj\\u202e.exe"),
+    ],
+)
+def test_a_name_cannot_forge_what_is_shown(name: bytes, shown: str) -> None:
+    assert printable(os.fsdecode(name)) == shown
+
+
+def test_spare_bytes_are_those_of_all_but_the_kept() -> None:
+    assert report(group(member("a"), member("b"), member("c"))).spare_bytes == 2_800_000
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (241_300, "241 kB"), (999_600, "1.0 MB")]
+)
+def test_sizes(size: int, text: str) -> None:
+    assert human_bytes(size) == text
+
+
+def test_page_shows_each_photo_and_needs_nothing_else(tmp_path: Path) -> None:
+    first, second = photo(tmp_path / "a.jpg"), photo(tmp_path / HOSTILE)
+    failure = FailedFile(path=str(tmp_path / NOT_UTF8), code="NOT_AN_IMAGE", message="It is <b>no</b> image.")
+    text = page(report(group(member(first), member(second, 0.993)), failed=(failure,)))
+    tags = Tags(text)
+    sources = [attributes["src"] or "" for tag, attributes in tags.seen if tag == "img"]
+    assert len(sources) == 2
+    assert all(source.startswith("data:image/jpeg;base64,") for source in sources)
+    assert {tag for tag, _ in tags.seen}.isdisjoint({"script", "b", "link", "iframe"})
+    assert not any("href" in attributes for _, attributes in tags.seen)
+    assert "url(" not in text
+    assert "@import" not in text
+    assert text.count("suggested keeper") == 1
+    assert "0.9930 to the kept photo" in text
+    assert "640 × 480" in text
+    assert "1.4 MB" in text
+    assert "caf\\xe9.jpg" in text
+    assert TRAINED in text
+    assert "random" not in text
+
+
+def test_page_warns_where_the_weights_are_random() -> None:
+    text = page(report(model=RANDOM))
+    assert "The weights of this model are random." in text
+    assert RANDOM in text
+    assert "No two photos are alike enough" in text
+
+
+def test_page_lives_with_photos_that_went_away(tmp_path: Path) -> None:
+    text = page(report(group(member(photo(tmp_path / "a.jpg")), member(tmp_path / "gone.jpg", 0.992))))
+    assert text.count("<img") == 1
+    assert "can no longer be opened" in text
+
+
+def test_page_counts_its_pictures(tmp_path: Path) -> None:
+    calls: list[tuple[str, int, int]] = []
+    files = [member(photo(tmp_path / name)) for name in ("a.jpg", "b.png")]
+    write_page(report(group(*files)), io.BytesIO(), on_progress=lambda *call: calls.append(call))
+    assert calls == [("drawing", 1, 2), ("drawing", 2, 2)]
+
+
+def test_table_names_all_and_interprets_nothing() -> None:
+    failure = FailedFile(path="[red]x[/red]\x1b[2J.jpg", code="EMPTY", message="The file is empty.")
+    console = Console(width=120, record=True, file=io.StringIO())
+    print_report(report(group(member("[bold]a.jpg"), member("b.jpg", 0.9934)), failed=(failure,)), console)
+    text = console.export_text()
+    for part in ("[bold]a.jpg", "b.jpg", "0.9934", "EMPTY [red]x[/red]\\x1b[2J.jpg: The file is empty.", TRAINED):
+        assert part in text
+    assert "1,234 photos compared, 1 group, 1 copy of 1.4 MB, 1 file not compared" in text
+
+
+def test_preview_is_upright_small_and_knows_the_true_size(tmp_path: Path) -> None:
+    for path in (photo(tmp_path / "a.jpg", (400, 200), orientation=6), photo(tmp_path / "a.png", (400, 200), 6)):
+        seen = preview(str(path), 50)
+        assert isinstance(seen, Preview)
+        assert (seen.width, seen.height) == (200, 400)
+        assert (seen.image.size, seen.image.mode) == ((25, 50), "RGB")
+
+
+def test_preview_of_what_is_no_picture_is_a_failure(tmp_path: Path) -> None:
+    text = tmp_path / "text.jpg"
+    text.write_text("no picture")
+    damaged = tmp_path / "damaged.jpg"
+    damaged.write_bytes(photo(tmp_path / "whole.jpg").read_bytes()[:120])
+    outcomes = [preview(str(path)) for path in (text, damaged, tmp_path / "gone.jpg")]
+    codes = [outcome.code if isinstance(outcome, FailedFile) else "" for outcome in outcomes]
+    assert codes == ["NOT_AN_IMAGE", "CORRUPT", "UNREADABLE"]
+
+
+def test_flat_pictures_are_told_from_photos(tmp_path: Path, photos: Path) -> None:
+    for path in photos.iterdir():
+        seen = preview(str(path))
+        assert isinstance(seen, Preview)
+        assert not seen.is_flat, path.name
+    noise = np.random.default_rng(0).normal(20, 2, (300, 400, 3)).clip(0, 255).astype(np.uint8)
+    transparent = Image.new("RGBA", (200, 200), (255, 0, 0, 0))
+    transparent.paste((0, 0, 255, 0), (0, 0, 100, 200))  # colours that nobody sees
+    flat = {"black.jpg": Image.new("L", (300, 200)), "night.jpg": Image.fromarray(noise), "clear.png": transparent}
+    for name, image in flat.items():
+        image.save(tmp_path / name)
+        seen = preview(str(tmp_path / name))
+        assert isinstance(seen, Preview)
+        assert seen.is_flat, name
