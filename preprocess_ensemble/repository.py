@@ -189,6 +189,7 @@ def _preprocessor(pixels: list[int]) -> ModelConfig:
         "max_megapixels": f"{limits.max_pixels / 1e6:g}",
         "max_side_ratio": f"{limits.max_side_ratio:g}",
         "max_frames": str(limits.max_frames),
+        "max_metadata_bytes": str(limits.max_metadata_bytes),
         "allow_truncated": str(limits.allow_truncated).lower(),
     }
     for key, value in parameters.items():

@@ -29,7 +29,7 @@ def require_space(directory: Path, needed_bytes: int) -> None:
     """Raise StagingError unless the file system of ``directory`` has ``needed_bytes`` free."""
     free_bytes = shutil.disk_usage(directory).free
     if free_bytes < needed_bytes:
-        raise StagingError(_no_space(directory, needed_bytes, free_bytes))
+        raise StagingError(_no_space(directory, needed_bytes, f"{free_bytes / 1e6:.0f} MB are free"))
 
 
 @contextmanager
@@ -53,7 +53,10 @@ def staging(directory: Path, needed_bytes: int) -> Iterator[Path]:
     except OSError as error:
         if error.errno not in _NO_SPACE:
             raise
-        raise StagingError(_no_space(directory, needed_bytes, shutil.disk_usage(directory).free)) from error
+        found = f"{shutil.disk_usage(directory).free / 1e6:.0f} MB are free"
+        if error.errno != errno.ENOSPC:
+            found = f"a limit stops it ({error.strerror})"
+        raise StagingError(_no_space(directory, needed_bytes, found)) from error
     finally:
         os.close(handle)
 
@@ -89,8 +92,8 @@ def _flush(path: Path) -> None:
         os.close(handle)
 
 
-def _no_space(directory: Path, needed_bytes: int, free_bytes: int) -> str:
+def _no_space(directory: Path, needed_bytes: int, found: str) -> str:
     return (
-        f"The export needs {needed_bytes / 1e6:.0f} MB in {directory} and {free_bytes / 1e6:.0f} MB can be written; "
-        "free some space, lift the limit, or choose another --repository."
+        f"The export needs {needed_bytes / 1e6:.0f} MB in {directory} and {found}; "
+        "make room there, or choose another --repository."
     )

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from preprocess_ensemble.passport import Canary, Gate, Passport, PassportError, fingerprint
+
+PASSPORT = Passport(
+    model="ViT-B-32",
+    pretrained="file:épreuve.pt",
+    weights_sha256="1a2b3c4d" + "0" * 56,
+    preprocess={"size": [224, 224], "mean": [0.5, 0.5, 0.5]},
+    preprocess_id="shortest-bicubic-224x224",
+    dimension=2,
+    precision="fp32",
+    fingerprint=(-1, 2**31 - 1),
+    gate=Gate(images=8, min_cosine=0.99999, required=0.9999),
+    canary=Canary(image=b"\x89PNG\x00", vector=(0.6, -0.8)),
+    opset=17,
+    ir_version=8,
+)
+
+
+def test_json_keeps_everything_and_is_ascii() -> None:
+    text = PASSPORT.to_json()
+    assert text.isascii()
+    assert Passport.from_json(text) == PASSPORT
+    assert json.loads(text)["id"] == "ViT-B-32/file:épreuve.pt@1a2b3c4d"
+
+
+def test_the_id_tells_a_reduced_precision() -> None:
+    assert replace(PASSPORT, precision="fp16").id == "ViT-B-32/file:épreuve.pt@1a2b3c4d+fp16"
+
+
+@given(st.binary(max_size=40) | st.recursive(st.none() | st.integers() | st.text(), st.lists).map(json.dumps))
+@settings(deadline=None, max_examples=50, derandomize=True)
+def test_any_other_text_is_refused(text: str | bytes) -> None:
+    with pytest.raises(PassportError, match="export the model again"):
+        Passport.from_json(text)
+
+
+def test_another_contract_is_refused_and_named() -> None:
+    document = json.loads(PASSPORT.to_json()) | {"contract": 2}
+    with pytest.raises(PassportError, match="contract 2"):
+        Passport.from_json(json.dumps(document))
+
+
+@pytest.mark.parametrize("key", sorted(json.loads(PASSPORT.to_json()).keys() - {"contract", "id"}))
+def test_a_missing_field_is_named(key: str) -> None:
+    document = json.loads(PASSPORT.to_json())
+    del document[key]
+    with pytest.raises(PassportError, match=key):
+        Passport.from_json(json.dumps(document))
+
+
+def test_a_canary_of_another_length_is_refused() -> None:
+    document = json.loads(PASSPORT.to_json()) | {"dimension": 3}
+    with pytest.raises(PassportError, match="2 numbers, not 3"):
+        Passport.from_json(json.dumps(document))
+
+
+IDENTITY: dict[str, Any] = {
+    "model": "ViT-B-32",
+    "weights_sha256": "00",
+    "preprocess": {"size": [224, 224], "interpolation": "bicubic"},
+    "precision": "fp32",
+}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model": "ViT-B-32-quickgelu"},
+        {"weights_sha256": "01"},
+        {"preprocess": {"size": [224, 224], "interpolation": "bilinear"}},
+        {"precision": "fp16"},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_whatever_decides_a_vector_changes_the_fingerprint(change: dict[str, Any]) -> None:
+    assert fingerprint(**IDENTITY) == fingerprint(**IDENTITY)
+    assert fingerprint(**IDENTITY) != fingerprint(**(IDENTITY | change))
+
+
+@given(st.text(alphabet="0123456789abcdef", min_size=64, max_size=64))
+@settings(deadline=None, max_examples=50, derandomize=True)
+def test_fingerprints_are_int32(weights_sha256: str) -> None:
+    for number in fingerprint(**(IDENTITY | {"weights_sha256": weights_sha256})):
+        assert -(2**31) <= number < 2**31
