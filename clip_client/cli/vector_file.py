@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zipfile
 from abc import ABC, abstractmethod
 from typing import IO, TYPE_CHECKING, Any
 
@@ -32,8 +33,7 @@ class VectorFile(ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if error is None:
-            self._close()
+        self._close(whole=error is None)
 
     @abstractmethod
     def write(self, paths: Sequence[str], vectors: NDArray[np.float32], errors: Mapping[int, FailedFile]) -> None:
@@ -46,7 +46,8 @@ class VectorFile(ABC):
             self.write([failure.path for failure in failed], nothing, dict(enumerate(failed)))
 
     @abstractmethod
-    def _close(self) -> None: ...
+    def _close(self, *, whole: bool) -> None:
+        """Write what is still to be written; where not all is there, only let go of what is held."""
 
 
 class ParquetFile(VectorFile):
@@ -93,7 +94,8 @@ class ParquetFile(VectorFile):
         arrays = [pa.array(column, field.type) if isinstance(column, list) else column for column, field in fields]
         self._writer.write_table(pa.table(arrays, schema=self._schema))
 
-    def _close(self) -> None:
+    def _close(self, *, whole: bool) -> None:
+        # Also where the file will be thrown away: a writer left open complains when it is collected.
         self._writer.close()
 
 
@@ -116,14 +118,20 @@ class NpzFile(VectorFile):
             failure = errors.get(row)
             self._rows.append((path, failure.code if failure else "", failure.message if failure else ""))
 
-    def _close(self) -> None:
+    def _close(self, *, whole: bool) -> None:
+        if not whole:
+            return
         paths, codes, messages = zip(*self._rows, strict=True)
-        np.savez(
-            self._file,
-            vectors=np.concatenate(self._vectors),
-            paths=np.array([printable(path) for path in paths]),
-            path_bytes=np.array([os.fsencode(path) for path in paths]),
-            error_codes=np.array(codes),
-            errors=np.array(messages),
+        arrays = {
+            "vectors": np.concatenate(self._vectors),
+            "paths": np.array([printable(path) for path in paths]),
+            "path_bytes": np.array([os.fsencode(path) for path in paths]),
+            "error_codes": np.array(codes),
+            "errors": np.array(messages),
             **{name: np.array(text) for name, text in self._about.items()},
-        )
+        }
+        # What np.savez does, but it leaves the archive open when the disk is full, which complains when collected.
+        with zipfile.ZipFile(self._file, "w", allowZip64=True) as archive:
+            for name, array in arrays.items():
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                    np.lib.format.write_array(entry, array, allow_pickle=False)

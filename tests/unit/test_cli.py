@@ -144,6 +144,17 @@ def fill(rows: ParquetFile | NpzFile) -> None:
         rows.write_failed([])
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("kind", [ParquetFile, NpzFile])
+def test_vectors_on_a_full_disk_are_one_sentence(kind: type[ParquetFile | NpzFile]) -> None:
+    with (
+        pytest.raises(failure.CommandFailed, match="No space left"),
+        replacing(Path("/dev/full")) as file,
+        kind(file, model_id=MODEL_ID, vector_id=VECTOR_ID, dimension=512) as rows,
+    ):
+        rows.write([f"{row}.jpg" for row in range(1000)], np.zeros((1000, 512), dtype=np.float32), {})
+
+
 def test_parquet_holds_vectors_reasons_and_the_model(tmp_path: Path) -> None:
     with open(tmp_path / "v.parquet", "wb") as file:
         fill(ParquetFile(file, model_id=MODEL_ID, vector_id=VECTOR_ID, dimension=3))

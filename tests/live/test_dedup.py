@@ -1,0 +1,165 @@
+"""The search for duplicates through a real server.
+
+The small CLIP's weights are random. On the sample photos it keeps copies, crops by 2 % included, above 0.9987 and
+different photos below 0.9975, so the default for random weights must find exactly the families.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+import struct
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from PIL import Image
+
+from benchmarks.sample_photos import write_with_copies
+from clip_client import ClipClient
+from clip_client.dedup import find_duplicates
+
+if TYPE_CHECKING:
+    from benchmarks.server import Server
+    from clip_client.dedup import DuplicateReport
+
+
+@pytest.fixture(scope="module")
+def families(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
+    """Original's stem -> all files that show the same picture."""
+    return write_with_copies(tmp_path_factory.mktemp("photos with copies"))
+
+
+async def find(server: Server, *paths: Path, threshold: float | None = None) -> DuplicateReport:
+    async with ClipClient(server.grpc_url) as clip:
+        return await find_duplicates(clip, paths, threshold=threshold)
+
+
+def as_sets(report: DuplicateReport) -> set[frozenset[str]]:
+    return {frozenset(member.path for member in group.members) for group in report.groups}
+
+
+def expected(families: dict[str, list[Path]]) -> set[frozenset[str]]:
+    return {frozenset(map(str, files)) for files in families.values() if len(files) > 1}
+
+
+def png_that_says(width: int, height: int) -> bytes:
+    """A PNG of a few bytes whose header announces a picture that nobody has room for."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(b"\0" * 1000)) + chunk(b"IEND", b"")
+
+
+async def test_finds_the_families_and_nothing_else(server: Server, families: dict[str, list[Path]]) -> None:
+    report = await find(server, families["coffee"][0].parent)
+    assert as_sets(report) == expected(families)
+    assert report.failed == ()
+    assert report.compared == sum(map(len, families.values()))
+    by_keeper = {Path(group.keep).stem: group for group in report.groups}
+    assert by_keeper["Copy of coins"].tier == "exact"
+    assert by_keeper["astronaut"].tier == "near-identical"
+    assert by_keeper["motorcycle_left"].tier == "similar"
+    for group in report.groups:
+        kept = group.members[0]
+        assert all(kept.width * kept.height >= member.width * member.height for member in group.members)
+        assert kept.similarity == 1.0
+        assert 0.998 <= group.min_similarity <= min(member.similarity for member in group.members)
+
+
+async def test_groups_do_not_depend_on_the_order_of_paths(server: Server, families: dict[str, list[Path]]) -> None:
+    files = [path for family in families.values() for path in family]
+    in_order = await find(server, *files)
+    random.Random(0).shuffle(files)
+    assert (await find(server, *files)).to_json() == in_order.to_json()
+
+
+async def test_bad_files_are_listed_and_hurt_no_other(
+    server: Server, families: dict[str, list[Path]], tmp_path: Path
+) -> None:
+    folder = tmp_path / "album"
+    shutil.copytree(families["coffee"][0].parent, folder)
+    (folder / "text.jpg").write_text("This is no image.")
+    (folder / "text again.jpg").write_text("This is no image.")
+    (folder / "truncated.jpg").write_bytes(families["rocket"][0].read_bytes()[:20_000])
+    (folder / "empty.jpg").touch()
+    (folder / "bomb.png").write_bytes(png_that_says(30_000, 30_000))
+    (folder / "dangling.jpg").symlink_to("nowhere.jpg")
+    (folder / "loop").symlink_to(folder)
+    os.mkfifo(folder / "pipe.jpg")
+    odd_names = ("two words.jpg", "\U0001f431.jpg", os.fsdecode(b"caf\xe9.jpg"))
+    for name in odd_names:
+        shutil.copyfile(families["coffee"][0], folder / name)
+
+    report = await find(server, folder)
+
+    assert {os.path.basename(failure.path): failure.code for failure in report.failed} == {
+        "text.jpg": "NOT_AN_IMAGE",
+        "text again.jpg": "NOT_AN_IMAGE",
+        "truncated.jpg": "TRUNCATED",
+        "empty.jpg": "EMPTY",
+        "bomb.png": "TOO_LARGE",
+        "dangling.jpg": "UNREADABLE",
+        "loop": "UNREADABLE",
+        "pipe.jpg": "UNREADABLE",
+    }
+    assert all(failure.message for failure in report.failed)
+    copied = {
+        stem: [folder / path.name for path in family] + [folder / name for name in odd_names if stem == "coffee"]
+        for stem, family in families.items()
+    }
+    assert as_sets(report) == expected(copied)
+
+
+async def test_flat_pictures_are_grouped_by_their_bytes_only(server: Server, tmp_path: Path) -> None:
+    for name, level in (("black.png", 0), ("copy of black.png", 0), ("nearly black.png", 3), ("lens cap.png", 6)):
+        Image.new("RGB", (320, 240), (level, level, level)).save(tmp_path / name)
+    report = await find(server, tmp_path, threshold=0.5)
+    (group,) = report.groups
+    assert group.tier == "exact"
+    assert {os.path.basename(member.path) for member in group.members} == {"black.png", "copy of black.png"}
+
+
+async def test_a_file_that_goes_away_does_not_take_its_copies_along(
+    server: Server, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [Path(shutil.copyfile(photos / "coffee.jpg", tmp_path / name)) for name in ("1.jpg", "2.jpg", "3.jpg")]
+    async with ClipClient(server.grpc_url) as clip:
+        embed = clip.embed
+
+        async def remove_then_embed(images: list[str]) -> object:
+            paths[0].unlink(missing_ok=True)
+            return await embed(images)
+
+        monkeypatch.setattr(clip, "embed", remove_then_embed)
+        report = await find_duplicates(clip, [tmp_path])
+    assert [(failure.path, failure.code) for failure in report.failed] == [(str(paths[0]), "UNREADABLE")]
+    assert as_sets(report) == {frozenset(map(str, paths[1:]))}
+    assert report.compared == 2
+
+
+async def test_reports_progress_to_the_end(server: Server, photos: Path) -> None:
+    calls: list[tuple[str, int, int]] = []
+    async with ClipClient(server.grpc_url) as clip:
+        await find_duplicates(clip, [photos], on_progress=lambda *call: calls.append(call))
+    assert ("embedding", 20, 20) in calls
+
+
+async def test_an_empty_folder_is_an_empty_report(server: Server, tmp_path: Path) -> None:
+    report = await find(server, tmp_path)
+    assert (report.compared, report.groups, report.failed) == (0, (), ())
+
+
+async def test_a_search_can_be_cancelled(server: Server, photos: Path) -> None:
+    async with ClipClient(server.grpc_url) as clip:
+        searching = asyncio.create_task(find_duplicates(clip, [photos]))
+        await clip.model()
+        searching.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await searching
+        assert (await clip.embed([photos / "coffee.jpg"])).errors == {}
