@@ -20,10 +20,12 @@ from clip_client._errors import (
 from clip_client._health import HealthReport, HealthStep
 from clip_client._images import ImageSource, ImageSources
 from clip_client._model import ModelInfo
+from clip_client._stats import ClientStats, ServerStats
 from clip_client._sync import SyncClipClient
 
 __all__ = (
     "ClientConfig",
+    "ClientStats",
     "ClipClient",
     "ClipError",
     "DeadlineExceeded",
@@ -39,6 +41,7 @@ __all__ = (
     "ModelNotReady",
     "Overloaded",
     "ProtocolMismatch",
+    "ServerStats",
     "SyncClipClient",
     "Unauthorized",
     "Unavailable",

@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from clip_client._errors import ImageError, ImageErrors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from clip_client._images import ImageSource
+    from clip_client._model import ModelInfo
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -25,7 +27,7 @@ class EmbeddedItem:
     source: ImageSource = field(repr=False)
     """The very object that the source gave."""
     vector: NDArray[np.float32] | None = field(repr=False)
-    """Shape (D,), float32, length 1; read-only."""
+    """Shape (D,), float32, length 1."""
     error: ImageError | None
     """Why there is no vector."""
 
@@ -52,3 +54,34 @@ class EmbeddingBatch:
             raise next(iter(self.errors.values()))
         if self.errors:
             raise ImageErrors(self.errors)
+
+
+class Collector:
+    """Puts the items of a stream, in any order, into one batch."""
+
+    def __init__(self, dimension: int, *, expected: int | None) -> None:
+        # Grown by doubling where the number is not known: one large copy at the end would block the event loop.
+        self._matrix = np.full((1024 if expected is None else expected, dimension), np.nan, dtype=np.float32)
+        self._errors: dict[int, ImageError] = {}
+        self._count = 0
+
+    def add(self, item: EmbeddedItem) -> None:
+        """Take one item; each index once."""
+        self._count += 1
+        if item.index >= len(self._matrix):
+            more = np.full((max(item.index + 1, 2 * len(self._matrix)), self._matrix.shape[1]), np.nan, np.float32)
+            more[: len(self._matrix)] = self._matrix
+            self._matrix = more
+        if item.vector is not None:
+            self._matrix[item.index] = item.vector
+        elif item.error is not None:
+            self._errors[item.index] = item.error
+
+    def batch(self, model: ModelInfo) -> EmbeddingBatch:
+        """All that was added."""
+        return EmbeddingBatch(
+            vectors=self._matrix[: self._count],
+            errors=dict(sorted(self._errors.items())),
+            model_id=model.id,
+            vector_id=model.vector_id,
+        )

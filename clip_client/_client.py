@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import os
+import random
+from collections.abc import Sized
 from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import anyio
-import numpy as np
 
-from clip_client._batch import EmbeddedItem, EmbeddingBatch
+from clip_client._balancer import Balancer
+from clip_client._batch import Collector, EmbeddedItem, EmbeddingBatch
 from clip_client._config import DEFAULT_URL, ClientConfig
-from clip_client._errors import ClipError, DeadlineExceeded, ImageError
+from clip_client._errors import ClipError, DeadlineExceeded, Unavailable
+from clip_client._handshake import ask_for_model
 from clip_client._health import HealthReport, examine
+from clip_client._retry import backoff_s, is_retried
+from clip_client._sender import Sender
 from clip_client._source import open_source
 from clip_client._stream import Stream
 
@@ -26,13 +32,11 @@ if TYPE_CHECKING:
 
     from clip_client._images import ImageSources
     from clip_client._model import ModelInfo
-    from clip_client._sender import Sender
-    from clip_client._transport import TritonTransport
+    from clip_client._stats import ClientStats
 
 URL_VARIABLE = "CLIP_URL"
 """Environment variable that names the server where the code does not."""
 
-_TRANSFER = "original"
 _READERS = min(16, (os.cpu_count() or 1) + 4)
 """Threads that read and encode images: more than cores, because most of them wait for a disk."""
 
@@ -81,27 +85,27 @@ class ClipClient:
     ) -> None:
         self._config = make_config(url, timeout_s=timeout_s, token=token, config=config)
         self._state = "new"
-        self._transport: TritonTransport
+        self._balancer: Balancer
         self._sender: Sender
         self._handshake: asyncio.Task[ModelInfo] | None = None
+        self._met = False
+        self._randomness = random.Random()
         self._threads: anyio.CapacityLimiter
 
     def __repr__(self) -> str:
-        urls = ", ".join(str(endpoint) for endpoint in self._config.endpoints)
         known = self._known_model()
         model = "" if known is None else f" model={known.id}"
-        return f"<ClipClient {urls} [{self._state}]{model}>"
+        return f"<ClipClient {self._names()} [{self._state}]{model}>"
 
     async def __aenter__(self) -> Self:
         if self._state != "new":
             raise RuntimeError("a ClipClient can be entered once; make a new one")
         # Here and not above: grpc and protobuf take most of the package's import time.
-        from clip_client._sender import Sender
-        from clip_client._transport import TritonTransport
+        from clip_client._transport import make_transports
 
         self._threads = anyio.CapacityLimiter(_READERS)
-        self._transport = TritonTransport(self._config.endpoints[0], self._config)
-        self._sender = Sender(self._transport, self._config, self._forget)
+        self._balancer = Balancer(self._config, make_transports(self._config))
+        self._sender = Sender(self._balancer, self._config, self._forget)
         self._state = "open"
         return self
 
@@ -119,7 +123,7 @@ class ClipClient:
             self._handshake.cancel()
             await asyncio.wait({self._handshake})
         await self._sender.aclose()
-        await self._transport.close()
+        await self._balancer.aclose()
 
     async def embed(self, images: ImageSources, *, timeout_s: float | None = None) -> EmbeddingBatch:
         """Embed one image or an iterable of images.
@@ -131,32 +135,68 @@ class ClipClient:
         """
         deadline = self._deadline(timeout_s)
         model = await self._model(deadline)
-        vectors: dict[int, np.ndarray[tuple[int, ...], np.dtype[np.float32]]] = {}
-        errors: dict[int, ImageError] = {}
-        async with aclosing(self._stream(images, model, ordered=False, deadline=deadline)) as items:
+        collector = Collector(model.dimension, expected=len(images) if isinstance(images, Sized) else None)
+        room = 2 * self._config.max_in_flight
+        async with aclosing(self._stream(images, model, ordered=False, room=room, deadline=deadline)) as items:
             async for item in items:
-                if item.error is not None:
-                    errors[item.index] = item.error
-                elif item.vector is not None:
-                    vectors[item.index] = item.vector
-        matrix = np.full((len(vectors) + len(errors), model.dimension), np.nan, dtype=np.float32)
-        for index, vector in vectors.items():
-            matrix[index] = vector
-        return EmbeddingBatch(
-            vectors=matrix,
-            errors=dict(sorted(errors.items())),
-            model_id=model.id,
-            vector_id=vector_id(model),
-        )
+                collector.add(item)
+        return collector.batch(model)
+
+    async def embed_stream(
+        self,
+        source: ImageSources,
+        *,
+        ordered: bool = True,
+        max_in_flight: int | None = None,
+        timeout_s: float | None = None,
+    ) -> AsyncGenerator[EmbeddedItem, None]:
+        """Embed any iterable or async iterable, of any length, in bounded memory.
+
+        Yields an :class:`EmbeddedItem` per image, each exactly once: in the order of the source, or as they come with
+        ``ordered=False``, which is faster where some images take longer. At most ``max_in_flight`` images (default:
+        twice the client's) are taken from the source ahead of what was yielded, so a slow consumer slows the source
+        down. An iterable that is not a container runs in a thread of its own and may block.
+
+        ``timeout_s`` limits the whole stream. Without it the stream may last for ever, and the client's ``timeout_s``
+        limits each image, from the moment it is first sent: so long an outage may last before it ends the stream.
+        What the source raises, and a failure of the service, are raised here after the items before it.
+
+        Leave it early by ``break`` inside ``async with contextlib.aclosing(...)``; like a cancellation of the task
+        that cancels its requests and leaves nothing running, but a source that is blocking keeps its thread until it
+        comes back.
+        """
+        if max_in_flight is not None and max_in_flight < 1:
+            raise ValueError(f"max_in_flight must be at least 1, got {max_in_flight!r}")
+        self._check_open()
+        deadline = None if timeout_s is None else self._deadline(timeout_s)
+        model = await self._model(self._deadline(timeout_s))
+        room = max_in_flight or 2 * self._config.max_in_flight
+        async with aclosing(self._stream(source, model, ordered=ordered, room=room, deadline=deadline)) as items:
+            async for item in items:
+                yield item
 
     async def model(self, *, timeout_s: float | None = None) -> ModelInfo:
         """What the server serves. Asked once and remembered, until an answer shows that it has changed."""
         return await self._model(self._deadline(timeout_s))
 
     async def health(self, *, timeout_s: float | None = None) -> HealthReport:
-        """Check the service step by step, up to the vector of a known image. Never raises a ClipError."""
+        """Check every server step by step, up to the vector of a known image. Never raises a ClipError."""
+        deadline = self._deadline(timeout_s)
+        await self._balancer.ensure_resolved()
+        remaining = max(0.001, deadline - asyncio.get_running_loop().time())
+        servers = self._balancer.servers
+        reports = await asyncio.gather(
+            *(examine(server.transport, name=str(server.endpoint), timeout_s=remaining) for server in servers)
+        )
+        return HealthReport(
+            steps=tuple(step for report in reports for step in report.steps),
+            model_id=next((report.model_id for report in reports if report.model_id is not None), None),
+        )
+
+    def stats(self) -> ClientStats:
+        """Counts since the client was entered, as a snapshot."""
         self._check_open()
-        return await examine(self._transport, timeout_s=timeout_s or self._config.timeout_s)
+        return self._sender.stats()
 
     @property
     def vector_id(self) -> str:
@@ -167,10 +207,10 @@ class ClipClient:
         known = self._known_model()
         if known is None:
             raise RuntimeError("the model is not known yet: await embed() or model() first")
-        return vector_id(known)
+        return known.vector_id
 
     def _stream(
-        self, images: ImageSources, model: ModelInfo, *, ordered: bool, deadline: float | None
+        self, images: ImageSources, model: ModelInfo, *, ordered: bool, room: int, deadline: float | None
     ) -> AsyncGenerator[EmbeddedItem, None]:
         stream = Stream(
             sender=self._sender,
@@ -180,7 +220,6 @@ class ClipClient:
             ordered=ordered,
             deadline=deadline,
         )
-        room = 2 * self._config.max_in_flight
         return stream.run(lambda on_arrival: open_source(images, room=room, on_arrival=on_arrival))
 
     def _check_open(self) -> None:
@@ -214,20 +253,32 @@ class ClipClient:
         # Not awaited itself, so that one caller's deadline or cancellation does not end it for the others.
         await asyncio.wait({task}, timeout=deadline - asyncio.get_running_loop().time())
         if not task.done():
-            raise DeadlineExceeded(f"{self._config.endpoints[0]} did not tell its model within timeout_s.")
+            raise DeadlineExceeded(f"{self._names()} did not tell the model within timeout_s.")
         if task.cancelled():
-            raise RuntimeError("the client was closed during the handshake")
+            raise Unavailable("The client was closed during the handshake.")
         error = task.exception()
-        if isinstance(error, ClipError):
-            raise type(error)(error.message, request_id=error.request_id)
+        if error is not None:
+            # A copy each: a traceback grows onto an exception wherever it is raised.
+            raise copy.copy(error)
         return task.result()
 
     async def _shake_hands(self) -> ModelInfo:
-        from clip_client._handshake import ask_for_model
+        """Ask every server. One that was never reached is not waited for, but one that was may be restarting."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._config.timeout_s
+        failures = 0
+        while True:
+            try:
+                model = await ask_for_model(self._balancer, timeout_s=deadline - loop.time())
+            except ClipError as error:
+                failures += 1
+                pause_s = backoff_s(failures, random_source=self._randomness)
+                if not self._met or not is_retried(error) or loop.time() + pause_s >= deadline:
+                    raise
+                await asyncio.sleep(pause_s)
+            else:
+                self._met = True
+                return model
 
-        return await ask_for_model(self._transport, timeout_s=self._config.timeout_s)
-
-
-def vector_id(model: ModelInfo) -> str:
-    """``model id | preprocessing id | transfer``."""
-    return f"{model.id}|{model.preprocess_id}|{_TRANSFER}"
+    def _names(self) -> str:
+        return ", ".join(str(endpoint) for endpoint in self._config.endpoints)

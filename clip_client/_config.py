@@ -79,6 +79,9 @@ class ClientConfig:
     max_in_flight: int = 256
     """Images that may be on their way at one time, over all calls; the adaptive limit moves below it."""
 
+    queue_target_s: float = 0.1
+    """How long a request may wait in a server's queue before this client sends less; see ``_limit.py``."""
+
     max_request_bytes: int = 8 * 2**20
     """A request is closed before it grows over this; one image that is larger travels alone."""
 
@@ -95,7 +98,7 @@ class ClientConfig:
     """Let the token travel without TLS to hosts other than this one, for networks that encrypt below gRPC."""
 
     token_header: str = "triton-grpc-protocol-authorization"
-    """The header of Triton's ``--grpc-restricted-protocol=inference,authorization=TOKEN``."""
+    """The header of Triton's ``--grpc-restricted-protocol=inference:authorization=TOKEN``."""
 
     ca_certificate: Pem | None = field(default=None, repr=False)
     """Trust these roots instead of the system's."""
@@ -112,6 +115,7 @@ class ClientConfig:
             raise ValueError("urls is empty: name at least one server, for example 'localhost:8001'")
         endpoints = self.endpoints
         _positive("timeout_s", self.timeout_s)
+        _positive("queue_target_s", self.queue_target_s)
         _positive("keepalive_time_s", self.keepalive_time_s)
         _at_least_one("max_in_flight", self.max_in_flight)
         _at_least_one("max_request_bytes", self.max_request_bytes)

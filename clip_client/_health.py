@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from clip_client._errors import ClipError, DeadlineExceeded, ProtocolMismatch, Unavailable
-from clip_client._handshake import ask_for_model
+from clip_client._handshake import ask_one
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+
+    from numpy.typing import NDArray
 
     from clip_client._model import ModelInfo
     from clip_client._transport import Transport
@@ -28,6 +30,8 @@ model, wrong preprocessing or a broken GPU does not."""
 class HealthStep:
     """One check. Steps after the first that failed are not tried."""
 
+    server: str
+    """Which server, as a URL."""
     name: str
     """``connect``, ``server live``, ``models ready``, ``handshake`` or ``canary``."""
     ok: bool | None
@@ -41,7 +45,7 @@ class HealthStep:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HealthReport:
-    """All steps, in order."""
+    """All steps, in order, server by server."""
 
     steps: tuple[HealthStep, ...]
     model_id: str | None = None
@@ -58,13 +62,13 @@ class HealthReport:
         return next((step for step in self.steps if step.ok is False), None)
 
 
-async def examine(transport: Transport, *, timeout_s: float) -> HealthReport:
+async def examine(transport: Transport, *, name: str, timeout_s: float) -> HealthReport:
     """Walk through all steps within ``timeout_s``; nothing is retried, and the first failure ends it."""
     checkup = _Checkup(transport, timeout_s)
     steps: list[HealthStep] = []
-    for name, check in checkup.checks():
+    for step, check in checkup.checks():
         if steps and not steps[-1].ok:
-            steps.append(HealthStep(name=name, ok=None, message="not tried", elapsed_s=0.0))
+            steps.append(HealthStep(server=name, name=step, ok=None, message="not tried", elapsed_s=0.0))
             continue
         started = time.perf_counter()
         kind: type[ClipError] | None = None
@@ -73,7 +77,9 @@ async def examine(transport: Transport, *, timeout_s: float) -> HealthReport:
         except ClipError as error:
             message, kind = str(error), type(error)
         elapsed_s = time.perf_counter() - started
-        steps.append(HealthStep(name=name, ok=kind is None, message=message, elapsed_s=elapsed_s, error=kind))
+        steps.append(
+            HealthStep(server=name, name=step, ok=kind is None, message=message, elapsed_s=elapsed_s, error=kind)
+        )
     return HealthReport(steps=tuple(steps), model_id=checkup.model_id)
 
 
@@ -119,7 +125,7 @@ class _Checkup:
         return "it says that all models are ready"
 
     async def _handshake(self) -> str:
-        self._model = await ask_for_model(self._transport, timeout_s=self._remaining())
+        self._model = await ask_one(self._transport, timeout_s=self._remaining())
         return f"it serves {self._model.id}"
 
     async def _canary(self) -> str:
@@ -145,8 +151,6 @@ class _Checkup:
         return f"the canary image has the right vector (cosine {cosine:.6f})"
 
 
-def _cosine(
-    first: np.ndarray[tuple[int, ...], np.dtype[np.float32]], second: np.ndarray[tuple[int, ...], np.dtype[np.float32]]
-) -> float:
+def _cosine(first: NDArray[np.float32], second: NDArray[np.float32]) -> float:
     norms = float(np.linalg.norm(first) * np.linalg.norm(second))
     return float(first @ second) / norms if norms else 0.0

@@ -6,7 +6,7 @@ import base64
 import binascii
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-_TEXTS = ("id", "model", "pretrained", "preprocess_id", "precision")
+TRANSFER: Final = "original"
+"""How an image reaches the server: as the file that it is."""
+
+_TEXTS: Final = ("id", "model", "pretrained", "preprocess_id", "precision")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -52,6 +55,11 @@ class ModelInfo:
     def is_random(self) -> bool:
         """True where the weights were never trained: such vectors tell copies from others, and nothing more."""
         return self.pretrained.startswith("random")
+
+    @property
+    def vector_id(self) -> str:
+        """Model, preprocessing and transfer in one text; vectors of different ids must not be compared."""
+        return f"{self.id}|{self.preprocess_id}|{TRANSFER}"
 
     @classmethod
     def from_json(cls, text: str | bytes, *, max_batch_size: int) -> ModelInfo:

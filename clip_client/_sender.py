@@ -4,125 +4,191 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import random
 import uuid
 from collections import deque
 from typing import TYPE_CHECKING
 
-from clip_client._errors import ClipError, DeadlineExceeded, ImageError, ProtocolMismatch, Unavailable
+from clip_client._errors import ClipError, DeadlineExceeded, ImageError, Overloaded, ProtocolMismatch, Unavailable
+from clip_client._retry import RetryBudget, is_retried
+from clip_client._stats import ClientStats, Counters, ServerStats
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable
 
     import numpy as np
     from numpy.typing import NDArray
 
+    from clip_client._balancer import Balancer, Server
     from clip_client._config import ClientConfig
     from clip_client._images import ImageSource
     from clip_client._model import ModelInfo
-    from clip_client._transport import Answer, Transport
+    from clip_client._transport import Answer
 
 
 class Row:
     """One image on its way."""
 
-    __slots__ = ("abandoned", "deadline", "index", "on_done", "outcome", "payload", "source")
+    __slots__ = ("abandoned", "deadline", "index", "model", "on_done", "outcome", "payload", "source", "submitted_at")
 
-    def __init__(self, index: int, source: ImageSource, on_done: Callable[[Row], None]) -> None:
+    def __init__(
+        self, index: int, source: ImageSource, model: ModelInfo, deadline: float | None, on_done: Callable[[Row], None]
+    ) -> None:
         self.index = index
         self.source = source
-        self.on_done = on_done
-        self.payload: bytes | None = None
-        self.deadline: float | None = None
+        self.model = model
+        """The vector must be of this model."""
+        self.deadline = deadline
         """Loop time; None until the row is first sent, where the call has no deadline of its own."""
+        self.on_done = on_done
+        self.payload = b""
+        self.submitted_at = 0.0
         self.outcome: NDArray[np.float32] | ClipError | None = None
         self.abandoned = False
-
-    def settle(self, outcome: NDArray[np.float32] | ClipError) -> None:
-        """Record the one outcome and tell the owner. What comes later, or for an abandoned row, is dropped."""
-        if self.outcome is None and not self.abandoned:
-            self.outcome = outcome
-            self.on_done(self)
-            self.payload = None
 
     @property
     def open(self) -> bool:
         """True while somebody waits for the outcome."""
         return self.outcome is None and not self.abandoned
 
+    def settle(self, outcome: NDArray[np.float32] | ClipError) -> None:
+        """Record the one outcome and tell the owner. What comes later, or for an abandoned row, is dropped."""
+        if self.open:
+            self.outcome = outcome
+            self.on_done(self)
+            self.payload = b""
+
 
 class Sender:
     """Packs waiting rows into requests as soon as there is room for them in flight.
 
     It never waits to fill a batch: rows that become ready while nothing may be sent are what fills the next one.
-    Rows of different calls may share a request; each has its own outcome.
+    Rows of different calls may share a request; each has its own deadline and its own outcome.
     """
 
-    def __init__(self, transport: Transport, config: ClientConfig, on_mismatch: Callable[[ModelInfo], None]) -> None:
-        self._transport = transport
+    def __init__(self, balancer: Balancer, config: ClientConfig, on_mismatch: Callable[[ModelInfo], None]) -> None:
+        self._balancer = balancer
         self._config = config
         self._on_mismatch = on_mismatch
-        self._waiting: deque[tuple[Row, ModelInfo]] = deque()
+        self._waiting: deque[Row] = deque()
         self._requests: dict[asyncio.Task[None], list[Row]] = {}
-        self._rows_in_flight = 0
-        self._dispatch_scheduled = False
+        self._abandoned = 0
+        self._scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._counters = Counters()
         self._loop = asyncio.get_running_loop()
+        self._budget = RetryBudget(self._loop.time())
+        self._randomness = random.Random()
 
-    @property
-    def rows_in_flight(self) -> int:
-        """Images that are in a request just now."""
-        return self._rows_in_flight
-
-    def submit(self, row: Row, model: ModelInfo) -> None:
-        """Queue a row whose payload is there; its vector must be of ``model``."""
-        self._waiting.append((row, model))
+    def submit(self, row: Row) -> None:
+        """Queue a row whose payload is there."""
+        row.submitted_at = self._loop.time()
+        self._waiting.append(row)
         self._schedule()
 
-    def abandon(self, rows: Sequence[Row]) -> None:
+    def abandon(self, rows: Collection[Row]) -> None:
         """Nobody waits for these any more; a request that carries no other row is cancelled."""
         for row in rows:
             row.abandoned = True
+            row.payload = b""
+        self._abandoned += len(rows)
+        if self._abandoned > max(64, len(self._waiting) // 2):
+            # Seldom enough to cost little per row, often enough that the queue never holds mostly dead rows.
+            self._drop_closed()
         for task, carried in self._requests.items():
             if not any(row.open for row in carried):
                 task.cancel()
+        self._schedule()
+
+    def stats(self) -> ClientStats:
+        """Counts so far."""
+        counters = self._counters
+        servers = tuple(
+            ServerStats(
+                url=str(server.endpoint),
+                images_in_flight=server.limit.in_flight,
+                limit=server.limit.limit,
+                latency_s=server.limit.latency_s,
+                is_down=server.is_down,
+            )
+            for server in self._balancer.servers
+        )
+        return ClientStats(
+            images_waiting=len(self._waiting),
+            images_in_flight=sum(map(len, self._requests.values())),
+            images_embedded=counters.images_embedded,
+            images_failed=counters.images_failed,
+            images_shed=counters.images_shed,
+            requests_sent=counters.requests_sent,
+            requests_retried=counters.requests_retried,
+            requests_failed=counters.requests_failed,
+            bytes_sent=counters.bytes_sent,
+            servers=servers,
+        )
 
     async def aclose(self) -> None:
-        """Cancel every request."""
+        """Cancel every request; whoever still waits gets Unavailable."""
+        if self._timer is not None:
+            self._timer.cancel()
+        waiting, self._waiting = self._waiting, deque()
         tasks = list(self._requests)
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        waiting, self._waiting = self._waiting, deque()
-        self._settle_all((row for row, _ in waiting), Unavailable("The client was closed before the image was sent."))
+        _settle_all(waiting, Unavailable("The client was closed before the image was sent."))
 
     def _schedule(self) -> None:
         # At the end of this turn of the loop, so that a burst of rows travels together.
-        if not self._dispatch_scheduled:
-            self._dispatch_scheduled = True
+        if not self._scheduled and self._waiting:
+            self._scheduled = True
             self._loop.call_soon(self._dispatch)
 
     def _dispatch(self) -> None:
-        self._dispatch_scheduled = False
-        while self._waiting and self._rows_in_flight < self._config.max_in_flight:
-            rows, model = self._take(self._config.max_in_flight - self._rows_in_flight)
-            if not rows:
-                continue
-            task = asyncio.create_task(self._request(rows, model), name="clip_client request")
-            self._requests[task] = rows
-            self._rows_in_flight += len(rows)
-            task.add_done_callback(self._request_done)
+        self._scheduled = False
+        while self._waiting:
+            model = self._waiting[0].model
+            choice = self._balancer.choose(len(self._waiting), model.max_batch_size)
+            if choice is None:
+                self._wake_at(self._balancer.next_chance())
+                return
+            server, room = choice
+            rows = self._take(server, room, model)
+            if rows:
+                task = asyncio.create_task(self._request(server, rows), name="clip_client request")
+                self._requests[task] = rows
+                task.add_done_callback(self._request_done)
 
-    def _take(self, room: int) -> tuple[list[Row], ModelInfo]:
-        """Rows for one request: of one model, within its batch size, the byte limit and the room in flight."""
-        model = self._waiting[0][1]
+    def _wake_at(self, when: float | None) -> None:
+        """Dispatch again when a server has rested, and when the first waiting row runs out of time."""
+        deadline = next((row.deadline for row in self._waiting if row.deadline is not None), None)
+        times = [time for time in (when, deadline) if time is not None]
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if times:
+            self._timer = self._loop.call_at(min(times), self._time_is_up)
+
+    def _time_is_up(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        expired = [row for row in self._waiting if row.deadline is not None and row.deadline <= now]
+        _settle_all(expired, DeadlineExceeded("timeout_s ran out before a server took the image."))
+        self._drop_closed()
+        self._schedule()
+
+    def _drop_closed(self) -> None:
+        self._waiting = deque(row for row in self._waiting if row.open)
+        self._abandoned = 0
+
+    def _take(self, server: Server, room: int, model: ModelInfo) -> list[Row]:
+        """Rows for one request: of one model, within the room in flight and the byte limit."""
         rows: list[Row] = []
         size = 0
         now = self._loop.time()
-        while self._waiting and len(rows) < min(room, model.max_batch_size):
-            row, row_model = self._waiting[0]
-            if row_model is not model:
-                break
-            if row.open and row.payload is not None:
+        while self._waiting and len(rows) < room and self._waiting[0].model is model:
+            row = self._waiting[0]
+            if row.open and not self._shed(row, server, now):
                 size += len(row.payload)
                 if rows and size > self._config.max_request_bytes:
                     break
@@ -130,65 +196,118 @@ class Sender:
                     row.deadline = now + self._config.timeout_s
                 rows.append(row)
             self._waiting.popleft()
-        return rows, model
+        return rows
 
-    def _request_done(self, task: asyncio.Task[None]) -> None:
-        rows = self._requests.pop(task)
-        self._rows_in_flight -= len(rows)
-        if task.cancelled():
-            self._settle_all(rows, Unavailable("The client was closed while the image was on its way."))
-        elif (error := task.exception()) is not None:
-            # A defect of this package. Nobody may be left waiting for it.
-            self._settle_all(rows, ClipError(f"Sending failed in an unforeseen way ({type(error).__name__})."))
-            raise error
-        if self._waiting:
-            self._schedule()
+    def _shed(self, row: Row, server: Server, now: float) -> bool:
+        """Give a row up that has waited for more than half of its time and cannot be back in the rest.
 
-    def _settle_all(self, rows: Iterable[Row], error: ClipError) -> None:
-        for row in rows:
-            # A copy each: a traceback grows onto an exception wherever it is raised.
-            row.settle(copy.copy(error))
+        The server would work on it all the same and answer nobody: sent anyway, such rows are how goodput falls to
+        nothing under overload. Twice the usual latency, because half of all answers take longer than that.
+        """
+        latency = server.limit.latency_s
+        if row.deadline is None or latency is None:
+            return False
+        remaining = row.deadline - now
+        if remaining > min(2 * latency, now - row.submitted_at):
+            return False
+        self._counters.images_shed += 1
+        row.settle(
+            Overloaded(
+                f"More was asked for than {server.endpoint} can do: the image waited {now - row.submitted_at:.2f} s, "
+                f"{max(0.0, remaining):.2f} s are left, and an answer takes {latency:.2f} s."
+            )
+        )
+        return True
 
-    async def _request(self, rows: list[Row], model: ModelInfo) -> None:
+    async def _request(self, server: Server, rows: list[Row]) -> None:
         request_id = uuid.uuid4().hex
-        payloads = [row.payload for row in rows if row.payload is not None]
-        timeout_s = max(row.deadline or 0.0 for row in rows) - self._loop.time()
+        payloads = [row.payload for row in rows]
+        deadlines = [row.deadline for row in rows if row.deadline is not None]
+        started_at = self._loop.time()
+        count = len(rows)
+        self._counters.requests_sent += 1
+        self._counters.bytes_sent += sum(map(len, payloads))
+        server.limit.started(count)
         try:
-            if timeout_s <= 0:
-                raise DeadlineExceeded("The time for this call was over before the request was sent.")
-            answer = await self._transport.infer(payloads, request_id=request_id, timeout_s=timeout_s)
-            self._check(answer, model, request_id)
+            # The longest deadline of the rows; a row that has less time is given up by its own call.
+            timeout_s = max(0.001, max(deadlines) - started_at)
+            answer = await server.transport.infer(payloads, request_id=request_id, timeout_s=timeout_s)
         except ClipError as error:
-            self._settle_all(rows, error)
+            server.failed(count, error, started_at=started_at, now=self._loop.time(), randomness=self._randomness)
+            self._retry_or_fail(rows, error)
+        except BaseException:
+            server.limit.gone(count)
+            raise
         else:
-            for number, row in enumerate(rows):
-                row.settle(_outcome(answer, number, row, request_id))
+            given = min(deadline - row.submitted_at for deadline, row in zip(deadlines, rows, strict=True))
+            server.succeeded(count, started_at=started_at, now=self._loop.time(), time_given_s=given)
+            self._budget.success()
+            self._deliver(answer, rows, server, request_id)
 
-    def _check(self, answer: Answer, model: ModelInfo, request_id: str) -> None:
-        if (answer.fingerprints != model.fingerprint).any():
+    def _retry_or_fail(self, rows: list[Row], error: ClipError) -> None:
+        if is_retried(error) and self._budget.spend(self._loop.time()):
+            self._counters.requests_retried += 1
+            # To the front, in their order: whoever waits for results in order waits for these.
+            self._waiting.extendleft(row for row in reversed(rows) if row.open)
+        else:
+            self._counters.requests_failed += 1
+            _settle_all(rows, error)
+
+    def _deliver(self, answer: Answer, rows: list[Row], server: Server, request_id: str) -> None:
+        for number, row in enumerate(rows):
+            outcome = self._outcome(answer, number, row, server, request_id)
+            if isinstance(outcome, ClipError):
+                self._counters.images_failed += isinstance(outcome, ImageError)
+            else:
+                self._counters.images_embedded += 1
+            row.settle(outcome)
+
+    def _outcome(
+        self, answer: Answer, number: int, row: Row, server: Server, request_id: str
+    ) -> NDArray[np.float32] | ClipError:
+        model = row.model
+        if tuple(answer.fingerprints[number].tolist()) != model.fingerprint:
             self._on_mismatch(model)
-            raise ProtocolMismatch(
-                f"The server does not serve {model.id} any more; call again to use the model that it serves now.",
+            return ProtocolMismatch(
+                f"{server.endpoint} does not serve {model.id}, which it or another server named before; all servers of "
+                "one client must serve one model, and after a change of model the call must be made again.",
                 request_id=request_id,
             )
         if answer.vectors.shape[1] != model.dimension:
-            raise ProtocolMismatch(
-                f"The server answered with {answer.vectors.shape[1]} numbers per vector, and {model.id} has "
+            return ProtocolMismatch(
+                f"{server.endpoint} answered with {answer.vectors.shape[1]} numbers per vector, and {model.id} has "
                 f"{model.dimension}; export the model again.",
                 request_id=request_id,
             )
-
-
-def _outcome(answer: Answer, number: int, row: Row, request_id: str) -> NDArray[np.float32] | ClipError:
-    status = int(answer.statuses[number])
-    if status == 0:
+        status = int(answer.statuses[number])
+        if status:
+            return ImageError(answer.errors[number], code=_code(status), index=row.index, request_id=request_id)
         # A copy, because a view would keep the answer of the whole request alive.
         vector: NDArray[np.float32] = answer.vectors[number].copy()
         return vector
+
+    def _request_done(self, task: asyncio.Task[None]) -> None:
+        rows = self._requests.pop(task)
+        self._schedule()
+        if task.cancelled():
+            _settle_all(rows, Unavailable("The client was closed while the image was on its way."))
+        elif (error := task.exception()) is not None:
+            # A defect of this package; the loop's exception handler reports it, and nobody is left waiting.
+            _settle_all(rows, ClipError(f"The request failed in an unforeseen way ({type(error).__name__})."))
+            raise error
+
+
+def _settle_all(rows: Iterable[Row], error: ClipError) -> None:
+    for row in rows:
+        # A copy each: a traceback grows onto an exception wherever it is raised.
+        row.settle(copy.copy(error))
+
+
+def _code(status: int) -> str:
     from preprocess_ensemble.decode import ImageStatus
 
     try:
-        code = ImageStatus(status).name
+        return ImageStatus(status).name
     except ValueError:
-        code = "INTERNAL"
-    return ImageError(answer.errors[number], code=code, index=row.index, request_id=request_id)
+        # A newer server may know more reasons than this client.
+        return "INTERNAL"

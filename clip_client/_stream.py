@@ -109,9 +109,8 @@ class Stream:
     def _fill(self) -> None:
         """Take what the source has."""
         while (image := self._source.take()) is not NOTHING:
-            row = Row(self._next_index, cast("ImageSource", image), self._row_settled)
+            row = Row(self._next_index, cast("ImageSource", image), self._model, self._deadline, self._row_settled)
             self._next_index += 1
-            row.deadline = self._deadline
             self._open[row.index] = row
             self._unloaded.append(row)
         self._start_loads()
@@ -154,11 +153,10 @@ class Stream:
     def _submit(self, row: Row, payload: bytes) -> None:
         row.payload = payload
         self._loaded_bytes += len(payload)
-        self._sender.submit(row, self._model)
+        self._sender.submit(row)
 
     def _row_settled(self, row: Row) -> None:
-        if row.payload is not None:
-            self._loaded_bytes -= len(row.payload)
+        self._loaded_bytes -= len(row.payload)
         if not self._ordered:
             self._settled.append(row)
         self._wake.set()
@@ -167,7 +165,8 @@ class Stream:
 
     async def _aclose(self) -> None:
         self._unloaded.clear()
-        self._sender.abandon(list(self._open.values()))
+        if self._open:
+            self._sender.abandon(list(self._open.values()))
         loads = list(self._loads)
         for task in loads:
             task.cancel()

@@ -11,16 +11,17 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from clip_client._client import ClipClient
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Generator, Sequence
     from types import TracebackType
 
     from typing_extensions import Self
 
-    from clip_client._batch import EmbeddingBatch
+    from clip_client._batch import EmbeddedItem, EmbeddingBatch
     from clip_client._config import ClientConfig
     from clip_client._health import HealthReport
     from clip_client._images import ImageSources
     from clip_client._model import ModelInfo
+    from clip_client._stats import ClientStats
 
 
 class SyncClipClient:
@@ -72,6 +73,27 @@ class SyncClipClient:
         """See :meth:`ClipClient.embed`."""
         return self._open_portal().call(partial(self._client.embed, images, timeout_s=timeout_s))
 
+    def embed_stream(
+        self,
+        source: ImageSources,
+        *,
+        ordered: bool = True,
+        max_in_flight: int | None = None,
+        timeout_s: float | None = None,
+    ) -> Generator[EmbeddedItem, None, None]:
+        """See :meth:`ClipClient.embed_stream`; leaving the loop early ends the stream when the generator is closed."""
+        portal = self._open_portal()
+        items = self._client.embed_stream(source, ordered=ordered, max_in_flight=max_in_flight, timeout_s=timeout_s)
+        try:
+            while True:
+                try:
+                    item = portal.call(items.__anext__)
+                except StopAsyncIteration:
+                    return
+                yield item
+        finally:
+            portal.call(items.aclose)
+
     def model(self, *, timeout_s: float | None = None) -> ModelInfo:
         """See :meth:`ClipClient.model`."""
         return self._open_portal().call(partial(self._client.model, timeout_s=timeout_s))
@@ -79,6 +101,10 @@ class SyncClipClient:
     def health(self, *, timeout_s: float | None = None) -> HealthReport:
         """See :meth:`ClipClient.health`."""
         return self._open_portal().call(partial(self._client.health, timeout_s=timeout_s))
+
+    def stats(self) -> ClientStats:
+        """See :meth:`ClipClient.stats`."""
+        return self._open_portal().call(self._client.stats)
 
     @property
     def vector_id(self) -> str:

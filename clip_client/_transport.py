@@ -28,7 +28,7 @@ from clip_client._errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -219,17 +219,24 @@ def find_row(code: grpc.StatusCode, details: str) -> ErrorRow:
 class TritonTransport:
     """One gRPC channel to one Triton. Build it inside the event loop that uses it."""
 
-    def __init__(self, endpoint: Endpoint, config: ClientConfig, *, server_name: str | None = None) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        config: ClientConfig,
+        *,
+        credentials: grpc.ChannelCredentials | None = None,
+        server_name: str | None = None,
+    ) -> None:
         """``server_name`` is the name to ask for, and to expect in the certificate, where the endpoint is a number."""
         self.endpoint = endpoint
         self._metadata = _metadata(config)
         options = _channel_options(config)
         if server_name is not None:
             options += [("grpc.default_authority", server_name), ("grpc.ssl_target_name_override", server_name)]
-        if endpoint.tls:
-            self._channel = grpc.aio.secure_channel(endpoint.address, _credentials(config), options)
-        else:
+        if credentials is None:
             self._channel = grpc.aio.insecure_channel(endpoint.address, options)
+        else:
+            self._channel = grpc.aio.secure_channel(endpoint.address, credentials, options)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
     def __repr__(self) -> str:
@@ -321,6 +328,17 @@ async def reload_models(endpoint: Endpoint, names: Sequence[str], *, header: tup
                 await stub.RepositoryModelLoad(load, metadata=(header,), timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
             raise ClipError((error.details() or error.code().name).partition("\n")[0]) from None
+
+
+def make_transports(config: ClientConfig) -> Callable[[Endpoint, str | None], TritonTransport]:
+    """Read the certificates once; what is returned connects to one address. Raises ValueError for unreadable files."""
+    credentials = _credentials(config) if any(endpoint.tls for endpoint in config.endpoints) else None
+
+    def connect(endpoint: Endpoint, server_name: str | None) -> TritonTransport:
+        chosen = credentials if endpoint.tls else None
+        return TritonTransport(endpoint, config, credentials=chosen, server_name=server_name)
+
+    return connect
 
 
 _ANSWER_OUTPUTS: Final = (contract.EMBEDDING, contract.STATUS, contract.ERROR, contract.FINGERPRINT)
