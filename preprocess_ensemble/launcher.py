@@ -264,8 +264,8 @@ def install(bin_dir: Path) -> Path:
 def _die_with(parent: int) -> None:
     """Have the kernel kill this process, also after ``exec``, when its parent ends. The stubs follow it by themselves.
 
-    SIGKILL, because nobody is left then who could insist on a SIGTERM. The stubs notice the end of their server within about two
-    seconds.
+    SIGKILL, because nobody is left then who could insist on a SIGTERM. The stubs notice
+    the end of their server within about two seconds.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:

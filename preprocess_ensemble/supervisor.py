@@ -14,6 +14,7 @@ and a server process that ended is restarted. Restarts are spaced by exponential
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from dataclasses import dataclass
@@ -202,7 +203,7 @@ class Supervisor:
             case Finding.SLOW:
                 await self._consider_slow()
             case Finding.BROKEN:
-                await self._repair()
+                await self._repair(process)
 
     def _recovered(self) -> None:
         if self._status == "overloaded":
@@ -228,15 +229,20 @@ class Supervisor:
         if stuck_s >= self._config.frozen_after_s:
             await self._restart(f"no request was finished for {stuck_s:.0f} s")
 
-    async def _repair(self) -> None:
+    async def _repair(self, process: Process) -> None:
         """Reload the models, which takes about a second, and restart the server if that does not help."""
         self._status = "failing"
         # What the sentence says to users behind the semicolon is what is being done here.
         why = f"{self._probe.step}: {self._probe.message.partition(';')[0].rstrip('.')}."
         started = time.monotonic()
-        try:
-            await self._backend.reload()
-        except Exception as error:
+        reloaded = asyncio.ensure_future(self._backend.reload())
+        stopping = asyncio.create_task(self._stopping.wait())
+        await asyncio.wait({reloaded, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if not reloaded.done():
+            reloaded.cancel()
+            return
+        if error := reloaded.exception():
             await self._restart(f"{why} Reloading the models did not help: {error}")
             return
         self._reloads += 1
@@ -244,8 +250,8 @@ class Supervisor:
         if self._probe.finding is Finding.BROKEN:
             await self._restart(f"{why} Reloading the models did not help.")
             return
-        if self._process is not None and self._process.running:
-            remove_orphaned_regions(self._process.pid)
+        with contextlib.suppress(ProcessLookupError):
+            remove_orphaned_regions(process.pid)
         logger.warning("reloaded the models within %.1f s, because of %s", time.monotonic() - started, why)
         self._set_ready()
 

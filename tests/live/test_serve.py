@@ -1,0 +1,191 @@
+"""``clip-serve`` with a real tritonserver: how it starts, how it ends, and what it does about deaths between."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+from tritonclient.grpc import InferenceServerClient
+from tritonclient.utils import InferenceServerException
+
+from benchmarks.server import Server, free_port, serving
+from preprocess_ensemble.shared_memory import SHARED_MEMORY, region_prefix
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+
+def _wait_for(condition: Callable[[], Any], what: str, timeout_s: float = 30.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
+        time.sleep(0.05)
+
+
+def _command(process: psutil.Process) -> list[str]:
+    """Its command line; empty for a stub that was killed, which Triton does not reap."""
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watched:
+    """A clip-serve with its health endpoint, and its processes."""
+
+    server: Server
+    health_url: str
+
+    @property
+    def triton(self) -> psutil.Process:
+        (child,) = psutil.Process(self.server.process.pid).children()
+        return child
+
+    def stub(self, model: str) -> psutil.Process:
+        return next(child for child in self.triton.children() if f"/{model}/" in " ".join(_command(child)))
+
+    def health(self) -> tuple[int, dict[str, Any]]:
+        try:
+            with urllib.request.urlopen(self.health_url, timeout=5) as response:
+                return response.status, json.load(response)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.load(error)
+
+
+@contextmanager
+def _watched(repository: Path, *options: str) -> Iterator[Watched]:
+    port = free_port()
+    with serving(repository, "--health-port", str(port), "--canary-interval-s", "0.5", *options) as server:
+        yield Watched(server=server, health_url=f"http://127.0.0.1:{port}/healthz")
+
+
+def _family(watched: Watched) -> list[psutil.Process]:
+    return [psutil.Process(watched.server.process.pid), watched.triton, *watched.triton.children()]
+
+
+def _regions(prefix: str) -> list[str]:
+    return [path.name for path in SHARED_MEMORY.glob(f"{prefix}*")]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_cleanly(tiny_repository: Path, number: signal.Signals) -> None:
+    with _watched(tiny_repository) as watched:
+        family, prefix = _family(watched), region_prefix(watched.triton.pid)
+        assert _regions(prefix)
+        assert watched.health()[0] == 200
+        watched.server.process.send_signal(number)
+        assert watched.server.process.wait(60) == 0
+    assert not [process for process in family if process.is_running()]
+    assert not _regions(prefix)
+
+
+def test_sigkill_leaves_no_process_and_the_next_start_removes_its_memory(tiny_repository: Path) -> None:
+    with _watched(tiny_repository) as watched:
+        family, prefix = _family(watched), region_prefix(watched.triton.pid)
+        watched.server.process.kill()
+        watched.server.process.wait()
+        # The stubs find out by themselves.
+        _wait_for(lambda: not any(process.is_running() for process in family), "every process gone")
+    subprocess.run([sys.executable, "-m", "preprocess_ensemble.launcher", "--help"], capture_output=True, check=False)
+    assert not _regions(prefix)
+
+
+def test_a_killed_stub_a_killed_server_and_a_frozen_one_are_restored(tiny_repository: Path) -> None:
+    with _watched(tiny_repository, "--frozen-after-s", "1") as watched:
+        first = watched.triton.pid
+
+        def restored(counter: str, count: int) -> bool:
+            status, report = watched.health()
+            return status == 200 and report["status"] == "ready" and report[counter] == count
+
+        watched.stub("clip_preprocess").kill()
+        _wait_for(lambda: restored("reloads", 1), "clip_preprocess reloaded")
+        watched.stub("clip_encoder").kill()
+        _wait_for(lambda: restored("reloads", 2), "clip_encoder reloaded")
+        assert watched.triton.pid == first
+        stubs = {argument for child in watched.triton.children() for argument in _command(child)}
+        assert all(region in stubs for region in _regions(region_prefix(first))), "regions of dead stubs are removed"
+
+        prefix = region_prefix(first)
+        watched.triton.kill()
+        _wait_for(lambda: restored("restarts", 1), "tritonserver restarted after its death")
+        assert not _regions(prefix)
+
+        watched.triton.suspend()
+        _wait_for(lambda: watched.health()[0] == 503 or restored("restarts", 2), "the freeze noticed")
+        _wait_for(lambda: restored("restarts", 2), "tritonserver restarted after it froze")
+        prefix = region_prefix(watched.triton.pid)
+    assert not _regions(prefix)
+
+
+def test_model_control_is_closed_to_others(server: Server) -> None:
+    with InferenceServerClient(server.grpc_url) as client:
+        with pytest.raises(InferenceServerException, match="restricted"):
+            client.unload_model("clip_image")
+        with pytest.raises(InferenceServerException, match="restricted"):
+            client.register_system_shared_memory("x", "/x", 8)
+        with pytest.raises(InferenceServerException, match="restricted"):
+            client.update_log_settings({"log_verbose_level": 9})
+    request = urllib.request.Request(f"{server.http_url}/v2/repository/models/clip_image/unload", method="POST")
+    with pytest.raises(urllib.error.HTTPError) as error:
+        urllib.request.urlopen(request, timeout=5)
+    error.value.close()
+    assert error.value.code == 403
+
+
+def _failed(*options: str) -> str:
+    """Run clip-serve, which must end with exit code 1 and one sentence; return the sentence."""
+    ports = [f"--{name}-port={free_port()}" for name in ("grpc", "http", "metrics")]
+    command = [sys.executable, "-m", "preprocess_ensemble.serve_command", *ports, *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1, done.stderr
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    return done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("name", ["grpc", "http", "metrics", "health"])
+def test_a_port_in_use_is_named(tiny_repository: Path, name: str) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        sentence = _failed(f"--{name}-port={port}", f"--repository={tiny_repository}")
+    assert re.search(rf"Port {port} on 127.0.0.1 cannot be used .*--{name}-port", sentence)
+
+
+def test_missing_things_are_named(tiny_repository: Path, tmp_path: Path) -> None:
+    assert f"no model repository {tmp_path / 'none'}" in _failed(f"--repository={tmp_path / 'none'}")
+    assert "holds no model clip_image" in _failed(f"--repository={tmp_path}")
+    repository = tmp_path / "models"
+    shutil.copytree(tiny_repository, repository)
+    (repository / "clip_encoder" / "1" / "model.onnx").unlink()
+    assert f"no model.onnx, for no weights are in git: run `clip-export --repository {repository}`" in _failed(
+        f"--repository={repository}"
+    )
+
+
+def test_a_model_that_does_not_load_is_the_reason(tiny_repository: Path, tmp_path: Path) -> None:
+    repository = tmp_path / "models"
+    shutil.copytree(tiny_repository, repository)
+    (repository / "clip_encoder" / "1" / "model.onnx").write_bytes(b"not a model")
+    sentence = _failed(f"--repository={repository}", f"--log-file={tmp_path / 'log'}")
+    assert "clip_encoder could not be loaded: ONNX Runtime cannot load" in sentence
+    assert "failed to load all models" in (tmp_path / "log").read_text(encoding="utf-8")
+    assert not [process for process in psutil.process_iter() if str(repository) in " ".join(_command(process))]

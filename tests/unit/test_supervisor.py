@@ -1,0 +1,257 @@
+"""The supervisor's decisions, with a server that does what the test says; tests/live/test_serve.py has the real one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import urllib.error
+import urllib.request
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from benchmarks.server import free_port
+from preprocess_ensemble.health_endpoint import serve_health
+from preprocess_ensemble.serve_command import main
+from preprocess_ensemble.supervisor import CONNECT, Backend, Finding, Probe, StartError, Supervisor, SupervisorConfig
+from preprocess_ensemble.triton_log import Remark, read_line
+
+OK = Probe(finding=Finding.OK, model_id="m@1")
+SLOW = Probe(finding=Finding.SLOW, step="canary", message="No answer in time.")
+BROKEN = Probe(finding=Finding.BROKEN, step="canary", message="The model's process died; do this.")
+FAST = SupervisorConfig(interval_s=0.001, frozen_after_s=0.05, start_timeout_s=5, drain_s=1)
+
+
+class FakeProcess:
+    pid = os.getpid()
+
+    def __init__(self) -> None:
+        self._end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.stops: list[float] = []
+
+    @property
+    def running(self) -> bool:
+        return not self._end.done()
+
+    async def ended(self) -> int:
+        return await asyncio.shield(self._end)
+
+    async def reason(self) -> str:
+        return f"exit code {await self.ended()}"
+
+    async def stop(self, *, drain_s: float) -> None:
+        self.stops.append(drain_s)
+        self.die(0)
+
+    def die(self, code: int) -> None:
+        if self.running:
+            self._end.set_result(code)
+
+
+@dataclass
+class FakeServer:
+    """Answers probes from ``script``; when that is used up it goes on with OK and tells the supervisor to stop."""
+
+    script: list[Probe | str]
+    progress: list[float | None] = field(default_factory=list)
+    reload_error: Exception | None = None
+    processes: list[FakeProcess] = field(default_factory=list)
+    reloads: int = 0
+    statuses: list[str] = field(default_factory=list)
+    ready: list[Probe] = field(default_factory=list)
+    supervisor: Supervisor = field(init=False)
+
+    async def run(self, config: SupervisorConfig = FAST) -> None:
+        backend = Backend(start=self.start, probe=self.probe, progress=self.count, reload=self.reload)
+        self.supervisor = Supervisor(backend, config)
+        await asyncio.wait_for(self.supervisor.run(self.ready.append), timeout=10)
+
+    async def start(self) -> FakeProcess:
+        self.processes.append(FakeProcess())
+        return self.processes[-1]
+
+    async def probe(self) -> Probe:
+        self.statuses.append(self.supervisor.report()[1]["status"])
+        if not self.script:
+            self.supervisor.stop()
+            return OK
+        step = self.script.pop(0)
+        if isinstance(step, Probe):
+            return step
+        self.processes[-1].die(1)
+        return SLOW
+
+    async def count(self) -> float | None:
+        return self.progress.pop(0) if self.progress else None
+
+    async def reload(self) -> None:
+        self.reloads += 1
+        if self.reload_error is not None:
+            raise self.reload_error
+
+
+async def test_a_server_that_is_well_is_left_alone_and_drained_at_the_end() -> None:
+    server = FakeServer([OK, OK, OK])
+    await server.run()
+    assert server.ready == [OK], "announced once"
+    assert [process.stops for process in server.processes] == [[FAST.drain_s]]
+    assert server.reloads == 0
+
+
+async def test_a_broken_model_is_reloaded(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    server = FakeServer([OK, BROKEN, OK, OK])
+    await server.run()
+    assert (server.reloads, len(server.processes)) == (1, 1)
+    assert [record.getMessage().partition(", ")[2] for record in caplog.records] == [
+        "because of canary: The model's process died."
+    ]
+
+
+@pytest.mark.parametrize("refused", [None, RuntimeError("not allowed")])
+async def test_a_reload_that_does_not_help_is_followed_by_a_restart(refused: Exception | None) -> None:
+    script: list[Probe | str] = [OK, BROKEN, OK] if refused else [OK, BROKEN, BROKEN, OK]
+    server = FakeServer(script, reload_error=refused)
+    await server.run()
+    assert (server.reloads, len(server.processes)) == (1, 2)
+    assert server.processes[0].stops == [0], "there is nothing to drain"
+
+
+async def test_a_server_that_ends_is_restarted_and_not_announced_again(caplog: pytest.LogCaptureFixture) -> None:
+    server = FakeServer([OK, "die", OK])
+    await server.run()
+    assert (len(server.processes), server.reloads, len(server.ready)) == (2, 0, 1)
+    assert "restarting tritonserver: tritonserver ended (exit code 1)" in caplog.text
+
+
+async def test_overload_is_reported_and_not_restarted() -> None:
+    slow: list[Probe | str] = [SLOW] * 5
+    server = FakeServer([OK, *slow, OK, OK], progress=[10, 20, 30, 40, 50])
+    # Any wait without progress would be too long.
+    await server.run(replace(FAST, frozen_after_s=0.0))
+    assert len(server.processes) == 1
+    assert "overloaded" in server.statuses
+    assert server.statuses[-1] == "ready"
+
+
+@pytest.mark.parametrize("count", [None, 7.0])
+async def test_a_frozen_server_is_restarted(count: float | None, caplog: pytest.LogCaptureFixture) -> None:
+    """Whether the server does not even count, or counts the same all the time."""
+    server = FakeServer([OK], progress=[count] * 100_000)
+
+    async def probe() -> Probe:
+        return SLOW if len(server.processes) == 1 and server.ready else await FakeServer.probe(server)
+
+    server.probe = probe  # type: ignore[method-assign]
+    await server.run()
+    assert len(server.processes) == 2
+    assert "no request was finished for" in caplog.text
+
+
+async def test_a_first_start_that_fails_is_an_error() -> None:
+    server = FakeServer(["die"])
+    with pytest.raises(StartError, match=r"ended while it started: exit code 1"):
+        await server.run()
+    assert server.processes[0].stops == [0]
+
+
+async def test_a_model_that_loads_but_is_wrong_is_an_error_at_start() -> None:
+    wrong = Probe(finding=Finding.BROKEN, step="handshake", message="Another contract.")
+    with pytest.raises(StartError, match="handshake: Another contract"):
+        await FakeServer([wrong, wrong, wrong]).run()
+    connecting = Probe(finding=Finding.SLOW, step=CONNECT, message="No server answers.")
+    server = FakeServer([connecting] * 5)
+    await server.run()
+    assert len(server.processes) == 1, "a server that does not answer yet is waited for"
+
+
+async def test_restarts_are_spaced_ever_wider(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+
+    async def pause(self: Supervisor, seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr(Supervisor, "_pause", pause)
+    server = FakeServer([OK, "die", "die", "die", "die", OK])
+    await server.run()
+    assert [seconds for seconds in pauses if seconds >= 1] == [1.0, 2.0, 4.0]
+    assert len(server.processes) == 5
+
+
+async def test_a_second_stop_ends_the_draining() -> None:
+    class Endless(FakeProcess):
+        async def stop(self, *, drain_s: float) -> None:
+            self.stops.append(drain_s)
+            if drain_s:
+                server.supervisor.stop()
+                await asyncio.Event().wait()
+            self.die(0)
+
+    class Server(FakeServer):
+        async def start(self) -> FakeProcess:
+            self.processes.append(Endless())
+            return self.processes[-1]
+
+    server = Server([OK])
+    await server.run()
+    assert server.processes[0].stops == [FAST.drain_s, 0]
+
+
+async def test_the_health_endpoint_tells_the_truth() -> None:
+    port = free_port()
+    answers: list[tuple[bool, dict[str, Any]]] = [(True, {"status": "ready"}), (False, {"step": "canary"})]
+
+    def get(path: str) -> tuple[int, Any]:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as response:
+                return response.status, json.load(response)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.load(error)
+
+    async with serve_health("127.0.0.1", port, lambda: answers.pop(0)):
+        assert await asyncio.to_thread(get, "/healthz") == (200, {"status": "ready"})
+        assert await asyncio.to_thread(get, "/healthz?probe=1") == (503, {"step": "canary"})
+        assert (await asyncio.to_thread(get, "/else"))[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("line", "remark"),
+    [
+        ('I1121 13:04:26.781027 8809 model_lifecycle.cc:777] "loaded"', None),
+        ("+-------+---------+", None),
+        ('W1121 12:59:17.755776 8215 metrics.cc:798] "DCGM unable to start: DCGM initialization error"', None),
+        ("Error: Failed to initialize NVML", None),
+        ('W1121 12:59:17.755776 8215 a.cc:1] "careful"', Remark(level="warning", text="careful")),
+        (
+            "error: creating server: Internal - failed to load all models",
+            Remark(level="error", text="creating server: Internal - failed to load all models"),
+        ),
+        (
+            (
+                "E1121 13:04:26.771774 8809 model_lifecycle.cc:642] \"failed to load 'm1' version 1: Internal: "
+                'TritonModelException: One sentence.\\n\\nAt:\\n  /a/model.py(6): initialize\\n"'
+            ),
+            Remark(level="error", text="m1 could not be loaded: One sentence."),
+        ),
+        (
+            "E1121 13:04:26.771774 8809 model_lifecycle.cc:642] \"failed to load 'm2' version 1: Invalid arg: no\"",
+            Remark(level="error", text="m2 could not be loaded: no"),
+        ),
+    ],
+)
+def test_what_triton_says_is_put_in_plain_words(line: str, remark: Remark | None) -> None:
+    assert read_line(line) == remark
+
+
+@pytest.mark.parametrize("arguments", [["--no-such-option"], ["--grpc-port", "x"], ["--grpc-port", "70000"]])
+def test_misuse_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(arguments)
+    assert exit_.value.code == 2
+    assert "usage: clip-serve" in capsys.readouterr().err
