@@ -23,7 +23,7 @@ import zlib
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 import numpy as np
 from PIL import ExifTags, Image, ImageFile
@@ -33,7 +33,7 @@ from preprocess_ensemble.formats import ImageFormat, count_frames, identify, str
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ("DecodeError", "DecodeLimits", "ImageStatus", "decode")
+__all__ = ("SCALED_FROM", "DecodeError", "DecodeLimits", "ImageStatus", "ScaledFrom", "decode")
 
 
 class ImageStatus(IntEnum):
@@ -65,6 +65,20 @@ class DecodeError(ValueError):
         super().__init__(message)
         self.status = status
         self.message = message
+
+
+class ScaledFrom(NamedTuple):
+    """What a scaled image was before, upright."""
+
+    size: tuple[int, int]
+    """(width, height) of the file's picture."""
+    box: tuple[float, float, float, float]
+    """Left, top, right, bottom of the picture inside the scaled image: where its sides are no multiple of the scale, the
+    last column and row stand for less than a whole pixel."""
+
+
+SCALED_FROM: Final = "scaled_from"
+"""Key of a :class:`ScaledFrom` in the ``info`` of an image that :func:`decode` has scaled."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +126,27 @@ _ORIENTATIONS: Final = {
 }
 """EXIF 2.32, tag 0x0112, as in ``PIL.ImageOps.exif_transpose``."""
 
+# What a turn does to the columns and rows of the stored image; the sideways ones exchange the two afterwards.
+_SIDEWAYS: Final = frozenset(
+    {Image.Transpose.TRANSPOSE, Image.Transpose.ROTATE_270, Image.Transpose.TRANSVERSE, Image.Transpose.ROTATE_90}
+)
+_MIRRORED_COLUMNS: Final = frozenset(
+    {
+        Image.Transpose.FLIP_LEFT_RIGHT,
+        Image.Transpose.ROTATE_180,
+        Image.Transpose.TRANSVERSE,
+        Image.Transpose.ROTATE_90,
+    }
+)
+_MIRRORED_ROWS: Final = frozenset(
+    {
+        Image.Transpose.FLIP_TOP_BOTTOM,
+        Image.Transpose.ROTATE_180,
+        Image.Transpose.TRANSVERSE,
+        Image.Transpose.ROTATE_270,
+    }
+)
+
 # What Pillow's readers raise when a file contradicts itself; anything else is a defect, theirs or ours.
 _BAD_FILE: Final = (
     OSError,
@@ -134,15 +169,21 @@ _UNSUPPORTED_VARIANT: Final = re.compile(
 )
 
 
-def decode(data: bytes | memoryview, limits: DecodeLimits = DecodeLimits()) -> Image.Image:
+def decode(
+    data: bytes | memoryview, limits: DecodeLimits = DecodeLimits(), *, at_least: tuple[int, int] | None = None
+) -> Image.Image:
     """Decode the first picture of one image file and turn it upright.
+
+    With ``at_least`` (height, width) a JPEG that is larger may come out smaller, by a power of two, but not below that
+    size; ``PreprocessConfig.decode_at_least`` says what a model's input needs. Such an image tells in ``info`` under
+    :data:`SCALED_FROM` what it was, and ``preprocess`` keeps to that geometry. Without it the pixels are exact.
 
     Returns an image of mode L, RGB, CMYK or YCbCr, ready for :func:`preprocess_ensemble.transform.preprocess`. Safe to
     call from many threads; Pillow releases the GIL while it decodes. Raises :class:`DecodeError` and nothing else.
     """
     try:
         with _quiet_pillow():
-            return _decode(bytes(data), limits)
+            return _decode(bytes(data), limits, at_least)
     except DecodeError:
         raise
     except Image.DecompressionBombError as error:
@@ -155,7 +196,7 @@ def decode(data: bytes | memoryview, limits: DecodeLimits = DecodeLimits()) -> I
         raise DecodeError(ImageStatus.INTERNAL, "The decoder failed in an unexpected way.") from error
 
 
-def _decode(data: bytes, limits: DecodeLimits) -> Image.Image:
+def _decode(data: bytes, limits: DecodeLimits, at_least: tuple[int, int] | None) -> Image.Image:
     if not data:
         raise DecodeError(ImageStatus.EMPTY, "The image is empty: 0 bytes were received.")
     if len(data) > limits.max_bytes:
@@ -165,8 +206,13 @@ def _decode(data: bytes, limits: DecodeLimits) -> Image.Image:
     source = _Source(data + _JPEG_END if limits.allow_truncated and image_format.name == "JPEG" else data)
     image = _open(image_format, source)
     _check_header(image, data, limits)
+    turn = _turn(image)
+    scaled_from = None if at_least is None else _draft(image, turn, at_least)
     _load(image, image_format, source, allow_truncated=limits.allow_truncated)
-    return _to_plain_mode(_upright(image), image_format)
+    upright = _to_plain_mode(image if turn is None else image.transpose(turn), image_format)
+    if scaled_from is not None:
+        upright.info[SCALED_FROM] = scaled_from
+    return upright
 
 
 def _readable_format(data: bytes) -> ImageFormat:
@@ -289,13 +335,36 @@ def _ends_early(image_format: ImageFormat, source: _Source, image: ImageFile.Ima
     return structure_end(image_format, image, data) > len(data)
 
 
-def _upright(image: Image.Image) -> Image.Image:
-    """What `ImageOps.exif_transpose` returns, except that a broken EXIF block leaves the image as it is."""
+def _turn(image: Image.Image) -> Image.Transpose | None:
+    """What `ImageOps.exif_transpose` would do, except that a broken EXIF block leaves the image as it is."""
     try:
-        method = _ORIENTATIONS.get(image.getexif().get(ExifTags.Base.Orientation, 1))
+        return _ORIENTATIONS.get(image.getexif().get(ExifTags.Base.Orientation, 1))
     except _BAD_FILE:
-        return image
-    return image if method is None else image.transpose(method)
+        return None
+
+
+def _draft(image: ImageFile.ImageFile, turn: Image.Transpose | None, at_least: tuple[int, int]) -> ScaledFrom | None:
+    """Let libjpeg leave out the frequencies that a smaller picture does not need; None where that gains nothing."""
+    height, width = at_least
+    full = image.size
+    drafted = image.draft(None, (height, width) if turn in _SIDEWAYS else (width, height))
+    if drafted is None or image.size == full:
+        return None
+    _, (_, _, right, bottom) = drafted
+    return _turned(ScaledFrom(full, (0, 0, right, bottom)), image.size, turn)
+
+
+def _turned(scaled: ScaledFrom, size: tuple[int, int], turn: Image.Transpose | None) -> ScaledFrom:
+    """`scaled`, of an image of `size`, once the image has been turned."""
+    left, top, right, bottom = scaled.box
+    width, height = size
+    if turn in _MIRRORED_COLUMNS:
+        left, right = width - right, width - left
+    if turn in _MIRRORED_ROWS:
+        top, bottom = height - bottom, height - top
+    if turn in _SIDEWAYS:
+        return ScaledFrom(scaled.size[::-1], (top, left, bottom, right))
+    return ScaledFrom(scaled.size, (left, top, right, bottom))
 
 
 def _to_plain_mode(image: Image.Image, image_format: ImageFormat) -> Image.Image:

@@ -14,10 +14,15 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from preprocess_ensemble.decode import SCALED_FROM, ScaledFrom
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ("PreprocessConfig", "preprocess")
+__all__ = ("SCALING_FLOOR", "PreprocessConfig", "preprocess")
+
+SCALING_FLOOR: Final = 2
+"""A scaled decode keeps each side at least this many times the target's."""
 
 ResizeMode = Literal["shortest", "longest", "squash"]
 Interpolation = Literal["bicubic", "bilinear"]
@@ -89,6 +94,12 @@ class PreprocessConfig:
         }
 
     @property
+    def decode_at_least(self) -> tuple[int, int]:
+        """(height, width) that a scaled decode must keep, so that the resize has something left to filter."""
+        height, width = self.size
+        return SCALING_FLOOR * height, SCALING_FLOOR * width
+
+    @property
     def id(self) -> str:
         """What decides the pixels, such as ``shortest-bicubic-224x224``; a fill colour counts where it can show."""
         height, width = self.size
@@ -102,9 +113,11 @@ def preprocess(image: Image.Image, config: PreprocessConfig) -> npt.NDArray[np.u
     Returns a new C-contiguous uint8 array of shape (H, W, 3), RGB. The pixels are open_clip's for every image that
     open_clip can transform; a side that it would round down to nothing becomes one pixel here.
     """
-    height, width = _resized_size(image.height, image.width, config)
-    if (width, height) != image.size:
-        image = image.resize((width, height), _resampling(config))
+    scaled: ScaledFrom | None = image.info.get(SCALED_FROM)
+    whole, box = scaled if scaled else (image.size, None)
+    height, width = _resized_size(whole[1], whole[0], config)
+    if box is not None or (width, height) != image.size:
+        image = image.resize((width, height), _resampling(config), box)
     image = _center_crop_or_pad(image, config.size, config.fill_color)
     return np.array(image.convert("RGB"))  # (H, W, 3)
 
