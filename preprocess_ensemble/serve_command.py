@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import contextlib
 import logging
+import re
 import signal
 import socket
 import sys
@@ -142,7 +143,8 @@ def _check_repository(repository: Path) -> None:
         raise ServeError(f"{repository} holds no model clip_image: make it by `clip-export --repository {repository}`.")
     encoder = repository / "clip_encoder"
     config = encoder / "config.pbtxt"
-    elsewhere = config.is_file() and "default_model_filename" in config.read_text(encoding="utf-8", errors="replace")
+    text = config.read_text(encoding="utf-8", errors="replace") if config.is_file() else ""
+    elsewhere = re.search(r"default_model_filename\s*:\s*[\"'](?!model\.onnx[\"'])", text)
     if encoder.is_dir() and not elsewhere and not any(encoder.glob("*/model.onnx")):
         raise ServeError(
             f"{encoder} holds no model.onnx, for no weights are in git: run `clip-export --repository {repository}`."

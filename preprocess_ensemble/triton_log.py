@@ -23,6 +23,8 @@ _EXPECTED: Final = re.compile(
     r"CUDA driver version is insufficient|CudaDriverHelper|NVML|DCGM|no CUDA-capable device|pinned system memory"
     # Of any model whose config.pbtxt is complete.
     r"|skipping model configuration auto-complete"
+    # Said again, with the model's name, in the line that follows.
+    r"|Failed to create instance"
 )
 
 
