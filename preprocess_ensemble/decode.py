@@ -15,6 +15,7 @@ float, 32-bit grey, Lab        refused as UNSUPPORTED_FORMAT: nothing in the fil
 from __future__ import annotations
 
 import io
+import math
 import re
 import struct
 import threading
@@ -73,8 +74,13 @@ class ScaledFrom(NamedTuple):
     size: tuple[int, int]
     """(width, height) of the file's picture."""
     box: tuple[float, float, float, float]
-    """Left, top, right, bottom of the picture inside the scaled image: where its sides are no multiple of the scale, the
-    last column and row stand for less than a whole pixel."""
+    """Left, top, right, bottom of the picture inside the scaled image: where its sides are no multiple of the scale,
+    the last column and row stand for less than a whole pixel."""
+
+    def describes(self, image: Image.Image) -> bool:
+        """Whether ``image`` is that scaled image still: Pillow hands ``info`` on to what is made of it."""
+        left, top, right, bottom = self.box
+        return image.size == (math.ceil(right - left), math.ceil(bottom - top))
 
 
 SCALED_FROM: Final = "scaled_from"
@@ -206,9 +212,9 @@ def _decode(data: bytes, limits: DecodeLimits, at_least: tuple[int, int] | None)
     source = _Source(data + _JPEG_END if limits.allow_truncated and image_format.name == "JPEG" else data)
     image = _open(image_format, source)
     _check_header(image, data, limits)
-    turn = _turn(image)
-    scaled_from = None if at_least is None else _draft(image, turn, at_least)
+    scaled_from = None if at_least is None or image_format.name != "JPEG" else _draft(image, at_least)
     _load(image, image_format, source, allow_truncated=limits.allow_truncated)
+    turn = _turn(image)
     upright = _to_plain_mode(image if turn is None else image.transpose(turn), image_format)
     if scaled_from is not None:
         upright.info[SCALED_FROM] = scaled_from
@@ -343,10 +349,11 @@ def _turn(image: Image.Image) -> Image.Transpose | None:
         return None
 
 
-def _draft(image: ImageFile.ImageFile, turn: Image.Transpose | None, at_least: tuple[int, int]) -> ScaledFrom | None:
+def _draft(image: ImageFile.ImageFile, at_least: tuple[int, int]) -> ScaledFrom | None:
     """Let libjpeg leave out the frequencies that a smaller picture does not need; None where that gains nothing."""
     height, width = at_least
     full = image.size
+    turn = _turn(image)
     drafted = image.draft(None, (height, width) if turn in _SIDEWAYS else (width, height))
     if drafted is None or image.size == full:
         return None

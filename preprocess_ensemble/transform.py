@@ -114,7 +114,7 @@ def preprocess(image: Image.Image, config: PreprocessConfig) -> npt.NDArray[np.u
     open_clip can transform; a side that it would round down to nothing becomes one pixel here.
     """
     scaled: ScaledFrom | None = image.info.get(SCALED_FROM)
-    whole, box = scaled if scaled else (image.size, None)
+    whole, box = scaled if scaled and scaled.describes(image) else (image.size, None)
     height, width = _resized_size(whole[1], whole[0], config)
     if box is not None or (width, height) != image.size:
         image = image.resize((width, height), _resampling(config), box)
