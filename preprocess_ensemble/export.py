@@ -12,6 +12,7 @@ import difflib
 import hashlib
 import json
 import re
+import shutil
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -321,6 +322,8 @@ def _write_graph(network: nn.Module, config: PreprocessConfig, mark: tuple[int, 
     # The name tells the weights of two models apart, so the old model.onnx keeps its own until it is replaced.
     weights = stage / f"model-{mark[0] & 0xFFFFFFFF:08x}{mark[1] & 0xFFFFFFFF:08x}.data"
     onnx.save_model(onnx.load(str(file)), str(file), save_as_external_data=True, location=weights.name)
+    # onnx lets only its own user read that file; the server may be another.
+    shutil.copymode(file, weights)
     return [weights, file]
 
 

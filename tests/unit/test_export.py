@@ -167,6 +167,7 @@ def test_large_weights_go_to_a_file_of_their_own(tmp_path: Path, monkeypatch: py
     new = {path.name for path in directory.iterdir()}
     assert len(old) == len(new) == 3
     assert len(old & new) == 2, "the old weights are gone"
+    assert len({path.stat().st_mode for path in directory.iterdir()}) == 1, "whoever reads one may read all"
     _, marks = Encoder(directory / "model.onnx")(sample_pixels(224, 224))
     assert tuple(marks[0]) == passport.fingerprint
 
