@@ -25,7 +25,7 @@ from clip_client._source import open_source
 from clip_client._stream import Stream
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Iterable, Sequence
     from types import TracebackType
 
     from typing_extensions import Self
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from clip_client._images import ImageSources
     from clip_client._model import ModelInfo
     from clip_client._stats import ClientStats
+    from clip_client.dedup.report import DuplicateReport
 
 URL_VARIABLE = "CLIP_URL"
 """Environment variable that names the server where the code does not."""
@@ -174,6 +175,14 @@ class ClipClient:
         async with aclosing(self._stream(source, model, ordered=ordered, room=room, deadline=deadline)) as items:
             async for item in items:
                 yield item
+
+    async def find_duplicates(
+        self, images: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], *, threshold: float | None = None
+    ) -> DuplicateReport:
+        """Find what shows the same among photos and folders; :func:`clip_client.dedup.find_duplicates` says more."""
+        from clip_client.dedup import find_duplicates
+
+        return await find_duplicates(self, images, threshold=threshold)
 
     async def model(self, *, timeout_s: float | None = None) -> ModelInfo:
         """What the server serves. Asked once and remembered, until an answer shows that it has changed."""

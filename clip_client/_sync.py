@@ -11,7 +11,8 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from clip_client._client import ClipClient
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    import os
+    from collections.abc import Generator, Iterable, Sequence
     from types import TracebackType
 
     from typing_extensions import Self
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from clip_client._images import ImageSources
     from clip_client._model import ModelInfo
     from clip_client._stats import ClientStats
+    from clip_client.dedup.report import DuplicateReport
 
 
 class SyncClipClient:
@@ -93,6 +95,12 @@ class SyncClipClient:
                 yield item
         finally:
             portal.call(items.aclose)
+
+    def find_duplicates(
+        self, images: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], *, threshold: float | None = None
+    ) -> DuplicateReport:
+        """See :meth:`ClipClient.find_duplicates`."""
+        return self._open_portal().call(partial(self._client.find_duplicates, images, threshold=threshold))
 
     def model(self, *, timeout_s: float | None = None) -> ModelInfo:
         """See :meth:`ClipClient.model`."""

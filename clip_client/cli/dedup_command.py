@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from clip_client.cli.connection import add_url_option, connected
 from clip_client.cli.failure import CommandFailed, need
-from clip_client.cli.output_file import replacing
+from clip_client.cli.output_file import check_place, replacing
 from clip_client.cli.progress import progress_bars
 from clip_client.cli.walk_options import add_walk_options
 
@@ -42,6 +42,9 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 def run(arguments: argparse.Namespace) -> int:
     """Search, write what was asked for, and print the groups."""
     need("rich", *(["jinja2"] if arguments.report else []))
+    outputs: list[Path] = [path for path in (arguments.json, arguments.report) if path is not None]
+    for path in outputs:
+        check_place(path)
     from rich.console import Console
 
     from clip_client.dedup.table import print_report
@@ -53,9 +56,8 @@ def run(arguments: argparse.Namespace) -> int:
     print_report(report, console)
     if report.compared == 0:
         raise CommandFailed("there is no photo to compare in what was named")
-    for path in (arguments.json, arguments.report):
-        if path is not None:
-            console.print(f"written: {path}", markup=False, highlight=False, soft_wrap=True)
+    for path in outputs:
+        console.print(f"written: {path}", markup=False, highlight=False, soft_wrap=True)
     return 0
 
 

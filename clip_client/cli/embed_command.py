@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from clip_client.cli.connection import add_url_option, connected
 from clip_client.cli.failure import CommandFailed, need
-from clip_client.cli.output_file import replacing
+from clip_client.cli.output_file import check_place, replacing
 from clip_client.cli.progress import progress_bars
 from clip_client.cli.walk_options import add_walk_options
 
@@ -50,6 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     from clip_client.dedup.report import printable
     from clip_client.dedup.table import counted
 
+    check_place(arguments.output)
     found = scan(arguments.paths, include_hidden=arguments.hidden, follow_links=arguments.follow_links)
     with progress_bars() as show:
         failed = asyncio.run(_embed(found, arguments, show)) if found.photos else list(found.failed)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -23,6 +24,9 @@ _INTERRUPTED = 130
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; argparse itself exits with 2 where the options are wrong."""
     arguments = _parser().parse_args(argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A file name may hold what the terminal's encoding cannot show, and nothing fails for that.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         exit_code: int = arguments.run(arguments)
         sys.stdout.flush()

@@ -13,6 +13,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+def check_place(path: Path) -> None:
+    """Raise CommandFailed where ``path`` surely cannot be written: better before the long work than after it."""
+    if path.is_dir():
+        raise CommandFailed(f"cannot write {path}: it is a folder")
+    if not path.parent.is_dir():
+        raise CommandFailed(f"cannot write {path}: there is no folder {path.parent}")
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
     """Open a file for writing that takes the place of ``path`` at the end of the block.
@@ -21,8 +29,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     something other than a file, such as ``/dev/stdout``, that is written itself. Raises CommandFailed where the file
     cannot be written.
     """
-    if path.is_dir():
-        raise CommandFailed(f"{path} is a folder, and a file is to be written there")
+    check_place(path)
     in_place = path.exists() and not path.is_file()
     target = path if in_place else path.with_name(f".{path.name}.{os.getpid()}.part")
     try:

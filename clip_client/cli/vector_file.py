@@ -134,4 +134,4 @@ class NpzFile(VectorFile):
         with zipfile.ZipFile(self._file, "w", allowZip64=True) as archive:
             for name, array in arrays.items():
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
-                    np.lib.format.write_array(entry, array, allow_pickle=False)
+                    np.save(entry, array, allow_pickle=False)

@@ -32,7 +32,7 @@ _FILES_PER_TURN: Final = 64
 
 async def find_duplicates(
     clip: ClipClient,
-    paths: Iterable[str | os.PathLike[str]],
+    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     *,
     threshold: float | None = None,
     include_hidden: bool = False,

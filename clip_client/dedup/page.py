@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Final
 
 from clip_client.dedup.preview import preview
 from clip_client.dedup.report import DuplicateReport, FailedFile, printable
-from clip_client.dedup.table import counted, human_bytes
+from clip_client.dedup.table import at_least, counted, human_bytes
 from clip_client.dedup.thresholds import is_random
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ def write_page(report: DuplicateReport, file: IO[bytes], *, on_progress: OnProgr
         lstrip_blocks=True,
     )
     environment.filters.update(
+        at_least=at_least,
         bytes=human_bytes,
         printable=printable,
         file_name=lambda path: printable(os.path.basename(path)),

@@ -45,18 +45,27 @@ class Scan:
     """What could not be looked at or is no regular file, in the same order."""
 
 
-def scan(paths: Iterable[str | os.PathLike[str]], *, include_hidden: bool = False, follow_links: bool = False) -> Scan:
+def scan(
+    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    *,
+    include_hidden: bool = False,
+    follow_links: bool = False,
+) -> Scan:
     """Walk ``paths``, files and folders, and collect the photos.
 
     Folders are walked with all below them. Names that begin with a dot are passed over unless ``include_hidden`` or
     they are named in ``paths``. Links to files are followed; links to folders only with ``follow_links`` or where they
     are named in ``paths``, and a link that leads back to a folder above it never is. Of several names of one file
     (hard links, links, overlapping ``paths``) one is kept: rather a name of its own than a link, then the first in
-    order. Raises nothing: each thing that fails is listed with its reason.
+    order. Each thing that fails is listed with its reason; only what is no path at all raises TypeError.
     """
+    if isinstance(paths, str | os.PathLike):  # its letters are paths, too, and one of them may be "/"
+        paths = [paths]
     walk = _Walk(include_hidden=include_hidden, follow_links=follow_links)
     for path in paths:
-        walk.start(os.fspath(path))
+        if not isinstance(path, str | os.PathLike):
+            raise TypeError(f"expected the path of a file or folder, got {type(path).__name__}")
+        walk.start(os.fsdecode(path))
     walk.run()
     photos = {path for _is_link, path in walk.names.values()}
     return Scan(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final
 
 from clip_client.dedup.report import DuplicateReport, printable
@@ -24,7 +25,7 @@ def print_report(report: DuplicateReport, console: Console) -> None:
         for heading, right in (("", False), ("photo", False), ("pixels", True), ("size", True), ("to kept", True)):
             table.add_column(heading, justify="right" if right else "left", no_wrap=right, overflow="fold")
         for number, group in enumerate(report.groups[:_MOST_GROUPS], start=1):
-            heading = f"{group.tier}, all pairs at least {group.min_similarity:.4f}"
+            heading = f"{group.tier}, all pairs at least {at_least(group.min_similarity)}"
             table.add_row(Text(str(number), style="bold"), Text(heading, style="bold"))
             for member in group.members:
                 kept = member.path == group.keep
@@ -40,7 +41,9 @@ def print_report(report: DuplicateReport, console: Console) -> None:
         if len(report.groups) > _MOST_GROUPS:
             console.print(f"... and {len(report.groups) - _MOST_GROUPS} more groups, not shown here", markup=False)
     for failure in report.failed:
-        console.print(Text.assemble((failure.code, "yellow"), f" {printable(failure.path)}: {failure.message}"))
+        console.print(
+            Text.assemble((failure.code, "yellow"), f" {printable(failure.path)}: {failure.message}"), soft_wrap=True
+        )
     copies = sum(len(group.members) - 1 for group in report.groups)
     console.print(
         f"{counted(report.compared, 'photo')} compared, {counted(len(report.groups), 'group')}, "
@@ -48,17 +51,25 @@ def print_report(report: DuplicateReport, console: Console) -> None:
         f"{counted(len(report.failed), 'file')} not compared",
         style="bold",
         highlight=False,
+        soft_wrap=True,
     )
-    console.print(f"model {report.model}, threshold {report.thresholds.similar:g}", markup=False, highlight=False)
+    console.print(f"model {report.model}, threshold {report.thresholds.similar:g}", markup=False, soft_wrap=True)
     if is_random(report.model):
         console.print(
-            "The weights of this model are random: groups show re-encoded and resized copies only.", style="yellow"
+            "The weights of this model are random: groups show re-encoded and resized copies only.",
+            style="yellow",
+            soft_wrap=True,
         )
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:
     """``counted(1, "photo")`` is ``"1 photo"``, ``counted(1200, "photo")`` is ``"1,200 photos"``."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def at_least(similarity: float) -> str:
+    """Write a lower bound with four decimals, rounded down, so that it stays one."""
+    return f"{math.floor(round(similarity * 1e4, 2)) / 1e4:.4f}"
 
 
 def human_bytes(size: int) -> str:

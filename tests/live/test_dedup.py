@@ -19,7 +19,7 @@ import pytest
 from PIL import Image
 
 from benchmarks.sample_photos import write_with_copies
-from clip_client import ClipClient
+from clip_client import ClipClient, SyncClipClient
 from clip_client.dedup import find_duplicates
 
 if TYPE_CHECKING:
@@ -148,6 +148,13 @@ async def test_reports_progress_to_the_end(server: Server, photos: Path) -> None
     async with ClipClient(server.grpc_url) as clip:
         await find_duplicates(clip, [photos], on_progress=lambda *call: calls.append(call))
     assert ("embedding", 20, 20) in calls
+
+
+def test_the_blocking_client_finds_the_same(server: Server, families: dict[str, list[Path]]) -> None:
+    with SyncClipClient(server.grpc_url) as clip:
+        report = clip.find_duplicates(families["coffee"], threshold=0.997)
+    assert as_sets(report) == {frozenset(map(str, families["coffee"]))}
+    assert report.thresholds.similar == 0.997
 
 
 async def test_an_empty_folder_is_an_empty_report(server: Server, tmp_path: Path) -> None:

@@ -122,9 +122,9 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(failure.CommandFailed, match="No such file"), replacing(tmp_path / "no" / "out.json"):
+    with pytest.raises(failure.CommandFailed, match="there is no folder"), replacing(tmp_path / "no" / "out.json"):
         pass
-    with pytest.raises(failure.CommandFailed, match="is a folder"), replacing(tmp_path):
+    with pytest.raises(failure.CommandFailed, match="it is a folder"), replacing(tmp_path):
         pass
 
 

@@ -15,7 +15,7 @@ from clip_client.dedup import DuplicateGroup, DuplicateReport, FailedFile, Membe
 from clip_client.dedup.page import write_page
 from clip_client.dedup.preview import Preview, preview
 from clip_client.dedup.report import EXACT, SIMILAR, printable
-from clip_client.dedup.table import human_bytes, print_report
+from clip_client.dedup.table import at_least, human_bytes, print_report
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -117,6 +117,10 @@ def test_spare_bytes_are_those_of_all_but_the_kept() -> None:
 )
 def test_sizes(size: int, text: str) -> None:
     assert human_bytes(size) == text
+
+
+def test_a_lower_bound_is_never_rounded_up() -> None:
+    assert [at_least(value) for value in (0.99999, 0.9987, 1.0, 0.123456)] == ["0.9999", "0.9987", "1.0000", "0.1234"]
 
 
 def test_page_shows_each_photo_and_needs_nothing_else(tmp_path: Path) -> None:

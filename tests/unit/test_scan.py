@@ -35,6 +35,13 @@ def test_takes_a_named_file_whatever_it_is_called(tmp_path: Path) -> None:
     assert scan([named]).photos == (named,)
 
 
+def test_one_path_is_not_taken_for_its_letters(tmp_path: Path) -> None:
+    photo = write(tmp_path / "a.jpg")
+    assert scan(tmp_path).photos == scan(str(tmp_path)).photos == (photo,)
+    with pytest.raises(TypeError, match="got bytes"):
+        scan([b"\xff\xd8\xff"])  # type: ignore[list-item]
+
+
 def test_passes_over_hidden_names_unless_told(tmp_path: Path) -> None:
     hidden = [write(tmp_path / ".a.jpg"), write(tmp_path / ".cache" / "b.jpg")]
     assert scan([tmp_path]).photos == ()
