@@ -18,8 +18,8 @@ _FLATNESS_SIDE: Final = 64
 """Pixels; what is flat at this size has no content that a model could tell apart."""
 
 _FLAT_LEVELS: Final = 3.0
-"""Standard deviation, of 255 levels, below which a picture counts as flat: JPEG noise on an even ground stays under 1,
-a clear sky is above 5, a page with one line of text about 4."""
+"""Standard deviation, of 255 levels, below which a picture counts as flat. Tried: sensor noise on an even ground 0.5, a
+page with one line of text 6, the plainest of the sample photos 10, a clear evening sky 23."""
 
 _JPEG_START: Final = b"\xff\xd8\xff"
 
