@@ -43,7 +43,10 @@ class ServeError(Exception):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``clip-serve``; returns 0 after a stop on request, 1 after a failure. Misuse exits with 2."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.triton_arguments and not options.triton_arguments[0].startswith("-"):
+        parser.error(f"unknown argument {options.triton_arguments[0]!r}: arguments for tritonserver go behind --")
     logging.basicConfig(format="clip-serve: %(message)s", level=logging.WARNING, stream=sys.stderr)
     config = ServeConfig(
         repository=options.repository,

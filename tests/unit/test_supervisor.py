@@ -249,7 +249,9 @@ def test_what_triton_says_is_put_in_plain_words(line: str, remark: Remark | None
     assert read_line(line) == remark
 
 
-@pytest.mark.parametrize("arguments", [["--no-such-option"], ["--grpc-port", "x"], ["--grpc-port", "70000"]])
+@pytest.mark.parametrize(
+    "arguments", [["--no-such-option"], ["models"], ["--grpc-port", "x"], ["--grpc-port", "70000"]]
+)
 def test_misuse_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
         main(arguments)
