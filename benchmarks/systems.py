@@ -53,8 +53,8 @@ def bare_session(files: list[bytes], size: int, onnx: Path) -> Callable[[], Vect
 
 def pytorch_loop(files: list[bytes], size: int, onnx: Path) -> Callable[[], Vectors]:
     """open_clip as its documentation shows it, in batches: decode, its own transform, encode, normalise."""
-    import open_clip
     import torch
+    from open_clip.transform import PreprocessCfg, image_transform_v2
     from PIL import Image
 
     from preprocess_ensemble.export import load_model
@@ -62,9 +62,7 @@ def pytorch_loop(files: list[bytes], size: int, onnx: Path) -> Callable[[], Vect
 
     passport = Passport.from_json(onnx.with_name("model.json").read_text())
     network = load_model(passport.model, passport.pretrained)
-    transform = open_clip.image_transform_v2(
-        open_clip.transform.PreprocessCfg(**network.visual.preprocess_cfg), is_train=False
-    )
+    transform = image_transform_v2(PreprocessCfg(**network.visual.preprocess_cfg), is_train=False)
     batches = itertools.cycle([[files[row] for row in rows] for rows in _batches(len(files), size)])
 
     @torch.inference_mode()

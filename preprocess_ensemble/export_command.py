@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # PyTorch takes seconds to load; --help and a wrong option need not wait for it.
         from preprocess_ensemble import export, gate, repository, staging
     except ModuleNotFoundError as error:
-        _say(f'clip-export needs {error.name}: pip install "clip-triton[export]"')
+        _say(f'clip-export needs {error.name}: pip install "clip-triton[export,local]"')
         return 1
     try:
         export.export_model(
