@@ -68,8 +68,6 @@ def main() -> int:
             found = subprocess.run([sys.executable, *command], check=False)
     except ServerDidNotStart:
         return 1  # clip-serve has said why
-    if found.returncode == 0:
-        console.print(f"wrote [bold]{OUTPUT}/groups.json[/bold] and [bold]{OUTPUT}/report.html[/bold]")
     return found.returncode
 
 
