@@ -63,7 +63,9 @@ def main() -> None:
         common = ("--photos", str(photos), "--repository", str(arguments.repository), "--url", server.grpc_url)
         workers = [
             stack.enter_context(
-                Worker(f"{system} {concurrency}", "benchmarks.systems", system, *common, "--concurrency", str(concurrency))
+                Worker(
+                    f"{system} {concurrency}", "benchmarks.systems", system, *common, "--concurrency", str(concurrency)
+                )
             )
             for concurrency in CONCURRENCIES
             for system in SYSTEMS

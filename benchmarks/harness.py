@@ -22,7 +22,16 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 RESULTS: Final = Path(__file__).parent / "results"
-PACKAGES: Final = ("numpy", "pillow", "onnxruntime", "torch", "open_clip_torch", "grpcio", "tritonclient", "nvidia-pytriton")
+PACKAGES: Final = (
+    "numpy",
+    "pillow",
+    "onnxruntime",
+    "torch",
+    "open_clip_torch",
+    "grpcio",
+    "tritonclient",
+    "nvidia-pytriton",
+)
 
 
 class WorkerFailed(RuntimeError):
@@ -46,7 +55,9 @@ class Worker:
     def __enter__(self) -> Worker:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
         self._process.terminate()
         self._process.communicate()
 

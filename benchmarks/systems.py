@@ -15,7 +15,7 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import numpy.typing as npt
+
+    from clip_client import ClipClient
 
     Vectors = npt.NDArray[np.float32]
 
@@ -61,7 +63,7 @@ def pytorch_loop(files: list[bytes], size: int, onnx: Path) -> Callable[[], Vect
     from preprocess_ensemble.passport import Passport
 
     passport = Passport.from_json(onnx.with_name("model.json").read_text())
-    network = load_model(passport.model, passport.pretrained)
+    network = cast("Any", load_model(passport.model, passport.pretrained))
     transform = image_transform_v2(PreprocessCfg(**network.visual.preprocess_cfg), is_train=False)
     batches = itertools.cycle([[files[row] for row in rows] for rows in _batches(len(files), size)])
 
@@ -103,20 +105,22 @@ async def serve_requests(files: list[bytes], concurrency: int, url: str) -> None
         first = await clip.embed(files)
         _say({"ready": True, "vectors": first.vectors.tolist()})
         for line in iter(sys.stdin.readline, ""):
-            deadline = time.perf_counter() + float(line)
-            source = itertools.cycle(files)
             latencies_ms: list[float] = []
             start = time.perf_counter()
-
-            async def caller() -> None:
-                while (then := time.perf_counter()) < deadline:
-                    (await clip.embed([next(source)])).raise_for_errors()
-                    latencies_ms.append(1e3 * (time.perf_counter() - then))
-
-            await asyncio.gather(*(caller() for _ in range(concurrency)))
-            seconds = time.perf_counter() - start
-            rate = len(latencies_ms) / seconds
+            callers = (_call(clip, files, latencies_ms, start + float(line)) for _ in range(concurrency))
+            await asyncio.gather(*callers)
+            rate = len(latencies_ms) / (time.perf_counter() - start)
             _say({"images": len(latencies_ms), "rate": rate, "latency_ms": percentiles(latencies_ms)})
+
+
+async def _call(clip: ClipClient, files: list[bytes], latencies_ms: list[float], deadline: float) -> None:
+    """Embed one image after another until the deadline, each in a request of its own call."""
+    for file in itertools.cycle(files):
+        then = time.perf_counter()
+        if then >= deadline:
+            return
+        (await clip.embed([file])).raise_for_errors()
+        latencies_ms.append(1e3 * (time.perf_counter() - then))
 
 
 def _say(answer: dict[str, Any]) -> None:

@@ -1,0 +1,72 @@
+"""The launcher, as documented: ``tritonserver --model-repository DIR``, with options passed on."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.server import free_port
+from preprocess_ensemble.launcher import install
+from tests.live.raw import infer
+
+TRACKED = Path(__file__).parents[2] / "triton_models"
+
+
+@pytest.fixture
+def repository(tmp_path: Path, tiny_repository: Path) -> Path:
+    """The tracked configs, unedited, with the small model in them."""
+    copy = tmp_path / "triton_models"
+    shutil.copytree(TRACKED, copy, ignore=shutil.ignore_patterns("model.onnx", "model.json", "__pycache__"))
+    for file in ("model.onnx", "model.json"):
+        shutil.copyfile(tiny_repository / "clip_encoder" / "1" / file, copy / "clip_encoder" / "1" / file)
+    return copy
+
+
+@pytest.mark.timeout(90)
+def test_the_tracked_repository_loads_without_auto_completion(repository: Path, tmp_path: Path, photos: Path) -> None:
+    install(tmp_path)
+    grpc, http = free_port(), free_port()
+    addresses = [f"--{protocol}-address=127.0.0.1" for protocol in ("grpc", "http")]
+    command = [
+        tmp_path / "tritonserver",
+        "--model-repository",
+        repository,
+        "--disable-auto-complete-config",
+        *addresses,
+    ]
+    ports = ["--grpc-port", str(grpc), "--http-port", str(http), "--allow-metrics=false"]
+    with (tmp_path / "log").open("w") as log, subprocess.Popen([*command, *ports], stdout=log, stderr=log) as server:
+        try:
+            wait_until_ready(server, f"http://127.0.0.1:{http}/v2/health/ready", tmp_path / "log")
+            image = next(photos.glob("astronaut.*")).read_bytes()
+            outputs = ["embedding", "status", "error", "fingerprint"]
+            answer = infer(f"127.0.0.1:{grpc}", "clip_image", [image, b"no image"], outputs=outputs)
+        finally:
+            server.terminate()
+    assert answer["status"].ravel().tolist() == [0, 2]
+    assert np.linalg.norm(answer["embedding"][0]) == pytest.approx(1, abs=1e-6)
+    assert np.isnan(answer["embedding"][1]).all()
+    assert answer["error"].ravel()[0] == b""
+    assert answer["fingerprint"].shape == (2, 2)
+
+
+def wait_until_ready(server: subprocess.Popen[bytes], url: str, log: Path) -> None:
+    while True:
+        try:
+            with urllib.request.urlopen(url, timeout=5):
+                return
+        except OSError:
+            assert server.poll() is None, log.read_text()
+            time.sleep(0.2)
+
+
+def test_a_launcher_is_a_program_of_this_environment(tmp_path: Path) -> None:
+    script = install(tmp_path)
+    assert sys.executable in script.read_text()
