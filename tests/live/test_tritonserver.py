@@ -35,9 +35,9 @@ def test_the_tracked_repository_loads_without_auto_completion(repository: Path, 
     grpc, http = free_port(), free_port()
     addresses = [f"--{protocol}-address=127.0.0.1" for protocol in ("grpc", "http")]
     command = [
-        tmp_path / "tritonserver",
+        str(tmp_path / "tritonserver"),
         "--model-repository",
-        repository,
+        str(repository),
         "--disable-auto-complete-config",
         *addresses,
     ]
