@@ -36,7 +36,7 @@ class Server:
     def __init__(self, endpoint: Endpoint, transport: Transport, config: ClientConfig) -> None:
         self.endpoint = endpoint
         self.transport = transport
-        self.limit = AdaptiveLimit(maximum=config.max_in_flight, queue_target_s=config.queue_target_s)
+        self.limit = AdaptiveLimit(maximum=config.max_in_flight, target_latency_s=config.target_latency_s)
         self.retired = False
         """Its name does not lead here any more; what is in flight may end."""
         self.rests_until = 0.0

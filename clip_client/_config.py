@@ -79,8 +79,9 @@ class ClientConfig:
     max_in_flight: int = 256
     """Images that may be on their way at one time, over all calls; the adaptive limit moves below it."""
 
-    queue_target_s: float = 0.1
-    """How long a request may wait in a server's queue before this client sends less; see ``_limit.py``."""
+    target_latency_s: float = 0.5
+    """An answer that takes longer makes this client keep fewer images in flight. Less gives shorter queues under load,
+    more gives fuller batches; it must be above the network's round trip."""
 
     max_request_bytes: int = 8 * 2**20
     """A request is closed before it grows over this; one image that is larger travels alone."""
@@ -89,7 +90,7 @@ class ClientConfig:
     """A larger file is an ImageError (``TOO_LARGE``) and is not read."""
 
     keepalive_time_s: float = 10.0
-    """A connection that is silent for so long during a request is probed, and half as long later given up."""
+    """A connection that is silent for so long during a request is probed, and as long again later given up."""
 
     token: str | None = field(default=None, repr=False)
     """Sent as ``authorization: Bearer ...`` and as the value of ``token_header``; to other hosts only over TLS."""
@@ -115,7 +116,7 @@ class ClientConfig:
             raise ValueError("urls is empty: name at least one server, for example 'localhost:8001'")
         endpoints = self.endpoints
         _positive("timeout_s", self.timeout_s)
-        _positive("queue_target_s", self.queue_target_s)
+        _positive("target_latency_s", self.target_latency_s)
         _positive("keepalive_time_s", self.keepalive_time_s)
         _at_least_one("max_in_flight", self.max_in_flight)
         _at_least_one("max_request_bytes", self.max_request_bytes)

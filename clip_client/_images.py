@@ -24,7 +24,7 @@ ImageSource: TypeAlias = Union[
 ImageSources: TypeAlias = ImageSource | Iterable[ImageSource] | AsyncIterable[ImageSource]
 """One image, or any iterable of images. An array (N, H, W, 3) counts as N images."""
 
-_PNG_MODES = frozenset({"1", "L", "LA", "I", "I;16", "P", "RGB", "RGBA"})
+_PNG_MODES = frozenset({"1", "L", "LA", "I;16", "P", "RGB", "RGBA"})
 _PNG_COMPRESS_LEVEL = 1
 """zlib's fastest: the pictures live as long as one request."""
 _READ_CHUNK = 1 << 20
@@ -142,7 +142,10 @@ def _encode_pil(image: Any) -> bytes:
     upright = ImageOps.exif_transpose(image)
     if upright.mode == "F":
         raise ImageError("a PIL image of mode F has no defined white; convert it first.", code="UNSUPPORTED_FORMAT")
-    return _png(upright if upright.mode in _PNG_MODES else upright.convert("RGB"))
+    if upright.mode in _PNG_MODES:
+        return _png(upright)
+    # The other integer modes hold 16-bit pictures, too; everything else is colour.
+    return _png(upright.convert("I;16" if upright.mode.startswith("I") else "RGB"))
 
 
 def _png(image: Image) -> bytes:

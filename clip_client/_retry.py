@@ -32,7 +32,8 @@ def backoff_s(failures: int, *, random_source: random.Random) -> float:
     "Full jitter" of Brooker, "Exponential Backoff And Jitter" (AWS, 2015): uniform between 0 and the exponential cap,
     so that clients which lost a server together do not come back together.
     """
-    return random_source.uniform(0.0, min(_MAX_DELAY_S, _FIRST_DELAY_S * 2.0 ** (failures - 1)))
+    doublings = min(failures - 1, 30)  # an outage of hours must not overflow
+    return random_source.uniform(0.0, min(_MAX_DELAY_S, _FIRST_DELAY_S * 2.0**doublings))
 
 
 class RetryBudget:

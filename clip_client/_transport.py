@@ -352,7 +352,9 @@ def _channel_options(config: ClientConfig) -> list[tuple[str, int | str]]:
         ("grpc.max_receive_message_length", -1),
         # Pings only while a request waits (gRPC's default), and never more than two in a row, which Triton accepts.
         ("grpc.keepalive_time_ms", keepalive_ms),
-        ("grpc.keepalive_timeout_ms", keepalive_ms // 2),
+        ("grpc.keepalive_timeout_ms", keepalive_ms),
+        # gRPC measures the bandwidth by pings of its own, and sends no keepalive ping while such a one is on its way.
+        ("grpc.http2.ping_timeout_ms", keepalive_ms),
         # A server that restarts must be found again within a second; gRPC's own back-off goes up to two minutes.
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 1000),

@@ -339,6 +339,7 @@ class Relay:
         self._tasks: set[asyncio.Task[None]] = set()
         self._flowing = asyncio.Event()
         self._flowing.set()
+        self._closing = False
         self._answer_bytes_left: int | None = None
         self.connections = 0
         """How many connections were made so far."""
@@ -373,6 +374,8 @@ class Relay:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._server.close()
+        self._closing = True
+        self.thaw()
         self.cut()
         tasks = list(self._tasks)
         for task in tasks:
@@ -383,8 +386,11 @@ class Relay:
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         self._writers.add(writer)
+        await self._flowing.wait()
+        if self._closing:
+            self._forget(writer)
+            return
         try:
-            await self._flowing.wait()
             upstream_reader, upstream_writer = await asyncio.open_connection("localhost", self._target)
         except OSError:
             self._forget(writer)

@@ -1,0 +1,207 @@
+"""``embed`` against a real gRPC server: order, packing, image failures, the handshake."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from clip_client import ClientConfig, ClipClient, ImageError, ImageErrors, ProtocolMismatch
+from clip_client.testing import FakeTriton, Reply, fake_vector
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+
+def names(count: int) -> list[bytes]:
+    return [b"image %d" % number for number in range(count)]
+
+
+async def test_vectors_come_in_input_order_whatever_the_source() -> None:
+    images = names(100)
+
+    def generator() -> Iterator[bytes]:
+        yield from images
+
+    async def asynchronous() -> AsyncIterator[bytes]:
+        for image in images:
+            yield image
+
+    async with FakeTriton() as server, ClipClient(server.url) as clip:
+        expected = np.stack([server.vector(image) for image in images])
+        for source in (images, tuple(images), iter(images), generator(), asynchronous()):
+            batch = await clip.embed(source)
+            assert batch.vectors.dtype == np.float32
+            assert (batch.vectors == expected).all()
+            assert batch.errors == {}
+            assert batch.model_id == "fake/random:0@00000000"
+            assert batch.vector_id == clip.vector_id == "fake/random:0@00000000|shortest-bicubic-224x224|original"
+            batch.raise_for_errors()
+
+
+async def test_every_kind_of_image(tmp_path: Path) -> None:
+    path = tmp_path / "a.jpg"
+    path.write_bytes(b"file content")
+    pixels = np.arange(36, dtype=np.uint8).reshape(3, 4, 3)
+    async with FakeTriton() as server, ClipClient(server.url) as clip:
+        batch = await clip.embed([path, str(path), b"bytes", io.BytesIO(b"stream"), Image.fromarray(pixels), pixels])
+        assert not batch.errors
+        sent = [image for request in server.requests for image in request.images]
+        assert {b"file content", b"bytes", b"stream"} <= set(sent)
+        assert (batch.vectors[0] == server.vector(b"file content")).all()
+        assert (batch.vectors[4] == batch.vectors[5]).all()
+        for single in (path, b"bytes", pixels, io.BytesIO(b"stream")):
+            assert len(await clip.embed(single)) == 1
+        assert len(await clip.embed(pixels[None])) == 1
+
+
+async def test_nothing_to_embed() -> None:
+    async with FakeTriton(dimension=5) as server, ClipClient(server.url) as clip:
+        batch = await clip.embed([])
+        assert batch.vectors.shape == (0, 5)
+        assert server.requests == []
+
+
+async def test_what_is_no_collection_is_a_type_error() -> None:
+    async with FakeTriton() as server, ClipClient(server.url) as clip:
+        with pytest.raises(TypeError, match="int"):
+            await clip.embed(5)  # type: ignore[arg-type]
+
+
+async def test_a_bad_image_harms_no_neighbour(tmp_path: Path) -> None:
+    async with FakeTriton() as server, ClipClient(server.url) as clip:
+        server.script(Reply(row_errors={1: (4, "The file ends before the picture does.")}))
+        batch = await clip.embed([b"a", b"b", b"c"])
+        assert list(batch.errors) == [1]
+        error = batch.errors[1]
+        assert (error.code, error.index, error.source) == ("TRUNCATED", 1, None)
+        assert error.request_id == server.requests[0].request_id
+        assert np.isnan(batch.vectors[1]).all()
+        assert (batch.vectors[2] == server.vector(b"c")).all()
+        with pytest.raises(ImageError, match="TRUNCATED"):
+            batch.raise_for_errors()
+
+        missing = tmp_path / "missing.jpg"
+        batch = await clip.embed([missing, b"", None, b"d"])  # type: ignore[list-item]
+        assert {index: error.code for index, error in batch.errors.items()} == {
+            0: "UNREADABLE",
+            1: "EMPTY",
+            2: "NOT_AN_IMAGE",
+        }
+        assert batch.errors[0].source == str(missing)
+        assert np.isnan(batch.vectors[:3]).all()
+        assert (batch.vectors[3] == server.vector(b"d")).all()
+        with pytest.raises(ImageErrors, match="and 2 more"):
+            batch.raise_for_errors()
+
+
+async def test_a_status_that_this_client_does_not_know_is_still_an_image_error() -> None:
+    async with FakeTriton() as server, ClipClient(server.url) as clip:
+        server.script(Reply(row_errors={0: (99, "Something new.")}))
+        assert (await clip.embed(b"a")).errors[0].code == "INTERNAL"
+
+
+async def test_requests_keep_to_the_batch_size_and_the_byte_limit() -> None:
+    config = ClientConfig(max_request_bytes=1000)
+    async with FakeTriton(max_batch_size=7) as server, ClipClient(server.url, config=config) as clip:
+        images = [b"x" * 300, b"y" * 5000, *names(60)]
+        await clip.embed(images)
+        sizes = [len(request.images) for request in server.requests]
+        assert max(sizes) <= 7
+        assert sum(sizes) == len(images)
+        for request in server.requests:
+            assert sum(map(len, request.images)) <= 1000 or len(request.images) == 1
+
+
+async def test_calls_that_wait_share_requests() -> None:
+    async with FakeTriton() as server, ClipClient(server.url) as clip:
+        await clip.model()
+        batches = await asyncio.gather(*(clip.embed(image) for image in names(64)))
+        assert len(server.requests) < 32
+        for image, batch in zip(names(64), batches, strict=True):
+            assert (batch.vectors[0] == server.vector(image)).all()
+
+
+async def test_one_handshake_for_all() -> None:
+    async with FakeTriton() as server, ClipClient(server.url) as clip:
+        with pytest.raises(RuntimeError, match="not known yet"):
+            _ = clip.vector_id
+        assert server.handshakes == 0
+        await asyncio.gather(*(clip.embed(image) for image in names(20)), clip.model())
+        await clip.embed(b"later")
+        assert server.handshakes == 1
+        assert "model=fake/" in repr(clip)
+
+
+async def test_a_cancelled_caller_does_not_take_the_handshake_from_the_others() -> None:
+    async with FakeTriton() as server, ClipClient(server.url) as clip:
+        first, second = asyncio.create_task(clip.model()), asyncio.create_task(clip.model())
+        await asyncio.sleep(0)
+        first.cancel()
+        assert (await second).dimension == 8
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        assert server.handshakes == 1
+
+
+async def test_another_model_is_noticed_and_the_next_call_uses_it() -> None:
+    async with FakeTriton() as server, ClipClient(server.url) as clip:
+        await clip.embed(b"a")
+        server.fingerprint, server.model = (1, 2), "other"
+        with pytest.raises(ProtocolMismatch, match="serve fake/random:0"):
+            await clip.embed(b"a")
+        batch = await clip.embed(b"a")
+        assert batch.model_id.startswith("other/")
+        assert server.handshakes == 2
+
+
+@pytest.mark.parametrize("dropped", ["embedding", "status", "error", "fingerprint"])
+async def test_an_answer_with_a_tensor_missing(dropped: str) -> None:
+    async with FakeTriton() as server, ClipClient(server.url) as clip:
+        server.script(Reply(drop_outputs=frozenset({dropped})))
+        with pytest.raises(ProtocolMismatch, match="contract"):
+            await clip.embed(b"a")
+
+
+async def test_vectors_of_the_wrong_length() -> None:
+    async with FakeTriton() as server, ClipClient(server.url) as clip:
+        await clip.model()
+        server.dimension, server.vector = 9, lambda image: fake_vector(image, 9)
+        with pytest.raises(ProtocolMismatch, match="9 numbers"):
+            await clip.embed(b"a")
+
+
+async def test_a_client_outside_of_async_with() -> None:
+    clip = ClipClient("localhost:1")
+    with pytest.raises(RuntimeError, match="async with"):
+        await clip.embed(b"a")
+    async with FakeTriton() as server:
+        async with ClipClient(server.url) as clip:
+            assert "[open]" in repr(clip)
+        assert "[closed]" in repr(clip)
+        with pytest.raises(RuntimeError, match="async with"):
+            await clip.embed(b"a")
+        with pytest.raises(RuntimeError, match="once"):
+            async with clip:
+                pass
+
+
+async def test_timeouts_are_checked() -> None:
+    async with FakeTriton() as server, ClipClient(server.url) as clip:
+        for wrong in (0, -1.0, float("nan")):
+            with pytest.raises(ValueError, match="timeout_s"):
+                await clip.embed(b"a", timeout_s=wrong)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no FIFOs here")
+async def test_odd_files_do_not_hold_anything_up(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    async with FakeTriton() as server, ClipClient(server.url) as clip:
+        batch = await clip.embed([tmp_path / "fifo", tmp_path, b"good"], timeout_s=20)
+        assert [error.code for error in batch.errors.values()] == ["UNREADABLE", "UNREADABLE"]

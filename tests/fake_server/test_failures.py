@@ -1,0 +1,236 @@
+"""Failures of the service: which are retried, which are raised, and what the caller is told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import grpc
+import pytest
+
+from clip_client import (
+    ClientConfig,
+    ClipClient,
+    ClipError,
+    DeadlineExceeded,
+    ModelNotReady,
+    Overloaded,
+    ProtocolMismatch,
+    Unauthorized,
+    Unavailable,
+)
+from clip_client._retry import is_retried
+from clip_client._transport import ERROR_TABLE
+from clip_client.testing import FakeTriton, Relay, Reply
+from tests.unit.test_errors import SEEN
+
+WIRE = [(status, text, kind) for status, text, kind in SEEN if status != "OK"]
+
+
+def test_every_row_but_ok_is_tried_over_the_wire() -> None:
+    assert {status for status, _, _ in WIRE} == {row.code.name for row in ERROR_TABLE} - {"OK"}
+
+
+@pytest.mark.parametrize(("status", "text", "kind"), WIRE, ids=[f"{s}-{t[:30]}" for s, t, _ in WIRE])
+async def test_every_row_of_the_error_table(status: str, text: str, kind: str) -> None:
+    failure = Reply(status=grpc.StatusCode[status], details=text)
+    async with FakeTriton() as server, ClipClient(server.url) as clip:
+        server.script(failure)
+        expected = {error.__name__: error for error in (ClipError, *ClipError.__subclasses__())}[kind]
+        if is_retried(expected("x")):
+            batch = await clip.embed(b"a")
+            assert (batch.vectors[0] == server.vector(b"a")).all()
+            assert len(server.requests) == 2
+            assert server.requests[0].request_id != server.requests[1].request_id
+            assert clip.stats().requests_retried == 1
+        else:
+            with pytest.raises(expected) as caught:
+                await clip.embed(b"a")
+            assert type(caught.value) is expected
+            assert caught.value.request_id == server.requests[0].request_id
+            assert caught.value.__cause__ is None
+            assert caught.value.__suppress_context__ or caught.value.__context__ is None
+            assert len(server.requests) == 1
+            assert clip.stats().requests_failed == 1
+
+
+async def test_a_bad_image_is_never_sent_twice() -> None:
+    async with FakeTriton() as server, ClipClient(server.url) as clip:
+        server.answer_always(Reply(row_errors={0: (5, "No.")}))
+        await clip.embed(b"a")
+        assert len(server.requests) == 1
+        assert not clip.stats().servers[0].is_down
+
+
+async def test_an_outage_is_survived_within_the_deadline() -> None:
+    async with FakeTriton() as server, ClipClient(server.url, timeout_s=30) as clip:
+        await clip.embed(b"a")
+        await server.stop()
+        call = asyncio.create_task(clip.embed([b"b", b"c"]))
+        while not clip.stats().requests_retried:
+            await asyncio.sleep(0.01)
+        await server.start()
+        assert (await call).errors == {}
+
+
+async def test_an_outage_that_outlasts_the_deadline() -> None:
+    async with FakeTriton() as server, ClipClient(server.url) as clip:
+        await clip.embed(b"a")
+        await server.stop()
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        with pytest.raises(DeadlineExceeded):
+            await clip.embed(b"b", timeout_s=0.5)
+        assert 0.49 <= loop.time() - started < 5
+        assert clip.stats().requests_retried < 20
+
+
+async def test_a_reload_is_survived() -> None:
+    async with FakeTriton() as server, ClipClient(server.url) as clip:
+        await clip.embed(b"a")
+        server.ready_models.discard("clip_image")
+        call = asyncio.create_task(clip.embed(b"b"))
+        while not clip.stats().requests_retried:
+            await asyncio.sleep(0.01)
+        server.ready_models.add("clip_image")
+        assert (await call).errors == {}
+
+
+async def test_a_server_that_was_never_there_is_not_waited_for() -> None:
+    async with ClipClient("localhost:1", timeout_s=60) as clip:
+        with pytest.raises(Unavailable, match="No server answers at grpc://localhost:1"):
+            await clip.embed(b"a")
+
+
+async def test_the_wrong_model_and_the_wrong_triton() -> None:
+    async with FakeTriton() as server, ClipClient(server.url) as clip:
+        server.ready_models = set()
+        with pytest.raises(ModelNotReady, match="clip-export"):
+            await clip.embed(b"a")
+        server.ready_models = {"resnet50"}
+        with pytest.raises(ProtocolMismatch, match="--model-repository triton_models"):
+            await clip.embed(b"a")
+
+
+@pytest.mark.parametrize(
+    ("greeting", "kind", "says"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", ProtocolMismatch, "--grpc-port"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", ProtocolMismatch, "--grpc-port"),
+        (b"", Unavailable, "gRPC port"),
+    ],
+    ids=["http", "ssh", "hangs up"],
+)
+async def test_something_that_is_no_grpc_server(greeting: bytes, kind: type[ClipError], says: str) -> None:
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(greeting)
+        with contextlib.suppress(OSError):
+            await writer.drain()
+        writer.close()
+
+    listener = await asyncio.start_server(greet, "localhost", 0)
+    async with listener:
+        async with ClipClient(f"localhost:{listener.sockets[0].getsockname()[1]}", timeout_s=20) as clip:
+            with pytest.raises(kind, match=says):
+                await clip.embed(b"a")
+
+
+async def test_the_deadline_holds_and_the_remaining_time_travels() -> None:
+    async with FakeTriton() as server, ClipClient(server.url) as clip:
+        await clip.model()
+        server.script(Reply(status=grpc.StatusCode.UNAVAILABLE, delay_s=0.2), Reply(delay_s=float("inf")))
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        with pytest.raises(DeadlineExceeded, match="timeout_s"):
+            await clip.embed(b"a", timeout_s=1.0)
+        assert 0.99 <= loop.time() - started < 5
+        first, second = (request.timeout_s for request in server.requests)
+        assert first is not None
+        assert second is not None
+        # gRPC rounds a deadline up by some milliseconds on its way.
+        assert first <= 1.05
+        assert second <= 0.85
+
+
+async def test_one_callers_deadline_is_not_anothers() -> None:
+    async with FakeTriton() as server, ClipClient(server.url) as clip:
+        await clip.model()
+        server.answer_always(Reply(delay_s=0.5))
+        hasty = asyncio.create_task(clip.embed(b"a", timeout_s=0.1))
+        patient = asyncio.create_task(clip.embed(b"b", timeout_s=30))
+        with pytest.raises(DeadlineExceeded):
+            await hasty
+        assert (await patient).errors == {}
+        # They shared a request, and it went on for the one who waited.
+        assert [len(request.images) for request in server.requests] == [2]
+
+
+async def test_a_source_that_takes_longer_than_the_deadline() -> None:
+    async def slow() -> object:
+        yield b"a"
+        await asyncio.Event().wait()
+
+    async with FakeTriton() as server, ClipClient(server.url) as clip:
+        with pytest.raises(DeadlineExceeded):
+            await clip.embed(slow(), timeout_s=0.2)  # type: ignore[arg-type]
+
+
+async def test_the_retry_budget_ends_a_storm_of_refusals() -> None:
+    async with FakeTriton() as server, ClipClient(server.url) as clip:
+        await clip.model()
+        server.answer_always(Reply(status=grpc.StatusCode.RESOURCE_EXHAUSTED, details="upstream overflow"))
+        clip._sender._budget._tokens = 2.0
+        with pytest.raises(Overloaded):
+            await clip.embed(b"a", timeout_s=20)
+        assert len(server.requests) <= 4
+
+
+async def test_a_connection_cut_in_the_middle_of_an_answer() -> None:
+    async with FakeTriton(dimension=4096) as server, Relay(server.port) as relay, ClipClient(relay.url) as clip:
+        await clip.model()
+        relay.cut_after(5000)
+        batch = await clip.embed([b"a", b"b"])
+        assert (batch.vectors[1] == server.vector(b"b")).all()
+        assert clip.stats().requests_retried >= 1
+        assert relay.connections >= 2
+
+
+async def test_a_half_open_connection_is_found_out_and_replaced() -> None:
+    config = ClientConfig(keepalive_time_s=0.2, timeout_s=60)
+    async with FakeTriton() as server, Relay(server.port) as relay, ClipClient(relay.url, config=config) as clip:
+        await clip.embed(b"a")
+        relay.freeze()
+        call = asyncio.create_task(clip.embed(b"b"))
+        while not clip.stats().requests_retried:
+            await asyncio.sleep(0.01)
+        relay.thaw()
+        assert (await call).errors == {}
+
+
+async def test_a_slow_connection_is_just_slow() -> None:
+    async with FakeTriton() as server, ClipClient(server.url) as clip:
+        server.answer_always(Reply(delay_s=0.3))
+        assert (await clip.embed([b"a", b"b", b"c"])).errors == {}
+        assert clip.stats().requests_retried == 0
+
+
+async def test_a_token_that_is_refused_is_raised_at_once_and_not_shown() -> None:
+    async with FakeTriton(token="right") as server:
+        async with ClipClient(server.url, token="wr0ng") as clip:
+            with pytest.raises(Unauthorized) as caught:
+                await clip.embed(b"a")
+            assert "wr0ng" not in str(caught.value) + repr(clip)
+        async with ClipClient(server.url, token="right") as clip:
+            assert (await clip.embed(b"a")).errors == {}
+            assert server.requests[0].metadata["authorization"] == "Bearer right"
+
+
+async def test_closing_the_client_ends_what_is_on_its_way() -> None:
+    async with FakeTriton() as server:
+        server.answer_always(Reply(delay_s=float("inf")))
+        async with ClipClient(server.url) as clip:
+            call = asyncio.create_task(clip.embed(b"a"))
+            while not server.requests:
+                await asyncio.sleep(0.01)
+        with pytest.raises(Unavailable, match="closed"):
+            await call

@@ -1,0 +1,260 @@
+"""``embed_stream``: each image once, in order where asked, in bounded memory, and nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import tracemalloc
+from collections import Counter
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+import grpc
+import numpy as np
+import pytest
+
+from clip_client import ClipClient, EmbeddedItem, Unavailable
+from clip_client.testing import FakeTriton, Relay, Reply
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+UNIT = np.full(8, 8**-0.5, dtype=np.float32)
+
+
+def names(count: int) -> Iterator[bytes]:
+    return (b"%d" % number for number in range(count))
+
+
+async def collect(stream: AsyncIterator[EmbeddedItem]) -> list[EmbeddedItem]:
+    return [item async for item in stream]
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+async def test_each_image_exactly_once_through_cut_connections(ordered: bool) -> None:
+    async with FakeTriton() as server, Relay(server.port) as relay, ClipClient(relay.url) as clip:
+        server.answer_always(Reply(delay_s=0.002))
+        items: list[EmbeddedItem] = []
+        async for item in clip.embed_stream(names(2000), ordered=ordered):
+            items.append(item)
+            if len(items) in (300, 800, 1300):
+                relay.cut()
+        indices = [item.index for item in items]
+        assert Counter(indices) == Counter(range(2000))
+        assert not ordered or indices == sorted(indices)
+        for item in items:
+            assert item.source == b"%d" % item.index
+            assert item.error is None
+            assert item.vector is not None
+            assert (item.vector == server.vector(b"%d" % item.index)).all()
+
+
+async def test_order_is_kept_when_answers_overtake_each_other() -> None:
+    async with FakeTriton(max_batch_size=1) as server, ClipClient(server.url) as clip:
+        await clip.model()
+        server.script(Reply(delay_s=0.2), Reply(delay_s=0.1))
+        assert [item.index for item in await collect(clip.embed_stream(names(6)))] == list(range(6))
+        server.script(Reply(delay_s=0.2), Reply(delay_s=0.1))
+        loose = [item.index for item in await collect(clip.embed_stream(names(6), ordered=False))]
+        assert sorted(loose) == list(range(6))
+        assert set(loose[-2:]) == {0, 1}
+
+
+async def test_image_errors_are_items() -> None:
+    async with FakeTriton() as server, ClipClient(server.url) as clip:
+        items = await collect(clip.embed_stream([b"a", b"", "/no/such/file"]))
+        assert [item.error.code if item.error else None for item in items] == [None, "EMPTY", "UNREADABLE"]
+        assert [item.vector is None for item in items] == [False, True, True]
+
+
+@pytest.mark.parametrize("kind", ["thread", "async", "list"])
+async def test_the_producer_is_never_more_than_max_in_flight_ahead(kind: str) -> None:
+    produced = 0
+
+    def blocking() -> Iterator[bytes]:
+        nonlocal produced
+        for image in names(200):
+            produced += 1
+            yield image
+
+    async def asynchronous() -> AsyncIterator[bytes]:
+        for image in blocking():
+            yield image
+
+    async with FakeTriton() as server, ClipClient(server.url) as clip:
+        source = {"thread": blocking(), "async": asynchronous(), "list": list(names(200))}[kind]
+        consumed = 0
+        async for _ in clip.embed_stream(source, max_in_flight=10):
+            consumed += 1
+            # A consumer that takes its time: everything that could run ahead gets the chance to.
+            for _ in range(3):
+                await asyncio.sleep(0.0005)
+            assert produced <= consumed + 10
+            assert clip.stats().images_waiting + clip.stats().images_in_flight <= 10
+        assert consumed == 200
+
+
+async def test_a_generator_that_blocks_does_not_block_the_loop_nor_hold_back_what_it_gave() -> None:
+    release = threading.Event()
+
+    def blocking() -> Iterator[bytes]:
+        yield b"first"
+        assert release.wait(60)
+        yield b"second"
+
+    async with FakeTriton() as server, ClipClient(server.url) as clip:
+        async with aclosing(clip.embed_stream(blocking())) as items:
+            # It arrives while the generator is blocked: no batch is waited for.
+            assert (await anext(items)).source == b"first"
+            release.set()
+            assert (await anext(items)).source == b"second"
+            with pytest.raises(StopAsyncIteration):
+                await anext(items)
+
+
+async def test_what_the_source_raises_comes_after_what_it_gave() -> None:
+    def broken() -> Iterator[bytes]:
+        yield from names(5)
+        raise ZeroDivisionError("of the user")
+
+    async def broken_async() -> AsyncIterator[bytes]:
+        for image in names(5):
+            yield image
+        raise ZeroDivisionError("of the user")
+
+    async with FakeTriton() as server, ClipClient(server.url) as clip:
+        for source in (broken(), broken_async()):
+            items = []
+            with pytest.raises(ZeroDivisionError, match="of the user"):
+                async for item in clip.embed_stream(source):
+                    items.append(item.index)
+            assert items == list(range(5))
+
+
+async def test_a_failure_of_the_service_ends_the_stream_after_what_came_before() -> None:
+    async with FakeTriton(max_batch_size=4) as server, ClipClient(server.url, timeout_s=0.5) as clip:
+        server.script(Reply())
+        server.answer_always(Reply(status=grpc.StatusCode.INTERNAL, details="boom"))
+        seen = []
+        with pytest.raises(Exception, match="failed on this request"):
+            async for item in clip.embed_stream(names(100)):
+                seen.append(item.index)
+        assert seen == list(range(len(server.requests[0].images)))
+
+
+async def test_without_a_deadline_each_image_has_the_clients_time() -> None:
+    async with FakeTriton() as server, ClipClient(server.url, timeout_s=0.4) as clip:
+        server.answer_always(Reply(delay_s=0.1))
+        # Twelve requests of a tenth of a second each, one after the other: longer than timeout_s in all.
+        items = await collect(clip.embed_stream(names(12), max_in_flight=1))
+        assert len(items) == 12
+
+
+def other_tasks() -> set[str]:
+    return {
+        task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("clip_client") and not task.done()
+    }
+
+
+@pytest.mark.parametrize("kind", ["list", "thread", "async"])
+@pytest.mark.parametrize("how", ["cancel", "break", "aclose"])
+async def test_leaving_early_leaves_nothing_behind(kind: str, how: str) -> None:
+    async def endless_async() -> AsyncIterator[bytes]:
+        while True:
+            yield b"x"
+
+    def endless() -> Iterator[bytes]:
+        while True:
+            yield b"x"
+
+    async with FakeTriton() as server, ClipClient(server.url) as clip:
+        server.answer_always(Reply(delay_s=0.01))
+        source = {"list": [b"x"] * 1000, "thread": endless(), "async": endless_async()}[kind]
+
+        async def consume() -> None:
+            async with aclosing(clip.embed_stream(source)) as items:
+                async for _ in items:
+                    if how == "break":
+                        break
+
+        if how == "aclose":
+            items = clip.embed_stream(source)
+            await anext(items)
+            await items.aclose()
+        else:
+            task = asyncio.create_task(consume())
+            if how == "cancel":
+                while len(server.requests) < 3:
+                    await asyncio.sleep(0.005)
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+            await asyncio.wait({task})
+        while clip.stats().images_in_flight:
+            await asyncio.sleep(0.005)
+        assert other_tasks() == set()
+        # And the client still works.
+        assert (await clip.embed(b"y")).errors == {}
+
+
+async def test_cancelling_embed_cancels_its_request_on_the_server() -> None:
+    async with FakeTriton() as server, ClipClient(server.url) as clip:
+        server.script(Reply(delay_s=float("inf")))
+        task = asyncio.create_task(clip.embed(b"a"))
+        while not server.in_flight:
+            await asyncio.sleep(0.005)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        while server.in_flight:
+            await asyncio.sleep(0.005)
+        assert other_tasks() == set()
+        assert clip.stats().images_in_flight == 0
+
+
+async def test_memory_does_not_grow_with_the_length_of_the_stream() -> None:
+    async with (
+        FakeTriton(vector=lambda image: UNIT, keep_requests=False) as server,
+        ClipClient(server.url) as clip,
+    ):
+        async for _ in clip.embed_stream(names(2000)):
+            pass
+        tracemalloc.start()
+        before, _ = tracemalloc.get_traced_memory()
+        count = 0
+        async for _ in clip.embed_stream(names(10_000)):
+            count += 1
+        after, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert count == 10_000
+        assert after - before < 2 << 20
+        assert peak - before < 8 << 20
+
+
+async def test_two_streams_share_a_client() -> None:
+    async with FakeTriton() as server, ClipClient(server.url) as clip:
+        first, second = await asyncio.gather(
+            collect(clip.embed_stream(names(300))), collect(clip.embed_stream(names(300), ordered=False))
+        )
+        assert len(first) == len(second) == 300
+        assert clip.stats().images_embedded == 600
+
+
+async def test_wrong_arguments() -> None:
+    async with FakeTriton() as server, ClipClient(server.url) as clip:
+        with pytest.raises(ValueError, match="max_in_flight"):
+            await collect(clip.embed_stream([], max_in_flight=0))
+    with pytest.raises(RuntimeError, match="async with"):
+        await collect(clip.embed_stream([]))
+
+
+async def test_a_stream_whose_client_is_closed_under_it() -> None:
+    async with FakeTriton() as server:
+        server.answer_always(Reply(delay_s=float("inf")))
+        async with ClipClient(server.url) as clip:
+            task = asyncio.create_task(collect(clip.embed_stream(names(5))))
+            while not server.requests:
+                await asyncio.sleep(0.005)
+        with pytest.raises(Unavailable):
+            await task
+        assert other_tasks() == set()

@@ -1,0 +1,132 @@
+"""URLs and settings: what is taken, and what is said about the rest."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clip_client import ClientConfig, ClipClient
+from clip_client._config import parse_url
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("localhost", "grpc://localhost:8001"),
+        ("localhost:9", "grpc://localhost:9"),
+        ("grpc://triton.example.org:8001", "grpc://triton.example.org:8001"),
+        ("grpcs://triton.example.org", "grpcs://triton.example.org:8001"),
+        ("grpc://host:8001/", "grpc://host:8001"),
+        (" host_1:80 ", "grpc://host_1:80"),
+        ("[::1]:8001", "grpc://[::1]:8001"),
+        ("10.0.0.1:8001", "grpc://10.0.0.1:8001"),
+    ],
+)
+def test_urls(url: str, expected: str) -> None:
+    assert str(parse_url(url)) == expected
+    assert parse_url(expected) == parse_url(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("http://localhost:8000", "scheme 'http'"),
+        ("localhost:http", "port"),
+        ("localhost:0", "port"),
+        ("localhost:70000", "port"),
+        ("", "not a server address"),
+        (":8001", "not a server address"),
+        ("host:8001/v2/models", "not a server address"),
+        ("two words:8001", "not a server address"),
+        ("grpc://host:8001?x=1", "not a server address"),
+    ],
+)
+def test_urls_that_are_none(url: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        parse_url(url)
+
+
+def test_a_password_in_a_url_is_refused_and_not_repeated() -> None:
+    with pytest.raises(ValueError, match="token=") as caught:
+        parse_url("grpcs://user:hunter2@host:8001")
+    assert "hunter2" not in str(caught.value)
+
+
+@settings(deadline=None, max_examples=200, derandomize=True)
+@given(st.text(max_size=40))
+def test_any_text_is_an_address_or_a_value_error(text: str) -> None:
+    try:
+        endpoint = parse_url(text)
+    except ValueError as error:
+        assert "\n" not in str(error) or "\n" in text
+    else:
+        assert parse_url(str(endpoint)) == endpoint
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"urls": ()}, "urls"),
+        ({"timeout_s": 0}, "timeout_s"),
+        ({"timeout_s": float("nan")}, "timeout_s"),
+        ({"timeout_s": float("inf")}, "timeout_s"),
+        ({"timeout_s": True}, "timeout_s"),
+        ({"timeout_s": "1"}, "timeout_s"),
+        ({"keepalive_time_s": -1}, "keepalive_time_s"),
+        ({"target_latency_s": 0}, "target_latency_s"),
+        ({"max_in_flight": 0}, "max_in_flight"),
+        ({"max_in_flight": 1.5}, "max_in_flight"),
+        ({"max_request_bytes": 0}, "max_request_bytes"),
+        ({"max_image_bytes": 0}, "max_image_bytes"),
+        ({"client_key": b"k"}, "client_certificate"),
+        ({"ca_certificate": b"c"}, "grpcs://"),
+        ({"token": ""}, "token"),
+        ({"token": "zwei\nZeilen"}, "token"),
+        ({"urls": ("far.example.org",), "token": "s3cret"}, "grpcs://"),
+    ],
+)
+def test_settings_that_make_no_sense(arguments: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says) as caught:
+        ClientConfig(**arguments)
+    assert "s3cret" not in str(caught.value)
+    assert "Zeilen" not in str(caught.value)
+
+
+def test_a_token_may_stay_on_this_host_or_go_by_tls_or_by_permission() -> None:
+    for url in ("localhost", "127.0.0.1", "[::1]", "grpcs://far.example.org"):
+        ClientConfig(urls=(url,), token="s3cret")
+    ClientConfig(urls=("far.example.org",), token="s3cret", allow_token_in_clear=True)
+
+
+def test_config_is_frozen_and_shows_no_secret() -> None:
+    config = ClientConfig(
+        urls=("grpcs://h",),
+        token="s3cret",
+        client_certificate=b"s3cret",
+        client_key=b"s3cret",
+        ca_certificate=b"s3cret",
+    )
+    assert "s3cret" not in repr(config)
+    assert "s3cret" not in repr(ClipClient(config=config))
+    with pytest.raises(FrozenInstanceError):
+        config.timeout_s = 1.0  # type: ignore[misc]
+
+
+def test_the_environment_counts_only_where_the_code_names_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "localhost:8001" in repr(ClipClient())
+    monkeypatch.setenv("CLIP_URL", "grpcs://from-environment:1")
+    assert "grpcs://from-environment:1" in repr(ClipClient())
+    assert "from-environment" not in repr(ClipClient("explicit:2"))
+    assert "from-environment" not in repr(ClipClient(config=ClientConfig(urls=("explicit:2",))))
+
+
+def test_arguments_win_over_config() -> None:
+    config = ClientConfig(urls=("a:1",), timeout_s=5.0)
+    assert "grpc://b:2" in repr(ClipClient(["b:2", "c:3"], config=config))
+    assert "grpc://c:3" in repr(ClipClient(["b:2", "c:3"], config=config))
+    with pytest.raises(ValueError, match="timeout_s"):
+        ClipClient(timeout_s=-1.0, config=config)

@@ -1,0 +1,99 @@
+"""The public surface is what it says it is, and importing it is cheap."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+import clip_client
+import clip_client.testing
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+HEAVY = ("torch", "onnxruntime", "scipy", "faiss", "pyarrow", "grpc", "tritonclient", "PIL", "pandas", "sklearn")
+
+
+@pytest.mark.parametrize("module", [clip_client, clip_client.testing], ids=lambda module: module.__name__)
+def test_all_is_a_sorted_tuple_of_what_is_there(module: ModuleType) -> None:
+    assert isinstance(module.__all__, tuple)
+    assert len(set(module.__all__)) == len(module.__all__)
+    for name in module.__all__:
+        assert hasattr(module, name)
+
+
+def test_nothing_public_is_missing_from_all() -> None:
+    public = {
+        name for name, value in vars(clip_client).items() if not name.startswith("_") and not inspect.ismodule(value)
+    }
+    assert public == set(clip_client.__all__)
+
+
+def test_public_classes_say_where_users_import_them_from() -> None:
+    for name in clip_client.__all__:
+        value = getattr(clip_client, name)
+        if inspect.isclass(value):
+            assert value.__module__ == "clip_client"
+            assert inspect.getdoc(value)
+
+
+def test_public_methods_have_docstrings() -> None:
+    for kind in (clip_client.ClipClient, clip_client.SyncClipClient):
+        for name, member in inspect.getmembers(kind, inspect.isfunction):
+            assert name.startswith("_") or inspect.getdoc(member), f"{kind.__name__}.{name}"
+
+
+def test_the_blocking_client_has_the_same_surface() -> None:
+    def surface(kind: type) -> dict[str, inspect.Signature | None]:
+        return {
+            name: inspect.signature(member) if inspect.isfunction(member) else None
+            for name, member in inspect.getmembers(kind)
+            if not name.startswith("_")
+        }
+
+    wide, narrow = surface(clip_client.ClipClient), surface(clip_client.SyncClipClient)
+    assert {name.replace("aclose", "close") for name in wide} == set(narrow)
+    for name, signature in narrow.items():
+        if signature is not None and name != "close":
+            twin = wide[name]
+            assert twin is not None
+            assert list(signature.parameters.values()) == list(twin.parameters.values()), name
+
+
+def test_importing_loads_nothing_heavy_and_is_quick() -> None:
+    code = (
+        "import sys, time, json; start = time.process_time(); import clip_client; took = time.process_time() - start; "
+        "print(json.dumps([took, sorted(sys.modules)]))"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    took_s, modules = json.loads(printed)
+    assert [name for name in HEAVY if name in modules] == []
+    # CPU time, so that a busy machine does not decide.
+    assert took_s < 0.5
+
+
+def test_importing_reads_no_environment_and_sets_no_logging_up() -> None:
+    code = (
+        "import os, logging\n"
+        "class Watched(dict):\n"
+        "    def get(self, key, default=None):\n"
+        "        assert not str(key).startswith('CLIP_'), key\n"
+        "        return super().get(key, default)\n"
+        "os.environ = Watched(os.environ)\n"
+        "import clip_client\n"
+        "assert not logging.getLogger().handlers\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_star_import_works() -> None:
+    namespace: dict[str, object] = {}
+    exec("from clip_client import *", namespace)
+    assert set(clip_client.__all__) <= set(namespace)
+    importlib.reload(importlib.import_module("clip_client._contract"))

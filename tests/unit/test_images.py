@@ -1,0 +1,132 @@
+"""Every kind of image source, and everything that is none."""
+
+from __future__ import annotations
+
+import io
+import os
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from clip_client import ImageError
+from clip_client._images import in_memory, is_single, load, path_of
+
+MAX = 1 << 20
+RNG = np.random.default_rng(5)
+PIXELS = RNG.integers(0, 256, (7, 5, 3), dtype=np.uint8)
+
+
+def pixels_of(data: bytes) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    return np.asarray(Image.open(io.BytesIO(data)))
+
+
+def code_of(source: object) -> str:
+    with pytest.raises(ImageError) as caught:
+        load(source, max_bytes=MAX)
+    assert "\n" not in str(caught.value)
+    return caught.value.code
+
+
+def test_paths(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "ünï 🐈 x.jpg"
+    path.write_bytes(b"content")
+    assert load(path, max_bytes=MAX) == b"content"
+    assert load(str(path), max_bytes=MAX) == b"content"
+    assert path_of(path) == str(path)
+    assert path_of(b"content") is None
+
+
+@pytest.mark.skipif(os.name == "nt", reason="file names are text there")
+def test_a_name_that_is_not_utf8(tmp_path: pathlib.Path) -> None:
+    name = os.path.join(os.fsencode(tmp_path), b"\xff\xfe.jpg")
+    with open(name, "wb") as file:
+        file.write(b"content")
+    assert load(os.fsdecode(name), max_bytes=MAX) == b"content"
+
+
+def test_bytes_are_taken_as_they_are() -> None:
+    assert in_memory(b"x") == in_memory(bytearray(b"x")) == in_memory(memoryview(b"x")) == b"x"
+    assert in_memory("x") is None
+
+
+def test_an_array_arrives_pixel_by_pixel() -> None:
+    assert (pixels_of(load(PIXELS, max_bytes=MAX)) == PIXELS).all()
+    assert (pixels_of(load(PIXELS[:, ::-1], max_bytes=MAX)) == PIXELS[:, ::-1]).all()
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "HSV", "I;16", "I"])
+def test_a_pil_image_of_any_mode_arrives_pixel_by_pixel(mode: str) -> None:
+    image = Image.fromarray(PIXELS).convert(mode)
+    arrived = Image.open(io.BytesIO(load(image, max_bytes=MAX)))
+    if mode in ("CMYK", "YCbCr", "HSV"):
+        image = image.convert("RGB")
+    if mode == "I":
+        arrived = arrived.convert("I")
+    assert (np.asarray(arrived) == np.asarray(image)).all()
+
+
+def test_a_pil_image_is_turned_as_its_exif_says() -> None:
+    image = Image.fromarray(PIXELS)
+    exif = image.getexif()
+    exif[0x0112] = 6
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG", exif=exif)
+    arrived = Image.open(io.BytesIO(load(Image.open(buffer), max_bytes=MAX)))
+    assert (np.asarray(arrived) == np.rot90(PIXELS, -1)).all()
+    assert arrived.getexif().get(0x0112, 1) == 1
+
+
+def test_file_objects(tmp_path: pathlib.Path) -> None:
+    assert load(io.BytesIO(b"content"), max_bytes=MAX) == b"content"
+    path = tmp_path / "x"
+    path.write_bytes(b"y" * 3_000_000)
+    with path.open("rb") as file:
+        assert len(load(file, max_bytes=3_000_000)) == 3_000_000
+
+
+@pytest.mark.parametrize(
+    "source", [None, 5, object(), np.zeros((4, 4)), np.zeros((4, 4, 4), np.uint8), np.zeros((0, 4, 3), np.uint8)]
+)
+def test_what_is_no_image(source: object) -> None:
+    assert code_of(source) == "NOT_AN_IMAGE"
+
+
+def test_what_cannot_be_read(tmp_path: pathlib.Path) -> None:
+    class Broken:
+        def read(self, size: int) -> bytes:
+            raise RuntimeError("disk on fire")
+
+    for source in (tmp_path, tmp_path / "none", "null\0byte", io.StringIO("text"), Broken()):
+        assert code_of(source) == "UNREADABLE"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no FIFOs here")
+def test_a_fifo_and_a_loop_do_not_block(tmp_path: pathlib.Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    assert code_of(tmp_path / "fifo") == "UNREADABLE"
+    assert code_of(tmp_path / "loop") == "UNREADABLE"
+
+
+def test_a_truncated_pil_image_and_mode_f() -> None:
+    buffer = io.BytesIO()
+    Image.fromarray(RNG.integers(0, 256, (64, 64, 3), dtype=np.uint8)).save(buffer, "PNG")
+    assert code_of(Image.open(io.BytesIO(buffer.getvalue()[:2000]))) == "UNREADABLE"
+    assert code_of(Image.new("F", (2, 2))) == "UNSUPPORTED_FORMAT"
+
+
+def test_the_size_limit(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "large"
+    path.write_bytes(b"x" * (MAX + 1))
+    assert code_of(path) == "TOO_LARGE"
+    assert code_of(io.BytesIO(b"x" * (MAX + 1))) == "TOO_LARGE"
+    assert len(load(io.BytesIO(b"x" * MAX), max_bytes=MAX)) == MAX
+
+
+def test_one_image_or_many() -> None:
+    assert all(is_single(one) for one in ("p", pathlib.Path("p"), b"", bytearray(), PIXELS, io.BytesIO()))
+    assert is_single(Image.new("L", (1, 1)))
+    assert not any(is_single(many) for many in (["p"], ("p",), PIXELS[None], iter(["p"])))

@@ -1,0 +1,156 @@
+"""The adaptive limit against a simulated server: a FIFO queue that never refuses, as Triton is."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from clip_client._limit import AdaptiveLimit
+
+MAX_BATCH = 32
+TIMEOUT_S = 10.0
+
+
+@dataclass
+class FifoServer:
+    """Serves one request after the other; a request of n rows takes ``fixed_s + n * per_row_s``."""
+
+    fixed_s: float
+    per_row_s: float
+    free_at: float = 0.0
+
+    def serve(self, rows: int, now: float) -> float:
+        self.free_at = max(self.free_at, now) + self.fixed_s + rows * self.per_row_s
+        return self.free_at
+
+    @property
+    def capacity(self) -> float:
+        """Rows per second with full batches."""
+        return MAX_BATCH / (self.fixed_s + MAX_BATCH * self.per_row_s)
+
+
+@dataclass
+class Outcome:
+    rows: list[int]
+    latencies: list[float] = field(default_factory=list)
+
+
+def simulate(server: FifoServer, limits: list[AdaptiveLimit], *, until: float) -> Outcome:
+    """Clients that always have more to send; the rows that each got through by ``until``."""
+    outcome = Outcome(rows=[0] * len(limits))
+    events: list[tuple[float, int, int, float]] = []
+
+    def send(client: int, now: float) -> None:
+        while room := limits[client].room(10**9, MAX_BATCH):
+            limits[client].started(room)
+            heapq.heappush(events, (server.serve(room, now), client, room, now))
+
+    for client in range(len(limits)):
+        send(client, 0.0)
+    while events and events[0][0] < until:
+        now, client, rows, started_at = heapq.heappop(events)
+        limits[client].answered(rows, started_at=started_at, now=now, time_given_s=TIMEOUT_S)
+        outcome.rows[client] += rows
+        outcome.latencies.append(now - started_at)
+        send(client, now)
+    return outcome
+
+
+def new_limit(maximum: int = 256) -> AdaptiveLimit:
+    return AdaptiveLimit(maximum=maximum, target_latency_s=0.5)
+
+
+@pytest.mark.parametrize(
+    "server",
+    [FifoServer(0.002, 0.0005), FifoServer(0.0, 0.05), FifoServer(0.02, 0.0001)],
+    ids=["gpu", "cpu", "overhead"],
+)
+@pytest.mark.parametrize("clients", [1, 4])
+def test_backlogged_clients_use_the_server_and_keep_its_queue_short(server: FifoServer, clients: int) -> None:
+    limits = [new_limit() for _ in range(clients)]
+    outcome = simulate(replace(server), limits, until=60.0)
+    assert sum(outcome.rows) >= 0.9 * server.capacity * 60.0
+    settled = sorted(outcome.latencies[len(outcome.latencies) // 2 :])
+    assert settled[len(settled) // 2] < 0.6
+
+
+def test_clients_share_fairly() -> None:
+    outcome = simulate(FifoServer(0.002, 0.0005), [new_limit() for _ in range(4)], until=120.0)
+    assert min(outcome.rows) > 0.4 * max(outcome.rows)
+
+
+def test_the_limit_shrinks_when_the_server_slows_down_and_grows_again() -> None:
+    server = FifoServer(0.002, 0.0002)
+    limit = new_limit()
+    simulate(server, [limit], until=5.0)
+    before = limit.limit
+    limit.in_flight = 0
+    server.free_at = 0.0
+    server.per_row_s *= 20
+    simulate(server, [limit], until=5.0)
+    slow = limit.limit
+    assert slow < before / 2
+    limit.in_flight = 0
+    server.free_at = 0.0
+    server.per_row_s /= 20
+    simulate(server, [limit], until=5.0)
+    assert limit.limit > 1.5 * slow
+
+
+def test_a_limit_that_is_not_used_does_not_grow() -> None:
+    limit = new_limit()
+    for step in range(100):
+        limit.started(1)
+        limit.answered(1, started_at=step, now=step + 0.001, time_given_s=TIMEOUT_S)
+    assert limit.limit == 16
+
+
+def test_a_refusal_halves_once_per_round_trip() -> None:
+    limit = new_limit()
+    limit.started(8)
+    limit.started(8)
+    limit.refused(8, started_at=0.0, now=1.0)
+    limit.refused(8, started_at=0.0, now=1.1)
+    assert limit.limit == 8
+    limit.started(4)
+    limit.refused(4, started_at=1.2, now=1.3)
+    assert limit.limit == 4
+
+
+def test_never_below_one_and_never_above_the_maximum() -> None:
+    limit = new_limit(maximum=20)
+    for step in range(50):
+        limit.started(1)
+        limit.refused(1, started_at=step, now=step + 0.5)
+    assert limit.limit == 1
+    assert limit.room(5, MAX_BATCH) == 1
+    for step in range(5000):
+        limit.in_flight = limit.limit
+        limit.answered(1, started_at=100.0 + step, now=100.001 + step, time_given_s=TIMEOUT_S)
+    assert limit.limit == 20
+
+
+def test_an_impatient_caller_is_no_sign_of_load() -> None:
+    limit = new_limit()
+    limit.started(1)
+    limit.answered(1, started_at=0.0, now=0.05, time_given_s=TIMEOUT_S)
+    before = limit.limit
+    limit.started(1)
+    limit.expired(1, started_at=1.0, now=1.06)
+    limit.started(1)
+    limit.answered(1, started_at=2.0, now=2.05, time_given_s=0.06)
+    assert limit.limit >= before
+
+
+def test_requests_are_no_slivers() -> None:
+    limit = new_limit()
+    assert limit.limit == 16
+    assert limit.room(100, MAX_BATCH) == 8
+    limit.started(8)
+    limit.started(7)
+    # One row is free; waiting for the next answer gives a request of eight.
+    assert limit.room(100, MAX_BATCH) == 0
+    # But what is all there is goes at once.
+    assert limit.room(1, MAX_BATCH) == 1
