@@ -15,210 +15,140 @@ float, 32-bit grey, Lab        refused as UNSUPPORTED_FORMAT: nothing in the fil
 from __future__ import annotations
 
 import io
-import math
-import re
-import struct
 import threading
 import warnings
-import zlib
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import IntEnum
-from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
+from enum import Enum
+from typing import TYPE_CHECKING, Final
 
-import numpy as np
-from PIL import ExifTags, Image, ImageFile
+from PIL import Image, JpegImagePlugin
 
-from preprocess_ensemble.formats import ImageFormat, count_frames, identify, structure_end
+from preprocess_ensemble import turbo_jpeg
+from preprocess_ensemble.formats import identify
+from preprocess_ensemble.image_status import DecodeError, DecodeLimits, ImageStatus
+from preprocess_ensemble.jpeg_header import JpegHeader, may_have_scans, read_header
+from preprocess_ensemble.pillow_file import decode_with_pillow, stored_turn
+from preprocess_ensemble.upright import SCALED_FROM, ScaledFrom, is_sideways, turn_upright
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ("SCALED_FROM", "DecodeError", "DecodeLimits", "ImageStatus", "ScaledFrom", "decode")
+    import numpy as np
+    import numpy.typing as npt
+
+    from preprocess_ensemble.formats import ImageFormat
+
+__all__ = (
+    "SCALED_FROM",
+    "DecodeError",
+    "DecodeLimits",
+    "Decoded",
+    "Decoder",
+    "ImageStatus",
+    "Route",
+    "ScaledFrom",
+    "decode",
+    "decode_into",
+    "decode_with_route",
+)
+
+_DEFAULT_LIMITS: Final = DecodeLimits()
+
+_SCALES: Final = (8, 4, 2)
+"""The scales that libjpeg-turbo has fast code for; 3/8 takes longer than 1/2, though it makes fewer pixels."""
 
 
-class ImageStatus(IntEnum):
-    """What became of one image; the number travels in the ``status`` tensor, the name in every error and report."""
+class Decoder(str, Enum):
+    """Who made the pixels; both are libjpeg-turbo where the file is a JPEG."""
 
-    OK = 0
-    EMPTY = 1
-    """No bytes at all."""
-    NOT_AN_IMAGE = 2
-    """The bytes are of no image format that is known here."""
-    UNSUPPORTED_FORMAT = 3
-    """An image, but of a format or variant that cannot be read here."""
-    TRUNCATED = 4
-    """The file ends before the picture does."""
-    CORRUPT = 5
-    """The file contradicts itself."""
-    TOO_LARGE = 6
-    """More bytes or pixels than the limits allow."""
-    LIMIT = 7
-    """Another limit: side ratio, frames, size of metadata."""
-    INTERNAL = 8
-    """A defect of this program, not of the image."""
+    PILLOW = "pillow"
+    TURBOJPEG = "turbojpeg"
 
 
-class DecodeError(ValueError):
-    """One image could not be decoded; ``message`` is one sentence for people, without a path or a traceback."""
+class Route(str, Enum):
+    """Whether an image was decoded smaller than it is, or else the reason why it was not."""
 
-    def __init__(self, status: ImageStatus, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
-
-
-class ScaledFrom(NamedTuple):
-    """What a scaled image was before, upright."""
-
-    size: tuple[int, int]
-    """(width, height) of the file's picture."""
-    box: tuple[float, float, float, float]
-    """Left, top, right, bottom of the picture inside the scaled image: where its sides are no multiple of the scale,
-    the last column and row stand for less than a whole pixel."""
-
-    def describes(self, image: Image.Image) -> bool:
-        """Whether ``image`` is that scaled image still: Pillow hands ``info`` on to what is made of it."""
-        left, top, right, bottom = self.box
-        return image.size == (math.ceil(right - left), math.ceil(bottom - top))
-
-
-SCALED_FROM: Final = "scaled_from"
-"""Key of a :class:`ScaledFrom` in the ``info`` of an image that :func:`decode` has scaled."""
+    SCALED = "scaled"
+    OFF = "off"
+    """The caller wants exact pixels."""
+    NOT_JPEG = "not_jpeg"
+    """Only JPEG can be decoded smaller."""
+    SMALL = "small"
+    """Half of it would be less than what the resize needs."""
+    UNUSUAL = "unusual"
+    """A coding, precision or number of colours for which the deviation was not measured, or an odd header."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecodeLimits:
-    """What an image may cost; all but ``max_bytes`` are checked on its header, before a pixel is decoded."""
+class Decoded:
+    """An image, and how it came about."""
 
-    max_bytes: int = 64 * 2**20
-    max_pixels: int = 128_000_000
-    """Room for the 108-megapixel cameras of telephones. Pillow needs 4 bytes a pixel, 8 to turn it, 12 for alpha:
-    at this limit half a gigabyte to one and a half, in each thread that meets such an image.
-
-    Above twice ``PIL.Image.MAX_IMAGE_PIXELS`` (179 megapixels) Pillow refuses some formats by itself."""
-    max_side_ratio: float = 50.0
-    """Longer side over shorter side."""
-    max_frames: int = 10_000
-    """Only the first frame is decoded; a file with more frames than this is no photo."""
-    max_metadata_bytes: int = 8 * 2**20
-    """EXIF, XMP, colour profile and text together."""
-    allow_truncated: bool = False
-    """Take what a file that ends early still shows; the rest is grey or black."""
-
-    def __post_init__(self) -> None:
-        for name in ("max_bytes", "max_pixels", "max_side_ratio", "max_frames", "max_metadata_bytes"):
-            value = getattr(self, name)
-            if not value >= 1:
-                raise ValueError(f"{name} must be at least 1, not {value}.")
-
-
-_JPEG_END: Final = b"\xff\xd9"
-
-_FEW_BYTES: Final = 16
-"""Smaller than any block that a pixel reader asks for, larger than any field of a header."""
-
-_MAX_SLOW_PIXELS: Final = 1_000_000
-"""For variants that Pillow decodes in Python, at a microsecond or more a pixel and with the GIL held."""
-
-_ORIENTATIONS: Final = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
-"""EXIF 2.32, tag 0x0112, as in ``PIL.ImageOps.exif_transpose``."""
-
-# What a turn does to the columns and rows of the stored image; the sideways ones exchange the two afterwards.
-_SIDEWAYS: Final = frozenset(
-    {Image.Transpose.TRANSPOSE, Image.Transpose.ROTATE_270, Image.Transpose.TRANSVERSE, Image.Transpose.ROTATE_90}
-)
-_MIRRORED_COLUMNS: Final = frozenset(
-    {
-        Image.Transpose.FLIP_LEFT_RIGHT,
-        Image.Transpose.ROTATE_180,
-        Image.Transpose.TRANSVERSE,
-        Image.Transpose.ROTATE_90,
-    }
-)
-_MIRRORED_ROWS: Final = frozenset(
-    {
-        Image.Transpose.FLIP_TOP_BOTTOM,
-        Image.Transpose.ROTATE_180,
-        Image.Transpose.TRANSVERSE,
-        Image.Transpose.ROTATE_270,
-    }
-)
-
-# What Pillow's readers raise when a file contradicts itself; anything else is a defect, theirs or ours.
-_BAD_FILE: Final = (
-    OSError,
-    SyntaxError,
-    ValueError,
-    TypeError,
-    LookupError,
-    ArithmeticError,
-    RuntimeError,
-    AssertionError,
-    EOFError,
-    struct.error,
-    zlib.error,
-)
-
-# Pillow has no exception class of its own for a variant that it cannot read.
-_UNSUPPORTED_VARIANT: Final = re.compile(
-    r"unsupported|not supported|unknown pixel mode|unknown data organization|cannot handle|unrecogni[sz]ed image mode",
-    re.IGNORECASE,
-)
+    image: Image.Image
+    route: Route
+    decoder: Decoder
 
 
 def decode(
-    data: bytes | memoryview, limits: DecodeLimits = DecodeLimits(), *, at_least: tuple[int, int] | None = None
+    data: bytes | memoryview, limits: DecodeLimits = _DEFAULT_LIMITS, *, at_least: tuple[int, int] | None = None
 ) -> Image.Image:
     """Decode the first picture of one image file and turn it upright.
 
-    With ``at_least`` (height, width) a JPEG that is larger may come out smaller, by a power of two, but not below that
+    With ``at_least`` (height, width) a JPEG that is larger may come out smaller, by 2, 4 or 8, but not below that
     size; ``PreprocessConfig.decode_at_least`` says what a model's input needs. Such an image tells in ``info`` under
     :data:`SCALED_FROM` what it was, and ``preprocess`` keeps to that geometry. Without it the pixels are exact.
 
     Returns an image of mode L, RGB, CMYK or YCbCr, ready for :func:`preprocess_ensemble.transform.preprocess`. Safe to
-    call from many threads; Pillow releases the GIL while it decodes. Raises :class:`DecodeError` and nothing else.
+    call from many threads; the GIL is released while pixels are decoded. Raises :class:`DecodeError` and nothing else.
     """
-    try:
-        with _quiet_pillow():
-            return _decode(bytes(data), limits, at_least)
-    except DecodeError:
-        raise
-    except Image.DecompressionBombError as error:
-        limit = 2 * (Image.MAX_IMAGE_PIXELS or 0) / 1e6
-        message = f"The image has more pixels than the {limit:g} megapixels at which Pillow stops."
-        raise DecodeError(ImageStatus.TOO_LARGE, message) from error
-    except MemoryError as error:
-        raise DecodeError(ImageStatus.INTERNAL, "There was not enough memory to decode the image.") from error
-    except Exception as error:
-        raise DecodeError(ImageStatus.INTERNAL, "The decoder failed in an unexpected way.") from error
+    return decode_with_route(data, limits, at_least=at_least).image
 
 
-def _decode(data: bytes, limits: DecodeLimits, at_least: tuple[int, int] | None) -> Image.Image:
+def decode_with_route(
+    data: bytes | memoryview, limits: DecodeLimits = _DEFAULT_LIMITS, *, at_least: tuple[int, int] | None = None
+) -> Decoded:
+    """As :func:`decode`, and tell how the image came about."""
+    with _only_decode_errors():
+        return _decode(bytes(data), limits, at_least)
+
+
+def decode_into(data: bytes | memoryview, out: npt.NDArray[np.uint8], limits: DecodeLimits = _DEFAULT_LIMITS) -> bool:
+    """Decode a plain upright JPEG of the very size of ``out``, uint8 (H, W, 3), straight into it, with exact pixels.
+
+    Returns False for any other file, bad ones too, which is for :func:`decode` to judge; ``out`` may hold anything
+    then. ``preprocess`` leaves images of the target's size as they are, so nothing more is to be done to this one.
+    """
+    data = bytes(data)
+    header = _jpeg_header(data)
+    if header is None or out.shape != (header.height, header.width, 3):
+        return False
+    with _only_decode_errors():
+        return (
+            _suits_turbo(data, header, limits, scale=1)
+            and _jpeg_turn(data, header) is None
+            and turbo_jpeg.decode(data, header, mode="RGB", out=out) is not None
+        )
+
+
+def _decode(data: bytes, limits: DecodeLimits, at_least: tuple[int, int] | None) -> Decoded:
     if not data:
         raise DecodeError(ImageStatus.EMPTY, "The image is empty: 0 bytes were received.")
     if len(data) > limits.max_bytes:
         message = f"The image file has {len(data):,} bytes; the limit is {limits.max_bytes:,}."
         raise DecodeError(ImageStatus.TOO_LARGE, message)
     image_format = _readable_format(data)
-    source = _Source(data + _JPEG_END if limits.allow_truncated and image_format.name == "JPEG" else data)
-    image = _open(image_format, source)
-    _check_header(image, data, limits)
-    scaled_from = None if at_least is None or image_format.name != "JPEG" else _draft(image, at_least)
-    _load(image, image_format, source, allow_truncated=limits.allow_truncated)
-    turn = _turn(image)
-    upright = _to_plain_mode(image if turn is None else image.transpose(turn), image_format)
-    if scaled_from is not None:
-        upright.info[SCALED_FROM] = scaled_from
-    return upright
+    header = _jpeg_header(data)
+    turn = None if header is None else _jpeg_turn(data, header)
+    if image_format.name != "JPEG":
+        route, scale = Route.NOT_JPEG, 1
+    else:
+        route, scale = _plan(header, turn, at_least)
+    if header is not None and _suits_turbo(data, header, limits, scale=scale):
+        image = _decode_with_turbo(data, header, scale)
+        if image is not None:
+            return Decoded(image=turn_upright(image, turn), route=route, decoder=Decoder.TURBOJPEG)
+    image = decode_with_pillow(data, image_format, limits, scale=scale)
+    return Decoded(image=image, route=route, decoder=Decoder.PILLOW)
 
 
 def _readable_format(data: bytes) -> ImageFormat:
@@ -232,183 +162,76 @@ def _readable_format(data: bytes) -> ImageFormat:
     return image_format
 
 
-class _Source(io.BytesIO):
-    """The file's bytes, and whether a reader asked for more than there are: the difference of truncated and corrupt."""
-
-    ran_out = False
-    reading_pixels = False
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        chunk = super().read(size)
-        if size is not None and size > 0:
-            # Pixel readers ask for large blocks and may be content with less; a few bytes are always a must.
-            needed = 1 if self.reading_pixels and size > _FEW_BYTES else size
-            self.ran_out |= len(chunk) < needed
-        return chunk
+def _jpeg_header(data: bytes) -> JpegHeader | None:
+    header = read_header(data) if data.startswith(b"\xff\xd8") else None
+    return header if header is not None and header.is_plain else None
 
 
-def _open(image_format: ImageFormat, source: _Source) -> ImageFile.ImageFile:
-    assert image_format.opener is not None  # `_readable_format` let it pass
-    try:
-        return image_format.opener(source)
-    except _BAD_FILE as error:
-        _refuse(error, image_format, source, None)
-
-
-def _check_header(image: ImageFile.ImageFile, data: bytes, limits: DecodeLimits) -> None:
-    width, height = image.size
-    if width * height > limits.max_pixels:
-        message = (
-            f"The image has {width * height / 1e6:,.1f} megapixels ({width} x {height}); "
-            f"the limit is {limits.max_pixels / 1e6:g}."
-        )
-        raise DecodeError(ImageStatus.TOO_LARGE, message)
-    if width * height > _MAX_SLOW_PIXELS and any(tile[0] in Image.DECODERS for tile in image.tile):
-        message = (
-            f"The image has {width * height / 1e6:,.1f} megapixels ({width} x {height}); "
-            f"the limit is {_MAX_SLOW_PIXELS / 1e6:g} for this rare variant of its format, which decodes slowly."
-        )
-        raise DecodeError(ImageStatus.TOO_LARGE, message)
-    ratio = max(width, height) / min(width, height)
-    if ratio > limits.max_side_ratio:
-        message = (
-            f"The image's sides, {width} x {height}, have a ratio of {ratio:.1f}; "
-            f"the limit is {limits.max_side_ratio:g}."
-        )
-        raise DecodeError(ImageStatus.LIMIT, message)
-    if count_frames(image, data, limits.max_frames) > limits.max_frames:
-        raise DecodeError(
-            ImageStatus.LIMIT, f"The image has more than {limits.max_frames:,} frames, which is the limit."
-        )
-    metadata_bytes = sum(len(value) for value in image.info.values() if isinstance(value, bytes | str))
-    if metadata_bytes > limits.max_metadata_bytes:
-        message = (
-            f"The image carries {metadata_bytes:,} bytes of metadata (EXIF, XMP, colour profile); "
-            f"the limit is {limits.max_metadata_bytes:,}."
-        )
-        raise DecodeError(ImageStatus.LIMIT, message)
-
-
-def _load(image: ImageFile.ImageFile, image_format: ImageFormat, source: _Source, *, allow_truncated: bool) -> None:
-    """Decode the pixels in place.
-
-    `PIL.ImageFile.LOAD_TRUNCATED_IMAGES` belongs to the whole process, so it is not touched. A reader that fails half
-    way leaves the rows that it has decoded, and without its tiles the image takes them for complete. (A JPEG needs its
-    end marker for that, or a progressive one would show nothing.) Where the host process has set the flag, Pillow fills
-    up silently, and only the reads beyond the end betray it.
-    """
-    if image.tile:  # else it was the header that ended early
-        source.ran_out = False
-    source.reading_pixels = True
-    try:
-        image.load()
-    except _BAD_FILE as error:
-        if not (allow_truncated and _ends_early(image_format, source, image)):
-            _refuse(error, image_format, source, image)
-        image.tile = []
-        try:
-            image.load()
-        except _BAD_FILE:  # not one row was decoded
-            _refuse(error, image_format, source, image)
-    else:
-        if ImageFile.LOAD_TRUNCATED_IMAGES and source.ran_out and not allow_truncated:
-            raise DecodeError(ImageStatus.TRUNCATED, _truncated_message(image_format, source))
-
-
-def _refuse(
-    error: Exception, image_format: ImageFormat, source: _Source, image: ImageFile.ImageFile | None
-) -> NoReturn:
-    if _UNSUPPORTED_VARIANT.search(str(error)):
-        message = f"The {image_format.name} file is of a variant that is not read here."
-        raise DecodeError(ImageStatus.UNSUPPORTED_FORMAT, message) from error
-    if _ends_early(image_format, source, image):
-        raise DecodeError(ImageStatus.TRUNCATED, _truncated_message(image_format, source)) from error
-    message = f"The {image_format.name} file is corrupt: it cannot be decoded."
-    raise DecodeError(ImageStatus.CORRUPT, message) from error
-
-
-def _truncated_message(image_format: ImageFormat, source: _Source) -> str:
-    size = len(source.getbuffer())
-    return f"The {image_format.name} file is truncated: it ends after {size:,} bytes, before the picture does."
-
-
-def _ends_early(image_format: ImageFormat, source: _Source, image: ImageFile.ImageFile | None) -> bool:
-    """Whether the file is shorter than its reader, or else its own structure, wanted it to be."""
-    if source.ran_out:
-        return True
-    # Some readers take the whole file at once, so only its structure can tell.
-    data = source.getvalue()
-    return structure_end(image_format, image, data) > len(data)
-
-
-def _turn(image: Image.Image) -> Image.Transpose | None:
-    """What `ImageOps.exif_transpose` would do, except that a broken EXIF block leaves the image as it is."""
-    try:
-        return _ORIENTATIONS.get(image.getexif().get(ExifTags.Base.Orientation, 1))
-    except _BAD_FILE:
+def _jpeg_turn(data: bytes, header: JpegHeader) -> Image.Transpose | None:
+    if not header.has_app1:
         return None
+    with JpegImagePlugin.JpegImageFile(io.BytesIO(data)) as image:
+        return stored_turn(image)
 
 
-def _draft(image: ImageFile.ImageFile, at_least: tuple[int, int]) -> ScaledFrom | None:
-    """Let libjpeg leave out the frequencies that a smaller picture does not need; None where that gains nothing."""
-    height, width = at_least
-    full = image.size
-    turn = _turn(image)
-    drafted = image.draft(None, (height, width) if turn in _SIDEWAYS else (width, height))
-    if drafted is None or image.size == full:
+def _plan(
+    header: JpegHeader | None, turn: Image.Transpose | None, at_least: tuple[int, int] | None
+) -> tuple[Route, int]:
+    """Whether to scale a JPEG, and by how much."""
+    if at_least is None:
+        return Route.OFF, 1
+    if header is None:
+        return Route.UNUSUAL, 1
+    height, width = at_least[::-1] if is_sideways(turn) else at_least
+    for scale in _SCALES:
+        if header.height // scale >= height and header.width // scale >= width:
+            return Route.SCALED, scale
+    return Route.SMALL, 1
+
+
+def _suits_turbo(data: bytes, header: JpegHeader, limits: DecodeLimits, *, scale: int) -> bool:
+    """Whether the library may try; a file that breaks a limit is left to the code that names it."""
+    pixels = header.width * header.height
+    ratio = max(header.width, header.height) / min(header.width, header.height)
+    return (
+        not limits.allow_truncated
+        and len(data) <= limits.max_bytes
+        and pixels <= limits.max_pixels
+        and ratio <= limits.max_side_ratio
+        and header.metadata_bytes <= limits.max_metadata_bytes
+        and may_have_scans(data, pixels)
+        and (scale > 1 or turbo_jpeg.has_pillows_pixels(header))
+    )
+
+
+def _decode_with_turbo(data: bytes, header: JpegHeader, scale: int) -> Image.Image | None:
+    mode = "L" if len(header.sampling) == 1 else "RGB"
+    pixels = turbo_jpeg.decode(data, header, mode=mode, scale=scale)
+    if pixels is None:
         return None
-    _, (_, _, right, bottom) = drafted
-    return _turned(ScaledFrom(full, (0, 0, right, bottom)), image.size, turn)
+    height, width = pixels.shape[:2]
+    image = Image.frombuffer(mode, (width, height), pixels, "raw", mode, 0, 1)
+    if scale > 1:
+        box = (0, 0, header.width / scale, header.height / scale)
+        image.info[SCALED_FROM] = ScaledFrom((header.width, header.height), box)
+    return image
 
 
-def _turned(scaled: ScaledFrom, size: tuple[int, int], turn: Image.Transpose | None) -> ScaledFrom:
-    """`scaled`, of an image of `size`, once the image has been turned."""
-    left, top, right, bottom = scaled.box
-    width, height = size
-    if turn in _MIRRORED_COLUMNS:
-        left, right = width - right, width - left
-    if turn in _MIRRORED_ROWS:
-        top, bottom = height - bottom, height - top
-    if turn in _SIDEWAYS:
-        return ScaledFrom(scaled.size[::-1], (top, left, bottom, right))
-    return ScaledFrom(scaled.size, (left, top, right, bottom))
-
-
-def _to_plain_mode(image: Image.Image, image_format: ImageFormat) -> Image.Image:
-    mode = image.mode
-    if mode.startswith("I"):
-        return _high_byte(image, image_format)
-    if image.has_transparency_data:
-        return _on_white(image)
-    if mode in ("L", "RGB", "CMYK", "YCbCr"):
-        return image
-    if mode == "1":
-        return image.convert("L")
-    if mode in ("P", "RGBX"):
-        return image.convert("RGB")
-    message = f"The {image_format.name} file has pixels of mode {mode}, which are not read here."
-    raise DecodeError(ImageStatus.UNSUPPORTED_FORMAT, message)
-
-
-def _on_white(image: Image.Image) -> Image.Image:
-    key = image.info.get("transparency")
-    if isinstance(key, tuple) and max(key) > 0xFF:  # of a 16-bit file, whose colours Pillow has scaled already
-        image.info["transparency"] = tuple(value >> 8 for value in key)
-    rgba = image if image.mode == "RGBA" else image.convert("RGBA")
-    rgb = Image.new("RGB", image.size, "white")
-    rgb.paste(rgba, mask=rgba)
-    return rgb
-
-
-def _high_byte(image: Image.Image, image_format: ImageFormat) -> Image.Image:
-    values = np.asarray(image)  # (H, W), 16-bit, or 32-bit for the 16-bit greys of PPM
-    if values.dtype.itemsize > 2 and (values.min() < 0 or values.max() > 0xFFFF):
-        message = f"The {image_format.name} file has 32-bit samples, which are not read here."
-        raise DecodeError(ImageStatus.UNSUPPORTED_FORMAT, message)
-    grey = (values >> 8).astype(np.uint8)
-    if isinstance(key := image.info.get("transparency"), int):
-        grey[values == key] = 0xFF
-    return Image.fromarray(grey)
+@contextmanager
+def _only_decode_errors() -> Iterator[None]:
+    try:
+        with _quiet_libraries():
+            yield
+    except DecodeError:
+        raise
+    except Image.DecompressionBombError as error:
+        limit = 2 * (Image.MAX_IMAGE_PIXELS or 0) / 1e6
+        message = f"The image has more pixels than the {limit:g} megapixels at which Pillow stops."
+        raise DecodeError(ImageStatus.TOO_LARGE, message) from error
+    except MemoryError as error:
+        raise DecodeError(ImageStatus.INTERNAL, "There was not enough memory to decode the image.") from error
+    except Exception as error:
+        raise DecodeError(ImageStatus.INTERNAL, "The decoder failed in an unexpected way.") from error
 
 
 _quiet_lock: Final = threading.Lock()
@@ -417,8 +240,8 @@ _quiet_filters: warnings.catch_warnings[None] | None = None
 
 
 @contextmanager
-def _quiet_pillow() -> Iterator[None]:
-    """Ignore Pillow's warnings about odd files, which the status tells better.
+def _quiet_libraries() -> Iterator[None]:
+    """Keep warnings about odd files in, which the status tells better.
 
     Warning filters belong to the whole process (until Python 3.14), so `catch_warnings` in many threads at once could
     leave the wrong ones behind. Here the first thread in sets the filter and the last one out removes it.
@@ -429,6 +252,8 @@ def _quiet_pillow() -> Iterator[None]:
             _quiet_filters = warnings.catch_warnings()
             _quiet_filters.__enter__()
             warnings.filterwarnings("ignore", module=r"PIL\.")
+            # What libjpeg-turbo complains about is for Pillow to judge.
+            warnings.filterwarnings("error", module="turbojpeg")
         _quiet_threads += 1
     try:
         yield

@@ -420,7 +420,7 @@ def test_a_defect_is_internal_and_keeps_its_text_to_itself(monkeypatch: pytest.M
     def defect(*args: object) -> None:
         raise RuntimeError("/secret/path")
 
-    monkeypatch.setattr(decode_module, "_upright", defect)
+    monkeypatch.setattr(decode_module, "_decode", defect)
     error = refused(image_files.jpeg())
     assert error.status is ImageStatus.INTERNAL
     assert "secret" not in error.message

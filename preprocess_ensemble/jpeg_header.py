@@ -1,0 +1,100 @@
+"""What the header of a JPEG file says, read without decoding: enough to choose a decoder, and strict about all else.
+
+Only files whose every marker is where ITU-T T.81 wants it are described. Whatever is odd goes to Pillow, whose reader
+is lenient and whose answer counts.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+__all__ = ("JpegHeader", "count_scans", "may_have_scans", "read_header")
+
+Sampling = tuple[tuple[int, int], ...]
+
+_START_OF_SCAN: Final = 0xDA
+_COMMENT: Final = 0xFE
+# T.81, table B.1: these have the layout of a frame header; 0xC4, 0xC8 and 0xCC lie between them and are none.
+_FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+# Without a length: TEM, restart markers, start and end of image. None of them belongs into a header.
+_BARE: Final = frozenset({0x00, 0x01, *range(0xD0, 0xDA), 0xFF})
+
+_HUFFMAN_8_BIT: Final = frozenset({0xC0, 0xC1, 0xC2})
+"""Baseline, extended sequential and progressive; arithmetic and lossless coding are rare, and not in every library."""
+
+_MAX_SCANS: Final = 1000
+_MAX_SCANNED_PIXELS: Final = 2_000_000_000
+"""Scans times pixels. A scan of a few bytes costs its decoder up to 0.65 ms a megapixel, so this is 1.3 s; encoders
+make about ten scans, so 128 megapixels fit."""
+
+
+class JpegHeader(NamedTuple):
+    """A frame and what stood before its first scan."""
+
+    width: int
+    height: int
+    coding: int
+    """The frame's marker, 0xC0 and on."""
+    precision: int
+    """Bits a sample."""
+    sampling: Sampling
+    """(horizontal, vertical) factor of each component."""
+    metadata_bytes: int
+    """All application segments and comments."""
+    has_app1: bool
+    """An EXIF or XMP block, which may hold an orientation."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Grey or three components of 8 bits in the codings that every JPEG library reads."""
+        return self.coding in _HUFFMAN_8_BIT and self.precision == 8 and len(self.sampling) in (1, 3)
+
+
+def read_header(data: bytes) -> JpegHeader | None:
+    """Read up to the first scan; None where anything is odd, such as padding, a second frame or a missing part."""
+    metadata_bytes = 0
+    has_app1 = False
+    frame: tuple[int, int, int, int, Sampling] | None = None
+    position = 2
+    try:
+        while True:
+            marker = data[position + 1]
+            if data[position] != 0xFF or marker in _BARE:
+                return None
+            length = data[position + 2] << 8 | data[position + 3]
+            body = position + 4
+            position += 2 + length
+            if length < 2 or position > len(data):
+                return None
+            if marker == _START_OF_SCAN:
+                break
+            if 0xE0 <= marker <= 0xEF or marker == _COMMENT:
+                metadata_bytes += length
+                has_app1 |= marker == 0xE1
+            elif marker in _FRAMES:
+                if frame is not None:
+                    return None
+                count = data[body + 5]
+                if length != 8 + 3 * count:
+                    return None
+                factors = (data[body + 7 + 3 * number] for number in range(count))
+                sampling = tuple((factor >> 4, factor & 15) for factor in factors)
+                height = data[body + 1] << 8 | data[body + 2]
+                width = data[body + 3] << 8 | data[body + 4]
+                frame = (width, height, marker, data[body], sampling)
+    except IndexError:
+        return None
+    if frame is None or not (frame[0] and frame[1]):
+        return None
+    return JpegHeader(*frame, metadata_bytes, has_app1)
+
+
+def count_scans(data: bytes) -> int:
+    """How many scans the file may have: those of a picture inside the metadata are counted too."""
+    return data.count(b"\xff\xda")
+
+
+def may_have_scans(data: bytes, pixels: int) -> bool:
+    """Whether the scans of a file of so many ``pixels`` can be decoded in reasonable time."""
+    scans = count_scans(data)
+    return scans <= _MAX_SCANS and scans * pixels <= _MAX_SCANNED_PIXELS
