@@ -52,6 +52,8 @@ _COMMENTS: Final = {
 # - One instance: it decodes a whole batch at once with threads of its own, decode_threads of them (0: one a core).
 #   dynamic_batching hands it the images of many requests in one call.
 # - passport is relative to this model's directory.
+# - fast_decode: large JPEG files are decoded at a half, a quarter or an eighth of their size, as far as the model's
+#   input allows; docs/preprocessing.md says what that changes. "false" gives exact pixels for all.
 # - The other parameters limit what one image may cost.
 # - No default_queue_policy: with any, this server sleeps between batches (up to 500 ms). Clients shed load.
 """,
@@ -185,6 +187,7 @@ def _preprocessor(pixels: list[int]) -> ModelConfig:
     parameters = {
         "passport": f"../{ENCODER}/1/{PASSPORT_FILE}",
         "decode_threads": "0",
+        "fast_decode": "true",
         "max_image_bytes": str(limits.max_bytes),
         "max_megapixels": f"{limits.max_pixels / 1e6:g}",
         "max_side_ratio": f"{limits.max_side_ratio:g}",

@@ -30,8 +30,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
+from PIL import AvifImagePlugin
 
-from preprocess_ensemble.decode import DecodeError, DecodeLimits, ImageStatus, decode
+from preprocess_ensemble import turbo_jpeg
+from preprocess_ensemble.decode import (
+    DecodeError,
+    DecodeLimits,
+    Decoder,
+    ImageStatus,
+    Route,
+    decode_into,
+    decode_with_route,
+)
+from preprocess_ensemble.metrics import PreprocessMetrics, Tally
 from preprocess_ensemble.passport import Passport, PassportError
 from preprocess_ensemble.transform import PreprocessConfig, preprocess
 
@@ -59,6 +70,8 @@ class _Settings:
     passport: str
     """Path of model.json, relative to the model's folder."""
     decode_threads: int
+    fast_decode: bool
+    """Decode large JPEG files smaller than they are, as far as the model's input allows."""
     limits: DecodeLimits
 
     @classmethod
@@ -80,6 +93,7 @@ class _Settings:
         return cls(
             passport=values.pop("passport"),
             decode_threads=values.pop("decode_threads", 0) or _usable_cores(),
+            fast_decode=values.pop("fast_decode", True),
             limits=DecodeLimits(**values),
         )
 
@@ -110,6 +124,7 @@ def _usable_cores() -> int:
 _PARAMETERS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "passport": ("passport", str),
     "decode_threads": ("decode_threads", _read_threads),
+    "fast_decode": ("fast_decode", _read_switch),
     "max_image_bytes": ("max_bytes", int),
     "max_megapixels": ("max_pixels", _read_pixels),
     "max_side_ratio": ("max_side_ratio", float),
@@ -125,6 +140,9 @@ class _Row:
     """What became of one row; ``log`` is for the server's log only."""
 
     status: ImageStatus
+    route: Route | None = None
+    """How a good image was decoded, and by whom."""
+    decoder: Decoder | None = None
     message: str = ""
     log: str = ""
 
@@ -157,16 +175,31 @@ class TritonPythonModel:
         except ValueError as error:
             raise pb_utils.TritonModelException(f"{name}: {error}") from None
         self._limits = settings.limits
+        self._at_least = self._preprocess.decode_at_least if settings.fast_decode else None
+        self._metrics = _make_metrics(name)
+        # Rows are what is spread over the cores; a decoder with threads of its own would only get in the way.
+        AvifImagePlugin.DEFAULT_MAX_THREADS = 1
+        pb_utils.Logger.log_info(
+            f"{name}: {settings.decode_threads} decode threads; large JPEG files are decoded "
+            + (f"at reduced size, to {' x '.join(map(str, self._at_least))} or more" if self._at_least else "in full")
+            + f", by {turbo_jpeg.library() or 'Pillow, because PyTurboJPEG or libturbojpeg is not installed'}."
+        )
         self._executor = ThreadPoolExecutor(settings.decode_threads, thread_name_prefix="decode")
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer each request, in order; the rows of all of them share the threads."""
         begun = [self._begin(request) for request in requests]
-        return [self._finish(work) for work in begun]
+        tally = Tally()
+        responses = [self._finish(work, tally) for work in begun]
+        if self._metrics is not None:
+            self._metrics.add(tally)
+        return responses
 
     def finalize(self) -> None:
         """Stop the threads."""
         self._executor.shutdown()
+        if self._metrics is not None:
+            self._metrics.close()
 
     def _begin(self, request: Any) -> _Work | _BadRequest:
         try:
@@ -182,19 +215,28 @@ class TritonPythonModel:
 
     def _decode_into(self, pixels: npt.NDArray[np.uint8], file: bytes) -> _Row:
         try:
-            pixels[...] = preprocess(decode(file, self._limits), self._preprocess)
+            if decode_into(file, pixels, self._limits):
+                route = Route.OFF if self._at_least is None else Route.SMALL
+                return _Row(status=ImageStatus.OK, route=route, decoder=Decoder.TURBOJPEG)
+            decoded = decode_with_route(file, self._limits, at_least=self._at_least)
+            preprocess(decoded.image, self._preprocess, pixels)
         except Exception as error:
             pixels[...] = 0  # the memory is recycled, and may hold what another client sent
             if isinstance(error, DecodeError) and error.status is not ImageStatus.INTERNAL:
                 return _Row(status=error.status, message=error.message)
             return _Row(status=ImageStatus.INTERNAL, message=_INTERNAL_MESSAGE, log=traceback.format_exc())
-        return _Row(status=ImageStatus.OK)
+        return _Row(status=ImageStatus.OK, route=decoded.route, decoder=decoded.decoder)
 
-    def _finish(self, work: _Work | _BadRequest) -> Any:
+    def _finish(self, work: _Work | _BadRequest, tally: Tally) -> Any:
         if isinstance(work, _BadRequest):
             return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(work), pb_utils.TritonError.INVALID_ARG))
         rows = [row.result() for row in work.rows]
+        if work.pixels is not None:
+            tally.request(work.count)
         for row in rows:
+            tally.image(row.status)
+            if row.route is not None and row.decoder is not None:
+                tally.decoded(row.route, row.decoder)
             if row.log:
                 pb_utils.Logger.log_error(f"An image failed with a defect of this program.\n{row.log}")
         outputs: dict[str, npt.NDArray[Any] | None] = {
@@ -207,6 +249,14 @@ class TritonPythonModel:
         return pb_utils.InferenceResponse(
             output_tensors=[pb_utils.Tensor(name, array) for name, array in outputs.items() if name in work.requested]
         )
+
+
+def _make_metrics(model: str) -> PreprocessMetrics | None:
+    try:
+        return PreprocessMetrics(pb_utils.MetricFamily)
+    except pb_utils.TritonModelException as error:
+        pb_utils.Logger.log_warn(f"{model}: no metrics of its own: {error}")
+        return None
 
 
 def _image_files(request: Any) -> npt.NDArray[np.object_]:

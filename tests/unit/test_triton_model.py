@@ -6,6 +6,7 @@ import importlib
 import json
 import sys
 import types
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from preprocess_ensemble.decode import ImageStatus, decode
+from preprocess_ensemble.decode import DecodeLimits, ImageStatus, decode, decode_with_route
 from preprocess_ensemble.passport import Canary, Gate, Passport
 from preprocess_ensemble.transform import PreprocessConfig, preprocess
 from tests.unit import image_files
@@ -70,10 +71,38 @@ class Request:
 
 class Logger:
     errors: list[str] = []  # noqa: RUF012
+    remarks: list[str] = []  # noqa: RUF012
 
     @classmethod
     def log_error(cls, message: str) -> None:
         cls.errors.append(message)
+
+    @classmethod
+    def log_info(cls, message: str) -> None:
+        cls.remarks.append(message)
+
+    log_warn = log_info
+
+
+class MetricFamily:
+    COUNTER = "counter"
+    counts: Counter[tuple[str, ...]] = Counter()  # noqa: RUF012
+
+    def __init__(self, *, name: str, description: str, kind: str) -> None:
+        assert description
+        assert kind == self.COUNTER
+        self.name = name
+
+    def Metric(self, *, labels: dict[str, str]) -> Metric:
+        return Metric((self.name, *labels.values()))
+
+
+@dataclass
+class Metric:
+    key: tuple[str, ...]
+
+    def increment(self, value: float) -> None:
+        MetricFamily.counts[self.key] += int(value)
 
 
 def get_input_tensor_by_name(request: Request, name: str) -> Tensor | None:
@@ -83,10 +112,20 @@ def get_input_tensor_by_name(request: Request, name: str) -> Tensor | None:
 @pytest.fixture
 def module(monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
     stand_in = types.ModuleType("triton_python_backend_utils")
-    for item in (TritonModelException, Tensor, TritonError, InferenceResponse, Logger, get_input_tensor_by_name):
+    for item in (
+        TritonModelException,
+        Tensor,
+        TritonError,
+        InferenceResponse,
+        Logger,
+        MetricFamily,
+        get_input_tensor_by_name,
+    ):
         setattr(stand_in, item.__name__, item)
     monkeypatch.setitem(sys.modules, "triton_python_backend_utils", stand_in)
     monkeypatch.setattr(Logger, "errors", [])
+    monkeypatch.setattr(Logger, "remarks", [])
+    monkeypatch.setattr(MetricFamily, "counts", Counter())
     sys.modules.pop("preprocess_ensemble.triton_model", None)
     yield importlib.import_module("preprocess_ensemble.triton_model")
     sys.modules.pop("preprocess_ensemble.triton_model", None)
@@ -197,7 +236,7 @@ def test_the_handshake_decodes_nothing(model: Any, module: types.ModuleType, mon
     def no_decode(*args: object) -> None:
         raise AssertionError("an image was decoded")
 
-    monkeypatch.setattr(module, "decode", no_decode)
+    monkeypatch.setattr(module, "decode_with_route", no_decode)
     (response,) = model.execute([request(b"", outputs=("model",))])
     assert response.names == {"model"}
     assert Passport.from_json(response["model"][0, 0]).model == "tiny"
@@ -231,12 +270,12 @@ def test_a_malformed_request_fails_alone(model: Any, inputs: list[Tensor]) -> No
 def test_a_defect_stays_in_its_row_and_its_text_in_the_log(
     model: Any, module: types.ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def defect(file: bytes, limits: object) -> Any:
+    def defect(file: bytes, limits: DecodeLimits, *, at_least: tuple[int, int]) -> Any:
         if file == GOOD[1]:
             raise RuntimeError("/secret/path")
-        return decode(file)
+        return decode_with_route(file, limits, at_least=at_least)
 
-    monkeypatch.setattr(module, "decode", defect)
+    monkeypatch.setattr(module, "decode_with_route", defect)
     (response,) = model.execute([request(*GOOD[:3])])
     assert response["status"].ravel().tolist() == [0, ImageStatus.INTERNAL, 0]
     assert b"secret" not in response["error"][1, 0]

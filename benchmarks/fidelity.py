@@ -1,0 +1,209 @@
+"""What a scaled JPEG decode changes, class by class: ``python -m benchmarks.fidelity``.
+
+The question: how far are pixels and embeddings of the fast path from the exact path's, and how small may the decoded
+picture be? Every file is decoded both ways. PSNR compares the model's input pixels, the cosine the embeddings of the
+exported model; with random weights it says how much of a change reaches the output of such a network, and no more.
+
+The pictures are the sample photos, in two forms. *photo*: one of them enlarged, with sensor noise, so as smooth as a
+large photo may be. *mosaic*: many of them side by side at their own resolution, with more fine detail than a camera
+delivers: the harder case. Files are made with Pillow; nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from PIL import Image
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.harness import RESULTS, write_result
+from benchmarks.sample_photos import write_originals
+from preprocess_ensemble import turbo_jpeg
+from preprocess_ensemble.decode import Route, decode, decode_with_route
+from preprocess_ensemble.passport import Passport
+from preprocess_ensemble.transform import SCALING_FLOOR, PreprocessConfig, preprocess
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy.typing as npt
+
+SIZES: Final = {"1 MP": (1200, 900), "2 MP": (1632, 1224), "12 MP": (4000, 3000)}
+SUBSAMPLINGS: Final[dict[str, dict[str, Any]]] = {
+    "4:4:4": {"subsampling": 0},
+    "4:2:2": {"subsampling": 1},
+    "4:2:0": {"subsampling": 2},
+    "4:2:0 progressive": {"subsampling": 2, "progressive": True},
+    "grey": {},
+}
+QUALITIES: Final = (60, 85, 95)
+FLOORS: Final = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0)
+"""Shorter side of the decoded picture over the model's input side."""
+SOURCES: Final = ("astronaut", "chelsea", "coffee", "retina")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deviation:
+    """One file, decoded both ways."""
+
+    psnr_db: float
+    """Of the uint8 input pixels; 99 where they are equal."""
+    cosine: float
+
+
+class Encoder:
+    """The exported model in ONNX Runtime."""
+
+    def __init__(self, directory: Path) -> None:
+        import onnxruntime
+
+        self.passport = Passport.from_json((directory / "model.json").read_text())
+        self.config = PreprocessConfig.from_mapping(self.passport.preprocess)
+        self._session = onnxruntime.InferenceSession(str(directory / "model.onnx"), providers=["CPUExecutionProvider"])
+
+    def embed(self, pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
+        """Embed (N, H, W, 3) pixels; returns (N, D) unit rows."""
+        status = np.zeros((len(pixels), 1), np.int32)
+        vectors = self._session.run(["embedding"], {"pixels": pixels, "status": status})[0]
+        return np.asarray(vectors, dtype=np.float64)
+
+
+def photo(source: Image.Image, size: tuple[int, int]) -> Image.Image:
+    """Crop to the shape of ``size``, enlarge to it, and add the noise of a sensor."""
+    width = min(source.width, source.height * size[0] // size[1])
+    height = min(source.height, source.width * size[1] // size[0])
+    enlarged = source.crop((0, 0, width, height)).resize(size, Image.Resampling.BICUBIC)
+    noise = np.random.default_rng(0).normal(0, 3, (size[1], size[0], 3))
+    return Image.fromarray((np.asarray(enlarged) + noise).clip(0, 255).astype(np.uint8))
+
+
+def mosaic(sources: list[Image.Image], size: tuple[int, int], first: int) -> Image.Image:
+    """Lay the sources out in rows, from number ``first`` on, at their own resolution."""
+    canvas = Image.new("RGB", size)
+    top, number = 0, first
+    while top < size[1]:
+        left, below = 0, 0
+        while left < size[0]:
+            source = sources[number % len(sources)]
+            canvas.paste(source, (left, top))
+            left, below, number = left + source.width, max(below, source.height), number + 1
+        top += below
+    return canvas
+
+
+def pictures(sources: dict[str, Image.Image], size: tuple[int, int]) -> Iterator[tuple[str, Image.Image]]:
+    """Yield (kind, picture)."""
+    for name in SOURCES:
+        yield "photo", photo(sources[name], size)
+    for first in range(len(SOURCES)):
+        yield "mosaic", mosaic(list(sources.values()), size, 5 * first)
+
+
+def jpeg(picture: Image.Image, quality: int, subsampling: str) -> bytes:
+    """Encode, in grey if that is what ``subsampling`` says."""
+    buffer = io.BytesIO()
+    image = picture.convert("L") if subsampling == "grey" else picture
+    image.save(buffer, "JPEG", quality=quality, **SUBSAMPLINGS[subsampling])
+    return buffer.getvalue()
+
+
+def deviations(encoder: Encoder, files: list[bytes], at_least: tuple[int, int]) -> list[Deviation]:
+    """Decode each file both ways and compare; a file that is not scaled is a mistake of this benchmark."""
+    exact = np.stack([preprocess(decode(file), encoder.config) for file in files])  # (N, H, W, 3)
+    scaled = []
+    for file in files:
+        decoded = decode_with_route(file, at_least=at_least)
+        if decoded.route is not Route.SCALED:
+            raise AssertionError(f"a file was decoded by the route {decoded.route.value}")
+        scaled.append(preprocess(decoded.image, encoder.config))
+    fast = np.stack(scaled)
+    cosines = (encoder.embed(exact) * encoder.embed(fast)).sum(axis=1)
+    errors = ((exact.astype(np.float64) - fast) ** 2).mean(axis=(1, 2, 3))
+    psnr = np.where(errors > 0, 10 * np.log10(255**2 / np.maximum(errors, 1e-9)), 99.0)
+    return [Deviation(psnr_db=float(db), cosine=float(one)) for db, one in zip(psnr, cosines, strict=True)]
+
+
+def summary(found: list[Deviation]) -> dict[str, Any]:
+    """Worst and middle."""
+    return {
+        "files": len(found),
+        "psnr_db_min": min(one.psnr_db for one in found),
+        "psnr_db_median": float(np.median([one.psnr_db for one in found])),
+        "cosine_min": min(one.cosine for one in found),
+        "cosine_median": float(np.median([one.cosine for one in found])),
+    }
+
+
+def classes(encoder: Encoder, sources: dict[str, Image.Image]) -> list[dict[str, Any]]:
+    """Measure every class with the scale that the server would choose."""
+    rows = []
+    for megapixels, size in SIZES.items():
+        drawn = list(pictures(sources, size))
+        for subsampling in SUBSAMPLINGS:
+            for quality in QUALITIES:
+                for kind in ("photo", "mosaic"):
+                    files = [jpeg(picture, quality, subsampling) for of, picture in drawn if of == kind]
+                    found = deviations(encoder, files, encoder.config.decode_at_least)
+                    rows.append(
+                        {"size": megapixels, "subsampling": subsampling, "quality": quality, "kind": kind}
+                        | summary(found)
+                    )
+    return rows
+
+
+def floors(encoder: Encoder, sources: dict[str, Image.Image]) -> list[dict[str, Any]]:
+    """Measure 4:2:0 at quality 85 with a half-size decode that leaves more or less above the input size."""
+    rows = []
+    side = encoder.config.size[0]
+    for floor in FLOORS:
+        short = round(side * floor)
+        size = (2 * short * 4 // 3, 2 * short)
+        for kind in ("photo", "mosaic"):
+            files = [jpeg(picture, 85, "4:2:0") for of, picture in pictures(sources, size) if of == kind]
+            rows.append({"floor": floor, "kind": kind} | summary(deviations(encoder, files, (short, short))))
+    return rows
+
+
+def show(title: str, rows: list[dict[str, Any]], keys: tuple[str, ...]) -> None:
+    """Print one table."""
+    table = Table(*keys, "PSNR min", "PSNR median", "cosine min", "cosine median", title=title)
+    for row in rows:
+        figures = (f"{row[name]:.1f} dB" for name in ("psnr_db_min", "psnr_db_median"))
+        cosines = (f"{row[name]:.6f}" for name in ("cosine_min", "cosine_median"))
+        table.add_row(*(str(row[key]) for key in keys), *figures, *cosines)
+    Console().print(table)
+
+
+def main() -> None:
+    """Measure, print the tables, keep the JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repository", type=Path, default=Path("triton_models"))
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    encoder = Encoder(arguments.repository / "clip_encoder" / "1")
+    with tempfile.TemporaryDirectory() as directory:
+        sources = {path.stem: Image.open(path).convert("RGB") for path in write_originals(Path(directory))}
+    library = turbo_jpeg.library() or "Pillow"
+    by_floor = floors(encoder, sources)
+    show(f"Half-size decode, 4:2:0, quality 85, by what it leaves ({library})", by_floor, ("floor", "kind"))
+    by_class = classes(encoder, sources)
+    show(f"As served, floor {SCALING_FLOOR}", by_class, ("size", "subsampling", "quality", "kind"))
+    result = {
+        "model": encoder.passport.id,
+        "library": library,
+        "scaling_floor": SCALING_FLOOR,
+        "by_floor": by_floor,
+        "by_class": by_class,
+    }
+    print(f"kept in {write_result('fidelity', result, arguments.results)}")
+
+
+if __name__ == "__main__":
+    main()
