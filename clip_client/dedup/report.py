@@ -12,10 +12,17 @@ if TYPE_CHECKING:
 
 EXACT: Final = "exact"
 """All files of the group hold the same bytes."""
+SAME_PIXELS: Final = "same-pixels"
+"""Every photo decodes to the same pixels; what differs is metadata, or the lossless form."""
 NEAR_IDENTICAL: Final = "near-identical"
 """Every two photos of the group are at least as similar as the model's stricter threshold asks."""
 SIMILAR: Final = "similar"
 """Every photo of the group is similar enough to the kept one."""
+TIERS: Final = (EXACT, SAME_PIXELS, NEAR_IDENTICAL, SIMILAR)
+"""From the surest to the least sure."""
+
+BURST: Final = "another frame of a burst"
+SAME_SCENE: Final = "another moment of the same scene"
 
 _ZERO_WIDTH_JOINER: Final = "\u200d"
 
@@ -32,6 +39,25 @@ class FailedFile:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Match:
+    """One test that two photos passed."""
+
+    test: str
+    """``"bytes"``, ``"pixels"``, ``"perceptual hash"`` or ``"embedding"``."""
+    value: float
+    """Bits that differ for a perceptual hash, a cosine similarity for an embedding, else 1."""
+    threshold: float
+    """What ``value`` had to reach, or, for a perceptual hash, not to exceed."""
+
+    def __str__(self) -> str:
+        if self.test == "embedding":
+            return f"embedding: {self.value:.4f}, at least {self.threshold:g}"
+        if self.test == "perceptual hash":
+            return f"perceptual hash: {self.value:g} of 64 bits differ, at most {self.threshold:g}"
+        return f"same {self.test}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Member:
     """One photo of a group."""
 
@@ -43,6 +69,14 @@ class Member:
     height: int
     size_bytes: int
     sha256: str
+    tier: str = SIMILAR
+    """How sure it is that it shows the same as the kept photo, of :data:`TIERS`."""
+    matches: tuple[Match, ...] = ()
+    """Why it is in the group: every test that it passed against the kept photo. Empty for the kept photo."""
+    moment: str = ""
+    """``BURST`` or ``SAME_SCENE`` where its time says that it is another picture than the kept one, else empty."""
+    is_reference: bool = False
+    """It lies in a reference folder and is never moved."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,11 +84,13 @@ class DuplicateGroup:
     """Photos that show the same; the first member is the one to keep."""
 
     tier: str
-    """``"exact"``, ``"near-identical"`` or ``"similar"``."""
+    """The least sure of its members', of :data:`TIERS`."""
     min_similarity: float
     """Of all pairs in the group, not only of those with the kept photo."""
     members: tuple[Member, ...]
     """The kept photo first, then by falling similarity to it."""
+    reason: str = ""
+    """Why the first one is kept: the rule that decided against the next best."""
 
     @property
     def keep(self) -> str:

@@ -11,6 +11,7 @@ import stat
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from clip_client.dedup.quarantine import QUARANTINE_NAME
 from clip_client.dedup.report import FailedFile, why_unreadable
 
 if TYPE_CHECKING:
@@ -54,10 +55,11 @@ def scan(
     """Walk ``paths``, files and folders, and collect the photos.
 
     Folders are walked with all below them. Names that begin with a dot are passed over unless ``include_hidden`` or
-    they are named in ``paths``. Links to files are followed; links to folders only with ``follow_links`` or where they
-    are named in ``paths``, and a link that leads back to a folder above it never is. Of several names of one file
-    (hard links, links, overlapping ``paths``) one is kept: rather a name of its own than a link, then the first in
-    order. Each thing that fails is listed with its reason; only what is no path at all raises TypeError.
+    they are named in ``paths``; the quarantine always is. Links to files are followed; links to folders only with
+    ``follow_links`` or where they are named in ``paths``, and a link that leads back to a folder above it never is. Of
+    several names of one file (hard links, links, overlapping ``paths``) one is kept: rather a name of its own than a
+    link, then the first in order. Each thing that fails is listed with its reason; only what is no path at all raises
+    TypeError.
     """
     if isinstance(paths, str | os.PathLike):  # its letters are paths, too, and one of them may be "/"
         paths = [paths]
@@ -94,7 +96,9 @@ class _Walk:
         except (OSError, ValueError) as error:
             self._fail(path, why_unreadable(error))
             return
-        if stat.S_ISDIR(status.st_mode):
+        if QUARANTINE_NAME in os.path.abspath(path).split(os.sep):
+            self._fail(path, "It lies in the quarantine; bring it back with: clip-client undo.")
+        elif stat.S_ISDIR(status.st_mode):
             self._walk_later(path, is_link=is_link)
         else:
             self._take(path, status, is_link=is_link)
@@ -117,12 +121,16 @@ class _Walk:
                 return
             self.walked.add(identity)
             with os.scandir(folder) as listing:
-                entries = [entry for entry in listing if self.include_hidden or not entry.name.startswith(".")]
+                entries = [entry for entry in listing if self._is_shown(entry.name)]
         except OSError as error:
             self._fail(folder, why_unreadable(error))
             return
         for entry in entries:
             self._look_at(entry)
+
+    def _is_shown(self, name: str) -> bool:
+        # What was moved away as a copy must not come back as the copy of something.
+        return name != QUARANTINE_NAME and (self.include_hidden or not name.startswith("."))
 
     def _look_at(self, entry: os.DirEntry[str]) -> None:
         try:

@@ -1,0 +1,214 @@
+"""Move copies into the quarantine, and back: the journal first, then the files, one unit at a time.
+
+A process may be killed between any two steps. Whoever acts next settles what it left: a unit that had not arrived
+whole goes back whole, one that was on its way back arrives.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from clip_client.dedup.hashing import Content, hash_file
+from clip_client.dedup.journal import (
+    ABANDONED,
+    IN_QUARANTINE,
+    MOVED,
+    PLANNED,
+    PURGED,
+    PURGING,
+    RESTORED,
+    RESTORING,
+    MovedFile,
+    Unit,
+    new_run,
+)
+from clip_client.dedup.quarantine import CannotMove, bring_back, forget_empty_folders, put_away, sync_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from clip_client.dedup.journal import Journal
+    from clip_client.dedup.plan import Plan, Removal
+
+QUARANTINE: Final = "quarantine"
+HARDLINK: Final = "hardlink"
+METHODS: Final = (QUARANTINE, HARDLINK)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What became of one photo."""
+
+    path: str
+    done: bool
+    message: str
+    """One sentence for people; where it went, or why it did not."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Applied:
+    """What one call of :func:`apply` did."""
+
+    run: str
+    """For ``undo --run``."""
+    outcomes: tuple[Outcome, ...]
+    """One for each removal of the plan, in its order."""
+
+
+def apply(
+    plan: Plan,
+    journal: Journal,
+    *,
+    method: str = QUARANTINE,
+    on_progress: Callable[[str, int, int], None] | None = None,
+) -> Applied:
+    """Carry out ``plan``. Every file is hashed again right before: what has changed or gone is skipped and reported.
+
+    With ``method="hardlink"`` the name of an exact copy stays, as a hard link to the kept file; its own file goes to
+    the quarantine all the same, so this can be undone, too. Raises StoreError where another process acts.
+    """
+    if method not in METHODS:
+        raise ValueError(f"there is no method {method!r}; the methods are {', '.join(METHODS)}")
+    run = new_run()
+    outcomes = []
+    with journal.acting():
+        settle(journal)
+        for done, removal in enumerate(plan.removals, start=1):
+            try:
+                outcome = _remove(removal, journal, run=run, method=method)
+            except (OSError, CannotMove) as error:
+                outcome = Outcome(path=removal.victim.path, done=False, message=_sentence(error))
+            outcomes.append(outcome)
+            if on_progress is not None:
+                on_progress("moving", done, len(plan.removals))
+    return Applied(run=run, outcomes=tuple(outcomes))
+
+
+def undo(journal: Journal, *, run: str | None = None, paths: Iterable[str] | None = None) -> tuple[Outcome, ...]:
+    """Bring back what lies in the quarantine: all, what one run moved, or what was moved from ``paths``.
+
+    The newest unit comes back first. What cannot come back, because another file has its name now, stays where it is,
+    and can be tried again. Raises StoreError where another process acts.
+    """
+    with journal.acting():
+        settle(journal)
+        if paths is None:
+            units = journal.units(IN_QUARANTINE, run=run)
+        else:
+            named = [journal.units(IN_QUARANTINE, run=run, original=os.path.abspath(path)) for path in paths]
+            units = list({unit.id: unit for found in named for unit in found}.values())
+        return tuple(_restore(unit, journal) for unit in sorted(units, key=lambda unit: -unit.id))
+
+
+def settle(journal: Journal) -> None:
+    """Bring order into what killed processes left; the caller holds :meth:`Journal.acting`."""
+    for unit in journal.units((PLANNED, RESTORING, PURGING)):
+        if unit.state == PURGING:
+            gone = not any(os.path.lexists(file.quarantined) for file in unit.files)
+            journal.mark(unit, PURGED if gone else MOVED)
+        else:
+            _back(unit, journal, at_end=ABANDONED if unit.state == PLANNED else RESTORED)
+
+
+def _remove(removal: Removal, journal: Journal, *, run: str, method: str) -> Outcome:
+    victim, survivor = removal.victim, removal.survivor
+    path = os.path.abspath(victim.path)
+    if method == HARDLINK and victim.sha256 != survivor.sha256:
+        raise CannotMove("Only copies of the same bytes can become hard links.")
+    files = [
+        _before(name, removal, run)
+        for name in (path, *(os.path.abspath(companion.path) for companion in removal.companions))
+    ]
+    if files[0].sha256 != victim.sha256:
+        raise CannotMove("It has changed since it was compared.")
+    _check_survivor(survivor.path, survivor.sha256, path)
+    unit = journal.plan(
+        run=run,
+        method=method,
+        survivor=os.path.abspath(survivor.path),
+        survivor_sha256=survivor.sha256,
+        files=files,
+    )
+    try:
+        for file in files:
+            put_away(file)
+            _check_unchanged(file)
+        if method == HARDLINK:
+            os.link(unit.survivor, path)
+            sync_folder(os.path.dirname(path))
+    except (OSError, CannotMove) as error:
+        _back(unit, journal, at_end=ABANDONED)
+        raise CannotMove(_sentence(error)) from error
+    journal.mark(unit, MOVED)
+    return Outcome(path=victim.path, done=True, message=f"Moved to {files[0].quarantined}.")
+
+
+def _before(path: str, removal: Removal, run: str) -> MovedFile:
+    """Record a file as it is: the times first, because hashing it changes the time of access."""
+    status = os.lstat(path)
+    if not stat.S_ISREG(status.st_mode):
+        raise CannotMove("It is no longer a regular file.")
+    content = hash_file(path)
+    if isinstance(content, Content):
+        sha256 = content.sha256
+    elif content.code == "EMPTY":  # a sidecar may be; a photo of that hash was never compared
+        sha256 = ""
+    else:
+        raise CannotMove(content.message)
+    return MovedFile(
+        original=path,
+        quarantined=removal.place.target(path, run),
+        sha256=sha256,
+        size_bytes=status.st_size,
+        atime_ns=status.st_atime_ns,
+        mtime_ns=status.st_mtime_ns,
+    )
+
+
+def _check_survivor(survivor: str, sha256: str, victim: str) -> None:
+    """Make sure that the kept photo is there, whole, and another file than the victim."""
+    content = hash_file(survivor)
+    if not isinstance(content, Content):
+        raise CannotMove("The kept photo cannot be read any more.")
+    if content.sha256 != sha256:
+        raise CannotMove("The kept photo has changed since it was compared.")
+    if os.path.samefile(survivor, victim):
+        raise CannotMove("It is the kept photo itself under another name.")
+
+
+def _check_unchanged(file: MovedFile) -> None:
+    """Catch a program that wrote into the file between its hash and its move."""
+    status = os.lstat(file.quarantined)
+    if (status.st_size, status.st_mtime_ns) != (file.size_bytes, file.mtime_ns):
+        raise CannotMove("It was changed while it was moved, and is back.")
+
+
+def _restore(unit: Unit, journal: Journal) -> Outcome:
+    path = unit.files[0].original
+    message = _back(journal.mark(unit, RESTORING), journal, at_end=RESTORED)
+    return Outcome(path=path, done=not message, message=message or "Back in its place.")
+
+
+def _back(unit: Unit, journal: Journal, *, at_end: str) -> str:
+    """Bring back each file of a unit; return why that was not possible, for one of them at least, or an empty text."""
+    problems = []
+    for file in unit.files:
+        try:
+            bring_back(file, replace_link_to=unit.survivor if unit.method == HARDLINK else None)
+            forget_empty_folders(file.quarantined)
+        except (OSError, CannotMove) as error:
+            problems.append(_sentence(error))
+    # What could not come back still lies in the quarantine, where the next undo finds it; what somebody took out of
+    # there is no longer in anybody's hands.
+    lies_there = any(os.path.lexists(file.quarantined) for file in unit.files)
+    journal.mark(unit, MOVED if problems and lies_there else at_end)
+    return problems[0] if problems else ""
+
+
+def _sentence(error: OSError | CannotMove) -> str:
+    if isinstance(error, OSError):
+        return f"The system refuses: {error.strerror or error}."
+    return str(error)

@@ -1,0 +1,66 @@
+"""SQLite files that several processes use at once and that survive a crash at any moment."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_BUSY_S: Final = 60.0
+"""How long one process waits for another one's transaction; each takes milliseconds."""
+
+
+class StoreError(Exception):
+    """The store cannot be used; the text is one sentence for people, with the way out."""
+
+
+def open_database(path: Path, schema: str, *, version: int, durable: bool) -> sqlite3.Connection:
+    """Open or make the database at ``path``.
+
+    ``schema`` is run where tables are missing, so it says ``IF NOT EXISTS`` throughout. With ``durable`` a commit is
+    on the disk when it returns; without it a power cut may take the last commits, but never the file's soundness.
+    The connection begins transactions by itself for nobody: use :func:`transaction`. Raises StoreError.
+    """
+    try:
+        connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
+    except sqlite3.Error as error:
+        raise StoreError(f"the store's {path.name} cannot be opened in {path.parent}: {error}") from error
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+        (found,) = connection.execute("PRAGMA user_version").fetchone()
+        if found > version:
+            raise StoreError(
+                f"{path} was made by a newer version of clip-client (format {found}, this one knows {version}); "
+                "update clip-client, or name another folder with --store"
+            )
+        if found < version:
+            with transaction(connection):
+                for statement in filter(str.strip, schema.split(";")):
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA user_version = {version}")
+    except sqlite3.Error as error:
+        connection.close()
+        raise StoreError(
+            f"{path} cannot be used ({error}); move it away to start anew, or name another folder with --store"
+        ) from error
+    except StoreError:
+        connection.close()
+        raise
+    return connection
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """All of the block is committed at its end, or none of it; no other process writes meanwhile."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")

@@ -1,0 +1,124 @@
+"""From a report to what would be moved, and what would not, and why; nothing is touched here."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from clip_client.dedup.quarantine import CannotMove, Place, place_for
+from clip_client.dedup.report import EXACT, SAME_PIXELS, TIERS
+from clip_client.dedup.thresholds import is_random
+from clip_client.dedup.units import Companion, companions, what_would_be_lost
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from clip_client.dedup.report import DuplicateReport, Member
+
+SAFE_TIERS = (EXACT, SAME_PIXELS)
+"""What is moved where nobody asks for more: no model has a say in these."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Removal:
+    """A photo that would leave, with what belongs to it."""
+
+    victim: Member
+    survivor: Member
+    """The kept photo of its group."""
+    tier: str
+    companions: tuple[Companion, ...]
+    place: Place
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the photo itself."""
+        return self.victim.size_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Left:
+    """A copy that stays, and why."""
+
+    path: str
+    reason: str
+    """One sentence for people."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What ``--apply`` would do to a report."""
+
+    removals: tuple[Removal, ...]
+    left: tuple[Left, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all photos that would leave."""
+        return sum(removal.size_bytes for removal in self.removals)
+
+
+def plan_removals(
+    report: DuplicateReport,
+    paths: Iterable[str | os.PathLike[str]],
+    *,
+    tiers: Sequence[str] = SAFE_TIERS,
+) -> Plan:
+    """Choose what leaves: every copy of the ``tiers`` that is not kept, may be moved and takes nothing unique along.
+
+    ``paths`` is what was searched: nothing outside it is touched. Photos of a burst, of another moment or of a
+    reference folder always stay. Raises ValueError for a tier that is none, and for one that rests on vectors where
+    the model's weights are random.
+    """
+    unknown = [tier for tier in tiers if tier not in TIERS]
+    if unknown:
+        raise ValueError(f"there is no tier {unknown[0]!r}; the tiers are {', '.join(TIERS)}")
+    vague = [tier for tier in tiers if tier not in SAFE_TIERS]
+    if vague and is_random(report.model):
+        raise ValueError(
+            f"the tier {vague[0]!r} rests on vectors, and the weights of {report.model} are random: "
+            "export a model with trained weights, or keep to exact and same-pixels"
+        )
+    roots = roots_of(paths)
+    belongings = companions(member.path for group in report.groups for member in group.members)
+    removals, left = [], []
+    for group in report.groups:
+        survivor = group.members[0]
+        for victim in group.members[1:]:
+            reason = _why_it_stays(victim, tiers) or _what_it_takes_along(victim, survivor, belongings)
+            try:
+                place = None if reason else place_for(victim.path, roots)
+            except CannotMove as error:
+                place, reason = None, str(error)
+            if place is None:
+                left.append(Left(path=victim.path, reason=reason))
+            else:
+                own = belongings.get(victim.path, ())
+                tier = victim.tier
+                removals.append(Removal(victim=victim, survivor=survivor, tier=tier, companions=own, place=place))
+    return Plan(removals=tuple(removals), left=tuple(left))
+
+
+def roots_of(paths: Iterable[str | os.PathLike[str]]) -> tuple[str, ...]:
+    """Return the folders inside which files may move: those that were named, and those of files that were named."""
+    roots = set()
+    for path in paths:
+        whole = os.path.abspath(os.fsdecode(path))
+        roots.add(whole if os.path.isdir(whole) else os.path.dirname(whole))
+    return tuple(sorted(roots))
+
+
+def _why_it_stays(victim: Member, tiers: Sequence[str]) -> str:
+    if victim.is_reference:
+        return "It lies in a reference folder."
+    if victim.moment:
+        return f"It shows {victim.moment}, so only a person can tell whether it is wanted."
+    if victim.tier not in tiers:
+        return f"Its tier is {victim.tier}, which was not asked for."
+    return ""
+
+
+def _what_it_takes_along(victim: Member, survivor: Member, belongings: dict[str, tuple[Companion, ...]]) -> str:
+    lost = what_would_be_lost(belongings.get(victim.path, ()), belongings.get(survivor.path, ()))
+    return f"It has a {lost} beside it, which the kept photo has not." if lost else ""

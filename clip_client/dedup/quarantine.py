@@ -1,0 +1,184 @@
+"""Where files go instead of away, and the single steps there and back.
+
+A quarantine is a folder ``.clip-quarantine`` in the folder that a person named, or, where another file system is
+mounted below that, at the top of that one: a rename moves a file within one file system at once or not at all, and
+copies nothing. Inside, ``<run>/<path of the file below that folder>``, so a person finds everything without a tool.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from clip_client.dedup.journal import MovedFile
+
+QUARANTINE_NAME: Final = ".clip-quarantine"
+
+_NO_HARD_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
+
+
+class CannotMove(Exception):
+    """A file must stay where it is; the text is one sentence for people."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """The quarantine that a file would go to."""
+
+    folder: str
+    """The folder that holds ``.clip-quarantine``."""
+
+    def target(self, path: str, run: str) -> str:
+        """Return where ``path`` goes in ``run``."""
+        return os.path.join(self.folder, QUARANTINE_NAME, run, os.path.relpath(os.path.abspath(path), self.folder))
+
+
+def place_for(path: str, roots: Iterable[str]) -> Place:
+    """Find the quarantine for ``path``, a photo below one of ``roots`` (absolute; of nested ones the innermost counts).
+
+    Nothing is written. Raises CannotMove where the file is no regular file of its own, where its folder or the
+    quarantine's cannot be written, or where no root holds it.
+    """
+    path = os.path.abspath(path)
+    try:
+        status = os.lstat(path)
+        folder = os.path.dirname(path)
+        inside = sorted((root for root in roots if _is_below(path, root)), key=len)
+        if not stat.S_ISREG(status.st_mode):
+            raise CannotMove("It is a link, and only the file that it leads to could be moved.")
+        if not inside:
+            raise CannotMove("It is in none of the folders that were named.")
+        if not _is_below(os.path.realpath(folder), os.path.realpath(inside[-1])):
+            raise CannotMove("It was reached through a link that leads out of the folders that were named.")
+        top = _top_of_file_system(folder, inside[-1], status.st_dev)
+    except OSError as error:
+        raise CannotMove(f"It cannot be looked at: {error.strerror}.") from None
+    for needed in {folder, top}:
+        _check_writable(needed)
+    return Place(folder=top)
+
+
+def _top_of_file_system(folder: str, root: str, device: int) -> str:
+    """Return the highest folder between ``root`` and ``folder`` that is on ``device``."""
+    if os.stat(folder).st_dev != device:
+        raise CannotMove("The file is a mount of its own, and nothing can be renamed across file systems.")
+    while folder != root and os.stat(os.path.dirname(folder)).st_dev == device:
+        folder = os.path.dirname(folder)
+    return folder
+
+
+def _check_writable(folder: str) -> None:
+    # Two questions: root may write into any folder, but not onto a file system that is mounted read-only.
+    read_only = hasattr(os, "statvfs") and bool(os.statvfs(folder).f_flag & os.ST_RDONLY)
+    if read_only or not os.access(folder, os.W_OK | os.X_OK):
+        what = "file system is mounted read-only" if read_only else "folder is read-only"
+        raise CannotMove(f"Its {what}: {folder}." if read_only else f"Its {what} for you: {folder}.")
+
+
+def _is_below(path: str, root: str) -> bool:
+    return path == root or path.startswith(root.rstrip(os.sep) + os.sep)
+
+
+def make_folder(folder: str) -> None:
+    """Make a folder and those above it; on the disk when this returns."""
+    missing = []
+    while not os.path.isdir(folder):
+        missing.append(folder)
+        folder = os.path.dirname(folder)
+    for name in reversed(missing):
+        os.mkdir(name, 0o700 if os.path.basename(name) == QUARANTINE_NAME else 0o777)
+        sync_folder(os.path.dirname(name))
+
+
+def sync_folder(folder: str) -> None:
+    """Put a folder's entries on the disk, where the system can."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def rename_new(source: str, target: str) -> None:
+    """Rename without ever replacing a file that is at ``target``; raises FileExistsError there.
+
+    Where there are hard links the file has both names for a moment: a plain rename would replace what another program
+    puts at ``target`` just now.
+    """
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        if error.errno not in _NO_HARD_LINKS:
+            raise
+        if os.path.lexists(target):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target) from None
+        os.rename(source, target)
+    else:
+        os.unlink(source)
+    sync_folder(os.path.dirname(target))
+    sync_folder(os.path.dirname(source))
+
+
+def put_away(file: MovedFile) -> None:
+    """Move one file into the quarantine. Raises OSError, FileExistsError where its place there is taken."""
+    make_folder(os.path.dirname(file.quarantined))
+    rename_new(file.original, file.quarantined)
+
+
+def bring_back(file: MovedFile, *, replace_link_to: str | None = None) -> None:
+    """Move one file to where it was, with the times that it had; harmless where that is done already, or half done.
+
+    A hard link to ``replace_link_to`` at its place is the one that was left there instead, and is replaced. Raises
+    CannotMove where something else has the name now, or where the file is in neither place.
+    """
+    original, quarantined = file.original, file.quarantined
+    if not os.path.lexists(quarantined):
+        if not os.path.lexists(original):
+            raise CannotMove("It is neither in the quarantine nor at its old place.")
+    elif not os.path.lexists(original):
+        make_folder(os.path.dirname(original))
+        try:
+            rename_new(quarantined, original)
+        except FileExistsError:
+            raise CannotMove("Another file has taken its name.") from None
+    elif os.path.samefile(quarantined, original):
+        os.unlink(quarantined)
+        sync_folder(os.path.dirname(quarantined))
+    elif replace_link_to is not None and _same(original, replace_link_to):
+        os.replace(quarantined, original)
+        sync_folder(os.path.dirname(original))
+        sync_folder(os.path.dirname(quarantined))
+    else:
+        raise CannotMove("Another file has taken its name.")
+    status = os.lstat(original)
+    if (status.st_size, status.st_mtime_ns) == (file.size_bytes, file.mtime_ns):
+        # A rename keeps the time of change; hashing the file before has moved the time of access.
+        os.utime(original, ns=(file.atime_ns, file.mtime_ns))
+
+
+def forget_empty_folders(quarantined: str) -> None:
+    """Remove the folders around a file that has left the quarantine, up to the quarantine itself, while empty."""
+    folder = os.path.dirname(quarantined)
+    while f"{os.sep}{QUARANTINE_NAME}" in folder:
+        try:
+            os.rmdir(folder)
+        except OSError:
+            return
+        folder = os.path.dirname(folder)
+
+
+def _same(first: str, second: str) -> bool:
+    try:
+        return os.path.samefile(first, second)
+    except OSError:
+        return False

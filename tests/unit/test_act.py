@@ -1,0 +1,194 @@
+"""Moving copies away and back, over real files."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from clip_client.dedup.act import HARDLINK, METHODS, QUARANTINE, apply, undo
+from clip_client.dedup.database import StoreError
+from clip_client.dedup.journal import IN_QUARANTINE, Journal
+from clip_client.dedup.plan import plan_removals
+from clip_client.dedup.purge import purge
+from clip_client.dedup.quarantine import QUARANTINE_NAME
+from clip_client.dedup.report import BURST, EXACT, SIMILAR
+from tests.unit.albums import album, member, opened, report, snapshot, without_access, write
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    opened = Journal(tmp_path / "journal.sqlite")
+    yield opened
+    opened.close()
+
+
+def test_copies_go_and_come_back_with_their_times(tmp_path: Path, journal: Journal) -> None:
+    groups = album(tmp_path / "root")
+    before = snapshot(tmp_path / "root")
+    plan = plan_removals(groups, [tmp_path / "root"])
+    assert [os.path.basename(removal.victim.path) for removal in plan.removals] == ["2.jpg", "3.jpg", "copy.jpg"]
+    assert snapshot(tmp_path / "root") == before
+
+    applied = apply(plan, journal)
+
+    assert all(outcome.done for outcome in applied.outcomes)
+    left = {name for name in snapshot(tmp_path / "root") if QUARANTINE_NAME not in name}
+    moved = set(before) - left
+    assert left == set(before) - {"a/2.jpg", "a/2.cr2", "a/2.jpg.xmp", "a/3.jpg", "copy.jpg"}
+    away = tmp_path / "root" / QUARANTINE_NAME / applied.run
+    assert {str(path.relative_to(away)) for path in away.rglob("*.*")} == set(before) - left
+
+    assert all(outcome.done for outcome in undo(journal, run=applied.run))
+    after = snapshot(tmp_path / "root")
+    assert without_access(after) == without_access(before)
+    assert {name: after[name] for name in moved} == {name: before[name] for name in moved}
+    assert not (tmp_path / "root" / QUARANTINE_NAME).exists()
+    assert undo(journal) == ()
+
+
+def test_one_file_comes_back_alone(tmp_path: Path, journal: Journal) -> None:
+    groups = album(tmp_path / "root")
+    apply(plan_removals(groups, [tmp_path / "root"]), journal)
+    (outcome,) = undo(journal, paths=[str(tmp_path / "root" / "a" / "2.jpg")])
+    assert outcome.done
+    assert (tmp_path / "root" / "a" / "2.cr2").read_bytes() == b"raw too"
+    assert not (tmp_path / "root" / "a" / "3.jpg").exists()
+    assert len(journal.units(IN_QUARANTINE)) == 2
+
+
+def test_a_hard_link_keeps_the_name_and_can_be_undone(tmp_path: Path, journal: Journal) -> None:
+    groups = album(tmp_path / "root")
+    before = snapshot(tmp_path / "root")
+    apply(plan_removals(groups, [tmp_path / "root"]), journal, method=HARDLINK)
+    assert os.path.samefile(tmp_path / "root" / "a" / "1.jpg", tmp_path / "root" / "a" / "3.jpg")
+    undo(journal)
+    assert without_access(snapshot(tmp_path / "root")) == without_access(before)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda root: (root / "copy.jpg").write_bytes(b"edited"), "It has changed since it was compared."),
+        (lambda root: (root / "copy.jpg").unlink(), "No such file"),
+        (lambda root: (root / "b" / "c" / os.fsdecode(b"caf\xe9.jpg")).write_bytes(b"x"), "kept photo has changed"),
+        (lambda root: shutil.rmtree(root / "b"), "kept photo cannot be read"),
+    ],
+)
+def test_what_changed_since_the_scan_stays(
+    tmp_path: Path, journal: Journal, change: Callable[[Path], object], reason: str
+) -> None:
+    root = tmp_path / "root"
+    groups = album(root)
+    plan = plan_removals(groups, [root])
+    change(root)
+    before = snapshot(root)
+    outcome = apply(plan, journal).outcomes[-1]
+    assert not outcome.done
+    assert reason in outcome.message
+    undo(journal)
+    assert without_access(snapshot(root)) == without_access(before)
+
+
+def test_a_name_that_was_taken_meanwhile_is_not_overwritten(tmp_path: Path, journal: Journal) -> None:
+    root = tmp_path / "root"
+    apply(plan_removals(album(root), [root]), journal)
+    (root / "copy.jpg").write_bytes(b"a new photo")
+    outcomes = {os.path.basename(outcome.path): outcome for outcome in undo(journal)}
+    assert not outcomes["copy.jpg"].done
+    assert "taken its name" in outcomes["copy.jpg"].message
+    assert (root / "copy.jpg").read_bytes() == b"a new photo"
+    (root / "copy.jpg").unlink()
+    assert [outcome.done for outcome in undo(journal)] == [True]
+    assert (root / "copy.jpg").read_bytes() == b"second"
+
+
+def test_bursts_references_and_unsure_tiers_stay(tmp_path: Path) -> None:
+    files = [write(tmp_path / "root" / f"{number}.jpg", b"x") for number in range(5)]
+    changes: list[dict[str, Any]] = [{}, {"moment": BURST}, {"is_reference": True}, {"tier": SIMILAR}, {}]
+    members = tuple(member(path, **change) for path, change in zip(files, changes, strict=True))
+    plan = plan_removals(report(members), [tmp_path / "root"])
+    assert [removal.victim.path for removal in plan.removals] == [str(files[4])]
+    assert [left.path for left in plan.left] == list(map(str, files[1:4]))
+    asked = plan_removals(report(members), [tmp_path / "root"], tiers=[EXACT, SIMILAR])
+    assert [removal.victim.path for removal in asked.removals] == [str(files[3]), str(files[4])]
+
+
+def test_random_weights_move_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="are random"):
+        plan_removals(report(model="ViT-B-32/random:0@1a2b3c4d"), [tmp_path], tiers=[SIMILAR])
+    with pytest.raises(ValueError, match="no tier 'sure'"):
+        plan_removals(report(), [tmp_path], tiers=["sure"])
+
+
+def test_a_raw_file_that_only_the_copy_has_keeps_it(tmp_path: Path) -> None:
+    first, second = write(tmp_path / "1.jpg", b"x"), write(tmp_path / "2.jpg", b"x")
+    write(tmp_path / "2.NEF", b"raw")
+    plan = plan_removals(report((member(first), member(second))), [tmp_path])
+    assert plan.removals == ()
+    assert plan.left[0].reason == "It has a RAW file beside it, which the kept photo has not."
+
+
+def test_what_is_reached_through_links_or_lies_elsewhere_stays(tmp_path: Path) -> None:
+    kept = write(tmp_path / "root" / "1.jpg", b"x")
+    outside = write(tmp_path / "outside" / "2.jpg", b"x")
+    (tmp_path / "root" / "link").symlink_to(tmp_path / "outside")
+    (tmp_path / "root" / "3.jpg").symlink_to(outside)
+    victims = [outside, tmp_path / "root" / "link" / "2.jpg", tmp_path / "root" / "3.jpg"]
+    plan = plan_removals(report(tuple(map(member, [kept, *victims]))), [tmp_path / "root"])
+    assert plan.removals == ()
+    assert ["none of the folders" in plan.left[0].reason, "leads out" in plan.left[1].reason] == [True, True]
+    assert "It is a link" in plan.left[2].reason
+
+
+def test_read_only_folders_are_told_before_anything_is_offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = album(tmp_path / "root")
+    allowed = os.access
+
+    def access(path: str, mode: int) -> bool:  # root may write anywhere, so permission bits would say nothing here
+        return not str(path).endswith("/a") and allowed(path, mode)
+
+    monkeypatch.setattr(os, "access", access)
+    plan = plan_removals(groups, [tmp_path / "root"])
+    assert [os.path.basename(removal.victim.path) for removal in plan.removals] == ["copy.jpg"]
+    assert all("read-only" in left.reason for left in plan.left)
+
+
+def test_one_process_acts_at_a_time(tmp_path: Path, journal: Journal) -> None:
+    plan = plan_removals(album(tmp_path / "root"), [tmp_path / "root"])
+    with opened(tmp_path / "journal.sqlite") as other, other.acting(), pytest.raises(StoreError, match="another"):
+        apply(plan, journal)
+    assert journal.units(IN_QUARANTINE) == []
+
+
+def test_purge_goes_to_the_trash_only_while_a_photo_is_kept(tmp_path: Path, journal: Journal) -> None:
+    root, trash = tmp_path / "root", tmp_path / "trash"
+    trash.mkdir()
+    apply(plan_removals(album(root), [root]), journal)
+    shutil.rmtree(root / "b")
+    outcomes = {
+        os.path.basename(outcome.path): outcome
+        for outcome in purge(journal, trash=lambda path: os.rename(path, trash / os.path.basename(path)))
+    }
+    assert [outcomes[name].done for name in ("2.jpg", "3.jpg", "copy.jpg")] == [True, True, False]
+    assert sorted(path.name for path in trash.iterdir()) == ["2.cr2", "2.jpg", "2.jpg.xmp", "3.jpg"]
+    assert [outcome.done for outcome in undo(journal)] == [True]
+    assert (root / "copy.jpg").exists()
+
+
+def test_purge_follows_the_chain_of_kept_photos(tmp_path: Path, journal: Journal) -> None:
+    first, second, third = (write(tmp_path / "r" / f"{number}.jpg", b"x") for number in range(3))
+    apply(plan_removals(report((member(second), member(first))), [tmp_path]), journal)
+    apply(plan_removals(report((member(third), member(second))), [tmp_path]), journal)
+    assert [outcome.done for outcome in purge(journal, trash=os.unlink)] == [True, True]
+    assert third.exists()
+
+
+def test_the_default_is_the_quarantine() -> None:
+    assert METHODS[0] == QUARANTINE
