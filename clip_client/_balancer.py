@@ -37,6 +37,8 @@ class Server:
         self.endpoint = endpoint
         self.transport = transport
         self.limit = AdaptiveLimit(maximum=config.max_in_flight, target_latency_s=config.target_latency_s)
+        self.chosen = 0
+        """How often it got the next request; decides between servers with nothing in flight."""
         self.retired = False
         """Its name does not lead here any more; what is in flight may end."""
         self.rests_until = 0.0
@@ -112,7 +114,9 @@ class Balancer:
         able = [(server, room) for server, room in offers if room]
         if not able:
             return None
-        return min(able, key=lambda offer: offer[0].limit.in_flight / offer[0].limit.limit)
+        server, room = min(able, key=lambda offer: (offer[0].limit.in_flight, offer[0].chosen))
+        server.chosen += 1
+        return server, room
 
     def next_chance(self) -> float | None:
         """Loop time when a server that rests may be tried again; None where no time but an answer is waited for."""

@@ -1,10 +1,11 @@
 """How many images may be in flight at one server: a limit that finds itself.
 
-Triton 2.51 neither refuses work nor drops what is expired, so a long queue in it is work done for nobody. The only sign
-of that queue is time. The rule is additive increase, multiplicative decrease (Chiu and Jain, 1989), as in TCP (RFC 5681)
-and in the AIMD limit of Netflix's concurrency-limits, with a latency that is too long as the signal:
+Triton 2.51 neither refuses work nor drops what is expired, so a long queue in it is work done for nobody. The only
+sign of that queue is time. The rule is additive increase, multiplicative decrease (Chiu and Jain, 1989), as in TCP
+(RFC 5681) and in the AIMD limit of Netflix's concurrency-limits, with a latency that is too long as the signal:
 
-* An answer is *late* when it took longer than ``target_latency_s``, or than half of the time that its caller had.
+* An answer is *late* when it took longer than ``target_latency_s``, or than a quarter of the time that its caller had:
+  under overload an image may wait for half of its time before it is sent, and the last quarter is for what varies.
 * A late answer takes the limit down to 0.8 of itself, a refusal or an expired deadline to half; once per round trip.
 * An answer in time lets the limit grow, if it was used: at first by the rows that were answered (slow start: it
   doubles per round trip), after the first decrease by ``sqrt(limit)`` rows per round trip (the step of Netflix's
@@ -90,7 +91,7 @@ class AdaptiveLimit:
 
     def _patience_s(self, time_given_s: float) -> float:
         # A caller who gives hardly more time than an idle server needs is impatient, and no sign of load.
-        return max(time_given_s / 2, 2 * self._fastest_s)
+        return max(time_given_s / 4, 2 * self._fastest_s)
 
     def _decrease(self, factor: float, started_at: float, now: float) -> None:
         # What was sent before the last decrease could not know of it.

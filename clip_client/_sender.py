@@ -71,7 +71,7 @@ class Sender:
         self._config = config
         self._on_mismatch = on_mismatch
         self._waiting: deque[Row] = deque()
-        self._requests: dict[asyncio.Task[None], list[Row]] = {}
+        self._requests: dict[asyncio.Task[None], _Request] = {}
         self._abandoned = 0
         self._scheduled = False
         self._timer: asyncio.TimerHandle | None = None
@@ -95,8 +95,8 @@ class Sender:
         if self._abandoned > max(64, len(self._waiting) // 2):
             # Seldom enough to cost little per row, often enough that the queue never holds mostly dead rows.
             self._drop_closed()
-        for task, carried in self._requests.items():
-            if not any(row.open for row in carried):
+        for task, request in self._requests.items():
+            if not any(row.open for row in request.rows):
                 task.cancel()
         self._schedule()
 
@@ -115,7 +115,7 @@ class Sender:
         )
         return ClientStats(
             images_waiting=len(self._waiting),
-            images_in_flight=sum(map(len, self._requests.values())),
+            images_in_flight=sum(len(request.rows) for request in self._requests.values()),
             images_embedded=counters.images_embedded,
             images_failed=counters.images_failed,
             images_shed=counters.images_shed,
@@ -155,8 +155,10 @@ class Sender:
             server, room = choice
             rows = self._take(server, room, model)
             if rows:
-                task = asyncio.create_task(self._request(server, rows), name="clip_client request")
-                self._requests[task] = rows
+                request = _Request(server, rows, self._loop.time())
+                server.limit.started(len(rows))
+                task = asyncio.create_task(self._send(request), name="clip_client request")
+                self._requests[task] = request
                 task.add_done_callback(self._request_done)
 
     def _wake_at(self, when: float | None) -> None:
@@ -219,28 +221,24 @@ class Sender:
         )
         return True
 
-    async def _request(self, server: Server, rows: list[Row]) -> None:
+    async def _send(self, request: _Request) -> None:
+        server, rows, count = request.server, request.rows, len(request.rows)
         request_id = uuid.uuid4().hex
         payloads = [row.payload for row in rows]
-        deadlines = [row.deadline for row in rows if row.deadline is not None]
-        started_at = self._loop.time()
-        count = len(rows)
         self._counters.requests_sent += 1
         self._counters.bytes_sent += sum(map(len, payloads))
-        server.limit.started(count)
+        # The longest deadline of the rows; a row that has less time is given up by its own call.
+        timeout_s = max(0.001, max(request.deadlines) - self._loop.time())
         try:
-            # The longest deadline of the rows; a row that has less time is given up by its own call.
-            timeout_s = max(0.001, max(deadlines) - started_at)
             answer = await server.transport.infer(payloads, request_id=request_id, timeout_s=timeout_s)
         except ClipError as error:
-            server.failed(count, error, started_at=started_at, now=self._loop.time(), randomness=self._randomness)
+            now = self._loop.time()
+            server.failed(count, error, started_at=request.started_at, now=now, randomness=self._randomness)
             self._retry_or_fail(rows, error)
-        except BaseException:
-            server.limit.gone(count)
-            raise
         else:
-            given = min(deadline - row.submitted_at for deadline, row in zip(deadlines, rows, strict=True))
-            server.succeeded(count, started_at=started_at, now=self._loop.time(), time_given_s=given)
+            now = self._loop.time()
+            given = min(deadline - row.submitted_at for deadline, row in zip(request.deadlines, rows, strict=True))
+            server.succeeded(count, started_at=request.started_at, now=now, time_given_s=given)
             self._budget.success()
             self._deliver(answer, rows, server, request_id)
 
@@ -287,14 +285,36 @@ class Sender:
         return vector
 
     def _request_done(self, task: asyncio.Task[None]) -> None:
-        rows = self._requests.pop(task)
+        request = self._requests.pop(task)
         self._schedule()
         if task.cancelled():
-            _settle_all(rows, Unavailable("The client was closed while the image was on its way."))
+            self._cancelled(request)
         elif (error := task.exception()) is not None:
             # A defect of this package; the loop's exception handler reports it, and nobody is left waiting.
-            _settle_all(rows, ClipError(f"The request failed in an unforeseen way ({type(error).__name__})."))
+            request.server.limit.gone(len(request.rows))
+            _settle_all(request.rows, ClipError(f"The request failed unforeseen ({type(error).__name__})."))
             raise error
+
+    def _cancelled(self, request: _Request) -> None:
+        now = self._loop.time()
+        if min(request.deadlines) <= now:
+            # A call gives its rows up a moment before gRPC ends the request; it is a deadline all the same.
+            request.server.limit.expired(len(request.rows), started_at=request.started_at, now=now)
+        else:
+            request.server.limit.gone(len(request.rows))
+        _settle_all(request.rows, Unavailable("The client was closed while the image was on its way."))
+
+
+class _Request:
+    """Rows that travel together."""
+
+    __slots__ = ("deadlines", "rows", "server", "started_at")
+
+    def __init__(self, server: Server, rows: list[Row], started_at: float) -> None:
+        self.server = server
+        self.rows = rows
+        self.deadlines = [row.deadline for row in rows if row.deadline is not None]
+        self.started_at = started_at
 
 
 def _settle_all(rows: Iterable[Row], error: ClipError) -> None:

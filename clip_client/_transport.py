@@ -28,7 +28,7 @@ from clip_client._errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -47,6 +47,29 @@ class Answer:
     """n sentences, empty where the status is 0."""
     fingerprints: NDArray[np.int32]
     """Shape (n, 2)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSettings:
+    """How a server runs one model, from its own copy of the configuration."""
+
+    backend: str
+    """``"onnxruntime"``, ``"python"``, ``"tensorrt"``, ...; empty for an ensemble."""
+    kinds: tuple[str, ...]
+    """Of each instance group: ``"KIND_CPU"``, ``"KIND_GPU"``, or ``"KIND_AUTO"`` where the server chose."""
+    accelerators: tuple[str, ...]
+    """Execution accelerators that the configuration names, such as ``"tensorrt"``."""
+    parameters: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerDescription:
+    """What a server says of itself."""
+
+    name: str
+    version: str
+    models: Mapping[str, ModelSettings]
+    """The three models of the wire contract, by name."""
 
 
 class Transport(Protocol):
@@ -286,6 +309,24 @@ class TritonTransport:
                     f"The server at {self.endpoint} has no ready model {name}; export one with clip-export, and look "
                     "into the server's log for why it was not loaded."
                 )
+
+    async def describe(self, *, timeout_s: float) -> ServerDescription:
+        """The server's release, and how it runs each model; ``timeout_s`` is for each of the questions."""
+        metadata = await self._call(self._stub.ServerMetadata, service_pb2.ServerMetadataRequest(), timeout_s, None)
+        models = {}
+        for name in (contract.PREPROCESSOR, contract.ENCODER, contract.ENSEMBLE):
+            request = service_pb2.ModelConfigRequest(name=name)
+            config = (await self._call(self._stub.ModelConfig, request, timeout_s, None)).config
+            hints = config.optimization.execution_accelerators
+            models[name] = ModelSettings(
+                backend=config.backend,
+                kinds=tuple(group.Kind.Name(group.kind) for group in config.instance_group),
+                accelerators=tuple(
+                    hint.name for hint in (*hints.gpu_execution_accelerator, *hints.cpu_execution_accelerator)
+                ),
+                parameters={key: value.string_value for key, value in config.parameters.items()},
+            )
+        return ServerDescription(name=metadata.name, version=metadata.version, models=models)
 
     async def close(self) -> None:
         """Close the channel at once."""

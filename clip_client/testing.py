@@ -85,7 +85,8 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
 
     ``dimension`` and ``max_batch_size`` are the model's; ``vector`` replaces :func:`fake_vector`; ``token`` makes it
     refuse requests without that token, as Triton does; ``seconds_per_image`` makes it work on one request at a time
-    and, like Triton, go on working on requests whose client has gone.
+    and, like Triton, go on working on requests whose client has gone; ``host`` is the loopback name or address to
+    listen on.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         fingerprint: tuple[int, int] = (1234567, -7654321),
         token: str | None = None,
         seconds_per_image: float = 0.0,
+        host: str = "localhost",
         keep_requests: bool = True,
     ) -> None:
         self.dimension = dimension
@@ -111,6 +113,8 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         """Requests for embeddings, in order of arrival."""
         self.images_embedded = 0
         """How many rows were answered."""
+        self.images_worked_on = 0
+        """How many rows ``seconds_per_image`` was spent on, answered or not."""
         self.in_flight = 0
         """Requests that are being answered just now."""
         self.max_in_flight = 0
@@ -124,6 +128,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         self._default = Reply()
         self._work = asyncio.Lock()
         self._working: set[asyncio.Task[None]] = set()
+        self._host = host
         self._port = 0
         self._credentials: grpc.ServerCredentials | None = None
         self._server: Any = None
@@ -134,7 +139,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
     @property
     def url(self) -> str:
         """For :class:`clip_client.ClipClient`."""
-        return f"{'grpc' if self._credentials is None else 'grpcs'}://localhost:{self._port}"
+        return f"{'grpc' if self._credentials is None else 'grpcs'}://{self._host}:{self._port}"
 
     @property
     def port(self) -> int:
@@ -172,11 +177,12 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
             },
         }
 
-    async def start(self) -> None:
-        """Listen; on the same port as before, where there was one."""
+    async def start(self, *, port: int | None = None) -> None:
+        """Listen on ``port``, else on the same port as before, else on any free one."""
+        self._port = self._port if port is None else port
         self._server = grpc.aio.server(options=[("grpc.max_receive_message_length", -1)])
         service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(self, self._server)
-        address = f"localhost:{self._port}"
+        address = f"{self._host}:{self._port}"
         if self._credentials is None:
             self._port = self._server.add_insecure_port(address)
         else:
@@ -277,6 +283,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         async def work() -> None:
             async with self._work:
                 await asyncio.sleep(rows * self.seconds_per_image)
+                self.images_worked_on += rows
 
         task = asyncio.create_task(work())
         self._working.add(task)

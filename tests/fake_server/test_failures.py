@@ -22,6 +22,7 @@ from clip_client import (
 from clip_client._retry import is_retried
 from clip_client._transport import ERROR_TABLE
 from clip_client.testing import FakeTriton, Relay, Reply
+from tests.fake_server.waiting import until
 from tests.unit.test_errors import SEEN
 
 WIRE = [(status, text, kind) for status, text, kind in SEEN if status != "OK"]
@@ -36,7 +37,8 @@ async def test_every_row_of_the_error_table(status: str, text: str, kind: str) -
     failure = Reply(status=grpc.StatusCode[status], details=text)
     async with FakeTriton() as server, ClipClient(server.url) as clip:
         server.script(failure)
-        expected = {error.__name__: error for error in (ClipError, *ClipError.__subclasses__())}[kind]
+        kinds: list[type[ClipError]] = [ClipError, *ClipError.__subclasses__()]
+        expected = next(error for error in kinds if error.__name__ == kind)
         if is_retried(expected("x")):
             batch = await clip.embed(b"a")
             assert (batch.vectors[0] == server.vector(b"a")).all()
@@ -67,8 +69,7 @@ async def test_an_outage_is_survived_within_the_deadline() -> None:
         await clip.embed(b"a")
         await server.stop()
         call = asyncio.create_task(clip.embed([b"b", b"c"]))
-        while not clip.stats().requests_retried:
-            await asyncio.sleep(0.01)
+        await until(lambda: clip.stats().requests_retried)
         await server.start()
         assert (await call).errors == {}
 
@@ -90,8 +91,7 @@ async def test_a_reload_is_survived() -> None:
         await clip.embed(b"a")
         server.ready_models.discard("clip_image")
         call = asyncio.create_task(clip.embed(b"b"))
-        while not clip.stats().requests_retried:
-            await asyncio.sleep(0.01)
+        await until(lambda: clip.stats().requests_retried)
         server.ready_models.add("clip_image")
         assert (await call).errors == {}
 
@@ -201,8 +201,7 @@ async def test_a_half_open_connection_is_found_out_and_replaced() -> None:
         await clip.embed(b"a")
         relay.freeze()
         call = asyncio.create_task(clip.embed(b"b"))
-        while not clip.stats().requests_retried:
-            await asyncio.sleep(0.01)
+        await until(lambda: clip.stats().requests_retried)
         relay.thaw()
         assert (await call).errors == {}
 
@@ -230,7 +229,6 @@ async def test_closing_the_client_ends_what_is_on_its_way() -> None:
         server.answer_always(Reply(delay_s=float("inf")))
         async with ClipClient(server.url) as clip:
             call = asyncio.create_task(clip.embed(b"a"))
-            while not server.requests:
-                await asyncio.sleep(0.01)
+            await until(lambda: server.requests)
         with pytest.raises(Unavailable, match="closed"):
             await call

@@ -13,8 +13,9 @@ import grpc
 import numpy as np
 import pytest
 
-from clip_client import ClipClient, EmbeddedItem, Unavailable
+from clip_client import ClipClient, ClipError, EmbeddedItem, ImageSources, Unavailable
 from clip_client.testing import FakeTriton, Relay, Reply
+from tests.fake_server.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -82,9 +83,13 @@ async def test_the_producer_is_never_more_than_max_in_flight_ahead(kind: str) ->
             yield image
 
     async with FakeTriton() as server, ClipClient(server.url) as clip:
-        source = {"thread": blocking(), "async": asynchronous(), "list": list(names(200))}[kind]
+        sources: dict[str, ImageSources] = {
+            "thread": blocking(),
+            "async": asynchronous(),
+            "list": list(names(200)),
+        }
         consumed = 0
-        async for _ in clip.embed_stream(source, max_in_flight=10):
+        async for _ in clip.embed_stream(sources[kind], max_in_flight=10):
             consumed += 1
             # A consumer that takes its time: everything that could run ahead gets the chance to.
             for _ in range(3):
@@ -124,22 +129,22 @@ async def test_what_the_source_raises_comes_after_what_it_gave() -> None:
 
     async with FakeTriton() as server, ClipClient(server.url) as clip:
         for source in (broken(), broken_async()):
-            items = []
+            stream = clip.embed_stream(source)
+            assert [(await anext(stream)).index for _ in range(5)] == list(range(5))
             with pytest.raises(ZeroDivisionError, match="of the user"):
-                async for item in clip.embed_stream(source):
-                    items.append(item.index)
-            assert items == list(range(5))
+                await anext(stream)
 
 
 async def test_a_failure_of_the_service_ends_the_stream_after_what_came_before() -> None:
     async with FakeTriton(max_batch_size=4) as server, ClipClient(server.url, timeout_s=0.5) as clip:
         server.script(Reply())
         server.answer_always(Reply(status=grpc.StatusCode.INTERNAL, details="boom"))
-        seen = []
-        with pytest.raises(Exception, match="failed on this request"):
-            async for item in clip.embed_stream(names(100)):
-                seen.append(item.index)
-        assert seen == list(range(len(server.requests[0].images)))
+        stream = clip.embed_stream(list(names(100)))
+        first = await anext(stream)
+        good = len(server.requests[0].images)
+        assert [first.index] + [(await anext(stream)).index for _ in range(good - 1)] == list(range(good))
+        with pytest.raises(ClipError, match="failed on this request"):
+            await anext(stream)
 
 
 async def test_without_a_deadline_each_image_has_the_clients_time() -> None:
@@ -169,7 +174,8 @@ async def test_leaving_early_leaves_nothing_behind(kind: str, how: str) -> None:
 
     async with FakeTriton() as server, ClipClient(server.url) as clip:
         server.answer_always(Reply(delay_s=0.01))
-        source = {"list": [b"x"] * 1000, "thread": endless(), "async": endless_async()}[kind]
+        sources: dict[str, ImageSources] = {"list": [b"x"] * 1000, "thread": endless(), "async": endless_async()}
+        source = sources[kind]
 
         async def consume() -> None:
             async with aclosing(clip.embed_stream(source)) as items:
@@ -184,14 +190,12 @@ async def test_leaving_early_leaves_nothing_behind(kind: str, how: str) -> None:
         else:
             task = asyncio.create_task(consume())
             if how == "cancel":
-                while len(server.requests) < 3:
-                    await asyncio.sleep(0.005)
+                await until(lambda: len(server.requests) >= 3)
                 task.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await task
             await asyncio.wait({task})
-        while clip.stats().images_in_flight:
-            await asyncio.sleep(0.005)
+        await until(lambda: not clip.stats().images_in_flight)
         assert other_tasks() == set()
         # And the client still works.
         assert (await clip.embed(b"y")).errors == {}
@@ -201,13 +205,11 @@ async def test_cancelling_embed_cancels_its_request_on_the_server() -> None:
     async with FakeTriton() as server, ClipClient(server.url) as clip:
         server.script(Reply(delay_s=float("inf")))
         task = asyncio.create_task(clip.embed(b"a"))
-        while not server.in_flight:
-            await asyncio.sleep(0.005)
+        await until(lambda: server.in_flight)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        while server.in_flight:
-            await asyncio.sleep(0.005)
+        await until(lambda: not server.in_flight)
         assert other_tasks() == set()
         assert clip.stats().images_in_flight == 0
 
@@ -253,8 +255,7 @@ async def test_a_stream_whose_client_is_closed_under_it() -> None:
         server.answer_always(Reply(delay_s=float("inf")))
         async with ClipClient(server.url) as clip:
             task = asyncio.create_task(collect(clip.embed_stream(names(5))))
-            while not server.requests:
-                await asyncio.sleep(0.005)
+            await until(lambda: server.requests)
         with pytest.raises(Unavailable):
             await task
         assert other_tasks() == set()

@@ -60,7 +60,7 @@ def test_an_array_arrives_pixel_by_pixel() -> None:
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "HSV", "I;16", "I"])
 def test_a_pil_image_of_any_mode_arrives_pixel_by_pixel(mode: str) -> None:
     image = Image.fromarray(PIXELS).convert(mode)
-    arrived = Image.open(io.BytesIO(load(image, max_bytes=MAX)))
+    arrived: Image.Image = Image.open(io.BytesIO(load(image, max_bytes=MAX)))
     if mode in ("CMYK", "YCbCr", "HSV"):
         image = image.convert("RGB")
     if mode == "I":

@@ -1,0 +1,170 @@
+"""Several servers: shared work, failing over, one model."""
+
+from __future__ import annotations
+
+import random
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from clip_client import ClientConfig, ClipClient, ProtocolMismatch, Unauthorized, Unavailable
+from clip_client._balancer import Balancer, Server
+from clip_client._transport import make_transports
+from clip_client.testing import FakeTriton, Reply
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+
+class NoTransport:
+    """For what never gets as far as the network."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(name)
+
+
+async def servers(stack: AsyncExitStack, count: int) -> list[FakeTriton]:
+    return [await stack.enter_async_context(FakeTriton()) for _ in range(count)]
+
+
+async def test_all_servers_work() -> None:
+    async with AsyncExitStack() as stack:
+        fakes = await servers(stack, 3)
+        for fake in fakes:
+            fake.answer_always(Reply(delay_s=0.01))
+        async with ClipClient([fake.url for fake in fakes]) as clip:
+            batch = await clip.embed(b"%d" % number for number in range(600))
+            assert batch.errors == {}
+            counts = [fake.images_embedded for fake in fakes]
+            assert sum(counts) == 600
+            assert min(counts) > 60
+            assert len(clip.stats().servers) == 3
+            assert (await clip.health()).ok
+            assert {step.server for step in (await clip.health()).steps} == {fake.url for fake in fakes}
+
+
+async def test_one_that_goes_is_left_alone_and_one_that_comes_back_is_used() -> None:
+    async with AsyncExitStack() as stack:
+        good, fickle = await servers(stack, 2)
+        async with ClipClient([good.url, fickle.url]) as clip:
+            await clip.embed(b"%d" % number for number in range(100))
+            assert fickle.images_embedded
+            await fickle.stop()
+            batch = await clip.embed(b"%d" % number for number in range(300))
+            assert batch.errors == {}
+            assert any(server.is_down for server in clip.stats().servers)
+            sent_while_down = clip.stats().requests_retried
+            assert sent_while_down < 20
+            await fickle.start()
+            before = fickle.images_embedded
+            while fickle.images_embedded == before:
+                await clip.embed([b"%d" % number for number in range(64)])
+            assert not any(server.is_down for server in clip.stats().servers)
+
+
+async def test_a_server_that_is_down_from_the_start_does_not_count() -> None:
+    async with FakeTriton() as server, ClipClient(["localhost:1", server.url]) as clip:
+        assert (await clip.embed([b"a"] * 50)).errors == {}
+    async with ClipClient(["localhost:1", "localhost:2"]) as clip:
+        with pytest.raises(Unavailable, match="localhost:1"):
+            await clip.embed(b"a")
+
+
+async def test_bad_images_mark_no_server() -> None:
+    async with AsyncExitStack() as stack:
+        fakes = await servers(stack, 2)
+        async with ClipClient([fake.url for fake in fakes]) as clip:
+            batch = await clip.embed([b""] * 200)
+            assert len(batch.errors) == 200
+            assert not any(server.is_down for server in clip.stats().servers)
+            assert clip.stats().images_failed == 200
+
+
+async def test_two_models_are_one_too_many() -> None:
+    async with AsyncExitStack() as stack:
+        first, second = await servers(stack, 2)
+        second.model, second.fingerprint = "other", (5, 6)
+        async with ClipClient([first.url, second.url]) as clip:
+            with pytest.raises(ProtocolMismatch, match=r"fake/.*other/|other/.*fake/"):
+                await clip.embed(b"a")
+
+
+async def test_a_server_that_changes_its_model_later_is_noticed() -> None:
+    async with AsyncExitStack() as stack:
+        first, second = await servers(stack, 2)
+        async with ClipClient([first.url, second.url]) as clip:
+            await clip.embed(b"a")
+            second.model, second.fingerprint = "other", (5, 6)
+            with pytest.raises(ProtocolMismatch):
+                await clip.embed([b"x"] * 64)
+            with pytest.raises(ProtocolMismatch, match="must serve one model"):
+                await clip.embed(b"a")
+
+
+async def test_a_token_that_one_server_refuses() -> None:
+    async with FakeTriton(token="right") as strict, FakeTriton() as lax:
+        async with ClipClient([lax.url, strict.url], token="wrong") as clip:
+            with pytest.raises(Unauthorized):
+                await clip.embed(b"a")
+
+
+def fixed_names(addresses: list[str]) -> Callable[[str, int], Awaitable[Sequence[str]]]:
+    async def resolve(host: str, port: int) -> Sequence[str]:
+        if not addresses:
+            raise OSError("the name server is down")
+        return tuple(addresses)
+
+    return resolve
+
+
+async def test_a_name_with_many_addresses_is_many_servers() -> None:
+    config = ClientConfig(urls=("triton.example.org:8001",))
+    addresses = ["192.0.2.1", "192.0.2.2"]
+    balancer = Balancer(config, make_transports(config), resolve=fixed_names(addresses))
+    await balancer.ensure_resolved()
+    assert [str(server.endpoint) for server in balancer.servers] == ["grpc://192.0.2.1:8001", "grpc://192.0.2.2:8001"]
+    kept = balancer.servers[1]
+
+    addresses[:] = ["192.0.2.2", "192.0.2.3"]
+    await balancer._look_up()
+    assert [server.endpoint.host for server in balancer.servers] == ["192.0.2.2", "192.0.2.3"]
+    assert balancer.servers[0] is kept
+
+    # A name server that does not answer takes nobody away.
+    addresses.clear()
+    await balancer._look_up()
+    assert [server.endpoint.host for server in balancer.servers] == ["192.0.2.2", "192.0.2.3"]
+    await balancer.aclose()
+
+
+async def test_a_name_with_one_address_is_left_to_grpc() -> None:
+    config = ClientConfig(urls=("triton.example.org:8001",))
+    balancer = Balancer(config, make_transports(config), resolve=fixed_names(["192.0.2.1"]))
+    await balancer.ensure_resolved()
+    assert [server.endpoint.host for server in balancer.servers] == ["triton.example.org"]
+    await balancer.aclose()
+
+
+def test_after_a_failure_one_request_at_a_time_goes_out() -> None:
+    config = ClientConfig()
+    endpoint = config.endpoints[0]
+    server = Server(endpoint, NoTransport(), config)
+    randomness = random.Random(1)
+    server.limit.started(8)
+    server.limit.started(8)
+    server.failed(8, Unavailable("x"), started_at=1.0, now=2.0, randomness=randomness)
+    first_rest = server.rests_until
+    assert 2.0 < first_rest <= 2.1
+    # The second was on its way already; that it fails, too, is no news.
+    server.failed(8, Unavailable("x"), started_at=1.5, now=2.05, randomness=randomness)
+    assert server.rests_until == first_rest
+
+    assert server.room(2.0, 100, 32) == 0
+    assert server.room(2.2, 100, 32) == 8
+    server.limit.started(8)
+    assert server.room(2.2, 100, 32) == 0
+    server.succeeded(8, started_at=2.2, now=2.3, time_given_s=60.0)
+    assert not server.is_down
+    server.limit.started(8)
+    assert server.room(2.3, 100, 32) > 0

@@ -1,0 +1,89 @@
+"""The health report names the step that broke."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from clip_client import ClientConfig, ClipClient
+from clip_client.testing import PNG_1X1, FakeTriton, Reply, fake_vector
+
+STEPS = ["connect", "server live", "models ready", "handshake", "canary"]
+
+
+async def broken_step(server: FakeTriton, url: str | None = None) -> tuple[str, str]:
+    async with ClipClient(url or server.url, timeout_s=20) as clip:
+        report = await clip.health(timeout_s=5)
+    assert [step.name for step in report.steps] == STEPS
+    assert not report.ok
+    failed = report.failed
+    assert failed is not None
+    after = report.steps[STEPS.index(failed.name) + 1 :]
+    assert all(step.ok is None for step in after)
+    assert failed.error is not None
+    assert "\n" not in failed.message
+    return failed.name, failed.message
+
+
+async def test_a_whole_service() -> None:
+    async with FakeTriton() as server, ClipClient(server.url) as clip:
+        report = await clip.health()
+        assert report.ok
+        assert report.failed is None
+        assert [step.name for step in report.steps] == STEPS
+        assert report.model_id == "fake/random:0@00000000"
+        assert server.requests[-1].images == (PNG_1X1,)
+
+
+async def test_nobody_there() -> None:
+    async with FakeTriton() as server:
+        assert (await broken_step(server, "localhost:1"))[0] == "connect"
+
+
+async def test_not_live() -> None:
+    async with FakeTriton() as server:
+        server.live = False
+        assert (await broken_step(server))[0] == "server live"
+
+
+async def test_a_model_not_ready() -> None:
+    async with FakeTriton() as server:
+        server.ready_models.discard("clip_encoder")
+        name, message = await broken_step(server)
+        assert name == "models ready"
+        assert "clip_encoder" in message
+
+
+async def test_a_contract_of_the_future(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with FakeTriton() as server:
+        monkeypatch.setattr(server, "passport", lambda: {"contract": 2})
+        assert (await broken_step(server))[0] == "handshake"
+
+
+@pytest.mark.parametrize("how", ["wrong vector", "fails", "nan", "another model", "never answers"])
+async def test_a_sick_canary(how: str) -> None:
+    async with FakeTriton() as server:
+        passport = server.passport()
+        server.passport = lambda: passport  # type: ignore[method-assign]
+        if how == "wrong vector":
+            server.vector = lambda image: fake_vector(image + b"!")
+        elif how == "nan":
+            server.vector = lambda image: np.full(8, np.nan, dtype=np.float32)
+        elif how == "fails":
+            server.script(Reply(row_errors={0: (8, "A defect.")}))
+        elif how == "another model":
+            server.script(Reply(fingerprint=(9, 9)))
+        else:
+            server.script(Reply(delay_s=float("inf")))
+        assert (await broken_step(server))[0] == "canary"
+
+
+async def test_vectors_that_are_only_a_little_off_are_healthy() -> None:
+    async with FakeTriton() as server:
+        passport = server.passport()
+        server.passport = lambda: passport  # type: ignore[method-assign]
+        exact = fake_vector(PNG_1X1)
+        off = exact + np.float32(0.005) * fake_vector(b"noise")
+        server.vector = lambda image: off / np.float32(np.linalg.norm(off))
+        async with ClipClient(config=ClientConfig(urls=(server.url,))) as clip:
+            assert (await clip.health()).ok

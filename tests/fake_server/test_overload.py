@@ -1,0 +1,57 @@
+"""More offered than a server can do: it keeps working for callers who still wait, and recovers when the load falls."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import anyio
+
+from clip_client import ClipClient, DeadlineExceeded, Overloaded
+from clip_client.testing import FakeTriton
+
+CAPACITY = 200.0
+"""Images per second of the fake, which serves one request at a time and goes on for clients that have gone."""
+TIMEOUT_S = 1.0
+
+
+async def test_four_clients_at_many_times_the_capacity() -> None:
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(FakeTriton(seconds_per_image=1 / CAPACITY))
+        clients = [await stack.enter_async_context(ClipClient(server.url)) for _ in range(4)]
+        await asyncio.gather(*(clip.model() for clip in clients))
+        good = shed = late = 0
+
+        async def one(clip: ClipClient) -> None:
+            nonlocal good, shed, late
+            try:
+                await clip.embed(b"x", timeout_s=TIMEOUT_S)
+            except Overloaded:
+                shed += 1
+            except DeadlineExceeded:
+                late += 1
+            else:
+                good += 1
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(80):
+                for clip in clients:
+                    for _ in range(12):
+                        tasks.start_soon(one, clip)
+                await asyncio.sleep(0.04)
+        # Judged by what the server did, not by the clock: nearly all of its work was for somebody who still waited.
+        assert good + shed + late == 80 * 4 * 12
+        assert good >= 0.8 * server.images_worked_on
+        assert shed > 0
+        assert max(server.limit for clip in clients for server in clip.stats().servers) < 200
+
+        # The load is gone: the next image is embedded within its time, by every client.
+        for clip in clients:
+            assert (await clip.embed(b"y", timeout_s=TIMEOUT_S)).errors == {}
+
+
+async def test_a_list_far_longer_than_the_limit_just_takes_its_time() -> None:
+    async with FakeTriton(seconds_per_image=0.001) as server, ClipClient(server.url, timeout_s=60) as clip:
+        batch = await clip.embed([b"%d" % number for number in range(1500)])
+        assert batch.errors == {}
+        assert server.images_worked_on == 1500

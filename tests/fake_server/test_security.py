@@ -1,0 +1,111 @@
+"""TLS with and without client certificates, and what is said when they do not fit."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import pytest
+import trustme
+
+from clip_client import ClientConfig, ClipClient, ClipError, ProtocolMismatch, Unauthorized
+from clip_client.testing import FakeTriton
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture
+async def tls_server(authority: trustme.CA) -> AsyncIterator[FakeTriton]:
+    issued = authority.issue_cert("localhost")
+    server = FakeTriton()
+    server.use_tls(certificate=issued.cert_chain_pems[0].bytes(), key=issued.private_key_pem.bytes())
+    async with server:
+        yield server
+
+
+@pytest.fixture
+async def mtls_server(authority: trustme.CA) -> AsyncIterator[FakeTriton]:
+    issued = authority.issue_cert("localhost")
+    server = FakeTriton()
+    server.use_tls(
+        certificate=issued.cert_chain_pems[0].bytes(),
+        key=issued.private_key_pem.bytes(),
+        client_ca=authority.cert_pem.bytes(),
+    )
+    async with server:
+        yield server
+
+
+async def embed(url: str, config: ClientConfig | None = None) -> None:
+    async with ClipClient(url, config=config, timeout_s=20) as clip:
+        assert (await clip.embed(b"a")).errors == {}
+
+
+async def test_tls_with_the_certificate_as_bytes_and_as_path(
+    tls_server: FakeTriton, authority: trustme.CA, tmp_path: Path
+) -> None:
+    pem = authority.cert_pem.bytes()
+    path = tmp_path / "ca.pem"
+    path.write_bytes(pem)
+    for certificate in (pem, path, str(path)):
+        await embed(tls_server.url, ClientConfig(urls=(tls_server.url,), ca_certificate=certificate))
+
+
+async def test_a_server_that_this_client_does_not_trust(tls_server: FakeTriton) -> None:
+    with pytest.raises(Unauthorized, match="ca_certificate="):
+        await embed(tls_server.url)
+
+
+async def test_plain_text_to_a_tls_port_and_tls_to_a_plain_port(tls_server: FakeTriton) -> None:
+    with pytest.raises(ClipError, match="grpcs://"):
+        await embed(tls_server.url.replace("grpcs", "grpc"))
+    async with FakeTriton() as plain:
+        with pytest.raises(ProtocolMismatch, match="no TLS"):
+            await embed(plain.url.replace("grpc://", "grpcs://"))
+
+
+async def test_mutual_tls(mtls_server: FakeTriton, authority: trustme.CA, tmp_path: Path) -> None:
+    mine = authority.issue_cert("client@example.org")
+    key = tmp_path / "key.pem"
+    mine.private_key_pem.write_to_path(str(key))
+    await embed(
+        mtls_server.url,
+        ClientConfig(
+            urls=(mtls_server.url,),
+            ca_certificate=authority.cert_pem.bytes(),
+            client_certificate=mine.cert_chain_pems[0].bytes(),
+            client_key=key,
+            token="s3cret",
+        ),
+    )
+    assert mtls_server.requests[0].metadata["authorization"] == "Bearer s3cret"
+
+
+async def test_no_client_certificate_where_one_is_asked_for(mtls_server: FakeTriton, authority: trustme.CA) -> None:
+    config = ClientConfig(urls=(mtls_server.url,), ca_certificate=authority.cert_pem.bytes())
+    with pytest.raises(ClipError, match=r"certificate|gRPC port|lost"):
+        await embed(mtls_server.url, config)
+
+
+async def test_a_certificate_file_that_is_not_there() -> None:
+    config = ClientConfig(urls=("grpcs://localhost",), ca_certificate="/no/such.pem")
+    with pytest.raises(ValueError, match="ca_certificate cannot be read: No such file"):
+        async with ClipClient(config=config):
+            pass
+
+
+async def test_secrets_show_up_nowhere(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with FakeTriton(token="other") as server:
+        async with ClipClient(server.url, token="s3cret") as clip:
+            with pytest.raises(Unauthorized) as caught:
+                await clip.embed(b"a")
+            shown = [repr(clip), repr(clip.stats()), repr(await clip.health()), str(caught.value), repr(caught.value)]
+    assert "s3cret" not in "".join(shown) + caplog.text

@@ -1,0 +1,98 @@
+"""The blocking client: same results, from threads, beside a running loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+from anyio.from_thread import start_blocking_portal
+
+from clip_client import SyncClipClient, Unavailable
+from clip_client.testing import FakeTriton, Reply
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def server() -> Iterator[FakeTriton]:
+    """A fake in an event loop of its own, since these tests block theirs."""
+    with start_blocking_portal() as portal:
+        fake = portal.call(FakeTriton)
+        with portal.wrap_async_context_manager(fake):
+            yield fake
+
+
+def threads() -> set[str]:
+    return {thread.name for thread in threading.enumerate() if "portal" in thread.name.lower()}
+
+
+def test_embed_and_the_rest_of_the_surface(server: FakeTriton) -> None:
+    with SyncClipClient(server.url) as clip:
+        batch = clip.embed([b"a", b"b"])
+        assert (batch.vectors[1] == server.vector(b"b")).all()
+        assert clip.model().dimension == 8
+        assert clip.vector_id == batch.vector_id
+        assert clip.health().ok
+        assert clip.stats().images_embedded >= 2
+        assert repr(clip).startswith("<SyncClipClient grpc://localhost")
+    with pytest.raises(RuntimeError, match="with SyncClipClient"):
+        clip.embed(b"a")
+
+
+def test_streams(server: FakeTriton) -> None:
+    with SyncClipClient(server.url) as clip:
+        items = list(clip.embed_stream(b"%d" % number for number in range(100)))
+        assert [item.index for item in items] == list(range(100))
+        for item in clip.embed_stream(b"%d" % number for number in range(100)):
+            if item.index == 5:
+                break
+        assert clip.embed(b"still works").errors == {}
+
+
+def test_many_threads_share_one(server: FakeTriton) -> None:
+    with SyncClipClient(server.url) as clip, ThreadPoolExecutor(8) as pool:
+        images = [b"%d" % number for number in range(100)]
+        for image, batch in zip(images, pool.map(clip.embed, images), strict=True):
+            assert (batch.vectors[0] == server.vector(image)).all()
+        assert server.handshakes == 1
+
+
+async def test_inside_a_running_loop_as_in_a_notebook() -> None:
+    async with FakeTriton() as fake:
+
+        def cell() -> int:
+            with SyncClipClient(fake.url) as clip:
+                return len(clip.embed([b"a", b"b"]))
+
+        assert await asyncio.to_thread(cell) == 2
+
+
+def test_in_the_thread_of_a_running_loop(server: FakeTriton) -> None:
+    async def cell() -> int:
+        # What a notebook does: blocking code called while this thread's loop is running.
+        with SyncClipClient(server.url) as clip:
+            return len(clip.embed([b"a", b"b"]))
+
+    assert asyncio.run(cell()) == 2
+
+
+def test_errors_are_the_same() -> None:
+    before = threads()
+    with SyncClipClient("localhost:1") as clip, pytest.raises(Unavailable, match="No server answers"):
+        clip.embed(b"a")
+    assert threads() == before
+
+
+def test_closing_from_another_thread_ends_a_call(server: FakeTriton) -> None:
+    server.answer_always(Reply(delay_s=float("inf")))
+    with SyncClipClient(server.url) as clip, ThreadPoolExecutor(1) as pool:
+        call = pool.submit(clip.embed, b"a")
+        while not server.requests:
+            pass
+        clip.close()
+        with pytest.raises(Unavailable, match="closed"):
+            call.result(timeout=20)
