@@ -1,100 +1,249 @@
-"""``clip-client embed``: photos in, one file of vectors out."""
+"""``clip-client embed``: photos in, vectors out, into one file or into a folder of shards."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
+import time
+from contextlib import aclosing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from clip_client.cli.connection import add_url_option, connected
+from clip_client.cli.connection import add_timeout_option, add_url_option, connected
 from clip_client.cli.failure import CommandFailed, need
-from clip_client.cli.output_file import check_place, replacing
+from clip_client.cli.output_file import check_place, locked, replacing
+from clip_client.cli.photo_file import PhotoFile, PhotoRow
 from clip_client.cli.progress import progress_bars
 from clip_client.cli.walk_options import add_walk_options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncGenerator, Sequence
 
-    from clip_client.dedup import FailedFile, Scan
+    from clip_client import ClipClient
+    from clip_client.cli.progress import Show
+    from clip_client.dedup import FailedFile
 
-_PHOTOS_PER_CALL: Final = 256
-"""One row group of a Parquet file each."""
+_FILE_SUFFIXES: Final = (".parquet", ".npz")
+
+_OUTAGE_S: Final = 300.0
+"""A server that restarts, with a model that takes minutes to build, shall not end a run of a night."""
+
+_ROWS_PER_SHARD: Final = 10_000
+"""20 MB with vectors of 512 numbers: what is held in memory, and what a run loses at most when it is killed."""
+
+_MOST_ROWS_PER_SHARD: Final = 1_000_000
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command's options."""
     parser = commands.add_parser(
         "embed",
-        help="write the vectors of photos into a file",
-        description="Write the CLIP vectors of photos into one file. A photo that fails gets a row without a vector, "
-        "with the code and the reason.",
+        help="write the vectors of photos into a file or a folder",
+        description="Write the CLIP vectors of photos into a file, or into a folder of Parquet files. A photo that "
+        "fails gets a row without a vector, with the code and the reason. A folder is added to: a run that was "
+        "stopped, or killed, is continued by the same command, and photos that are new or have changed since are "
+        "embedded; where a photo has two rows, the later one counts.",
     )
     add_walk_options(parser)
     add_url_option(parser)
+    add_timeout_option(parser, default_s=_OUTAGE_S, meaning="how long a photo may wait for a server that is away")
     parser.add_argument(
         "--output",
         required=True,
-        type=_vector_path,
-        metavar="FILE.parquet|FILE.npz",
-        help="the file to write; the ending chooses the format",
+        type=_output_path,
+        metavar="DIR|FILE.parquet|FILE.npz",
+        help="the folder to add to, or the file to write; the ending chooses the format",
+    )
+    parser.add_argument(
+        "--retry-failed", action="store_true", help="with a folder: also try the photos again that have failed before"
+    )
+    parser.add_argument(
+        "--shard-rows",
+        type=_rows,
+        default=_ROWS_PER_SHARD,
+        metavar="N",
+        help=f"with a folder: photos in one file of it (default: {_ROWS_PER_SHARD:,}); a run that is killed loses the "
+        "file that it was at",
     )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Embed, write, and say how it went."""
-    need("rich", *(["pyarrow.parquet"] if arguments.output.suffix == ".parquet" else []))
+    into_file = arguments.output.suffix in _FILE_SUFFIXES and not arguments.output.is_dir()
+    need("rich", *(["pyarrow.parquet"] if arguments.output.suffix != ".npz" or not into_file else []))
     from clip_client.dedup import scan
-    from clip_client.dedup.report import printable
-    from clip_client.dedup.table import counted
 
-    check_place(arguments.output)
-    found = scan(arguments.paths, include_hidden=arguments.hidden, follow_links=arguments.follow_links)
+    if into_file:
+        check_place(arguments.output)
+    tally = _Tally()
     with progress_bars() as show:
-        failed = asyncio.run(_embed(found, arguments, show)) if found.photos else list(found.failed)
-    for failure in failed:
-        print(f"{failure.code} {printable(failure.path)}: {failure.message}", file=sys.stderr)
-    written = len(found.photos) + len(found.failed) - len(failed)
-    if written == 0:
+        show("looking for photos", 0, None)
+        found = scan(arguments.paths, include_hidden=arguments.hidden, follow_links=arguments.follow_links)
+        show("looking for photos", len(found.photos), len(found.photos))
+        embed = _into_file if into_file else _into_folder
+        if found.photos:
+            embed(found.photos, found.failed, arguments, show, tally)
+        else:
+            for failure in found.failed:
+                tally.add_failure(failure)
+    if tally.written == 0 and tally.there_before == 0:
         raise CommandFailed("there is no photo to embed in what was named")
-    print(f"{counted(written, 'vector')} written to {arguments.output}, {counted(len(failed), 'file')} failed")
+    print(tally.summary(arguments.output))
     return 0
 
 
-async def _embed(found: Scan, arguments: argparse.Namespace, show: Callable[[str, int, int], None]) -> list[FailedFile]:
-    """Write a row for each photo, then one for each thing that the walk could not read; return what failed."""
+def _into_file(
+    photos: Sequence[str], failed: Sequence[FailedFile], arguments: argparse.Namespace, show: Show, tally: _Tally
+) -> None:
+    """Write a row for each photo, in order, then one for each thing that the walk could not read."""
     from clip_client.cli.vector_file import NpzFile, ParquetFile
+
+    async def embed() -> None:
+        async with connected(arguments.url, timeout_s=arguments.timeout_s) as clip:
+            model = await clip.model()
+            kind = NpzFile if arguments.output.suffix == ".npz" else ParquetFile
+            about = {"model_id": model.id, "vector_id": clip.vector_id}
+            with replacing(arguments.output) as file, kind(file, **about, dimension=model.dimension) as out:
+                async with aclosing(_rows_from(clip, photos, ordered=True)) as rows:
+                    async for row in rows:
+                        out.add(row)
+                        tally.add(row)
+                        show("embedding", tally.seen, len(photos))
+                for failure in failed:
+                    row = _row_of(failure)
+                    out.add(row)
+                    tally.add(row)
+
+    asyncio.run(embed())
+
+
+def _into_folder(
+    photos: Sequence[str], failed: Sequence[FailedFile], arguments: argparse.Namespace, show: Show, tally: _Tally
+) -> None:
+    """Add shards with the rows of those that are not in one yet; whatever ends this, finished rows are kept."""
+    from clip_client.cli.vector_shards import ShardWriter, check_vector_id, finished_keys, shards_in
+
+    folder: Path = arguments.output
+
+    def what_is_due() -> tuple[list[str], list[PhotoRow]]:
+        show("looking what is there", 0, None)
+        finished = finished_keys(shards_in(folder), with_failed=not arguments.retry_failed)
+        due = [path for path in photos if PhotoFile.look_at(path).key not in finished]
+        rows = [_row_of(failure) for failure in failed]
+        tally.there_before = len(photos) - len(due)
+        show("looking what is there", tally.there_before, tally.there_before)
+        return due, [row for row in rows if row.file.key not in finished]
+
+    async def embed() -> None:
+        async with connected(arguments.url, timeout_s=arguments.timeout_s) as clip:
+            model = await clip.model()
+            about = {"model_id": model.id, "vector_id": clip.vector_id}
+            with locked(folder):
+                check_vector_id(folder, clip.vector_id)
+                due, unreadable = what_is_due()
+                writer = ShardWriter(folder, rows_per_shard=arguments.shard_rows, **about, dimension=model.dimension)
+                try:
+                    async with aclosing(_rows_from(clip, due, ordered=False)) as rows:
+                        async for row in rows:
+                            writer.add(row)
+                            tally.add(row)
+                            show("embedding", tally.seen, len(due))
+                    for row in unreadable:
+                        writer.add(row)
+                        tally.add(row)
+                finally:
+                    writer.finish()
+                    tally.shards = len(writer.written)
+
+    try:
+        asyncio.run(embed())
+    except BaseException:
+        if tally.shards:
+            print(f"{tally.summary(folder)}; the same command continues from there", file=sys.stderr)
+        raise
+
+
+async def _rows_from(clip: ClipClient, photos: Sequence[str], *, ordered: bool) -> AsyncGenerator[PhotoRow, None]:
     from clip_client.dedup import FailedFile
 
-    failed: list[FailedFile] = []
-    async with connected(arguments.url) as clip:
-        model = await clip.model()
-        vector_id = clip.vector_id
-        with replacing(arguments.output) as file:
-            kind = ParquetFile if arguments.output.suffix == ".parquet" else NpzFile
-            with kind(file, model_id=model.id, vector_id=vector_id, dimension=model.dimension) as rows:
-                for start in range(0, len(found.photos), _PHOTOS_PER_CALL):
-                    paths = found.photos[start : start + _PHOTOS_PER_CALL]
-                    batch = await clip.embed(paths)
-                    if batch.vector_id != vector_id:
-                        raise CommandFailed(
-                            f"the server changed its model from {vector_id} to {batch.vector_id} meanwhile; start again"
-                        )
-                    errors = {
-                        index: FailedFile(path=paths[index], code=error.code, message=error.message)
-                        for index, error in batch.errors.items()
-                    }
-                    rows.write(paths, batch.vectors, errors)
-                    failed.extend(errors.values())
-                    show("embedding", start + len(paths), len(found.photos))
-                rows.write_failed(found.failed)
-    return [*failed, *found.failed]
+    # A generator and no list: each file is looked at when its turn comes, just before it is read.
+    files = (PhotoFile.look_at(path) for path in photos)
+    async with aclosing(clip.embed_stream(files, ordered=ordered)) as items:
+        async for item in items:
+            file = item.source
+            assert isinstance(file, PhotoFile), "a stream gives back what it was given"
+            error, failure = item.error, None
+            if error is not None:
+                failure = FailedFile(path=file.path, code=error.code, message=error.message)
+            yield PhotoRow(file=file, vector=item.vector, failure=failure)
 
 
-def _vector_path(text: str) -> Path:
+def _row_of(failure: FailedFile) -> PhotoRow:
+    return PhotoRow(file=PhotoFile.never_seen(failure.path), failure=failure)
+
+
+@dataclass
+class _Tally:
+    """Counts of one run. A failure is printed when it happens, so that nobody has to hold a million of them."""
+
+    written: int = 0
+    failed: int = 0
+    there_before: int = 0
+    shards: int = 0
+    first_at: float | None = None
+    last_at: float = 0.0
+
+    @property
+    def seen(self) -> int:
+        return self.written + self.failed
+
+    def add(self, row: PhotoRow) -> None:
+        self.last_at = time.monotonic()
+        if self.first_at is None:
+            self.first_at = self.last_at
+        if row.failure is None:
+            self.written += 1
+        else:
+            self.add_failure(row.failure)
+
+    def add_failure(self, failure: FailedFile) -> None:
+        from clip_client.dedup.report import printable
+
+        self.failed += 1
+        print(f"{failure.code} {printable(failure.path)}: {failure.message}", file=sys.stderr)
+
+    def summary(self, output: Path) -> str:
+        from clip_client.dedup.table import counted
+
+        text = f"{counted(self.written, 'vector')} written to {output}"
+        if self.shards:
+            text += f" in {counted(self.shards, 'file')}"
+        text += f", {counted(self.failed, 'photo')} failed"
+        if self.there_before:
+            text += f", {counted(self.there_before, 'photo')} done before"
+        elapsed_s = 0.0 if self.first_at is None else self.last_at - self.first_at
+        # From the first answer to the last: over less than a second that says nothing about the server.
+        return f"{text}; {self.seen / elapsed_s:,.1f} photos a second" if elapsed_s >= 1 else text
+
+
+def _output_path(text: str) -> Path:
     path = Path(text)
-    if path.suffix not in (".parquet", ".npz"):
-        raise argparse.ArgumentTypeError(f"the name of the file must end in .parquet or .npz, unlike {text!r}")
-    return path
+    if path.is_dir() or text.endswith(os.sep) or path.suffix in ("", *_FILE_SUFFIXES):
+        return path
+    raise argparse.ArgumentTypeError(
+        f"the name of a file must end in .parquet or .npz, unlike {text!r}; that of a new folder with a dot in it in /"
+    )
+
+
+def _rows(text: str) -> int:
+    try:
+        rows = int(text)
+    except ValueError:
+        rows = 0
+    if not 1 <= rows <= _MOST_ROWS_PER_SHARD:
+        raise argparse.ArgumentTypeError(f"a whole number from 1 to {_MOST_ROWS_PER_SHARD:,} is needed, not {text!r}")
+    return rows

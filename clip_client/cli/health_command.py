@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from clip_client.cli.connection import add_url_option, new_client
+from clip_client.cli.connection import add_timeout_option, add_url_option, new_client
+from clip_client.cli.failure import CommandFailed
 
 if TYPE_CHECKING:
     import argparse
@@ -22,21 +23,35 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "health",
         help="check a server, step by step",
         description="Check a server step by step, up to the vector of an image that came with the model. "
-        "Exit code 0 where all is well, 1 where a step failed: fit for a probe.",
+        "Exit code 0 where all is well, 1 where a step failed, 2 where the command was misused: fit for a probe.",
     )
     add_url_option(parser)
+    add_timeout_option(parser, default_s=_TIMEOUT_S, meaning="time for all steps together")
+    parser.add_argument(
+        "--quiet", "-q", action="store_true", help="print nothing but, on standard error, the step that failed"
+    )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print each step; 1 if one of them failed."""
-    report = asyncio.run(_check(arguments.url))
+    report = asyncio.run(_check(arguments.url, arguments.timeout_s))
+    failed = report.failed
+    if arguments.quiet:
+        if failed is not None:
+            raise CommandFailed(f"not healthy: {failed.name}: {failed.message}")
+        return 0
+    several = len({step.server for step in report.steps}) > 1
+    server = ""
     for step in report.steps:
+        if several and step.server != server:
+            server = step.server
+            print(server)
         outcome = {True: "ok", False: "failed", None: "-"}[step.ok]
         print(f"{outcome:7} {step.name}: {step.message}")
-    return 0 if report.ok else 1
+    return 0 if failed is None else 1
 
 
-async def _check(url: str | None) -> HealthReport:
+async def _check(url: str | None, timeout_s: float) -> HealthReport:
     async with new_client(url) as clip:
-        return await clip.health(timeout_s=_TIMEOUT_S)
+        return await clip.health(timeout_s=timeout_s)

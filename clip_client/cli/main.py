@@ -11,11 +11,14 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from clip_client.cli import dedup_command, embed_command, health_command
+from clip_client.cli import dedup_command, doctor_command, embed_command, health_command, similar_command
 from clip_client.cli.failure import CommandFailed, CommandMisused
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+_COMMANDS = (embed_command, similar_command, dedup_command, health_command, doctor_command)
+"""In the order of ``--help``."""
 
 _INTERRUPTED = 130
 """128 + SIGINT, as shells have it."""
@@ -55,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Embed photos with CLIP on a Triton server, and find near-duplicates among them.",
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (embed_command, dedup_command, health_command):
+    for command in _COMMANDS:
         command.add_to(commands)
     return parser
 

@@ -1,16 +1,19 @@
-"""Files that are there whole or not at all."""
+"""Files that are there whole or not at all, and folders that one run at a time writes to."""
 
 from __future__ import annotations
 
 import os
+import sys
 from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Final
 
 from clip_client.cli.failure import CommandFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+_PART: Final = ".part"
 
 
 def check_place(path: Path) -> None:
@@ -31,7 +34,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     """
     check_place(path)
     in_place = path.exists() and not path.is_file()
-    target = path if in_place else path.with_name(f".{path.name}.{os.getpid()}.part")
+    target = path if in_place else path.with_name(f".{path.name}.{os.getpid()}{_PART}")
     try:
         file = open(target, "wb")
     except OSError as error:
@@ -39,6 +42,10 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     try:
         with file:
             yield file
+            if not in_place:
+                # The name must not reach the disk before the content does.
+                file.flush()
+                os.fsync(file.fileno())
         if not in_place:
             os.replace(target, path)
     except OSError as error:
@@ -46,3 +53,44 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     finally:
         if not in_place:
             target.unlink(missing_ok=True)
+
+
+def remove_parts_of_shards(folder: Path) -> None:
+    """Remove what :func:`replacing` left in ``folder`` when its process was killed; call it inside :func:`locked`."""
+    for part in folder.glob(f".part-*.parquet.*{_PART}"):
+        part.unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Make ``folder`` where it is not there, and keep other processes out of the same block for the same folder.
+
+    The lock ends with the process, however that ends. Raises CommandFailed where another process is in the block, or
+    the folder cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = open(folder / ".lock", "ab")
+    except OSError as error:
+        raise CommandFailed(f"cannot write into {folder}: {error.strerror}") from None
+    with file:
+        try:
+            _lock(file.fileno())
+        except OSError:
+            raise CommandFailed(f"another clip-client is writing into {folder}; wait for it, or stop it") from None
+        yield
+
+
+if sys.platform == "win32":
+
+    def _lock(descriptor: int) -> None:
+        import msvcrt
+
+        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+
+else:
+
+    def _lock(descriptor: int) -> None:
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

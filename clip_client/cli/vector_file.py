@@ -5,18 +5,22 @@ from __future__ import annotations
 import os
 import zipfile
 from abc import ABC, abstractmethod
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from clip_client.dedup.report import FailedFile, printable
+from clip_client.dedup.report import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
     from types import TracebackType
 
     from numpy.typing import NDArray
     from typing_extensions import Self
+
+    from clip_client.cli.photo_file import PhotoRow
+
+_ROWS_PER_GROUP: Final = 1024
+"""Of a Parquet file: 2 MB of 512 numbers each, which is what writing and reading hold at a time."""
 
 
 class VectorFile(ABC):
@@ -36,14 +40,8 @@ class VectorFile(ABC):
         self._close(whole=error is None)
 
     @abstractmethod
-    def write(self, paths: Sequence[str], vectors: NDArray[np.float32], errors: Mapping[int, FailedFile]) -> None:
-        """Add rows: ``vectors`` is (len(paths), D), ``errors`` maps a row to why it has no vector."""
-
-    def write_failed(self, failed: Sequence[FailedFile]) -> None:
-        """Add rows for files that never were on their way to the server."""
-        if failed:
-            nothing = np.full((len(failed), self._dimension), np.nan, dtype=np.float32)
-            self.write([failure.path for failure in failed], nothing, dict(enumerate(failed)))
+    def add(self, row: PhotoRow) -> None:
+        """Add a row."""
 
     @abstractmethod
     def _close(self, *, whole: bool) -> None:
@@ -51,10 +49,11 @@ class VectorFile(ABC):
 
 
 class ParquetFile(VectorFile):
-    """Apache Parquet; a row group per :meth:`write`, so memory does not grow with the file.
+    """Apache Parquet, written in row groups, so memory does not grow with the file.
 
-    Columns: ``path`` is text for people and ``path_bytes`` the name as the file system has it; ``vector`` is a list of
-    float32, null where it failed; ``error_code`` and ``error`` are null where it did not. The schema's metadata holds
+    Columns: ``path`` is text for people and ``path_bytes`` the name as the file system has it, both absolute;
+    ``size_bytes`` and ``mtime_ns`` are null where the file could not be looked at; ``vector`` is a list of float32,
+    null where it failed; ``error_code`` and ``error`` are null where it did not. The schema's metadata holds
     ``model``, ``vector_id`` and ``dimension``.
     """
 
@@ -67,6 +66,8 @@ class ParquetFile(VectorFile):
             {
                 "path": pa.string(),
                 "path_bytes": pa.binary(),
+                "size_bytes": pa.int64(),
+                "mtime_ns": pa.int64(),
                 # Not a list of fixed size: Arrow writes those with nulls among them, but cannot read them back.
                 "vector": pa.list_(pa.float32()),
                 "error_code": pa.string(),
@@ -74,29 +75,45 @@ class ParquetFile(VectorFile):
             },
             metadata=self._about | {"dimension": str(dimension)},
         )
-        self._writer = pq.ParquetWriter(file, self._schema)
+        # Vectors and paths hardly repeat: looking for repetitions would only cost time.
+        self._writer = pq.ParquetWriter(file, self._schema, use_dictionary=["error_code", "error"])
+        self._rows: list[PhotoRow] = []
 
-    def write(self, paths: Sequence[str], vectors: NDArray[np.float32], errors: Mapping[int, FailedFile]) -> None:
-        """See :meth:`VectorFile.write`."""
+    def add(self, row: PhotoRow) -> None:
+        """See :meth:`VectorFile.add`."""
+        self._rows.append(row)
+        if len(self._rows) == _ROWS_PER_GROUP:
+            self._write_group()
+
+    def _write_group(self) -> None:
         import pyarrow as pa
 
-        failed = np.array([row in errors for row in range(len(paths))])
+        rows, self._rows = self._rows, []
+        vectors = [row.vector for row in rows if row.vector is not None]
+        failed = np.array([row.vector is None for row in rows])
         ends = self._dimension * np.cumsum(~failed, dtype=np.int32)  # a failed row has no elements
+        numbers = np.concatenate(vectors) if vectors else np.empty(0, np.float32)
         offsets = pa.array(np.concatenate([[0], ends]), pa.int32())
         columns: list[Any] = [
-            [printable(path) for path in paths],
-            [os.fsencode(path) for path in paths],
-            pa.ListArray.from_arrays(offsets, vectors[~failed].reshape(-1), mask=pa.array(failed)),
-            [errors[row].code if row in errors else None for row in range(len(paths))],
-            [errors[row].message if row in errors else None for row in range(len(paths))],
+            [printable(row.file.path) for row in rows],
+            [os.fsencode(row.file.path) for row in rows],
+            [row.file.size_bytes for row in rows],
+            [row.file.mtime_ns for row in rows],
+            pa.ListArray.from_arrays(offsets, numbers, mask=pa.array(failed)),
+            [row.failure and row.failure.code for row in rows],
+            [row.failure and row.failure.message for row in rows],
         ]
         fields = zip(columns, self._schema, strict=True)
         arrays = [pa.array(column, field.type) if isinstance(column, list) else column for column, field in fields]
         self._writer.write_table(pa.table(arrays, schema=self._schema))
 
     def _close(self, *, whole: bool) -> None:
-        # Also where the file will be thrown away: a writer left open complains when it is collected.
-        self._writer.close()
+        try:
+            if whole and self._rows:
+                self._write_group()
+        finally:
+            # Also where the file will be thrown away: a writer left open complains when it is collected.
+            self._writer.close()
 
 
 class NpzFile(VectorFile):
@@ -111,19 +128,19 @@ class NpzFile(VectorFile):
         self._vectors: list[NDArray[np.float32]] = []
         self._rows: list[tuple[str, str, str]] = []
 
-    def write(self, paths: Sequence[str], vectors: NDArray[np.float32], errors: Mapping[int, FailedFile]) -> None:
-        """See :meth:`VectorFile.write`."""
-        self._vectors.append(vectors)
-        for row, path in enumerate(paths):
-            failure = errors.get(row)
-            self._rows.append((path, failure.code if failure else "", failure.message if failure else ""))
+    def add(self, row: PhotoRow) -> None:
+        """See :meth:`VectorFile.add`."""
+        nothing = np.full(self._dimension, np.nan, dtype=np.float32)
+        self._vectors.append(nothing if row.vector is None else row.vector)
+        code, message = ("", "") if row.failure is None else (row.failure.code, row.failure.message)
+        self._rows.append((row.file.path, code, message))
 
     def _close(self, *, whole: bool) -> None:
         if not whole:
             return
         paths, codes, messages = zip(*self._rows, strict=True)
         arrays = {
-            "vectors": np.concatenate(self._vectors),
+            "vectors": np.stack(self._vectors),
             "paths": np.array([printable(path) for path in paths]),
             "path_bytes": np.array([os.fsencode(path) for path in paths]),
             "error_codes": np.array(codes),

@@ -1,0 +1,84 @@
+"""``clip-client doctor``: what is there, what is missing, and what to do about it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import sys
+import textwrap
+from typing import TYPE_CHECKING, Final
+
+from clip_client.cli.connection import add_timeout_option, add_url_option
+from clip_client.cli.finding import CLIENT, SERVER, Level
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Sequence
+
+    from clip_client.cli.finding import Finding
+
+_TIMEOUT_S: Final = 10.0
+
+_TITLES: Final = {SERVER: "The server", CLIENT: "This machine"}
+_MARKS: Final = {Level.OK: " ", Level.HINT: "-", Level.PROBLEM: "!"}
+_COLOURS: Final = {Level.OK: "", Level.HINT: "\x1b[33m", Level.PROBLEM: "\x1b[1;31m"}
+_PLAIN: Final = "\x1b[0m"
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command's options."""
+    parser = commands.add_parser(
+        "doctor",
+        help="tell which server and which packages are there, and what is missing",
+        description="Tell which Triton answers, with which model and provider, and what is installed here; say what is "
+        "missing and what to do. Works without a server. Exit code 1 where photos cannot be embedded.",
+    )
+    add_url_option(parser)
+    add_timeout_option(parser, default_s=_TIMEOUT_S, meaning="time for each question to the server")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Look at everything, and print it; 1 where there is a problem."""
+    findings = asyncio.run(_examine(arguments.url, arguments.timeout_s))
+    is_well = all(finding.level is not Level.PROBLEM for finding in findings)
+    if arguments.json:
+        print(json.dumps({"ok": is_well, "findings": [finding.to_mapping() for finding in findings]}, indent=2))
+    else:
+        # Neither rich nor another package: this command is for when one of them is missing.
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 120
+        for line in _lines(findings, width=width, colour=sys.stdout.isatty()):
+            print(line)
+    return 0 if is_well else 1
+
+
+async def _examine(url: str | None, timeout_s: float) -> list[Finding]:
+    from clip_client.cli.machine_findings import examine_machine
+    from clip_client.cli.server_findings import examine_server
+
+    findings, answers = await examine_server(url, timeout_s=timeout_s)
+    return [*findings, *examine_machine(server_answers=answers)]
+
+
+def _lines(findings: Sequence[Finding], *, width: int, colour: bool) -> Iterator[str]:
+    names = 2 + max(len(finding.name) for finding in findings)
+    values = textwrap.TextWrapper(width=max(40, width), subsequent_indent=" " * (names + 2), break_on_hyphens=False)
+    for about, title in _TITLES.items():
+        yield title
+        for finding in findings:
+            if finding.about == about:
+                line = values.fill(f"{_MARKS[finding.level]} {finding.name:{names}}{finding.value}")
+                yield f"{_COLOURS[finding.level]}{line}{_PLAIN}" if colour and _COLOURS[finding.level] else line
+                if finding.remedy:
+                    yield values.fill(" " * (names + 2) + finding.remedy)
+        yield ""
+    problems = sum(finding.level is Level.PROBLEM for finding in findings)
+    hints = sum(finding.level is Level.HINT for finding in findings)
+    if problems:
+        yield f"! {problems} to be put right before photos can be embedded"
+    if hints:
+        yield f"- {hints} to know about"
+    if not problems and not hints:
+        yield "all is well"
