@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import random
 
     from clip_client._config import ClientConfig, Endpoint
-    from clip_client._transport import Transport
+    from clip_client._transport_types import Transport
 
 Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
 """Host and port -> numeric addresses."""

@@ -11,7 +11,7 @@ from clip_client._model import ModelInfo
 
 if TYPE_CHECKING:
     from clip_client._balancer import Balancer
-    from clip_client._transport import Transport
+    from clip_client._transport_types import Transport
 
 
 async def ask_for_model(balancer: Balancer, *, timeout_s: float) -> ModelInfo:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from clip_client._config import ClientConfig
     from clip_client._images import ImageSource
     from clip_client._model import ModelInfo
-    from clip_client._transport import Answer
+    from clip_client._transport_types import Answer
 
 
 class Row:

@@ -10,7 +10,7 @@ import re
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 import numpy as np
@@ -26,27 +26,12 @@ from clip_client._errors import (
     Unauthorized,
     Unavailable,
 )
+from clip_client._transport_types import Answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from numpy.typing import NDArray
-
     from clip_client._config import ClientConfig, Endpoint, Pem
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Answer:
-    """What came back for one request of n images."""
-
-    vectors: NDArray[np.float32]
-    """Shape (n, D), a read-only view of the message."""
-    statuses: NDArray[np.int32]
-    """Shape (n,): numbers of ``ImageStatus``."""
-    errors: tuple[str, ...]
-    """n sentences, empty where the status is 0."""
-    fingerprints: NDArray[np.int32]
-    """Shape (n, 2)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,28 +55,6 @@ class ServerDescription:
     version: str
     models: Mapping[str, ModelSettings]
     """The three models of the wire contract, by name."""
-
-
-class Transport(Protocol):
-    """What the client needs of one server. Every method raises only ClipError and CancelledError."""
-
-    async def infer(self, images: Sequence[bytes], *, request_id: str, timeout_s: float) -> Answer:
-        """Embed encoded images in one request."""
-
-    async def passport(self, *, request_id: str, timeout_s: float) -> str:
-        """The model's passport as JSON text."""
-
-    async def max_batch_size(self, *, timeout_s: float) -> int:
-        """How many images one request may carry."""
-
-    async def server_live(self, *, timeout_s: float) -> bool:
-        """What the server says of itself; raises where it says nothing."""
-
-    async def models_ready(self, *, timeout_s: float) -> None:
-        """Raise ModelNotReady where ``clip_image`` or one of its parts is not loaded."""
-
-    async def close(self) -> None:
-        """Give the connection back; requests that are on their way end with Unavailable."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from clip_client._transport import ERROR_TABLE, find_row
 ENDPOINT = parse_url("example.org:8001")
 KINDS = [value for value in vars(clip_client).values() if isinstance(value, type) and issubclass(value, ClipError)]
 
-# (status, text, class). Texts with a model or an address in them were copied from tritonserver 2.51 and grpcio 1.85; the
-# short ones come from the sources that the table names.
+# (status, text, class). Texts with a model or an address in them were copied from tritonserver 2.51 and grpcio 1.85;
+# the short ones come from the sources that the table names.
 SEEN: list[tuple[str, str, str]] = [
     ("UNAVAILABLE", "Request timeout expired", "DeadlineExceeded"),
     ("UNAVAILABLE", "This protocol is restricted, expecting header 'triton-grpc-protocol-k'", "Unauthorized"),
@@ -53,8 +53,8 @@ SEEN: list[tuple[str, str, str]] = [
         "UNAVAILABLE",
         (
             "failed to connect to all addresses; last error: INTERNAL: ipv4:127.0.0.1:4: Failed parsing HTTP/2 "
-            "(Expected SETTINGS frame as the first frame, got frame type 80) (Trying to connect an http1.x server (HTTP "
-            "status 400))"
+            "(Expected SETTINGS frame as the first frame, got frame type 80) (Trying to connect an http1.x server "
+            "(HTTP status 400))"
         ),
         "ProtocolMismatch",
     ),
