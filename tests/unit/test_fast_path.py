@@ -55,7 +55,7 @@ def smooth(mode: str = "RGB", size: tuple[int, int] = (400, 300)) -> Image.Image
     """Blobs of ten pixels in faint colours: at least as much detail as a photo has, in brightness and in colour."""
     noise = np.random.default_rng(0).integers(0, 256, (size[1] // 10 + 1, size[0] // 10 + 1, 3), dtype=np.uint8)
     blobs = Image.fromarray(noise).resize(size, Image.Resampling.BICUBIC)
-    return Image.blend(blobs.convert("L").convert("RGB"), blobs, 0.3).convert(mode)
+    return Image.blend(blobs.convert("L").convert("RGB"), blobs, 0.2).convert(mode)
 
 
 def large_jpeg(mode: str = "RGB", size: tuple[int, int] = (400, 300), **options: Any) -> bytes:
