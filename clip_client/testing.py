@@ -8,7 +8,8 @@
         assert np.allclose(batch.vectors[0], server.vector(b"any bytes"))
         assert len(server.requests) == 2
 
-:class:`Relay` stands between a client and any server and breaks the network.
+:class:`Relay` stands between a client and any server and breaks the network;
+:class:`LoopWatch` tells whether something blocked the event loop.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import numpy as np
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from clip_client import _contract as contract
+from clip_client._loop_watch import LoopWatch
 from clip_client._relay import Relay
 
 if TYPE_CHECKING:
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Self
 
-__all__ = ("FakeTriton", "ReceivedRequest", "Relay", "Reply", "fake_vector")
+__all__ = ("FakeTriton", "LoopWatch", "ReceivedRequest", "Relay", "Reply", "fake_vector")
 
 PNG_1X1: Final = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -336,4 +338,7 @@ def _response(request: Any, tensors: Mapping[str, tuple[str, int, bytes]]) -> An
     return response
 
 
-Relay.__module__ = __name__
+for _class in (LoopWatch, Relay):
+    # Tracebacks and reprs then show the path that users import from.
+    _class.__module__ = __name__
+del _class

@@ -44,8 +44,8 @@ SEEN: list[tuple[str, str, str]] = [
         "UNAVAILABLE",
         (
             "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:4: Tls handshake failed "
-            "(TSI_PROTOCOL_FAILURE): SSL_ERROR_SSL: error:1000007d:SSL routines:OPENSSL_internal:CERTIFICATE_VERIFY_FAILED"
-            ": self signed certificate in certificate chain"
+            "(TSI_PROTOCOL_FAILURE): SSL_ERROR_SSL: error:1000007d:SSL routines:OPENSSL_internal:"
+            "CERTIFICATE_VERIFY_FAILED: self signed certificate in certificate chain"
         ),
         "Unauthorized",
     ),
