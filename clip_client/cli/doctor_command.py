@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import sys
 import textwrap
@@ -49,7 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         # Neither rich nor another package: this command is for when one of them is missing.
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 120
-        for line in _lines(findings, width=width, colour=sys.stdout.isatty()):
+        colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        for line in _lines(findings, width=width, colour=colour):
             print(line)
     return 0 if is_well else 1
 
@@ -63,6 +65,8 @@ async def _examine(url: str | None, timeout_s: float) -> list[Finding]:
 
 
 def _lines(findings: Sequence[Finding], *, width: int, colour: bool) -> Iterator[str]:
+    from clip_client.dedup.table import counted
+
     names = 2 + max(len(finding.name) for finding in findings)
     values = textwrap.TextWrapper(width=max(40, width), subsequent_indent=" " * (names + 2), break_on_hyphens=False)
     for about, title in _TITLES.items():
@@ -77,8 +81,8 @@ def _lines(findings: Sequence[Finding], *, width: int, colour: bool) -> Iterator
     problems = sum(finding.level is Level.PROBLEM for finding in findings)
     hints = sum(finding.level is Level.HINT for finding in findings)
     if problems:
-        yield f"! {problems} to be put right before photos can be embedded"
+        yield f"! {counted(problems, 'thing')} to be put right before photos can be embedded"
     if hints:
-        yield f"- {hints} to know about"
+        yield f"- {counted(hints, 'thing')} to know about"
     if not problems and not hints:
         yield "all is well"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import sys
 import time
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -20,10 +19,10 @@ from clip_client.cli.progress import progress_bars
 from clip_client.cli.walk_options import add_walk_options
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Callable, Sequence
 
     from clip_client import ClipClient
-    from clip_client.cli.progress import Show
+    from clip_client.cli.progress import ProgressBars
     from clip_client.dedup import FailedFile
 
 _FILE_SUFFIXES: Final = (".parquet", ".npz")
@@ -79,8 +78,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     if into_file:
         check_place(arguments.output)
-    tally = _Tally()
     with progress_bars() as show:
+        tally = _Tally(show.say)
         show("looking for photos", 0, None)
         found = scan(arguments.paths, include_hidden=arguments.hidden, follow_links=arguments.follow_links)
         show("looking for photos", len(found.photos), len(found.photos))
@@ -97,7 +96,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _into_file(
-    photos: Sequence[str], failed: Sequence[FailedFile], arguments: argparse.Namespace, show: Show, tally: _Tally
+    photos: Sequence[str],
+    failed: Sequence[FailedFile],
+    arguments: argparse.Namespace,
+    show: ProgressBars,
+    tally: _Tally,
 ) -> None:
     """Write a row for each photo, in order, then one for each thing that the walk could not read."""
     from clip_client.cli.vector_file import NpzFile, ParquetFile
@@ -122,7 +125,11 @@ def _into_file(
 
 
 def _into_folder(
-    photos: Sequence[str], failed: Sequence[FailedFile], arguments: argparse.Namespace, show: Show, tally: _Tally
+    photos: Sequence[str],
+    failed: Sequence[FailedFile],
+    arguments: argparse.Namespace,
+    show: ProgressBars,
+    tally: _Tally,
 ) -> None:
     """Add shards with the rows of those that are not in one yet; whatever ends this, finished rows are kept."""
     from clip_client.cli.vector_shards import ShardWriter, check_vector_id, finished_keys, shards_in
@@ -130,12 +137,12 @@ def _into_folder(
     folder: Path = arguments.output
 
     def what_is_due() -> tuple[list[str], list[PhotoRow]]:
-        show("looking what is there", 0, None)
+        show("looking what is done", 0, None)
         finished = finished_keys(shards_in(folder), with_failed=not arguments.retry_failed)
         due = [path for path in photos if PhotoFile.look_at(path).key not in finished]
         rows = [_row_of(failure) for failure in failed]
         tally.there_before = len(photos) - len(due)
-        show("looking what is there", tally.there_before, tally.there_before)
+        show("looking what is done", len(photos), len(photos))
         return due, [row for row in rows if row.file.key not in finished]
 
     async def embed() -> None:
@@ -163,7 +170,7 @@ def _into_folder(
         asyncio.run(embed())
     except BaseException:
         if tally.shards:
-            print(f"{tally.summary(folder)}; the same command continues from there", file=sys.stderr)
+            show.say(f"{tally.summary(folder)}; the same command continues from there")
         raise
 
 
@@ -188,8 +195,9 @@ def _row_of(failure: FailedFile) -> PhotoRow:
 
 @dataclass
 class _Tally:
-    """Counts of one run. A failure is printed when it happens, so that nobody has to hold a million of them."""
+    """Counts of one run. A failure is told when it happens, so that nobody has to hold a million of them."""
 
+    say: Callable[[str], None]
     written: int = 0
     failed: int = 0
     there_before: int = 0
@@ -214,20 +222,20 @@ class _Tally:
         from clip_client.dedup.report import printable
 
         self.failed += 1
-        print(f"{failure.code} {printable(failure.path)}: {failure.message}", file=sys.stderr)
+        self.say(f"{failure.code} {printable(failure.path)}: {failure.message}")
 
     def summary(self, output: Path) -> str:
         from clip_client.dedup.table import counted
 
         text = f"{counted(self.written, 'vector')} written to {output}"
         if self.shards:
-            text += f" in {counted(self.shards, 'file')}"
-        text += f", {counted(self.failed, 'photo')} failed"
+            text += f" ({counted(self.shards, 'new file')})"
+        text += f", {self.failed:,} failed"
         if self.there_before:
-            text += f", {counted(self.there_before, 'photo')} done before"
+            text += f", {self.there_before:,} done before"
         elapsed_s = 0.0 if self.first_at is None else self.last_at - self.first_at
         # From the first answer to the last: over less than a second that says nothing about the server.
-        return f"{text}; {self.seen / elapsed_s:,.1f} photos a second" if elapsed_s >= 1 else text
+        return f"{text}, {self.seen / elapsed_s:,.1f} photos/s" if elapsed_s >= 1 else text
 
 
 def _output_path(text: str) -> Path:

@@ -2,24 +2,42 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    from rich.progress import Task, TaskID
+    from rich.progress import Progress, Task, TaskID
 
-    Show: TypeAlias = Callable[[str, int, int | None], None]
-    """Takes (what, done, total); the total is None where it is not known yet."""
+
+class ProgressBars:
+    """A bar per kind of work; call it with (what, done, total), where the total is None while it is not known."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._bars: dict[str, TaskID] = {}
+
+    def __call__(self, what: str, done: int, total: int | None) -> None:
+        """Set how far one kind of work is."""
+        if what not in self._bars:
+            self._bars[what] = self._progress.add_task(what, total=None)
+        self._progress.update(self._bars[what], completed=done, total=total)
+
+    def say(self, line: str) -> None:
+        """Print a line on standard error, above the bars, and as long as it is: it may hold a path to be copied."""
+        if self._progress.disable:
+            print(line, file=sys.stderr)
+        else:
+            self._progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager
-def progress_bars() -> Iterator[Show]:
-    """Show a bar per kind of work while the block runs, with the rate and the time that is left.
+def progress_bars() -> Iterator[ProgressBars]:
+    """Show bars while the block runs, with the rate and the time that is left; they vanish with the block.
 
-    Nothing is shown where standard error is not a terminal. The bars vanish with the block. What is printed meanwhile
-    appears above them.
+    No bar is shown where standard error is not a terminal.
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
@@ -41,15 +59,8 @@ def progress_bars() -> Iterator[Show]:
         RateColumn(),
         TimeRemainingColumn(elapsed_when_finished=True),
     )
-    bars: dict[str, TaskID] = {}
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-
-        def show(what: str, done: int, total: int | None) -> None:
-            if what not in bars:
-                bars[what] = progress.add_task(what, total=None)
-            progress.update(bars[what], completed=done, total=total)
-
-        yield show
+        yield ProgressBars(progress)
 
 
 def _done(task: Task) -> str:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from clip_client import ClipClient, ModelInfo
-    from clip_client.cli.progress import Show
+    from clip_client.cli.progress import ProgressBars
     from clip_client.dedup import FailedFile
 
 _TOP: Final = 10
@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if found.compared else 1
 
 
-async def _search(arguments: argparse.Namespace, show: Show) -> _Found:
+async def _search(arguments: argparse.Namespace, show: ProgressBars) -> _Found:
     from clip_client.cli.vector_shards import shards_in
 
     async with connected(arguments.url) as clip:
@@ -99,7 +99,7 @@ def _read_shards(folder: Path, vector_id: str, nearest: _Nearest) -> None:
         nearest.add([os.fsdecode(path) for path in paths], vectors)
 
 
-async def _embed_photos(clip: ClipClient, folder: Path, nearest: _Nearest, show: Show) -> Sequence[FailedFile]:
+async def _embed_photos(clip: ClipClient, folder: Path, nearest: _Nearest, show: ProgressBars) -> Sequence[FailedFile]:
     from clip_client.dedup import FailedFile, scan
 
     found = scan([folder])

@@ -5,25 +5,33 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 from clip_client import SyncClipClient
 from clip_client.cli.main import main
+from clip_client.cli.photo_file import PhotoFile, PhotoRow
+from clip_client.cli.vector_shards import ShardWriter, shards_in
 from clip_client.dedup import scan
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from benchmarks.server import Server
+
+_MANY: Final = 1000
 
 
 @pytest.fixture
@@ -111,6 +119,169 @@ def test_embed_writes_what_the_library_gives(
     np.testing.assert_allclose(vectors, expected.vectors, atol=1e-6)
     assert codes == [expected.errors[row].code if row in expected.errors else "" for row in range(len(paths))]
     assert written_id == vector_id
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """So many small photos that a run of the server over them can be stopped in the middle."""
+    folder = tmp_path_factory.mktemp("many")
+    noise = np.random.default_rng(0).integers(0, 256, (_MANY, 8, 8, 3), dtype=np.uint8)
+    for number, pixels in enumerate(noise):
+        Image.fromarray(pixels).resize((320, 240)).save(folder / f"{number:04}.jpg", quality=70)
+    return folder
+
+
+def rows_in(folder: Path) -> Counter[bytes]:
+    """How many rows each path has."""
+    return Counter(path for shard in shards_in(folder) for path in pq.read_table(shard)["path_bytes"].to_pylist())
+
+
+def start_embedding(photos: Path, output: Path, server: Server) -> subprocess.Popen[str]:
+    """Start a run of its own process, and return once its first two shards are there."""
+    options = ["--url", server.grpc_url, "--output", str(output), "--shard-rows", "50"]
+    command = [sys.executable, "-m", "clip_client.cli.main", "embed", str(photos), *options]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while len(shards_in(output)) < 2:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.002)
+    return process
+
+
+def test_a_killed_run_goes_on_where_it_was(
+    server: Server, many: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "vectors"
+    process = start_embedding(many, output, server)
+    process.kill()
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    before = {shard: shard.read_bytes() for shard in shards_in(output)}
+    assert 100 <= rows_in(output).total() < _MANY
+
+    assert main(["embed", str(many), "--url", server.grpc_url, "--output", str(output)]) == 0
+    assert f"{sum(pq.read_metadata(shard).num_rows for shard in before):,} done before" in capsys.readouterr().out
+    assert rows_in(output) == Counter(os.fsencode(path) for path in scan([many]).photos)
+    assert all(shard.read_bytes() == content for shard, content in before.items())
+    assert {path.name for path in output.iterdir()} == {".lock", *(shard.name for shard in shards_in(output))}
+
+
+def test_an_interrupted_run_keeps_all_that_was_answered(server: Server, many: Path, tmp_path: Path) -> None:
+    output = tmp_path / "vectors"
+    process = start_embedding(many, output, server)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    summary, last = said.splitlines()
+    assert last == "clip-client: interrupted"
+    assert summary.startswith(f"{rows_in(output).total()} vectors written to {output}")
+    assert summary.endswith("the same command continues from there")
+    assert max(rows_in(output).values()) == 1
+
+
+def test_a_folder_is_added_to(server: Server, album: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "vectors"
+    command = ["embed", str(album), "--url", server.grpc_url, "--output", str(output)]
+    os.mkfifo(album / "pipe.jpg")
+    assert main(command) == 0
+    said = capsys.readouterr()
+    assert "4 vectors written" in said.out
+    assert "2 failed" in said.out
+    assert said.err.count("NOT_AN_IMAGE") == said.err.count("UNREADABLE") == 1
+    about = pq.read_schema(output / "part-00000.parquet").metadata
+    assert about[b"model"].startswith(b"tiny_clip/random:0@")
+
+    assert main(command) == 0
+    assert "0 vectors written" in capsys.readouterr().out
+    assert len(shards_in(output)) == 1
+
+    changed = next(album.glob("rocket.*"))
+    shutil.copyfile(next(album.glob("cell.*")), changed)
+    assert main(command) == 0
+    assert "1 vector written" in capsys.readouterr().out
+    assert rows_in(output)[os.fsencode(changed)] == 2
+
+    assert main([*command, "--retry-failed"]) == 0
+    assert "0 vectors written" in capsys.readouterr().out
+    assert rows_in(output)[os.fsencode(album / "text.jpg")] == 2
+
+
+def test_a_folder_of_another_model_is_refused(
+    server: Server, album: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = ShardWriter(tmp_path, rows_per_shard=1, model_id="other", vector_id="other|p|original", dimension=2)
+    other.add(PhotoRow(file=PhotoFile(path="/a.jpg"), vector=np.zeros(2, dtype=np.float32)))
+    for command in (["embed", str(album), "--output"], ["similar", str(album / "coffee.jpg"), "--in"]):
+        assert main([*command, str(tmp_path), "--url", server.grpc_url]) == 1
+        said = capsys.readouterr().err
+        assert "holds vectors of other|p|original and the server makes those of tiny_clip/" in said
+    assert len(shards_in(tmp_path)) == 1
+
+
+def test_similar_finds_the_same_in_photos_and_in_their_vectors(
+    server: Server, photos: Path, album: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    vectors = tmp_path / "vectors"
+    assert main(["embed", str(photos), "--url", server.grpc_url, "--output", str(vectors)]) == 0
+    capsys.readouterr()
+    photo = str(photos / "coffee.jpg")
+    found = []
+    for folder in (photos, vectors):
+        command = ["similar", photo, "--in", str(folder), "--url", server.grpc_url]
+        assert main([*command, "--top", "5", "--json"]) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    in_photos, in_vectors = found
+    assert in_photos["compared"] == in_vectors["compared"] == 20
+    assert len(in_photos["similar"]) == 5
+    assert photo not in [entry["path"] for entry in in_photos["similar"]]
+    assert [entry["path"] for entry in in_photos["similar"]] == [entry["path"] for entry in in_vectors["similar"]]
+    similarities = [entry["similarity"] for entry in in_photos["similar"]]
+    assert similarities == sorted(similarities, reverse=True)
+    np.testing.assert_allclose(similarities, [entry["similarity"] for entry in in_vectors["similar"]], atol=2e-6)
+
+    assert main(["similar", photo, "--in", str(album), "--url", server.grpc_url]) == 0
+    said = capsys.readouterr().out
+    assert said.splitlines()[2].startswith("1.0000")
+    assert "NOT_AN_IMAGE" in said
+    assert "4 photos compared, 1 file not compared" in said
+    assert "weights of this model are random" in said
+
+
+def test_similar_says_what_is_wrong_with_the_photo(
+    server: Server, album: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for photo in (album / "text.jpg", album / "absent.jpg"):
+        assert main(["similar", str(photo), "--in", str(album), "--url", server.grpc_url]) == 1
+        assert f"{photo} cannot be compared: " in capsys.readouterr().err
+    (tmp_path / "empty").mkdir()
+    command = ["similar", str(album / "coffee.jpg"), "--url", server.grpc_url, "--in"]
+    assert main([*command, str(tmp_path / "empty")]) == 1
+    assert "no photo to compare with" in capsys.readouterr().err
+    assert main([*command, str(tmp_path / "absent")]) == 1
+    assert "there is no folder" in capsys.readouterr().err
+
+
+def test_doctor_tells_about_the_server(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--url", server.grpc_url, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    found = {finding["name"]: finding["value"] for finding in report["findings"]}
+    assert report["ok"] is True
+    assert found["Triton"] == "2.51.0 (triton)"
+    assert found["provider"] == "onnxruntime, on CPU"
+    assert found["decoder threads"] == "one for each core of the server"
+    assert found["model"].startswith("tiny_clip/random:0@")
+    assert re.fullmatch(r"-?\d+ -?\d+", found["fingerprint"])
+    assert main(["doctor", "--url", server.grpc_url]) == 0
+    assert "its weights are random" in capsys.readouterr().out
+
+
+def test_doctor_at_the_wrong_port_names_the_step(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--url", server.http_url.removeprefix("http://")]) == 1
+    assert "! health" in capsys.readouterr().out
+
+
+def test_a_quiet_probe_of_a_whole_server_says_nothing(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["health", "--quiet", "--timeout", "30", "--url", server.grpc_url]) == 0
+    assert capsys.readouterr() == ("", "")
 
 
 def test_health_of_a_whole_server(server: Server, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,7 @@ from clip_client.cli import failure
 from clip_client.cli.dedup_command import _similarity
 from clip_client.cli.main import main
 from clip_client.cli.output_file import replacing
+from clip_client.cli.photo_file import PhotoFile, PhotoRow
 from clip_client.cli.vector_file import NpzFile, ParquetFile
 from clip_client.dedup import FailedFile
 
@@ -21,7 +22,7 @@ MODEL_ID = "m/random:0@00000000"
 VECTOR_ID = f"{MODEL_ID}|shortest-bicubic-224x224|original"
 
 
-@pytest.mark.parametrize("command", [(), ("embed",), ("dedup",), ("health",)])
+@pytest.mark.parametrize("command", [(), ("embed",), ("similar",), ("dedup",), ("health",), ("doctor",)])
 def test_help_of_each_command(command: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main([*command, "--help"])
@@ -51,6 +52,12 @@ def test_help_loads_nothing_heavy() -> None:
         ["dedup", ".", "--threshold", "high"],
         ["embed", "."],
         ["embed", ".", "--output", "vectors.csv"],
+        ["embed", ".", "--output", "vectors", "--shard-rows", "0"],
+        ["embed", ".", "--output", "vectors", "--timeout", "inf"],
+        ["similar", "a.jpg"],
+        ["similar", "a.jpg", "--in", ".", "--top", "0"],
+        ["health", "--timeout", "0"],
+        ["health", "--timeout", "soon"],
     ],
 )
 def test_misuse_ends_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,7 +78,15 @@ def test_a_bad_address_is_misuse(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().err.count("\n") == 1
 
 
-@pytest.mark.parametrize("command", ["dedup", "health"])
+def test_health_is_quiet_but_names_the_step(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["health", "--quiet", "--url", f"127.0.0.1:{free_port()}"]) == 1
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("clip-client: not healthy: connect: No server answers")
+    assert output.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["dedup", "health", "doctor"])
 def test_no_server_is_one_sentence(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     url = f"127.0.0.1:{free_port()}"
     paths = [str(tmp_path)] if command == "dedup" else []
@@ -101,7 +116,7 @@ def test_a_missing_package_is_named_with_the_remedy() -> None:
 
 
 def test_interruption_ends_with_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def interrupt(_url: str | None) -> None:
+    def interrupt(_url: str | None, _timeout_s: float) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("clip_client.cli.health_command._check", interrupt)
@@ -134,35 +149,41 @@ def test_a_full_disk_is_one_sentence() -> None:
         file.write(b"x")
 
 
-def fill(rows: ParquetFile | NpzFile) -> None:
-    nan = np.full(3, np.nan, dtype=np.float32)
-    failed = FailedFile(path="b.jpg", code="TRUNCATED", message="The file ends early.")
-    with rows:
-        rows.write(["a.jpg", "b.jpg"], np.stack([np.array([1, 0, 0], dtype=np.float32), nan]), {1: failed})
-        rows.write(["caf\udce9.jpg"], np.array([[0, 1, 0]], dtype=np.float32), {})
-        rows.write_failed([FailedFile(path="pipe", code="UNREADABLE", message="This is a FIFO.")])
-        rows.write_failed([])
+def fill(out: ParquetFile | NpzFile) -> None:
+    gone = FailedFile(path="/b.jpg", code="TRUNCATED", message="The file ends early.")
+    with out:
+        out.add(
+            PhotoRow(file=PhotoFile(path="/a.jpg", size_bytes=7, mtime_ns=8), vector=np.eye(3, dtype=np.float32)[0])
+        )
+        out.add(PhotoRow(file=PhotoFile(path="/b.jpg"), failure=gone))
+        out.add(PhotoRow(file=PhotoFile(path="/caf\udce9.jpg"), vector=np.eye(3, dtype=np.float32)[1]))
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 @pytest.mark.parametrize("kind", [ParquetFile, NpzFile])
 def test_vectors_on_a_full_disk_are_one_sentence(kind: type[ParquetFile | NpzFile]) -> None:
-    with (
-        pytest.raises(failure.CommandFailed, match="No space left"),
-        replacing(Path("/dev/full")) as file,
-        kind(file, model_id=MODEL_ID, vector_id=VECTOR_ID, dimension=512) as rows,
-    ):
-        rows.write([f"{row}.jpg" for row in range(1000)], np.zeros((1000, 512), dtype=np.float32), {})
+    rows = [PhotoRow(file=PhotoFile(path=f"/{number}.jpg"), vector=np.zeros(512, np.float32)) for number in range(2000)]
+
+    def write_all() -> None:
+        about = {"model_id": MODEL_ID, "vector_id": VECTOR_ID}
+        with replacing(Path("/dev/full")) as file, kind(file, **about, dimension=512) as out:
+            for row in rows:
+                out.add(row)
+
+    with pytest.raises(failure.CommandFailed, match="No space left"):
+        write_all()
 
 
 def test_parquet_holds_vectors_reasons_and_the_model(tmp_path: Path) -> None:
     with open(tmp_path / "v.parquet", "wb") as file:
         fill(ParquetFile(file, model_id=MODEL_ID, vector_id=VECTOR_ID, dimension=3))
     table = pq.read_table(tmp_path / "v.parquet")
-    assert table.column("path").to_pylist() == ["a.jpg", "b.jpg", "caf\\xe9.jpg", "pipe"]
-    assert table.column("path_bytes").to_pylist() == [b"a.jpg", b"b.jpg", b"caf\xe9.jpg", b"pipe"]
-    assert table.column("vector").to_pylist() == [[1, 0, 0], None, [0, 1, 0], None]
-    assert table.column("error_code").to_pylist() == [None, "TRUNCATED", None, "UNREADABLE"]
+    assert table.column("path").to_pylist() == ["/a.jpg", "/b.jpg", "/caf\\xe9.jpg"]
+    assert table.column("path_bytes").to_pylist() == [b"/a.jpg", b"/b.jpg", b"/caf\xe9.jpg"]
+    assert table.column("size_bytes").to_pylist() == [7, None, None]
+    assert table.column("mtime_ns").to_pylist() == [8, None, None]
+    assert table.column("vector").to_pylist() == [[1, 0, 0], None, [0, 1, 0]]
+    assert table.column("error_code").to_pylist() == [None, "TRUNCATED", None]
     assert table.schema.metadata[b"model"].decode() == MODEL_ID
     assert table.schema.metadata[b"vector_id"].decode() == VECTOR_ID
 
@@ -172,7 +193,7 @@ def test_npz_holds_the_same_and_needs_no_pickle(tmp_path: Path) -> None:
         fill(NpzFile(file, model_id=MODEL_ID, vector_id=VECTOR_ID, dimension=3))
     with np.load(tmp_path / "v.npz", allow_pickle=False) as held:
         assert held["vectors"].dtype == np.float32
-        assert np.isnan(held["vectors"]).all(axis=1).tolist() == [False, True, False, True]
-        assert held["path_bytes"].tolist() == [b"a.jpg", b"b.jpg", b"caf\xe9.jpg", b"pipe"]
-        assert held["error_codes"].tolist() == ["", "TRUNCATED", "", "UNREADABLE"]
+        assert np.isnan(held["vectors"]).all(axis=1).tolist() == [False, True, False]
+        assert held["path_bytes"].tolist() == [b"/a.jpg", b"/b.jpg", b"/caf\xe9.jpg"]
+        assert held["error_codes"].tolist() == ["", "TRUNCATED", ""]
         assert str(held["vector_id"]) == VECTOR_ID

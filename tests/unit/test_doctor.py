@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import json
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.server import free_port
+from clip_client.cli import machine_findings
+from clip_client.cli.doctor_command import _lines
+from clip_client.cli.finding import CLIENT, SERVER, Finding, Level
+from clip_client.cli.machine_findings import examine_machine
+from clip_client.cli.main import main
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+
+def machine(*, server_answers: bool = False) -> dict[str, Finding]:
+    return {finding.name: finding for finding in examine_machine(server_answers=server_answers)}
+
+
+def test_without_a_server_it_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    url = f"127.0.0.1:{free_port()}"
+    assert main(["doctor", "--url", url, "--json"]) == 1
+    report: dict[str, Any] = json.loads(capsys.readouterr().out)
+    found = {finding["name"]: finding for finding in report["findings"]}
+    assert report["ok"] is False
+    assert found["health"]["level"] == "problem"
+    assert url in found["health"]["remedy"]
+    assert "clip-export" in found["model repository"]["remedy"]
+    assert found["numpy"]["level"] == "ok"
+
+
+def test_a_bad_address_is_misuse(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--url", "http://localhost:8000"]) == 2
+    assert "gRPC port" in capsys.readouterr().err
+
+
+def test_missing_packages_are_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    absent = {"grpcio", "pyarrow", "onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "nvidia-pytriton"}
+    version = metadata.version
+
+    def find(name: str) -> str:
+        if name in absent:
+            raise metadata.PackageNotFoundError(name)
+        return version(name)
+
+    monkeypatch.setattr(metadata, "version", find)
+    found = machine()
+    assert found["grpcio"].level is Level.PROBLEM
+    assert found["grpcio"].remedy == "install it with: pip install clip-triton"
+    assert found["pyarrow"].level is Level.HINT
+    assert "'clip-triton[cli]'" in found["pyarrow"].remedy
+    assert "'clip-triton[local]'" in found["onnxruntime"].remedy
+    assert "'clip-triton[server]'" in found["tritonserver"].remedy
+
+
+def test_a_model_that_waits_for_its_server_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert machine()["model repository"].value == "no model in triton_models"
+    model = tmp_path / "triton_models" / "clip_encoder" / "1" / "model.onnx"
+    model.parent.mkdir(parents=True)
+    model.touch()
+    assert machine()["model repository"].remedy == "start it with: clip-serve"
+    assert "model repository" not in machine(server_answers=True)
+
+
+def test_small_shared_memory_is_a_hint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(machine_findings, "_SHM", tmp_path)
+    monkeypatch.setattr(machine_findings, "_SHM_BYTES", 2**62)
+    assert "--shm-size" in machine()[str(tmp_path)].remedy
+    monkeypatch.setattr(machine_findings, "_SHM", tmp_path / "absent")
+    assert str(tmp_path / "absent") not in machine()
+
+
+def test_ports_in_use_matter_where_no_server_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine_findings, "_is_free", lambda port: port != 8001)
+    assert machine()["ports"].value == "in use: 8001 (gRPC)"
+    assert machine()["ports"].level is Level.HINT
+    assert machine(server_answers=True)["ports"].level is Level.OK
+
+
+def test_the_table_fits_the_terminal() -> None:
+    findings = [
+        Finding(about=SERVER, name="health", value="failed", level=Level.PROBLEM, remedy="do this " * 20),
+        Finding(about=CLIENT, name="CPU", value="2 cores"),
+    ]
+    plain = list(_lines(findings, width=60, colour=False))
+    assert all(len(line) <= 60 for text in plain for line in text.splitlines())
+    assert plain[1] == "! health  failed"
+    assert "  CPU     2 cores" in plain
+    assert plain[-1] == "! 1 thing to be put right before photos can be embedded"
+    assert "\x1b" not in "".join(plain)
+    assert "\x1b" in "".join(_lines(findings, width=60, colour=True))
