@@ -17,7 +17,7 @@ _MAX_DELAY_S: Final = 1.0
 """A server that comes back is noticed within this time."""
 
 _BUDGET: Final = 100.0
-_BUDGET_PER_S: Final = 2.0
+_BUDGET_PER_S: Final = 5.0
 _BUDGET_PER_SUCCESS: Final = 0.1
 
 
@@ -37,9 +37,9 @@ def backoff_s(failures: int, *, random_source: random.Random) -> float:
 
 
 class RetryBudget:
-    """Tokens for retries: every success earns a tenth, every second two, and a retry costs one (as in Finagle).
+    """Tokens for retries: every success earns a tenth, every second five, and a retry costs one (as in Finagle).
 
-    An outage of any length leaves room for the few probes that a client makes of a server that is down; a server that
+    An outage of any length leaves room for the probes of servers that are down, about two a second each; a server that
     refuses much of what it gets is not asked twice for all of it.
     """
 

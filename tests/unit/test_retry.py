@@ -51,9 +51,9 @@ def test_the_budget_ends_and_comes_back_with_time_and_success() -> None:
     spent = sum(budget.spend(0.0) for _ in range(1000))
     assert spent == 100
     assert not budget.spend(0.0)
-    assert budget.spend(0.5)
-    assert not budget.spend(0.5)
+    assert budget.spend(0.3)
+    assert not budget.spend(0.3)
     for _ in range(11):
         budget.success()
-    assert budget.spend(0.5)
-    assert not budget.spend(0.5)
+    assert budget.spend(0.3)
+    assert not budget.spend(0.3)
