@@ -236,7 +236,7 @@ def fuzz_live(server: Server, seed: int, count: int, threads: int = 4) -> tuple[
                         wrong = f"a good neighbour changed: status {status}"
                 else:
                     outcome.statuses[ImageStatus(int(status)).name] += 1
-                    if bool(np.isnan(vector).all()) is not (status != 0) or status == ImageStatus.INTERNAL:
+                    if bool(np.isnan(vector).all()) is not bool(status) or status == ImageStatus.INTERNAL:
                         wrong = f"status {status} with a vector that does not fit it"
                 if wrong:
                     outcome.findings[numbers[0] if number is None else number] = wrong
