@@ -1,0 +1,86 @@
+"""A real server that is killed again and again under a long stream: everything arrives, once, and nobody sees an error."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import urllib.request
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import psutil
+from PIL import Image
+
+from benchmarks.server import free_port, serving
+from clip_client import ClipClient
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from benchmarks.server import Server
+
+IMAGES: Final = 1_000
+"""In each of two streams, one in order and one as they come."""
+PICTURES: Final = 40
+IN_FLIGHT: Final = 64
+"""Images taken ahead: fewer than between two deaths, so that the server has come back before it is killed again."""
+SERVER_DIES_AT: Final = (200, 400, 600)
+STUB_DIES_AT: Final = 800
+
+
+def _pictures() -> list[bytes]:
+    """Coarse noise: 40 small files that even a random model tells apart."""
+    randomness = np.random.default_rng(0)
+    files = []
+    for _ in range(PICTURES):
+        buffer = io.BytesIO()
+        noise = Image.fromarray(randomness.integers(0, 256, (8, 8, 3), dtype=np.uint8))
+        noise.resize((224, 224), Image.Resampling.NEAREST).save(buffer, "JPEG")
+        files.append(buffer.getvalue())
+    return files
+
+
+def _triton(server: Server) -> psutil.Process:
+    (triton,) = psutil.Process(server.process.pid).children()
+    return triton
+
+
+def _stub(server: Server) -> psutil.Process:
+    return next(child for child in _triton(server).children() if "/clip_preprocess/" in " ".join(child.cmdline()))
+
+
+async def test_nothing_is_lost_or_doubled_while_the_server_is_killed(tiny_repository: Path) -> None:
+    pictures = _pictures()
+    port = free_port()
+    options = ("--health-port", str(port), "--canary-interval-s", "0.5")
+    with serving(tiny_repository, *options) as server:
+        async with ClipClient(server.grpc_url, timeout_s=60) as clip:
+            expected = (await clip.embed(pictures)).vectors
+            victims: dict[int, Callable[[Server], psutil.Process]] = {count: _triton for count in SERVER_DIES_AT}
+            victims[STUB_DIES_AT] = _stub
+
+            async def stream(*, ordered: bool, deaths: bool) -> list[int]:
+                indices = []
+                source = (pictures[number % PICTURES] for number in range(IMAGES))
+                async for item in clip.embed_stream(source, ordered=ordered, max_in_flight=IN_FLIGHT):
+                    assert item.error is None
+                    assert item.vector is not None
+                    assert int((expected @ item.vector).argmax()) == item.index % PICTURES
+                    indices.append(item.index)
+                    if deaths and len(indices) in victims:
+                        victims[len(indices)](server).kill()
+                return indices
+
+            in_order, as_they_came = await asyncio.gather(
+                stream(ordered=True, deaths=True), stream(ordered=False, deaths=False)
+            )
+            assert in_order == list(range(IMAGES))
+            assert sorted(as_they_came) == list(range(IMAGES))
+            assert clip.stats().requests_retried >= len(victims)
+            assert clip.stats().requests_failed == 0
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=10) as response:
+            report = json.load(response)
+        assert report["restarts"] + report["reloads"] >= len(victims)
+        assert report["restarts"] >= len(SERVER_DIES_AT)
