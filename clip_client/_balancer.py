@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from clip_client._config import EndpointKind
+from clip_client._connect import settle
 from clip_client._errors import ClipError, DeadlineExceeded, ModelNotReady, Overloaded, Unavailable
 from clip_client._limit import AdaptiveLimit
 from clip_client._retry import backoff_s
@@ -92,6 +94,8 @@ class Balancer:
         self._servers: dict[Endpoint, Server] = {}
         self._retired: list[Server] = []
         self._addresses: dict[Endpoint, Sequence[str]] = {}
+        self._settled: dict[Endpoint, Endpoint] = {}
+        self._first_look_up = asyncio.Lock()
         self._resolved_at: float | None = None
         self._resolving: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
@@ -101,10 +105,16 @@ class Balancer:
         """Those that get requests."""
         return tuple(self._servers.values())
 
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """Those of the configuration; an AUTO one, once it is settled, as what it turned out to be."""
+        return tuple(self._settled.get(endpoint, endpoint) for endpoint in self._config.endpoints)
+
     async def ensure_resolved(self) -> None:
         """Look the names up for the first time."""
-        if self._resolved_at is None:
-            await self._look_up()
+        async with self._first_look_up:
+            if self._resolved_at is None:
+                await self._look_up()
 
     def choose(self, waiting: int, max_batch_size: int) -> tuple[Server, int] | None:
         """A server and the number of rows it takes now, or None."""
@@ -145,7 +155,9 @@ class Balancer:
 
     async def _look_up(self) -> None:
         found: dict[Endpoint, str | None] = {}
-        for endpoint in self._config.endpoints:
+        for endpoint in self.endpoints:
+            if endpoint.kind is EndpointKind.AUTO:
+                self._settled[endpoint] = endpoint = await settle(endpoint, self._make_transport)
             addresses = await self._look_up_one(endpoint)
             if len(addresses) > 1:
                 found.update({replace(endpoint, host=address): endpoint.host for address in addresses})
@@ -166,6 +178,8 @@ class Balancer:
             await server.transport.close()
 
     async def _look_up_one(self, endpoint: Endpoint) -> Sequence[str]:
+        if endpoint.kind is EndpointKind.LOCAL:
+            return ()
         # A name server that does not answer takes no server away that is known already.
         with contextlib.suppress(OSError):
             self._addresses[endpoint] = await self._resolve(endpoint.host, endpoint.port)

@@ -16,6 +16,7 @@ import anyio
 from clip_client._balancer import Balancer
 from clip_client._batch import Collector, EmbeddedItem, EmbeddingBatch
 from clip_client._config import DEFAULT_URL, ClientConfig
+from clip_client._connect import make_transports
 from clip_client._errors import ClipError, DeadlineExceeded, Unavailable
 from clip_client._handshake import ask_for_model
 from clip_client._health import HealthReport, examine
@@ -69,8 +70,12 @@ class ClipClient:
             batch = await clip.embed(["a.jpg", "b.jpg"])
 
     ``url`` is ``host:port``, ``grpc://host:port`` or ``grpcs://host:port`` (TLS), or several of them; without it the
-    environment variable ``CLIP_URL`` counts, then ``localhost:8001``. ``timeout_s`` is the time for one call,
-    ``token`` the bearer token; everything else stands in :class:`ClientConfig`.
+    environment variable ``CLIP_URL`` counts, then ``localhost:8001``. ``local:`` or ``local:DIR`` embeds in this
+    process, with the model of a repository (the environment variable ``CLIP_MODEL``, else ``triton_models``), and
+    ``auto:`` or ``auto:host:port`` does so where no server answers, and logs that once.
+
+    ``timeout_s`` is the time for one call, ``token`` the bearer token; everything else stands in
+    :class:`ClientConfig`.
 
     The client belongs to one event loop and may be used by any number of tasks at once. Entering it costs nothing: the
     first call connects. Every method may be cancelled at any time; its requests are then cancelled, too.
@@ -101,9 +106,6 @@ class ClipClient:
     async def __aenter__(self) -> Self:
         if self._state != "new":
             raise RuntimeError("a ClipClient can be entered once; make a new one")
-        # Here and not above: grpc and protobuf take most of the package's import time.
-        from clip_client._transport import make_transports
-
         self._threads = anyio.CapacityLimiter(_READERS)
         self._balancer = Balancer(self._config, make_transports(self._config))
         self._sender = Sender(self._balancer, self._config, self._forget)
@@ -290,4 +292,5 @@ class ClipClient:
                 return model
 
     def _names(self) -> str:
-        return ", ".join(str(endpoint) for endpoint in self._config.endpoints)
+        endpoints = self._config.endpoints if self._state == "new" else self._balancer.endpoints
+        return ", ".join(map(str, endpoints))

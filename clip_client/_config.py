@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import Enum
 from os import PathLike
 from typing import Final
 from urllib.parse import urlsplit
@@ -20,30 +21,69 @@ Pem = bytes | str | PathLike[str]
 """A certificate or key in PEM form: the bytes themselves, or the path of a file that holds them."""
 
 
+class EndpointKind(Enum):
+    """How a model is reached."""
+
+    GRPC = "grpc"
+    """Triton, over gRPC."""
+    LOCAL = "local"
+    """In this process, without a server."""
+    AUTO = "auto"
+    """Over gRPC where a server answers, else in this process; settled once, when the client first needs it."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Endpoint:
-    """One ``host:port``, with or without TLS."""
+    """One place where a model may be."""
 
-    host: str
-    port: int
-    tls: bool
+    kind: EndpointKind = EndpointKind.GRPC
+    host: str = ""
+    """Empty where no server is meant."""
+    port: int = DEFAULT_PORT
+    tls: bool = False
+    repository: str = ""
+    """Model repository of a LOCAL one; empty for what the environment names, else ``triton_models``."""
 
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'grpcs' if self.tls else 'grpc'}://{host}:{self.port}"
+        if self.kind is EndpointKind.LOCAL:
+            return f"local:{self.repository}"
+        url = f"{'grpcs' if self.tls else 'grpc'}://{self.address}"
+        return f"auto:{url}" if self.kind is EndpointKind.AUTO else url
 
     @property
     def address(self) -> str:
         """``host:port``, with brackets around an IPv6 address."""
-        return str(self).partition("://")[2]
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def remote(self) -> Endpoint:
+        """The server that an AUTO one tries."""
+        return replace(self, kind=EndpointKind.GRPC)
 
 
 def parse_url(url: str) -> Endpoint:
     """Read ``host``, ``host:port``, ``grpc://host:port`` or ``grpcs://host:port``; the default port is 8001.
 
+    ``local:`` or ``local:DIR`` is the model of a repository, in this process; ``auto:``, before any of the forms above
+    or alone for ``localhost:8001``, is the server where one answers, else ``local:``.
+
     Raises ValueError with one sentence that says what is wrong with the URL. A URL that carries a user name or a
     password is refused without being repeated in the message.
     """
+    url = url.strip()
+    kind, _, rest = url.partition(":")
+    if kind not in (EndpointKind.LOCAL.value, EndpointKind.AUTO.value) or kind == url:
+        return _parse_server(url)
+    if rest.isdecimal():
+        raise ValueError(
+            f"{url!r} names no host: write HOST:{rest} or auto:HOST:{rest}, or local:./{rest} for a folder"
+        )
+    if kind == EndpointKind.LOCAL.value:
+        return Endpoint(kind=EndpointKind.LOCAL, repository=rest)
+    return replace(_parse_server(rest or DEFAULT_URL), kind=EndpointKind.AUTO)
+
+
+def _parse_server(url: str) -> Endpoint:
     scheme, separator, rest = url.strip().partition("://")
     if not separator:
         scheme, rest = "grpc", url.strip()
@@ -71,7 +111,8 @@ class ClientConfig:
     """Everything a :class:`ClipClient` can be told, with its defaults. Immutable and checked on construction."""
 
     urls: tuple[str, ...] = (DEFAULT_URL,)
-    """One or more servers that serve the same model. A DNS name stands for all its addresses."""
+    """One or more servers that serve the same model; a DNS name stands for all its addresses. Or ``local:`` or
+    ``auto:``, alone (see :func:`parse_url`)."""
 
     timeout_s: float = 60.0
     """Time for one call, everything included: connecting, reading files, queueing, retries."""
@@ -91,6 +132,9 @@ class ClientConfig:
 
     keepalive_time_s: float = 10.0
     """A connection that is silent for so long during a request is probed, and as long again later given up."""
+
+    local_threads: int | None = None
+    """Threads that ``local:`` decodes and embeds with; None for as many as there are cores."""
 
     token: str | None = field(default=None, repr=False)
     """Sent as ``authorization: Bearer ...`` and as the value of ``token_header``; to other hosts only over TLS."""
@@ -115,12 +159,16 @@ class ClientConfig:
         if not self.urls:
             raise ValueError("urls is empty: name at least one server, for example 'localhost:8001'")
         endpoints = self.endpoints
+        if len(endpoints) > 1 and any(endpoint.kind is not EndpointKind.GRPC for endpoint in endpoints):
+            raise ValueError("local: and auto: stand alone: name either one of them, or servers")
         _positive("timeout_s", self.timeout_s)
         _positive("target_latency_s", self.target_latency_s)
         _positive("keepalive_time_s", self.keepalive_time_s)
         _at_least_one("max_in_flight", self.max_in_flight)
         _at_least_one("max_request_bytes", self.max_request_bytes)
         _at_least_one("max_image_bytes", self.max_image_bytes)
+        if self.local_threads is not None:
+            _at_least_one("local_threads", self.local_threads)
         if (self.client_certificate is None) != (self.client_key is None):
             raise ValueError("client_certificate and client_key belong together: give both or neither")
         tls = all(endpoint.tls for endpoint in endpoints)
@@ -129,7 +177,7 @@ class ClientConfig:
         if self.token is not None:
             if not self.token or not self.token.isascii() or not self.token.isprintable():
                 raise ValueError("token must be non-empty printable ASCII; it travels in a header")
-            exposed = [endpoint for endpoint in endpoints if not endpoint.tls and not _is_loopback(endpoint.host)]
+            exposed = [endpoint for endpoint in endpoints if _travels_in_clear(endpoint)]
             if exposed and not self.allow_token_in_clear:
                 raise ValueError(f"a token may not travel in the clear to {exposed[0]}: use a grpcs:// URL")
 
@@ -137,6 +185,10 @@ class ClientConfig:
     def endpoints(self) -> tuple[Endpoint, ...]:
         """``urls``, parsed."""
         return tuple(parse_url(url) for url in self.urls)
+
+
+def _travels_in_clear(endpoint: Endpoint) -> bool:
+    return endpoint.kind is not EndpointKind.LOCAL and not endpoint.tls and not _is_loopback(endpoint.host)
 
 
 def _is_loopback(host: str) -> bool:

@@ -18,6 +18,8 @@ ENCODER: Final = "clip_encoder"
 
 IMAGE: Final = "image"
 """In, BYTES [N, 1]: one encoded image file per row."""
+PIXELS: Final = "pixels"
+"""Between the steps, UINT8 [N, H, W, 3]: the model's input."""
 EMBEDDING: Final = "embedding"
 """Out, FP32 [N, D]: unit rows; a failed image's row is NaN."""
 STATUS: Final = "status"

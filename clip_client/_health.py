@@ -31,7 +31,7 @@ class HealthStep:
     """One check. Steps after the first that failed are not tried."""
 
     server: str
-    """Which server, as a URL."""
+    """Which server, as a URL; ``local:...`` where the model is in this process."""
     name: str
     """``connect``, ``server live``, ``models ready``, ``handshake`` or ``canary``."""
     ok: bool | None
@@ -113,7 +113,7 @@ class _Checkup:
 
     async def _connect(self) -> str:
         self._live = await self._transport.server_live(timeout_s=self._remaining())
-        return "a Triton server answers"
+        return "it answers"
 
     async def _server_live(self) -> str:
         if not self._live:

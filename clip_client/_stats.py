@@ -10,6 +10,7 @@ class ServerStats:
     """One server, as one client sees it."""
 
     url: str
+    """``local:...`` where the model is in this process."""
     images_in_flight: int
     limit: int
     """How many images may be in flight now."""

@@ -1,0 +1,68 @@
+"""From an endpoint to a transport: the one place that knows all ways to a model."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from clip_client._config import Endpoint, EndpointKind
+from clip_client._errors import ClipError, DeadlineExceeded, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from clip_client._config import ClientConfig
+    from clip_client._transport_types import Transport
+
+_ANSWERS_WITHIN_S: Final = 5.0
+"""A server that is there says that it is live within milliseconds, however much work it has."""
+
+_logger = logging.getLogger("clip_client")
+
+
+def make_transports(config: ClientConfig) -> Callable[[Endpoint, str | None], Transport]:
+    """What is returned opens the way to one endpoint; the second argument is the name to expect in its certificate.
+
+    Certificates are read here, once. Raises ValueError for files that cannot be read.
+    """
+    kinds = {endpoint.kind for endpoint in config.endpoints}
+    if kinds == {EndpointKind.LOCAL}:
+        return lambda endpoint, _: _local(endpoint, config)
+    # Here and not above: grpc and protobuf take most of the package's import time.
+    from clip_client import _transport
+
+    connect = _transport.make_transports(config)
+
+    def make(endpoint: Endpoint, server_name: str | None) -> Transport:
+        return _local(endpoint, config) if endpoint.kind is EndpointKind.LOCAL else connect(endpoint, server_name)
+
+    return make
+
+
+async def settle(endpoint: Endpoint, make_transport: Callable[[Endpoint, str | None], Transport]) -> Endpoint:
+    """Decide what an AUTO endpoint stands for: its server where one answers, whatever it says, else this process."""
+    transport = make_transport(endpoint.remote, None)
+    try:
+        await transport.server_live(timeout_s=_ANSWERS_WITHIN_S)
+    except (Unavailable, DeadlineExceeded):
+        from clip_client._local import default_repository
+
+        local = Endpoint(kind=EndpointKind.LOCAL, repository=str(default_repository()))
+        _logger.warning(
+            "No server answers at %s: images are embedded in this process, with the model in %s.",
+            endpoint.remote,
+            local.repository,
+        )
+        return local
+    except ClipError:
+        # It is there. What is wrong with it, the handshake says; another model in its place would hide that.
+        return endpoint.remote
+    finally:
+        await transport.close()
+    return endpoint.remote
+
+
+def _local(endpoint: Endpoint, config: ClientConfig) -> Transport:
+    from clip_client._local import LocalTransport
+
+    return LocalTransport(endpoint.repository or None, threads=config.local_threads)
