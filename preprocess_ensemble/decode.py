@@ -14,7 +14,6 @@ float, 32-bit grey, Lab        refused as UNSUPPORTED_FORMAT: nothing in the fil
 
 from __future__ import annotations
 
-import io
 import threading
 import warnings
 from contextlib import contextmanager
@@ -22,13 +21,14 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from PIL import Image, JpegImagePlugin
+from PIL import Image
 
 from preprocess_ensemble import turbo_jpeg
 from preprocess_ensemble.formats import identify
 from preprocess_ensemble.image_status import DecodeError, DecodeLimits, ImageStatus
 from preprocess_ensemble.jpeg_header import JpegHeader, may_have_scans, read_header
-from preprocess_ensemble.pillow_file import decode_with_pillow, stored_turn
+from preprocess_ensemble.large_images import taking_turns
+from preprocess_ensemble.pillow_file import BAD_FILE, decode_with_pillow, orientation_of_jpeg
 from preprocess_ensemble.upright import SCALED_FROM, ScaledFrom, is_sideways, turn_upright
 
 if TYPE_CHECKING:
@@ -54,6 +54,8 @@ __all__ = (
 )
 
 _DEFAULT_LIMITS: Final = DecodeLimits()
+
+_JPEG_START: Final = b"\xff\xd8\xff"
 
 _SCALES: Final = (8, 4, 2)
 """The scales that libjpeg-turbo has fast code for; 3/8 takes longer than 1/2, though it makes fewer pixels."""
@@ -119,13 +121,14 @@ def decode_into(data: bytes | memoryview, out: npt.NDArray[np.uint8], limits: De
     then. ``preprocess`` leaves images of the target's size as they are, so nothing more is to be done to this one.
     """
     data = bytes(data)
-    header = _jpeg_header(data)
+    header = read_header(data) if data.startswith(_JPEG_START) else None
     if header is None or out.shape != (header.height, header.width, 3):
         return False
     with _only_decode_errors():
         return (
-            _suits_turbo(data, header, limits, scale=1)
-            and _jpeg_turn(data, header) is None
+            header.is_plain
+            and not header.has_app1  # which only Pillow reads
+            and _suits_turbo(data, header, limits, scale=1)
             and turbo_jpeg.decode(data, header, mode="RGB", out=out) is not None
         )
 
@@ -137,8 +140,7 @@ def _decode(data: bytes, limits: DecodeLimits, at_least: tuple[int, int] | None)
         message = f"The image file has {len(data):,} bytes; the limit is {limits.max_bytes:,}."
         raise DecodeError(ImageStatus.TOO_LARGE, message)
     image_format = _readable_format(data)
-    header = _jpeg_header(data)
-    turn = None if header is None else _jpeg_turn(data, header)
+    header, turn = _jpeg_header(data)
     if image_format.name != "JPEG":
         route, scale = Route.NOT_JPEG, 1
     else:
@@ -162,16 +164,17 @@ def _readable_format(data: bytes) -> ImageFormat:
     return image_format
 
 
-def _jpeg_header(data: bytes) -> JpegHeader | None:
-    header = read_header(data) if data.startswith(b"\xff\xd8") else None
-    return header if header is not None and header.is_plain else None
-
-
-def _jpeg_turn(data: bytes, header: JpegHeader) -> Image.Transpose | None:
+def _jpeg_header(data: bytes) -> tuple[JpegHeader | None, Image.Transpose | None]:
+    """A plain header, and how to turn the image; no header where there is any doubt."""
+    header = read_header(data) if data.startswith(_JPEG_START) else None
+    if header is None or not header.is_plain:
+        return None, None
     if not header.has_app1:
-        return None
-    with JpegImagePlugin.JpegImageFile(io.BytesIO(data)) as image:
-        return stored_turn(image)
+        return header, None
+    try:
+        return header, orientation_of_jpeg(data)
+    except BAD_FILE:
+        return None, None
 
 
 def _plan(
@@ -206,7 +209,10 @@ def _suits_turbo(data: bytes, header: JpegHeader, limits: DecodeLimits, *, scale
 
 def _decode_with_turbo(data: bytes, header: JpegHeader, scale: int) -> Image.Image | None:
     mode = "L" if len(header.sampling) == 1 else "RGB"
-    pixels = turbo_jpeg.decode(data, header, mode=mode, scale=scale)
+    # A progressive file is held in memory as a whole, at whatever scale.
+    size = header.width * header.height // (1 if header.is_progressive else scale**2)
+    with taking_turns(size):
+        pixels = turbo_jpeg.decode(data, header, mode=mode, scale=scale)
     if pixels is None:
         return None
     height, width = pixels.shape[:2]

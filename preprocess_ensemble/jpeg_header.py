@@ -19,7 +19,8 @@ _FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 # Without a length: TEM, restart markers, start and end of image. None of them belongs into a header.
 _BARE: Final = frozenset({0x00, 0x01, *range(0xD0, 0xDA), 0xFF})
 
-_HUFFMAN_8_BIT: Final = frozenset({0xC0, 0xC1, 0xC2})
+_PROGRESSIVE: Final = 0xC2
+_HUFFMAN_8_BIT: Final = frozenset({0xC0, 0xC1, _PROGRESSIVE})
 """Baseline, extended sequential and progressive; arithmetic and lossless coding are rare, and not in every library."""
 
 _MAX_SCANS: Final = 1000
@@ -43,6 +44,11 @@ class JpegHeader(NamedTuple):
     """All application segments and comments."""
     has_app1: bool
     """An EXIF or XMP block, which may hold an orientation."""
+
+    @property
+    def is_progressive(self) -> bool:
+        """All frequencies of the picture come before any of its pixels."""
+        return self.coding == _PROGRESSIVE
 
     @property
     def is_plain(self) -> bool:

@@ -9,18 +9,19 @@ import zlib
 from typing import TYPE_CHECKING, Final, NoReturn
 
 import numpy as np
-from PIL import ExifTags, Image, ImageFile
+from PIL import ExifTags, Image, ImageFile, JpegImagePlugin
 
 from preprocess_ensemble.formats import count_frames, structure_end
 from preprocess_ensemble.image_status import DecodeError, ImageStatus
 from preprocess_ensemble.jpeg_header import count_scans, may_have_scans
+from preprocess_ensemble.large_images import taking_turns
 from preprocess_ensemble.upright import SCALED_FROM, ScaledFrom, orientation_turn, turn_upright
 
 if TYPE_CHECKING:
     from preprocess_ensemble.formats import ImageFormat
     from preprocess_ensemble.image_status import DecodeLimits
 
-__all__ = ("decode_with_pillow", "stored_turn")
+__all__ = ("BAD_FILE", "decode_with_pillow", "orientation_of_jpeg")
 
 _JPEG_END: Final = b"\xff\xd9"
 
@@ -31,7 +32,7 @@ _MAX_SLOW_PIXELS: Final = 1_000_000
 """For variants that Pillow decodes in Python, at a microsecond or more a pixel and with the GIL held."""
 
 # What Pillow's readers raise when a file contradicts itself; anything else is a defect, theirs or ours.
-_BAD_FILE: Final = (
+BAD_FILE: Final = (
     OSError,
     SyntaxError,
     ValueError,
@@ -60,18 +61,28 @@ def decode_with_pillow(data: bytes, image_format: ImageFormat, limits: DecodeLim
     source = _Source(data + _JPEG_END if limits.allow_truncated and image_format.name == "JPEG" else data)
     image = _open(image_format, source)
     _check_header(image, image_format, data, limits)
+    pixels = image.width * image.height
     if scale > 1:
         _draft(image, scale)
-    _load(image, image_format, source, allow_truncated=limits.allow_truncated)
-    return _to_plain_mode(turn_upright(image, stored_turn(image)), image_format)
+        # A progressive file is held in memory as a whole, at whatever scale.
+        pixels = pixels if "progressive" in image.info else image.width * image.height
+    with taking_turns(pixels):
+        _load(image, image_format, source, allow_truncated=limits.allow_truncated)
+        return _to_plain_mode(turn_upright(image, _stored_turn(image)), image_format)
 
 
-def stored_turn(image: Image.Image) -> Image.Transpose | None:
+def _stored_turn(image: Image.Image) -> Image.Transpose | None:
     """What `ImageOps.exif_transpose` would do to ``image``, except that a broken EXIF block leaves it as it is."""
     try:
         return orientation_turn(image.getexif().get(ExifTags.Base.Orientation))
-    except _BAD_FILE:
+    except BAD_FILE:
         return None
+
+
+def orientation_of_jpeg(data: bytes) -> Image.Transpose | None:
+    """How to turn a JPEG upright, by its header; raises one of :data:`BAD_FILE` where Pillow cannot open it."""
+    with JpegImagePlugin.JpegImageFile(io.BytesIO(data)) as image:
+        return _stored_turn(image)
 
 
 def _draft(image: ImageFile.ImageFile, scale: int) -> None:
@@ -101,7 +112,7 @@ def _open(image_format: ImageFormat, source: _Source) -> ImageFile.ImageFile:
     assert image_format.opener is not None  # `_readable_format` let it pass
     try:
         return image_format.opener(source)
-    except _BAD_FILE as error:
+    except BAD_FILE as error:
         _refuse(error, image_format, source, None)
 
 
@@ -155,13 +166,13 @@ def _load(image: ImageFile.ImageFile, image_format: ImageFormat, source: _Source
     source.reading_pixels = True
     try:
         image.load()
-    except _BAD_FILE as error:
+    except BAD_FILE as error:
         if not (allow_truncated and _ends_early(image_format, source, image)):
             _refuse(error, image_format, source, image)
         image.tile = []
         try:
             image.load()
-        except _BAD_FILE:  # not one row was decoded
+        except BAD_FILE:  # not one row was decoded
             _refuse(error, image_format, source, image)
     else:
         if ImageFile.LOAD_TRUNCATED_IMAGES and source.ran_out and not allow_truncated:
@@ -196,6 +207,8 @@ def _ends_early(image_format: ImageFormat, source: _Source, image: ImageFile.Ima
 
 def _to_plain_mode(image: Image.Image, image_format: ImageFormat) -> Image.Image:
     mode = image.mode
+    if mode in ("P", "PA") and image.palette is None:
+        raise DecodeError(ImageStatus.CORRUPT, f"The {image_format.name} file is corrupt: it lacks its palette.")
     if mode.startswith("I"):
         return _high_byte(image, image_format)
     if image.has_transparency_data:

@@ -1,0 +1,19 @@
+"""Very large images take turns, so that a batch of them does not need memory for all at once."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import AbstractContextManager, nullcontext
+from typing import Final
+
+__all__ = ("taking_turns",)
+
+_LARGE_PIXELS: Final = 32_000_000
+"""More than most cameras deliver. An animated WebP, the worst, takes 16 bytes a pixel while it is decoded."""
+
+_turn: Final = threading.Lock()
+
+
+def taking_turns(pixels: int) -> AbstractContextManager[object]:
+    """Hold while an image is decoded that needs memory for so many ``pixels``; all but large ones pass at once."""
+    return _turn if pixels > _LARGE_PIXELS else nullcontext()

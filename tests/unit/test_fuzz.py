@@ -1,0 +1,78 @@
+"""A slice of ``make fuzz`` with every run of the tests, and what larger runs have found."""
+
+from __future__ import annotations
+
+import struct
+import threading
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from benchmarks.fuzz import LEAST_HEADER_SHARE, Inputs, attempt, try_inputs
+from benchmarks.mutations import seeds
+from preprocess_ensemble import large_images
+from preprocess_ensemble.decode import DecodeError, DecodeLimits, ImageStatus, decode
+from preprocess_ensemble.formats import identify
+from tests.unit import image_files
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+INPUTS = 2000
+
+
+def test_a_slice(capfd: pytest.CaptureFixture[str]) -> None:
+    outcome = try_inputs(Inputs(seed=7), range(INPUTS))
+    capfd.readouterr()  # libtiff tells its opinion of every file on the standard error stream
+    assert outcome.findings == {}
+    assert outcome.statuses.total() == INPUTS
+    assert outcome.passed_header >= LEAST_HEADER_SHARE * INPUTS
+    assert {"OK", "CORRUPT", "TRUNCATED", "UNSUPPORTED_FORMAT", "TOO_LARGE", "LIMIT"} <= outcome.statuses.keys()
+
+
+def test_inputs_follow_from_seed_and_number() -> None:
+    assert Inputs(seed=3)[41] == Inputs(seed=3)[41]
+    assert Inputs(seed=3)[41] != Inputs(seed=4)[41]
+
+
+def test_every_seed_is_a_good_image_of_its_format() -> None:
+    for name, files in seeds().items():
+        for data in files:
+            known = identify(data)
+            assert known is not None
+            assert known.name == name
+            assert attempt(data, DecodeLimits(), (448, 448)) is ImageStatus.OK
+
+
+def status_of(data: bytes, at_least: tuple[int, int] | None = None) -> ImageStatus:
+    with pytest.raises(DecodeError) as caught:
+        decode(data, at_least=at_least)
+    return caught.value.status
+
+
+def test_found_a_palette_image_without_a_palette() -> None:
+    data = image_files.png(4, 4, 8, 3, bytes(5 * 4))
+    assert status_of(data) is ImageStatus.CORRUPT
+
+
+@pytest.mark.parametrize("at_least", [None, (16, 16)])
+def test_found_a_jpeg_with_exif_that_pillow_cannot_open(at_least: tuple[int, int] | None) -> None:
+    data = image_files.jpeg(exif=b"Exif\0\0")
+    table = data.index(b"\xff\xdb")
+    broken = data[: table + 2] + struct.pack(">H", 5) + b"\x00\x01\x02" + data[table:]
+    assert status_of(broken, at_least) is ImageStatus.CORRUPT
+
+
+def test_found_large_images_needing_memory_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few kilobytes of animated WebP may claim 120 megapixels, 16 bytes each."""
+    monkeypatch.setattr(large_images, "_LARGE_PIXELS", 1000)
+    data = image_files.encoded(image_files.picture(), "WEBP")
+    decoded: list[Image.Image] = []
+    thread = threading.Thread(target=lambda: decoded.append(decode(data)))
+    with large_images.taking_turns(2000):
+        thread.start()
+        decode(image_files.encoded(image_files.picture(size=(20, 20)), "PNG"))  # a small one does not wait
+        assert not decoded
+    thread.join()
+    assert np.array_equal(np.asarray(decoded[0]), np.asarray(decode(data)))
