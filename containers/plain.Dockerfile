@@ -1,0 +1,32 @@
+# syntax=docker/dockerfile:1
+# The baseline: open_clip behind FastAPI, one process, no Triton. CPU and CUDA alike; PyTorch's usual build has both.
+#
+#   docker build -f containers/plain.Dockerfile --tag clip-plain .
+FROM python:3.11-slim AS package
+WORKDIR /build
+COPY pyproject.toml setup.cfg README.md LICENSE ./
+COPY containers/scripts containers/scripts
+COPY clip_client clip_client
+COPY preprocess_ensemble preprocess_ensemble
+RUN ["containers/scripts/install-package.sh", "/opt/clip", "export", "baseline"]
+
+FROM python:3.11-slim
+COPY --from=package /opt/clip /opt/clip
+COPY benchmarks/__init__.py /opt/clip/benchmarks/__init__.py
+COPY benchmarks/baseline /opt/clip/benchmarks/baseline
+ENV PATH=/opt/clip/bin:${PATH} \
+    PYTHONPATH=/opt/clip \
+    PYTHONDONTWRITEBYTECODE=1 \
+    HF_HOME=/weights \
+    CLIP_MODEL=ViT-B-32 \
+    CLIP_PRETRAINED=laion2b_s34b_b79k
+# Weights are fetched at the first start; a volume keeps them for the next.
+RUN ["install", "--directory", "--owner", "1000", "--group", "1000", "/weights"]
+VOLUME /weights
+USER 1000:1000
+WORKDIR /tmp
+EXPOSE 8002
+HEALTHCHECK --interval=15s --timeout=12s --start-period=10m --retries=2 \
+    CMD ["python3", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8002/health', timeout=10)"]
+STOPSIGNAL SIGTERM
+ENTRYPOINT ["python3", "-m", "benchmarks.baseline", "--host", "0.0.0.0", "--port", "8002"]

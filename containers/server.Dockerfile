@@ -1,0 +1,68 @@
+# syntax=docker/dockerfile:1
+# Triton with this package. From the repository's root:
+#
+#   docker build -f containers/server.Dockerfile --tag clip-triton .                          weights inside
+#   docker build -f containers/server.Dockerfile --target mounted --tag clip-triton:mounted . a repository at /models
+#   docker build -f containers/server.Dockerfile --target tensorrt --tag clip-triton:tensorrt .
+#
+# One image for CPU and GPU: the model's instance_group is KIND_AUTO, so `--gpus all` is the only difference.
+#
+# 24.10 is the oldest release: its ONNX Runtime (1.19) is the first to know the IR and opset that clip-export writes, and
+# its Triton (2.51) is the one that every test of this project runs. TensorRT on more than one GPU needs 25.06, since
+# older ones do not tell the execution provider which GPU it is on.
+ARG TRITON_VERSION=24.10
+
+FROM nvcr.io/nvidia/tritonserver:${TRITON_VERSION}-py3 AS package
+WORKDIR /build
+COPY pyproject.toml setup.cfg README.md LICENSE ./
+COPY containers/constraints.txt containers/constraints.txt
+COPY containers/scripts containers/scripts
+COPY clip_client clip_client
+COPY preprocess_ensemble preprocess_ensemble
+RUN ["containers/scripts/install-package.sh", "/opt/clip"]
+
+# PyTorch is needed to make the model and never to serve it, so it stays in this stage.
+FROM python:3.11-slim AS export
+ARG MODEL=ViT-B-32
+ARG PRETRAINED=laion2b_s34b_b79k
+ARG PRECISION=fp32
+WORKDIR /build
+COPY pyproject.toml setup.cfg README.md LICENSE ./
+COPY containers/scripts containers/scripts
+COPY clip_client clip_client
+COPY preprocess_ensemble preprocess_ensemble
+COPY triton_models triton_models
+RUN ["containers/scripts/install-package.sh", "/opt/clip", "export", "local"]
+# A layer of its own, so that another model does not install PyTorch again.
+# hadolint ignore=DL3059
+RUN containers/scripts/export-model.sh /opt/clip triton_models "${MODEL}" "${PRETRAINED}" "${PRECISION}"
+
+FROM nvcr.io/nvidia/tritonserver:${TRITON_VERSION}-py3 AS mounted
+COPY containers/scripts/install-libraries.sh /opt/clip/
+RUN ["/opt/clip/install-libraries.sh"]
+COPY --from=package /opt/clip /opt/clip
+ENV PATH=/opt/clip/bin:${PATH} \
+    PYTHONPATH=/opt/clip \
+    PYTHONDONTWRITEBYTECODE=1 \
+    CLIP_URL=localhost:8001
+# Created by NVIDIA's image as triton-server; a number, because Kubernetes checks runAsNonRoot by it.
+USER 1000:1000
+WORKDIR /tmp
+EXPOSE 8001 8002 8003
+# The canary: exit 0 only if an image that came with the model gets its vector.
+HEALTHCHECK --interval=15s --timeout=12s --start-period=10m --retries=2 \
+    CMD ["clip-client", "health", "--quiet", "--timeout", "10"]
+STOPSIGNAL SIGTERM
+# Exec form: clip-serve is the process that gets the signals. HTTP stays on the container's own loopback.
+ENTRYPOINT ["clip-serve", "--host", "0.0.0.0", "--health-port", "8003", "--repository", "/models"]
+
+# TensorRT twins in front of the same preprocessor. Engines are built before the server is ready, and found again at the
+# next start if /engines is a volume.
+FROM mounted AS tensorrt
+COPY --from=export /build/triton_models /models
+COPY containers/tensorrt/models /tensorrt
+VOLUME /engines
+CMD ["--start-timeout-s", "1800", "--", "--model-repository=/tensorrt"]
+
+FROM mounted AS baked
+COPY --from=export /build/triton_models /models
