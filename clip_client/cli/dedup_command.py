@@ -8,15 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clip_client.cli.connection import add_url_option, connected
-from clip_client.cli.failure import CommandFailed, need
+from clip_client.cli.failure import CommandFailed, CommandMisused, need
 from clip_client.cli.output_file import check_place, replacing
 from clip_client.cli.progress import progress_bars
+from clip_client.cli.store_options import add_store_option, opened_store
+from clip_client.cli.undo_command import print_failures
 from clip_client.cli.walk_options import add_walk_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from clip_client.dedup import DuplicateReport
+    from clip_client.dedup import DuplicateReport, Store
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -24,7 +26,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser = commands.add_parser(
         "dedup",
         help="find photos that show the same",
-        description="Find photos that show the same, and report them in groups. No photo is changed or removed.",
+        description="Find photos that show the same, and report them in groups. Nothing is changed unless --apply is "
+        "given, and then copies move to a quarantine from where clip-client undo brings them back.",
     )
     add_walk_options(parser)
     add_url_option(parser)
@@ -36,12 +39,56 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the groups as JSON")
     parser.add_argument("--report", type=Path, metavar="FILE.html", help="write a page that shows each group")
+    add_store_option(parser)
+    _add_choice_options(parser)
     parser.set_defaults(run=run)
+
+
+def _add_choice_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--hash-bits",
+        type=int,
+        default=3,
+        metavar="N",
+        help="photos are also alike where at most N of 64 bits of their perceptual hashes differ; -1 turns this off "
+        "(default: 3)",
+    )
+    parser.add_argument(
+        "--reference",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="a folder that is searched, too, whose photos are kept and never moved; may be given again",
+    )
+    parser.add_argument(
+        "--keep",
+        action="append",
+        metavar="RULE",
+        help="which photo of a group is kept; may be given again, the first rule that tells two photos apart decides. "
+        "RULE is reference, companions, pixels, bytes, metadata, oldest, newest, format=A,B, path=PATTERN or "
+        "not-path=PATTERN (default: the first six, in this order)",
+    )
+    doing = parser.add_mutually_exclusive_group()
+    doing.add_argument("--apply", action="store_true", help="move the copies that are sure to the quarantine")
+    doing.add_argument("--dry-run", action="store_true", help="say what --apply would move, and move nothing")
+    parser.add_argument(
+        "--act-on",
+        action="append",
+        metavar="TIER",
+        help="what --apply moves: exact, same-pixels, near-identical or similar; may be given again (default: exact "
+        "and same-pixels). Frames of a burst and other moments of a scene are never moved",
+    )
+    parser.add_argument(
+        "--hard-link",
+        action="store_true",
+        help="with --apply: leave a hard link to the kept file where an exact copy was",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Search, write what was asked for, and print the groups."""
     need("rich", *(["jinja2"] if arguments.report else []))
+    need("imagehash", "scipy", extra="dedup")
     outputs: list[Path] = [path for path in (arguments.json, arguments.report) if path is not None]
     for path in outputs:
         check_place(path)
@@ -49,26 +96,62 @@ def run(arguments: argparse.Namespace) -> int:
 
     from clip_client.dedup.table import print_report
 
-    with progress_bars() as show:
-        report = asyncio.run(_find(arguments, show))
-        _write(report, arguments, show)
     console = Console()
-    print_report(report, console)
-    if report.compared == 0:
-        raise CommandFailed("there is no photo to compare in what was named")
-    for path in outputs:
-        console.print(f"written: {path}", markup=False, highlight=False, soft_wrap=True)
-    return 0
+    with opened_store(arguments.store) as store:
+        with progress_bars() as show:
+            report = asyncio.run(_find(arguments, store, show))
+            _write(report, arguments, show)
+        print_report(report, console)
+        if report.compared == 0:
+            raise CommandFailed("there is no photo to compare in what was named")
+        for path in outputs:
+            console.print(f"written: {path}", markup=False, highlight=False, soft_wrap=True)
+        return _act(report, store, arguments) if arguments.apply or arguments.dry_run else 0
 
 
-async def _find(arguments: argparse.Namespace, show: Callable[[str, int, int], None]) -> DuplicateReport:
+def _act(report: DuplicateReport, store: Store, arguments: argparse.Namespace) -> int:
+    """Say what leaves and what stays, and, where that was asked for, move it."""
+    from clip_client.dedup.act import HARDLINK, QUARANTINE, apply
+    from clip_client.dedup.plan import SAFE_TIERS, plan_removals
+    from clip_client.dedup.report import printable
+    from clip_client.dedup.table import counted, human_bytes
+
+    try:
+        plan = plan_removals(report, arguments.paths, tiers=arguments.act_on or SAFE_TIERS)
+    except ValueError as error:
+        raise CommandMisused(str(error)) from None
+    for left in plan.left:
+        print(f"stays: {printable(left.path)}: {printable(left.reason)}")
+    if arguments.dry_run:
+        for removal in plan.removals:
+            along = "".join(f", with {printable(companion.path)}" for companion in removal.companions)
+            print(f"would move: {printable(removal.victim.path)}{along}; kept: {printable(removal.survivor.path)}")
+        print(f"{counted(len(plan.removals), 'photo')} of {human_bytes(plan.size_bytes)} would move")
+        return 0
+    with progress_bars() as show:
+        applied = apply(plan, store.journal, method=HARDLINK if arguments.hard_link else QUARANTINE, on_progress=show)
+    done = sum(outcome.done for outcome in applied.outcomes)
+    print(f"{counted(done, 'photo')} moved; bring them back with: clip-client undo --run {applied.run}")
+    return 0 if print_failures(applied.outcomes) == 0 else 1
+
+
+async def _find(arguments: argparse.Namespace, store: Store, show: Callable[[str, int, int], None]) -> DuplicateReport:
     from clip_client.dedup import find_duplicates
+    from clip_client.dedup.keep import DEFAULT_RULES, KeepRules
 
+    try:
+        keep = KeepRules(arguments.keep or DEFAULT_RULES).names
+    except ValueError as error:
+        raise CommandMisused(str(error)) from None
     async with connected(arguments.url) as clip:
         return await find_duplicates(
             clip,
             arguments.paths,
             threshold=arguments.threshold,
+            hash_bits=arguments.hash_bits,
+            references=arguments.reference,
+            keep=keep,
+            store=store,
             include_hidden=arguments.hidden,
             follow_links=arguments.follow_links,
             on_progress=show,

@@ -13,10 +13,10 @@ class CommandMisused(Exception):
     """The command was called in a way that cannot work; exit code 2. The text is one sentence for people."""
 
 
-def need(*modules: str) -> None:
+def need(*modules: str, extra: str = "cli") -> None:
     """Import optional packages now, so that a missing one ends the command before the long work, not after it.
 
-    Raises CommandFailed with the command that installs them.
+    ``extra`` is the package's own extra that brings them. Raises CommandFailed with the command that installs them.
     """
     for module in modules:
         try:
@@ -24,5 +24,5 @@ def need(*modules: str) -> None:
         except ImportError as error:
             raise CommandFailed(
                 f"this command needs {module}, which does not import ({error}); "
-                "install it with: pip install 'clip-triton[cli]'"
+                f"install it with: pip install 'clip-triton[{extra}]'"
             ) from None

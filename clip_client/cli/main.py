@@ -11,13 +11,31 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from clip_client.cli import dedup_command, doctor_command, embed_command, health_command, similar_command
+from clip_client.cli import (
+    decide_command,
+    dedup_command,
+    doctor_command,
+    embed_command,
+    health_command,
+    purge_command,
+    similar_command,
+    undo_command,
+)
 from clip_client.cli.failure import CommandFailed, CommandMisused
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_COMMANDS = (embed_command, similar_command, dedup_command, health_command, doctor_command)
+_COMMANDS = (
+    embed_command,
+    similar_command,
+    dedup_command,
+    undo_command,
+    purge_command,
+    decide_command,
+    health_command,
+    doctor_command,
+)
 """In the order of ``--help``."""
 
 _INTERRUPTED = 130

@@ -26,7 +26,8 @@ def open_database(path: Path, schema: str, *, version: int, durable: bool) -> sq
     The connection begins transactions by itself for nobody: use :func:`transaction`. Raises StoreError.
     """
     try:
-        connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
+        # Threads take turns: a search does its waiting in worker threads, one at a time.
+        connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
     except sqlite3.Error as error:
         raise StoreError(f"the store's {path.name} cannot be opened in {path.parent}: {error}") from error
     try:

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections import deque
-from dataclasses import dataclass, field
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from anyio import to_thread
 
-from clip_client.dedup.grouping import components, minimum_similarity, star_groups
-from clip_client.dedup.hashing import Content, hash_file
-from clip_client.dedup.preview import preview
-from clip_client.dedup.report import EXACT, NEAR_IDENTICAL, SIMILAR, DuplicateGroup, DuplicateReport, FailedFile, Member
+from clip_client.dedup.cells import Coverage, join_vectors
+from clip_client.dedup.groups import Comparison, make_groups
+from clip_client.dedup.joining import Joining, join_hashes
+from clip_client.dedup.keep import DEFAULT_RULES, Candidate, KeepRules
+from clip_client.dedup.library import gather
+from clip_client.dedup.looks import pixel_hash
+from clip_client.dedup.report import DuplicateReport
 from clip_client.dedup.scan import scan
-from clip_client.dedup.thresholds import Thresholds, thresholds_for
+from clip_client.dedup.store import Store
+from clip_client.dedup.thresholds import thresholds_for
+from clip_client.dedup.units import companions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -23,186 +29,193 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from clip_client._client import ClipClient
+    from clip_client.dedup.library import Library
 
     OnProgress = Callable[[str, int, int], None]
+    Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
-_FILES_PER_TURN: Final = 64
-"""Files that are hashed and embedded at a time: enough to fill a server's batch, few enough to show progress."""
+DEFAULT_HASH_BITS: Final = 3
+"""Bits of 64 in which two perceptual hashes may differ. In a collection of 23.5 million pictures hashes that differ in
+3 bits at most belonged to the same picture "with high probability" (czkawka, issue 61)."""
 
 
 async def find_duplicates(
     clip: ClipClient,
-    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    paths: Paths,
     *,
     threshold: float | None = None,
+    hash_bits: int = DEFAULT_HASH_BITS,
+    references: Iterable[str | os.PathLike[str]] = (),
+    keep: Sequence[str] = DEFAULT_RULES,
+    store: Store | None = None,
     include_hidden: bool = False,
     follow_links: bool = False,
     on_progress: OnProgress | None = None,
 ) -> DuplicateReport:
     """Find the photos below ``paths`` (files and folders) that show the same.
 
-    Files of the same bytes are found by their hash; of each content one file is embedded. Contents are compared by
-    the cosine of their vectors: ``threshold``, else what :func:`thresholds_for` says for the model. Pictures of nearly
-    one colour are never grouped by their vectors. The result does not depend on the order of ``paths``. A file that
+    Photos are alike where their bytes, their pixels, their perceptual hashes (at most ``hash_bits`` bits differ; -1
+    turns this off) or their vectors (cosine of at least ``threshold``, else what :func:`thresholds_for` says for the
+    model) are. Pictures of nearly one colour are alike by bytes and pixels only. Folders in ``references`` are
+    searched, too, and kept before all else. ``keep`` names the rules that choose the kept photo
+    (:class:`~clip_client.dedup.keep.KeepRules`). With ``store`` nothing is read or embedded twice, and what a person
+    said to be different is never grouped again. The result does not depend on the order of ``paths``. A file that
     fails is listed in the report and harms no other.
 
-    ``on_progress(what, done, total)`` is called on the event loop. Raises ValueError for a threshold outside 0 to 1,
-    and what ``ClipClient.embed`` raises when the server fails.
+    ``on_progress(what, done, total)`` is called on the event loop. Raises ValueError for a threshold outside 0 to 1 or
+    an unknown rule, StoreError, and what ``ClipClient.embed_stream`` raises when the server fails.
     """
+    rules = KeepRules(keep)
+    if not -1 <= hash_bits <= 16:
+        raise ValueError(f"perceptual hashes may differ in at most 16 bits (-1: not used), got {hash_bits}")
     model = await clip.model()
     thresholds = thresholds_for(model.id, threshold)
     report_progress = on_progress or _ignore
-    found = await to_thread.run_sync(lambda: scan(paths, include_hidden=include_hidden, follow_links=follow_links))
-    library = await _embed(clip, found.photos, report_progress)
-    library.failed.extend(found.failed)
-    if not library.contents:
-        groups: list[DuplicateGroup] = []
+    named = [os.fsdecode(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
+    kept_folders = [os.fsdecode(path) for path in references]
+    found = await to_thread.run_sync(
+        lambda: scan([*named, *kept_folders], include_hidden=include_hidden, follow_links=follow_links)
+    )
+    if store is None:
+        with Store() as passing:
+            search = _Search(passing, rules, kept_folders, hash_bits, thresholds.similar)
+            library = await gather(clip, found.files, passing, report_progress)
+            comparison, coverage = await to_thread.run_sync(search.compare, library)
     else:
-        groups = await _group(library, thresholds, report_progress)
+        search = _Search(store, rules, kept_folders, hash_bits, thresholds.similar)
+        library = await gather(clip, found.files, store, report_progress)
+        comparison, coverage = await to_thread.run_sync(search.compare, library)
+    groups = await to_thread.run_sync(make_groups, comparison, thresholds)
+    failed = [*library.failed, *found.failed]
     return DuplicateReport(
         model=model.id,
         thresholds=thresholds,
-        compared=len(found.photos) + len(found.failed) - len(library.failed),
+        compared=len(found.files) - len(library.failed),
         groups=tuple(sorted(groups, key=lambda group: os.fsencode(group.keep))),
-        failed=tuple(sorted(library.failed, key=lambda failure: os.fsencode(failure.path))),
+        failed=tuple(sorted(failed, key=lambda failure: os.fsencode(failure.path))),
+        work=library.work,
+        coverage=coverage,
     )
 
 
-@dataclass(kw_only=True)
-class _Library:
-    """The photos by content; ``contents`` and ``vectors`` run in parallel."""
+@dataclass(frozen=True, kw_only=False)
+class _Search:
+    store: Store
+    rules: KeepRules
+    references: list[str]
+    hash_bits: int
+    threshold: float
 
-    contents: list[list[Content]] = field(default_factory=list)
-    """Files of the same bytes stand together, in the order of their paths."""
-    vectors: list[NDArray[np.float32]] = field(default_factory=list)
-    """(D,) each."""
-    failed: list[FailedFile] = field(default_factory=list)
+    def compare(self, library: Library) -> tuple[Comparison, Coverage]:
+        """Find what hangs together; in a worker thread."""
+        contents = library.contents()
+        looks = [library.looks[sha256] for sha256 in contents]
+        flat = np.array([look.is_flat for look in looks], dtype=bool)
+        hashes = np.array([look.perceptual_hash for look in looks], dtype=np.uint64)
+        vectors = self._vectors(contents, library)
+        vectors[flat] = np.nan
+        pixels = self._pixels(contents, library)
+        joining = Joining(len(contents))
+        coverage = join_vectors(joining, vectors, self.threshold)
+        if self.hash_bits >= 0:
+            join_hashes(joining, np.flatnonzero(~flat), hashes, self.hash_bits)
+        _, firsts, which = np.unique(pixels, return_index=True, return_inverse=True)
+        joining.join(np.arange(len(contents)), firsts[which])
+        comparison = Comparison(
+            candidates=self._candidates(contents, library),
+            vectors=vectors,
+            pixels=pixels,
+            hashes=hashes,
+            has_hash=~flat,
+            hash_bits=self.hash_bits,
+            components=joining.components(),
+            apart=self._apart(contents),
+            rules=self.rules,
+        )
+        return comparison, coverage
 
+    def _vectors(self, contents: list[str], library: Library) -> NDArray[np.float32]:
+        """Return (N, D); the library lets go of its own, because a million of them are 2 GB."""
+        dimension = len(next(iter(library.vectors.values()), ()))
+        vectors = np.empty((len(contents), dimension), dtype=np.float32)
+        for row, sha256 in enumerate(contents):
+            vectors[row] = library.vectors[sha256]
+        library.vectors.clear()
+        return vectors
 
-async def _embed(clip: ClipClient, photos: Sequence[str], on_progress: OnProgress) -> _Library:
-    """Hash all files and embed one of each content."""
-    library = _Library()
-    copies: dict[str, list[Content]] = {}
-    refused: dict[str, tuple[str, str]] = {}  # content -> code and message
-    waiting = deque(photos)
-    while waiting:
-        turn = [waiting.popleft() for _ in range(min(len(waiting), _FILES_PER_TURN))]
-        new = []
-        for content in await to_thread.run_sync(_hash_files, turn):
-            if isinstance(content, FailedFile):
-                library.failed.append(content)
-            elif content.sha256 in copies:
-                copies[content.sha256].append(content)
-            else:
-                copies[content.sha256] = [content]
-                new.append(content)
-        batch = await clip.embed([content.path for content in new])
-        for index, content in enumerate(new):
-            error = batch.errors.get(index)
-            if error is None:
-                library.contents.append(copies[content.sha256])
-                library.vectors.append(batch.vectors[index])
-            elif error.code == "UNREADABLE":
-                # This file went away since it was hashed, which says nothing about the copies of it.
-                library.failed.append(FailedFile(path=content.path, code=error.code, message=error.message))
-                waiting.extend(copy.path for copy in copies.pop(content.sha256)[1:])
-            else:
-                refused[content.sha256] = (error.code, error.message)
-        on_progress("embedding", len(photos) - len(waiting), len(photos))
-    for sha256, (code, message) in refused.items():
-        library.failed.extend(FailedFile(path=copy.path, code=code, message=message) for copy in copies[sha256])
-    for files in library.contents:
-        files.sort(key=lambda content: os.fsencode(content.path))
-    return library
+    def _candidates(self, contents: list[str], library: Library) -> list[list[Candidate]]:
+        """Return the files of each content, best first."""
+        belongings = companions(file.path for sha256 in contents for file in library.copies[sha256])
+        folders = [os.path.abspath(folder) for folder in self.references]
+        made = []
+        for sha256 in contents:
+            files = [
+                Candidate(
+                    path=file.path,
+                    sha256=sha256,
+                    size_bytes=file.size_bytes,
+                    mtime_ns=file.mtime_ns,
+                    look=library.looks[sha256],
+                    is_reference=bool(folders) and _is_below(os.path.abspath(file.path), folders),
+                    companions=tuple(companion.kind for companion in belongings.get(file.path, ())),
+                )
+                for file in library.copies[sha256]
+            ]
+            made.append(sorted(files, key=self.rules.rank))
+        return made
 
+    def _pixels(self, contents: list[str], library: Library) -> NDArray[np.intp]:
+        """Number the contents so that equal pixels have equal numbers.
 
-def _hash_files(paths: list[str]) -> list[Content | FailedFile]:
-    return [hash_file(path) for path in paths]
+        Only contents of equal size and equal perceptual hash are decoded in full, and each of them once for ever.
+        """
+        alike: dict[tuple[int, int, int], list[int]] = defaultdict(list)
+        for row, sha256 in enumerate(contents):
+            look = library.looks[sha256]
+            alike[look.width, look.height, look.perceptual_hash].append(row)
+        wanted = [row for rows in alike.values() if len(rows) > 1 for row in rows]
+        numbers = np.arange(len(contents))
+        if not wanted:
+            return numbers
+        shelf = self.store.pixels()
+        table = shelf.read()
+        known = dict(zip(table.column("sha256").to_pylist(), table.column("pixels").to_pylist(), strict=True))
+        new = [row for row in wanted if bytes.fromhex(contents[row]) not in known]
+        with ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="clip_client pixels") as pool:
+            paths = (library.copies[contents[row]][0].path for row in new)
+            for row, pixels in zip(new, pool.map(_pixels_of, paths), strict=True):
+                key = bytes.fromhex(contents[row])
+                known[key] = pixels
+                shelf.add({"sha256": key, "pixels": pixels})
+        shelf.flush()
+        library.work = replace(library.work, pixels_decoded=len(new))
+        first_with: dict[str, int] = {}
+        for row in wanted:
+            if pixels := known[bytes.fromhex(contents[row])]:
+                numbers[row] = first_with.setdefault(pixels, row)
+        return numbers
 
-
-@dataclass(frozen=True, kw_only=True)
-class _Look:
-    """What the picture itself says about a content."""
-
-    row: int
-    files: list[Content]
-    width: int
-    height: int
-    is_flat: bool
-
-    @property
-    def rank(self) -> tuple[int, int, bytes]:
-        """Return the order of keeping: most pixels, then most bytes, then the first path."""
-        return (-self.width * self.height, -self.files[0].size_bytes, os.fsencode(self.files[0].path))
-
-    def members(self, similarity: float) -> list[Member]:
-        return [
-            Member(
-                path=file.path,
-                similarity=similarity,
-                width=self.width,
-                height=self.height,
-                size_bytes=file.size_bytes,
-                sha256=file.sha256,
-            )
-            for file in self.files
-        ]
-
-
-async def _group(library: _Library, thresholds: Thresholds, on_progress: OnProgress) -> list[DuplicateGroup]:
-    vectors = np.stack(library.vectors)  # (contents, D)
-    related = await to_thread.run_sync(components, vectors, thresholds.similar)
-    with_copies = {row for row, files in enumerate(library.contents) if len(files) > 1}
-    candidates = sorted(with_copies.union(*(component.tolist() for component in related)))
-    looks: dict[int, _Look] = {}
-    for done, row in enumerate(candidates, start=1):
-        look = await to_thread.run_sync(_look, row, library.contents[row])
-        if isinstance(look, _Look):
-            looks[row] = look
-        else:
-            library.failed.extend(look)
-        on_progress("comparing", done, len(candidates))
-    groups = []
-    for component in related:
-        comparable = [looks[row] for row in component.tolist() if row in looks and not looks[row].is_flat]
-        for star in await to_thread.run_sync(_stars, comparable, vectors, thresholds):
-            groups.append(star.group)
-            with_copies -= star.rows
-    return groups + [_exact_group(looks[row]) for row in with_copies if row in looks]
-
-
-def _look(row: int, files: list[Content]) -> _Look | list[FailedFile]:
-    seen = preview(files[0].path)
-    if isinstance(seen, FailedFile):
-        return [FailedFile(path=file.path, code=seen.code, message=seen.message) for file in files]
-    return _Look(row=row, files=files, width=seen.width, height=seen.height, is_flat=seen.is_flat)
+    def _apart(self, contents: list[str]) -> dict[int, NDArray[np.intp]]:
+        """Return row -> the rows that a person said to be different from it."""
+        rows = {sha256: row for row, sha256 in enumerate(contents)}
+        apart: dict[int, NDArray[np.intp]] = {}
+        for decision in self.store.decisions.all():
+            present = np.array(sorted(rows[sha256] for sha256 in decision.contents if sha256 in rows), dtype=np.intp)
+            for row in present.tolist() if len(present) > 1 else ():
+                apart[row] = np.union1d(apart[row], present) if row in apart else present
+        return apart
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Grouped:
-    rows: set[int]
-    group: DuplicateGroup
+def _pixels_of(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            return pixel_hash(file.read())
+    except OSError:
+        return ""
 
 
-def _stars(looks: list[_Look], vectors: NDArray[np.float32], thresholds: Thresholds) -> list[_Grouped]:
-    """Group what one component holds, best photo first."""
-    ranked = sorted(looks, key=lambda look: look.rank)
-    rows = [look.row for look in ranked]
-    grouped = []
-    for star in star_groups(vectors[rows], thresholds.similar):
-        within = [rows[position] for position in (star.keep, *star.members)]
-        similarity = minimum_similarity(vectors[within])
-        members = ranked[star.keep].members(1.0)
-        for position, to_keep in zip(star.members, star.similarities, strict=True):
-            members += ranked[position].members(to_keep)
-        tier = NEAR_IDENTICAL if similarity >= thresholds.near_identical else SIMILAR
-        group = DuplicateGroup(tier=tier, min_similarity=similarity, members=tuple(members))
-        grouped.append(_Grouped(rows=set(within), group=group))
-    return grouped
-
-
-def _exact_group(look: _Look) -> DuplicateGroup:
-    return DuplicateGroup(tier=EXACT, min_similarity=1.0, members=tuple(look.members(1.0)))
+def _is_below(path: str, folders: list[str]) -> bool:
+    return any(path == folder or path.startswith(folder.rstrip(os.sep) + os.sep) for folder in folders)
 
 
 def _ignore(what: str, done: int, total: int) -> None:

@@ -1,37 +1,35 @@
-"""From unit vectors to groups. Pure numpy: no files, no server.
+"""From alike photos to groups. Pure numpy: no files, no server.
 
 Connected components are only the unit of work: they chain, A like B like C, until strangers share a group. Inside one,
-star groups: the best photo is kept, and each other member is within the threshold of the kept one itself.
+star groups: the best photo is kept, and each other member passes a test against the kept one itself.
 
-Both steps look at the vectors in blocks and store no pairs, so 20,000 pictures of one scene cost time (each pair is
-one dot product) but not the 2e8 pairs' memory.
+No pairs are stored, so 20,000 pictures of one scene cost time (each pair is one dot product) but not the 2e8 pairs'
+memory.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from clip_client.dedup.joining import BLOCK_ROWS, bits_that_differ, block_pairs
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
     Vectors = NDArray[np.float32]
     Indices = NDArray[np.intp]
 
-_BLOCK_ROWS: Final = 1024
-"""Rows per block: the products of two blocks take 4 MB, their pairs at most 40 MB."""
-
 _DECIMALS: Final = 6
 """Similarities are rounded to these, so that the last bits of a float sum, which depend on how many rows are
 multiplied at once, neither move a photo over the threshold nor show in a report. Float32 vectors carry no more."""
 
-_SLACK: Final = 1e-5
-"""What float32 block products may be off. Components are found with that much less: a too large one costs work only,
-since the stars inside it are decided in float64."""
+_KEEPERS_AT_ONCE: Final = 64
+"""Rows that are compared with all after them in one product."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,58 +40,143 @@ class Star:
     members: tuple[int, ...]
     """Without ``keep``; by falling similarity, then by row number."""
     similarities: tuple[float, ...]
-    """Of each member to ``keep``."""
+    """Of each member to ``keep``; NaN where the vectors say nothing."""
 
 
-def components(vectors: Vectors, threshold: float, *, block_rows: int = _BLOCK_ROWS) -> list[Indices]:
-    """Find which rows hang together through pairs with cosine similarity >= ``threshold``.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Evidence:
+    """What is known about rows that may be alike; all arrays run in parallel."""
 
-    ``vectors`` is (N, D) of unit rows; a row that holds NaN hangs together with nothing. Returns the row numbers of
-    each component of two or more, ascending, the components by their first row. A component may be too large by pairs
-    that are below the threshold by less than float32 can tell.
+    vectors: Vectors
+    """(N, D) unit rows; NaN where the vector says nothing."""
+    pixels: Indices | None = None
+    """(N,), equal for rows of equal pixels."""
+    hashes: NDArray[np.uint64] | None = None
+    """(N,) perceptual hashes."""
+    has_hash: NDArray[np.bool_] | None = None
+    """(N,), False where the hash says nothing."""
+
+    def of(self, rows: Indices) -> Evidence:
+        """Return the same for some rows."""
+        return replace(
+            self,
+            vectors=self.vectors[rows],
+            pixels=None if self.pixels is None else self.pixels[rows],
+            hashes=None if self.hashes is None else self.hashes[rows],
+            has_hash=None if self.has_hash is None else self.has_hash[rows],
+        )
+
+
+def star_groups(
+    evidence: Evidence | Vectors,
+    threshold: float,
+    *,
+    most_bits: int = -1,
+    apart: Mapping[int, Indices] | None = None,
+) -> list[Star]:
+    """Group rows that come best first; each member is alike to the kept row of its group.
+
+    Alike are rows of cosine similarity >= ``threshold``, of equal pixels, or of hashes that differ in at most
+    ``most_bits`` bits. Going down the rows, one that is alike to no kept row is kept itself; each other row then
+    belongs to the kept row that it is most similar to, equal pixels before all else. So the kept row is always better
+    than its members. ``apart`` maps a row to those (ascending; itself or not) that it must never share a group with, in
+    both directions. Returns the groups of two or more, by their kept row.
     """
-    usable = np.flatnonzero(np.isfinite(vectors).all(axis=1))
-    labels = np.arange(len(usable))
-    for first, second in _block_pairs(len(usable), block_rows):
-        products = vectors[usable[first]] @ vectors[usable[second]].T  # (rows of first, rows of second)
-        left, right = np.nonzero(products >= threshold - _SLACK)
-        _join(labels, left + first.start, right + second.start)
-    order = np.argsort(labels, kind="stable")
-    starts = np.flatnonzero(np.diff(labels[order], prepend=-1))
-    return [usable[rows] for rows in np.split(order, starts[1:]) if len(rows) > 1]
-
-
-def star_groups(vectors: Vectors, threshold: float) -> list[Star]:
-    """Group rows that come best first; each member has similarity >= ``threshold`` to the kept row of its group.
-
-    ``vectors`` is (N, D) of finite unit rows. Going down the rows, one that is near no kept row is kept itself; each
-    other row then belongs to the kept row that it is most similar to. So the kept row is always better than its
-    members. Returns the groups of two or more, by their kept row.
-    """
-    exact = vectors.astype(np.float64)
-    best = np.full(len(exact), -np.inf)  # similarity to the nearest kept row so far
-    nearest = np.arange(len(exact))
-    for row in range(len(exact)):
-        if best[row] >= threshold:
-            continue
-        similarity = _similarities(exact[row + 1 :], exact[row])  # (N - row - 1,)
-        closer = np.flatnonzero((similarity >= threshold) & (similarity > best[row + 1 :]))
-        best[row + 1 + closer] = similarity[closer]
-        nearest[row + 1 + closer] = row
+    if not isinstance(evidence, Evidence):
+        evidence = Evidence(vectors=evidence)
+    apart = apart or {}
+    nearest, best = _choose(evidence, threshold, most_bits, apart)
     kept, sizes = np.unique(nearest, return_counts=True)
-    return [_star(int(keep), nearest, best) for keep in kept[sizes > 1]]
+    stars, turned_away = [], []
+    for keep in kept[sizes > 1].tolist():
+        members = [row for row in np.flatnonzero(nearest == keep).tolist() if row != keep]
+        if apart:
+            members, strangers = _split(members, apart)
+            turned_away += strangers
+        if members:
+            stars.append(_star(keep, np.array(members), best))
+    if turned_away:
+        # They can join none of the groups that they are alike to, but they may be alike to each other.
+        rows = np.array(sorted(turned_away))
+        among = {}
+        for position, row in enumerate(turned_away := rows.tolist()):
+            others = np.intersect1d(apart[row], rows) if row in apart else rows[:0]
+            among[position] = np.searchsorted(rows, others)
+        for star in star_groups(evidence.of(rows), threshold, most_bits=most_bits, apart=among):
+            there = tuple(turned_away[member] for member in star.members)
+            stars.append(replace(star, keep=turned_away[star.keep], members=there))
+    return sorted(stars, key=lambda star: star.keep)
 
 
-def minimum_similarity(vectors: Vectors, *, block_rows: int = _BLOCK_ROWS) -> float:
+def minimum_similarity(vectors: Vectors, *, block_rows: int = BLOCK_ROWS) -> float:
     """Return the smallest cosine similarity of any two of the finite unit rows ``vectors`` (N, D); 1 for one row."""
     exact = vectors.astype(np.float64)
-    blocks = _block_pairs(len(exact), block_rows)
+    blocks = block_pairs(len(exact), block_rows)
     return min((float(_similarities(exact[a], exact[b].T).min()) for a, b in blocks), default=1.0)
 
 
-def _star(keep: int, nearest: Indices, best: NDArray[np.float64]) -> Star:
-    members = np.flatnonzero(nearest == keep)
-    members = members[members != keep]
+def _choose(
+    evidence: Evidence, threshold: float, most_bits: int, apart: Mapping[int, Indices]
+) -> tuple[Indices, NDArray[np.float64]]:
+    """Return the kept row that each row belongs to, itself for a kept one, and its similarity to that."""
+    exact = evidence.vectors.astype(np.float64)
+    count = len(exact)
+    rank = np.full(count, -np.inf)  # how close the nearest kept row is: the similarity, 2 for equal pixels
+    best = np.full(count, np.nan)
+    nearest = np.arange(count)
+    start = 0
+    while start < count:
+        # Rows that no kept row has claimed so far may turn out to be kept; the others need no products.
+        open_rows = start + np.flatnonzero(np.isneginf(rank[start:]))[:_KEEPERS_AT_ONCE]
+        if not len(open_rows):
+            break
+        similarities = _similarities(exact[open_rows], exact[start:].T)  # (open rows, count - start)
+        for row, similarity in zip(open_rows.tolist(), similarities, strict=True):
+            if not np.isneginf(rank[row]):
+                continue
+            after = similarity[row - start + 1 :]
+            closeness = _closeness(evidence, row, after, threshold, most_bits)
+            if row in apart:
+                closeness[apart[row][apart[row] > row] - row - 1] = -np.inf
+            closer = np.flatnonzero(closeness > rank[row + 1 :])
+            rank[row + 1 + closer] = closeness[closer]
+            best[row + 1 + closer] = after[closer]
+            nearest[row + 1 + closer] = row
+        start = int(open_rows[-1]) + 1
+    return nearest, best
+
+
+def _closeness(
+    evidence: Evidence, row: int, similarity: NDArray[np.float64], threshold: float, most_bits: int
+) -> NDArray[np.float64]:
+    """Return how close the rows after ``row`` are to it; -inf where they are not alike."""
+    alike = similarity >= threshold  # False for NaN
+    closeness = np.where(alike, similarity, -np.inf)
+    if evidence.hashes is not None and evidence.has_hash is not None and evidence.has_hash[row]:
+        near = bits_that_differ(evidence.hashes[row + 1 :], evidence.hashes[row]) <= most_bits
+        near &= evidence.has_hash[row + 1 :]
+        closeness[near] = np.nan_to_num(similarity[near], nan=0.0)
+    if evidence.pixels is not None:
+        closeness[evidence.pixels[row + 1 :] == evidence.pixels[row]] = 2.0
+    return closeness
+
+
+def _split(members: list[int], apart: Mapping[int, Indices]) -> tuple[list[int], list[int]]:
+    """Take the members best first; turn those away that must not be with one that was taken."""
+    taken: list[int] = []
+    turned_away = []
+    forbidden: set[int] = set()
+    for row in members:
+        if row in forbidden:
+            turned_away.append(row)
+        else:
+            taken.append(row)
+            if row in apart:
+                forbidden.update(apart[row].tolist())
+    return taken, turned_away
+
+
+def _star(keep: int, members: Indices, best: NDArray[np.float64]) -> Star:
     members = members[np.argsort(-best[members], kind="stable")]
     return Star(keep=keep, members=tuple(members.tolist()), similarities=tuple(best[members].tolist()))
 
@@ -101,30 +184,3 @@ def _star(keep: int, nearest: Indices, best: NDArray[np.float64]) -> Star:
 def _similarities(left: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:
     similarities: NDArray[np.float64] = np.clip(np.round(left @ right, _DECIMALS), -1.0, 1.0)
     return similarities
-
-
-def _block_pairs(rows: int, block_rows: int) -> Iterator[tuple[slice, slice]]:
-    """Yield each two blocks of rows once, a block with itself too."""
-    starts = range(0, rows, block_rows)
-    for first in starts:
-        for second in starts[first // block_rows :]:
-            yield slice(first, min(first + block_rows, rows)), slice(second, min(second + block_rows, rows))
-
-
-def _join(labels: Indices, left: Indices, right: Indices) -> None:
-    """Give rows that a pair (``left``, ``right``) joins the same label, the smallest row number of their component.
-
-    In place. Each round hooks every larger label to the smallest one that it meets and then follows the hooks to their
-    ends, so the number of rounds grows with the logarithm of the component, and no pair is looked at in Python.
-    """
-    while True:
-        a, b = labels[left], labels[right]
-        apart = a != b
-        if not apart.any():
-            return
-        left, right, a, b = left[apart], right[apart], a[apart], b[apart]
-        hooks = np.arange(len(labels))
-        np.minimum.at(hooks, np.maximum(a, b), np.minimum(a, b))
-        while not np.array_equal(hooks, followed := hooks[hooks]):
-            hooks = followed
-        labels[:] = hooks[labels]

@@ -49,12 +49,17 @@ class Preview:
 
 def preview(path: str, max_side: int = _FLATNESS_SIDE) -> Preview | FailedFile:
     """Open a photo at about ``max_side`` pixels; one that fails comes back as a failure, never as an exception."""
-    from preprocess_ensemble.decode import DecodeError
-
     try:
         data = Path(path).read_bytes()
     except (OSError, ValueError) as error:
         return FailedFile(path=path, code="UNREADABLE", message=why_unreadable(error))
+    return preview_of(data, path, max_side)
+
+
+def preview_of(data: bytes, path: str, max_side: int) -> Preview | FailedFile:
+    """Do the same with the bytes of a file; ``path`` only names it where it fails."""
+    from preprocess_ensemble.decode import DecodeError
+
     try:
         found = _scaled_jpeg(data, max_side) if data.startswith(_JPEG_START) else _decoded(data)
         found.image.thumbnail((max_side, max_side))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from clip_client.dedup.cells import Coverage
     from clip_client.dedup.thresholds import Thresholds
 
 EXACT: Final = "exact"
@@ -99,6 +100,18 @@ class DuplicateGroup:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Work:
+    """What a search had to do itself; the rest was in the store."""
+
+    files_read: int = 0
+    decoded: int = 0
+    """Contents whose size, perceptual hash and time were taken."""
+    pixels_decoded: int = 0
+    """Contents that were decoded in full, to compare their pixels."""
+    embedded: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class DuplicateReport:
     """The groups, and what could not be compared."""
 
@@ -111,11 +124,17 @@ class DuplicateReport:
     """Ordered by the path of the kept photo."""
     failed: tuple[FailedFile, ...]
     """Ordered by path."""
+    work: Work = field(default_factory=lambda: Work())
+    """What the search had to do."""
+    coverage: Coverage | None = None
+    """How the vectors were compared."""
 
     @property
     def spare_bytes(self) -> int:
-        """Return the size of all members but the kept ones."""
-        return sum(member.size_bytes for group in self.groups for member in group.members[1:])
+        """Return the size of all members but the kept ones and those of reference folders."""
+        return sum(
+            member.size_bytes for group in self.groups for member in group.members[1:] if not member.is_reference
+        )
 
     def to_mapping(self) -> dict[str, Any]:
         """Return the report as JSON holds it."""
@@ -126,7 +145,8 @@ class DuplicateReport:
                     "tier": group.tier,
                     "min_similarity": group.min_similarity,
                     "keep": group.keep,
-                    "members": [{"path": member.path, "similarity": member.similarity} for member in group.members],
+                    "reason": group.reason,
+                    "members": [_member(member) for member in group.members],
                 }
                 for group in self.groups
             ],
@@ -136,6 +156,17 @@ class DuplicateReport:
     def to_json(self) -> str:
         """Return the report as ASCII JSON; a byte of a name that is not UTF-8 stands as ``\\udc80`` to ``\\udcff``."""
         return json.dumps(self.to_mapping(), indent=2) + "\n"
+
+
+def _member(member: Member) -> dict[str, Any]:
+    return {
+        "path": member.path,
+        "similarity": member.similarity,
+        "tier": member.tier,
+        "matches": [{"test": m.test, "value": m.value, "threshold": m.threshold} for m in member.matches],
+        "moment": member.moment,
+        "reference": member.is_reference,
+    }
 
 
 def printable(path: str) -> str:

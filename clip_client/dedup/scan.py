@@ -9,7 +9,7 @@ import heapq
 import os
 import stat
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from clip_client.dedup.quarantine import QUARANTINE_NAME
 from clip_client.dedup.report import FailedFile, why_unreadable
@@ -33,17 +33,28 @@ _KINDS: Final = (
 )
 
 
+class PhotoFile(NamedTuple):
+    """A file as it was when it was found."""
+
+    path: str
+    """Names that are not UTF-8 are kept with ``surrogateescape``, as :func:`os.fsdecode` does."""
+    size_bytes: int
+    mtime_ns: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Scan:
     """What :func:`scan` found."""
 
-    photos: tuple[str, ...]
-    """Regular files, each once however many names it has, in the order of their paths' bytes.
-
-    Names that are not UTF-8 are kept with ``surrogateescape``, as :func:`os.fsdecode` does.
-    """
+    files: tuple[PhotoFile, ...]
+    """Regular files, each once however many names it has, in the order of their paths' bytes."""
     failed: tuple[FailedFile, ...]
     """What could not be looked at or is no regular file, in the same order."""
+
+    @property
+    def photos(self) -> tuple[str, ...]:
+        """The paths of ``files``."""
+        return tuple(file.path for file in self.files)
 
 
 def scan(
@@ -69,9 +80,8 @@ def scan(
             raise TypeError(f"expected the path of a file or folder, got {type(path).__name__}")
         walk.start(os.fsdecode(path))
     walk.run()
-    photos = {path for _is_link, path in walk.names.values()}
     return Scan(
-        photos=tuple(sorted(photos, key=os.fsencode)),
+        files=tuple(sorted((file for _, file in walk.names.values()), key=lambda file: os.fsencode(file.path))),
         failed=tuple(sorted(walk.failed.values(), key=lambda failure: os.fsencode(failure.path))),
     )
 
@@ -80,8 +90,8 @@ def scan(
 class _Walk:
     include_hidden: bool
     follow_links: bool
-    names: dict[tuple[int, int], tuple[bool, str]] = field(default_factory=dict)
-    """(device, inode) of a file -> (is a link, path), the best name so far."""
+    names: dict[tuple[int, int], tuple[bool, PhotoFile]] = field(default_factory=dict)
+    """(device, inode) of a file -> (is a link, the file), the best name so far."""
     failed: dict[str, FailedFile] = field(default_factory=dict)
     waiting: list[tuple[bool, bytes, str]] = field(default_factory=list)
     """A heap of folders to walk, links last: what has a name of its own is known by that."""
@@ -162,10 +172,10 @@ class _Walk:
             kind = next((name for matches, name in _KINDS if matches(status.st_mode)), "something else")
             self._fail(path, f"This is not a regular file but {kind}.")
             return
-        name = (is_link, path)
+        name = (is_link, PhotoFile(path, status.st_size, status.st_mtime_ns))
         identity = (status.st_dev, status.st_ino)
         known = self.names.get(identity, name)
-        self.names[identity] = min(name, known, key=lambda item: (item[0], os.fsencode(item[1])))
+        self.names[identity] = min(name, known, key=lambda item: (item[0], os.fsencode(item[1].path)))
 
     def _fail(self, path: str, message: str) -> None:
         self.failed[path] = FailedFile(path=path, code="UNREADABLE", message=message)

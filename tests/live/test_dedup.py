@@ -13,7 +13,7 @@ import shutil
 import struct
 import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from PIL import Image
@@ -23,6 +23,8 @@ from clip_client import ClipClient, SyncClipClient
 from clip_client.dedup import find_duplicates
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from benchmarks.server import Server
     from clip_client.dedup import DuplicateReport
 
@@ -130,13 +132,17 @@ async def test_a_file_that_goes_away_does_not_take_its_copies_along(
 ) -> None:
     paths = [Path(shutil.copyfile(photos / "coffee.jpg", tmp_path / name)) for name in ("1.jpg", "2.jpg", "3.jpg")]
     async with ClipClient(server.grpc_url) as clip:
-        embed = clip.embed
+        embed_stream = clip.embed_stream
 
-        async def remove_then_embed(images: list[str]) -> object:
-            paths[0].unlink(missing_ok=True)
-            return await embed(images)
+        def remove_then_embed(source: AsyncIterator[str], **named: Any) -> AsyncIterator[Any]:
+            async def removing() -> AsyncIterator[str]:
+                async for path in source:
+                    paths[0].unlink(missing_ok=True)
+                    yield path
 
-        monkeypatch.setattr(clip, "embed", remove_then_embed)
+            return embed_stream(removing(), **named)
+
+        monkeypatch.setattr(clip, "embed_stream", remove_then_embed)
         report = await find_duplicates(clip, [tmp_path])
     assert [(failure.path, failure.code) for failure in report.failed] == [(str(paths[0]), "UNREADABLE")]
     assert as_sets(report) == {frozenset(map(str, paths[1:]))}

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 import os
+from dataclasses import replace
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from clip_client.dedup import DuplicateGroup, DuplicateReport, FailedFile, Member, thresholds_for
+from clip_client.dedup import DuplicateGroup, DuplicateReport, FailedFile, Match, Member, thresholds_for
 from clip_client.dedup.page import write_page
 from clip_client.dedup.preview import Preview, preview
 from clip_client.dedup.report import EXACT, SIMILAR, printable
@@ -72,7 +73,11 @@ class Tags(HTMLParser):
 
 def test_json_is_what_the_schema_says() -> None:
     failure = FailedFile(path="b.jpg", code="TRUNCATED", message="The file ends early.")
-    of = report(group(member("a.jpg"), member("c.jpg", 0.993)), failed=(failure,))
+    why = Match(test="embedding", value=0.993, threshold=0.99)
+    copies = group(member("a.jpg"), replace(member("c.jpg", 0.993), matches=(why,)))
+    of = report(replace(copies, reason="most pixels"), failed=(failure,))
+    plain = {"tier": "similar", "moment": "", "reference": False}
+    match = {"test": "embedding", "value": 0.993, "threshold": 0.99}
     assert json.loads(of.to_json()) == {
         "model": TRAINED,
         "groups": [
@@ -80,7 +85,11 @@ def test_json_is_what_the_schema_says() -> None:
                 "tier": "similar",
                 "min_similarity": 0.991,
                 "keep": "a.jpg",
-                "members": [{"path": "a.jpg", "similarity": 1.0}, {"path": "c.jpg", "similarity": 0.993}],
+                "reason": "most pixels",
+                "members": [
+                    {"path": "a.jpg", "similarity": 1.0, **plain, "matches": []},
+                    {"path": "c.jpg", "similarity": 0.993, **plain, "matches": [match]},
+                ],
             }
         ],
         "failed": [{"path": "b.jpg", "code": "TRUNCATED", "message": "The file ends early."}],

@@ -1,0 +1,43 @@
+"""Where a command keeps what it learns and what it did."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clip_client.cli.failure import CommandFailed, need
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+    from clip_client.dedup import Store
+
+
+def add_store_option(parser: argparse.ArgumentParser) -> None:
+    """Add ``--store``."""
+    parser.add_argument(
+        "--store",
+        type=Path,
+        metavar="DIR",
+        help="folder of the vectors, decisions and the journal of moves "
+        "(default: the environment variable CLIP_STORE, else the folder for your data)",
+    )
+
+
+@contextmanager
+def opened_store(directory: Path | None) -> Iterator[Store]:
+    """Give the store that is named, else the default one.
+
+    Raises CommandFailed for whatever is wrong with a store inside the block.
+    """
+    need("platformdirs", "pyarrow", extra="dedup")
+    from clip_client.dedup import Store, StoreError
+    from clip_client.dedup.store import default_directory
+
+    try:
+        with Store(directory or default_directory()) as store:
+            yield store
+    except StoreError as error:
+        raise CommandFailed(str(error)) from error

@@ -1,0 +1,56 @@
+"""``clip-client undo``: bring back what ``dedup --apply`` moved."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from clip_client.cli.store_options import add_store_option, opened_store
+
+if TYPE_CHECKING:
+    import argparse
+
+    from clip_client.dedup.act import Outcome
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command's options."""
+    parser = commands.add_parser(
+        "undo",
+        help="bring back what dedup --apply moved",
+        description="Bring photos back from the quarantine to where they were, with the times that they had. "
+        "Without a PATH or --run all come back.",
+    )
+    parser.add_argument("paths", nargs="*", metavar="PATH", help="where a photo was; only these come back")
+    parser.add_argument("--run", dest="of_run", metavar="RUN", help="only what one run moved; --list names the runs")
+    parser.add_argument("--list", action="store_true", help="only list what lies in the quarantine")
+    add_store_option(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Bring back, and say what did not come."""
+    from clip_client.dedup.act import undo
+    from clip_client.dedup.journal import IN_QUARANTINE
+    from clip_client.dedup.report import printable
+    from clip_client.dedup.table import counted
+
+    with opened_store(arguments.store) as store:
+        if arguments.list:
+            for unit in store.journal.units(IN_QUARANTINE, run=arguments.of_run):
+                print(f"{unit.run}  {printable(unit.files[0].original)}  kept: {printable(unit.survivor)}")
+            return 0
+        outcomes = undo(store.journal, run=arguments.of_run, paths=arguments.paths or None)
+    done = sum(outcome.done for outcome in outcomes)
+    print(f"{counted(done, 'photo')} back in place")
+    return 0 if print_failures(outcomes) == 0 else 1
+
+
+def print_failures(outcomes: tuple[Outcome, ...]) -> int:
+    """Say on standard error what was not done, and why; return how many those are."""
+    from clip_client.dedup.report import printable
+
+    failures = [outcome for outcome in outcomes if not outcome.done]
+    for outcome in failures:
+        print(f"left: {printable(outcome.path)}: {printable(outcome.message)}", file=sys.stderr)
+    return len(failures)

@@ -1,0 +1,136 @@
+"""From components to the groups of a report: who is kept, how sure each copy is, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from clip_client.dedup.grouping import Evidence, Star, minimum_similarity, star_groups
+from clip_client.dedup.joining import bits_that_differ
+from clip_client.dedup.moments import difference
+from clip_client.dedup.report import EXACT, NEAR_IDENTICAL, SAME_PIXELS, SIMILAR, TIERS, DuplicateGroup, Match, Member
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from clip_client.dedup.keep import Candidate, KeepRules
+    from clip_client.dedup.thresholds import Thresholds
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Comparison:
+    """What a search knows about its contents; all sequences run in parallel."""
+
+    candidates: Sequence[Sequence[Candidate]]
+    """The files of each content, best first."""
+    vectors: NDArray[np.float32]
+    """(N, D) unit rows; NaN for pictures of nearly one colour."""
+    pixels: NDArray[np.intp]
+    """(N,), equal for equal pixels."""
+    hashes: NDArray[np.uint64]
+    has_hash: NDArray[np.bool_]
+    hash_bits: int
+    components: Sequence[NDArray[np.intp]]
+    """Rows that hang together, two or more each."""
+    apart: Mapping[int, NDArray[np.intp]]
+    """Row -> rows that must never share a group with it."""
+    rules: KeepRules
+
+
+def make_groups(comparison: Comparison, thresholds: Thresholds) -> list[DuplicateGroup]:
+    """Cut each component into groups around a kept photo, and make a group of copies of the same bytes elsewhere."""
+    groups = []
+    grouped: set[int] = set()
+    for component in comparison.components:
+        # Best photo first, which no order of the input changes.
+        best_first = sorted(component.tolist(), key=lambda row: comparison.rules.rank(comparison.candidates[row][0]))
+        rows = np.array(best_first)
+        for star in _stars(comparison, rows, thresholds.similar):
+            within = rows[[star.keep, *star.members]].tolist()
+            grouped.update(within)
+            groups.append(_group(comparison, within, (1.0, *star.similarities), thresholds))
+    return groups + [
+        _group(comparison, [row], (1.0,), thresholds)
+        for row, files in enumerate(comparison.candidates)
+        if len(files) > 1 and row not in grouped
+    ]
+
+
+def _stars(comparison: Comparison, rows: NDArray[np.intp], threshold: float) -> list[Star]:
+    evidence = Evidence(
+        vectors=comparison.vectors[rows],
+        pixels=comparison.pixels[rows],
+        hashes=comparison.hashes[rows],
+        has_hash=comparison.has_hash[rows],
+    )
+    apart = {}
+    if any(row in comparison.apart for row in rows.tolist()):
+        place = np.full(len(comparison.vectors), -1)
+        place[rows] = np.arange(len(rows))
+        for position, row in enumerate(rows.tolist()):
+            if row in comparison.apart:
+                others = place[comparison.apart[row]]
+                apart[position] = np.sort(others[others >= 0])
+    return star_groups(evidence, threshold, most_bits=comparison.hash_bits, apart=apart)
+
+
+def _group(
+    comparison: Comparison, rows: Sequence[int], similarities: Sequence[float], thresholds: Thresholds
+) -> DuplicateGroup:
+    """Make the group of the contents ``rows``, the kept one first; ``similarities`` are those to it."""
+    kept = comparison.candidates[rows[0]][0]
+    members = [
+        _member(comparison, rows[0], row, candidate, similarity, thresholds)
+        for row, similarity in zip(rows, similarities, strict=True)
+        for candidate in comparison.candidates[row]
+    ]
+    vectors = comparison.vectors[list(rows)]
+    smallest = minimum_similarity(vectors[np.isfinite(vectors).all(axis=1)])
+    tier = max((member.tier for member in members), key=TIERS.index)
+    if tier == NEAR_IDENTICAL and smallest < thresholds.near_identical:
+        tier = SIMILAR
+    others = [candidate for row in rows for candidate in comparison.candidates[row] if candidate is not kept]
+    best_of_others = min(others, key=comparison.rules.rank)
+    return DuplicateGroup(
+        tier=tier,
+        min_similarity=smallest,
+        members=tuple(members),
+        reason=comparison.rules.reason(kept, best_of_others),
+    )
+
+
+def _member(
+    comparison: Comparison, keep: int, row: int, candidate: Candidate, similarity: float, thresholds: Thresholds
+) -> Member:
+    kept = comparison.candidates[keep][0]
+    same_pixels = comparison.pixels[row] == comparison.pixels[keep]
+    if row == keep:
+        tier = EXACT
+        matches: list[Match] = [] if candidate is kept else [Match(test="bytes", value=1, threshold=1)]
+    else:
+        matches = [Match(test="pixels", value=1, threshold=1)] if same_pixels else []
+        if comparison.has_hash[row] and comparison.has_hash[keep]:
+            bits = int(bits_that_differ(comparison.hashes[[row]], comparison.hashes[[keep]])[0])
+            if bits <= comparison.hash_bits:
+                matches.append(Match(test="perceptual hash", value=bits, threshold=comparison.hash_bits))
+        if similarity >= thresholds.similar:
+            matches.append(Match(test="embedding", value=similarity, threshold=thresholds.similar))
+        near = NEAR_IDENTICAL if similarity >= thresholds.near_identical else SIMILAR
+        tier = SAME_PIXELS if same_pixels else near
+    return Member(
+        path=candidate.path,
+        # Of two pictures of one colour only the pixels were compared.
+        similarity=1.0 if np.isnan(similarity) else similarity,
+        width=candidate.look.width,
+        height=candidate.look.height,
+        size_bytes=candidate.size_bytes,
+        sha256=candidate.sha256,
+        tier=tier,
+        matches=tuple(matches),
+        moment="" if same_pixels else difference(kept.look.moment, candidate.look.moment),
+        is_reference=candidate.is_reference,
+    )

@@ -1,0 +1,170 @@
+"""Which rows hang together: connected components of everything that is alike, without ever storing all pairs.
+
+Components are only the unit of work for :mod:`clip_client.dedup.grouping`. A camera that fired all night gives 2e8
+pairs of 20,000 photos; here they cost time, one product each at most, but never memory.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    Vectors = NDArray[np.float32]
+    Indices = NDArray[np.intp]
+
+BLOCK_ROWS: Final = 1024
+"""Rows per block: the products of two blocks take 4 MB, their pairs at most 40 MB."""
+
+_SLACK: Final = 1e-5
+"""What float32 block products may be off. Components are found with that much less: a too large one costs work only,
+since the stars inside it are decided in float64."""
+
+_HOT_ROWS: Final = 4096
+"""From here on it pays to look for a clump first, before all pairs are multiplied."""
+_PIVOTS: Final = 32
+"""Clumps that are looked for; each costs one product per row."""
+
+_BITS: Final = 64
+
+
+class Joining:
+    """Rows that are joined pair by pair; labels name the components."""
+
+    def __init__(self, rows: int) -> None:
+        self.labels: Indices = np.arange(rows)
+
+    def join(self, left: Indices, right: Indices) -> None:
+        """Join the pairs (``left``, ``right``).
+
+        Each round hooks every larger label to the smallest one that it meets and then follows the hooks to their ends,
+        so the number of rounds grows with the logarithm of the component, and no pair is looked at in Python.
+        """
+        while True:
+            a, b = self.labels[left], self.labels[right]
+            apart = a != b
+            if not apart.any():
+                return
+            left, right, a, b = left[apart], right[apart], a[apart], b[apart]
+            hooks = np.arange(len(self.labels))
+            np.minimum.at(hooks, np.maximum(a, b), np.minimum(a, b))
+            while not np.array_equal(hooks, followed := hooks[hooks]):
+                hooks = followed
+            self.labels = hooks[self.labels]
+
+    def components(self) -> list[Indices]:
+        """Return the rows of each component of two or more, ascending, the components by their first row."""
+        order = np.argsort(self.labels, kind="stable")
+        starts = np.flatnonzero(np.diff(self.labels[order], prepend=-1))
+        return [rows for rows in np.split(order, starts[1:]) if len(rows) > 1]
+
+
+def components(vectors: Vectors, threshold: float, *, block_rows: int = BLOCK_ROWS) -> list[Indices]:
+    """Find which rows hang together through pairs with cosine similarity >= ``threshold``, comparing all with all.
+
+    ``vectors`` is (N, D) of unit rows; a row that holds NaN hangs together with nothing. A component may be too large
+    by pairs that are below the threshold by less than float32 can tell.
+    """
+    joining = Joining(len(vectors))
+    join_alike(joining, usable_rows(vectors), vectors, threshold, block_rows=block_rows)
+    return joining.components()
+
+
+def usable_rows(vectors: Vectors) -> Indices:
+    """Return the rows without NaN."""
+    # A sum is NaN where any element is, and takes no memory of the size of all vectors.
+    return np.flatnonzero(np.isfinite(vectors.sum(axis=1)))
+
+
+def join_alike(
+    joining: Joining, rows: Indices, vectors: Vectors, threshold: float, *, block_rows: int = BLOCK_ROWS
+) -> None:
+    """Compare all of ``rows`` of ``vectors`` with each other and join those that are alike."""
+    if len(rows) < 2:
+        return
+    inside = Joining(len(rows))
+    gathered = vectors[rows]
+    if len(rows) >= _HOT_ROWS:
+        clumps = _clumps(gathered, threshold)
+        # Clumps stand together from here on, so that blocks of one clump need no products.
+        order = np.argsort(clumps, kind="stable")
+        rows, gathered = rows[order], gathered[order]
+        starts = np.flatnonzero(np.diff(clumps[order], prepend=-1))
+        inside.labels = np.repeat(starts, np.diff(starts, append=len(rows)))
+    for first, second in block_pairs(len(rows), block_rows):
+        if _is_one_clump(inside.labels[first], inside.labels[second]):
+            continue
+        left, right = np.nonzero(gathered[first] @ gathered[second].T >= threshold - _SLACK)
+        inside.join(left + first.start, right + second.start)
+    joining.join(rows, rows[inside.labels])
+
+
+def block_pairs(rows: int, block_rows: int = BLOCK_ROWS) -> Iterator[tuple[slice, slice]]:
+    """Yield each two blocks of rows once, a block with itself too."""
+    starts = range(0, rows, block_rows)
+    for first in starts:
+        for second in starts[first // block_rows :]:
+            yield slice(first, min(first + block_rows, rows)), slice(second, min(second + block_rows, rows))
+
+
+def join_hashes(joining: Joining, rows: Indices, hashes: NDArray[np.uint64], most_bits: int) -> None:
+    """Join those of ``rows`` whose ``hashes`` differ in at most ``most_bits`` of 64 bits, compared exactly.
+
+    Two such hashes agree in at least one of ``most_bits + 1`` bands, so only hashes with a band in common are compared
+    (multi-index hashing: Norouzi, Punjani, Fleet 2012). Equal hashes are compared once.
+    """
+    if len(rows) < 2:
+        return
+    distinct, first_rows, which = np.unique(hashes[rows], return_index=True, return_inverse=True)
+    joining.join(rows, rows[first_rows[which]])
+    inside = Joining(len(distinct))
+    edges = np.linspace(0, _BITS, most_bits + 2).astype(int)
+    for low, high in itertools.pairwise(edges.tolist()):
+        band = (distinct >> np.uint64(low)) & np.uint64((1 << (high - low)) - 1)
+        order = np.argsort(band, kind="stable")
+        starts = np.flatnonzero(np.diff(band[order], prepend=band[order[0]] + np.uint64(1)))
+        found: list[tuple[Indices, Indices]] = []
+        for members in np.split(order, starts[1:]):
+            for first, second in block_pairs(len(members)) if len(members) > 1 else ():
+                left, right = members[first], members[second]
+                near = bits_that_differ(distinct[left][:, None], distinct[right][None, :]) <= most_bits
+                a, b = np.nonzero(near)
+                found.append((left[a], right[b]))
+        if found:
+            inside.join(np.concatenate([a for a, _ in found]), np.concatenate([b for _, b in found]))
+    joining.join(rows[first_rows], rows[first_rows[inside.labels]])
+
+
+def bits_that_differ(first: NDArray[np.uint64], second: NDArray[np.uint64]) -> NDArray[np.uint8]:
+    """Return the Hamming distance of two arrays of 64-bit hashes, element by element."""
+    # The usual sideways addition; numpy 1 has no count of bits.
+    x = first ^ second
+    x = x - ((x >> np.uint64(1)) & np.uint64(0x5555555555555555))
+    x = (x & np.uint64(0x3333333333333333)) + ((x >> np.uint64(2)) & np.uint64(0x3333333333333333))
+    x = (x + (x >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
+    return ((x * np.uint64(0x0101010101010101)) >> np.uint64(56)).astype(np.uint8)
+
+
+def _clumps(vectors: Vectors, threshold: float) -> Indices:
+    """Label rows by clumps: what is alike with one row, then what is alike with the first one left over, and so on."""
+    clumps = Joining(len(vectors))
+    alone = np.ones(len(vectors), dtype=bool)
+    for _ in range(_PIVOTS):
+        pivot = int(alone.argmax())
+        if not alone[pivot]:
+            break
+        near = np.flatnonzero(vectors @ vectors[pivot] >= threshold - _SLACK)
+        clumps.join(near, np.full(len(near), pivot))
+        alone[near] = False
+        alone[pivot] = False
+    return clumps.labels
+
+
+def _is_one_clump(first: Indices, second: Indices) -> bool:
+    return bool(first[0] == second[-1] and (first == first[0]).all() and (second == first[0]).all())

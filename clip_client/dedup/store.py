@@ -1,0 +1,145 @@
+"""What outlives a search, in one folder: what was learnt about contents, and what people decided.
+
+::
+
+    files.sqlite      path, size, time of change -> SHA-256      a cache
+    looks/<algorithm> SHA-256 -> size, hash, time of the photo   a cache, Parquet
+    pixels/<algorithm> SHA-256 -> SHA-256 of the pixels          a cache, Parquet
+    vectors/<id>      SHA-256 -> vector of one model             a cache, Parquet
+    journal.sqlite    what was moved where                       precious
+    decisions.sqlite  what a person said about photos            precious
+
+Everything is keyed by content, so files may move, be renamed or be copied between machines.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from clip_client.dedup.database import StoreError
+from clip_client.dedup.decisions import Decisions
+from clip_client.dedup.file_index import FileIndex
+from clip_client.dedup.journal import Journal
+from clip_client.dedup.looks import ALGORITHM
+from clip_client.dedup.shelf import Shelf
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+STORE_VARIABLE: Final = "CLIP_STORE"
+"""Environment variable that names the folder where nothing else does."""
+
+
+def default_directory() -> Path:
+    """Return the folder that ``CLIP_STORE`` names, else the one for this user's data."""
+    if named := os.environ.get(STORE_VARIABLE):
+        return Path(named)
+    from platformdirs import user_data_path
+
+    return user_data_path("clip-client", appauthor=False)
+
+
+class Store:
+    """An open store; a context manager. One thread at a time may use it, any number of processes at once."""
+
+    def __init__(self, directory: str | os.PathLike[str] | None = None) -> None:
+        """Open ``directory``, made where it is missing; without one, a store that ends with this object.
+
+        Raises StoreError where the folder cannot be used.
+        """
+        self._open = ExitStack()
+        if directory is None:
+            directory = self._open.enter_context(tempfile.TemporaryDirectory(prefix="clip-client-"))
+        self.directory = Path(directory).expanduser()
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise StoreError(f"the store {self.directory} cannot be made: {error.strerror}") from None
+        self._journal: Journal | None = None
+        self._decisions: Decisions | None = None
+        self._files: FileIndex | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of all files."""
+        self._open.close()
+
+    @property
+    def journal(self) -> Journal:
+        """What was moved."""
+        if self._journal is None:
+            self._journal = Journal(self.directory / "journal.sqlite")
+            self._open.callback(self._journal.close)
+        return self._journal
+
+    @property
+    def decisions(self) -> Decisions:
+        """What a person said."""
+        if self._decisions is None:
+            self._decisions = Decisions(self.directory / "decisions.sqlite")
+            self._open.callback(self._decisions.close)
+        return self._decisions
+
+    @property
+    def files(self) -> FileIndex:
+        """Which content each file had."""
+        if self._files is None:
+            self._files = FileIndex(self.directory / "files.sqlite")
+            self._open.callback(self._files.close)
+        return self._files
+
+    def looks(self) -> Shelf:
+        """What pictures say themselves; columns of ``Look.to_row``."""
+        import pyarrow as pa
+
+        return self._shelf(
+            Path("looks", ALGORITHM),
+            {
+                "width": pa.int32(),
+                "height": pa.int32(),
+                "perceptual_hash": pa.uint64(),
+                "is_flat": pa.bool_(),
+                "taken_ms": pa.int64(),
+                "has_sub_second": pa.bool_(),
+                "sequence": pa.int64(),
+                "camera": pa.string(),
+                "fields": pa.int32(),
+                "code": pa.string(),
+                "message": pa.string(),
+            },
+            {"algorithm": ALGORITHM},
+        )
+
+    def pixels(self) -> Shelf:
+        """Hashes of pixels; an empty one where they cannot be decoded."""
+        import pyarrow as pa
+
+        return self._shelf(Path("pixels", ALGORITHM), {"pixels": pa.string()}, {"algorithm": ALGORITHM})
+
+    def vectors(self, vector_id: str) -> Shelf:
+        """Vectors of one id; null where ``code`` and ``message`` say why there is none."""
+        import pyarrow as pa
+
+        # The id holds what a file name may not, so the folder has its hash; the files say the whole.
+        folder = Path("vectors", hashlib.sha256(vector_id.encode()).hexdigest()[:16])
+        columns = {"vector": pa.list_(pa.float32()), "code": pa.string(), "message": pa.string()}
+        return self._shelf(folder, columns, {"vector_id": vector_id})
+
+    def _shelf(self, folder: Path, columns: dict[str, Any], about: dict[str, str]) -> Shelf:
+        import pyarrow as pa
+
+        return Shelf(self.directory / folder, pa.schema({"sha256": pa.binary(32), **columns}, metadata=about))
