@@ -1,0 +1,318 @@
+"""What a real Triton says when things go wrong, row by row of the error table."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import grpc
+import psutil
+import pytest
+import trustme
+from google.protobuf import text_format
+from tritonclient.grpc import InferenceServerClient
+from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelQueuePolicy
+
+from benchmarks.server import free_port
+from clip_client import ClientConfig, ClipClient, ClipError, DeadlineExceeded, ProtocolMismatch, _transport
+from clip_client._transport import ERROR_TABLE, ErrorRow, TritonTransport, find_row, make_transports
+from preprocess_ensemble.launcher import PARENT_VARIABLE
+from tests.fake_server.waiting import until
+from tests.live.test_tritonserver import wait_until_ready
+from tests.unit.test_errors import SEEN
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+TIMEOUT_S: Final = 30.0
+
+OBEDIENT_MODEL: Final = '''
+"""The real preprocessor, but it raises for one image, and for another waits until it may go on."""
+
+import time
+from pathlib import Path
+
+import triton_python_backend_utils as pb_utils
+
+from preprocess_ensemble.triton_model import TritonPythonModel as RealModel
+
+
+class TritonPythonModel(RealModel):
+    def execute(self, requests):
+        for request in requests:
+            for image in pb_utils.get_input_tensor_by_name(request, "image").as_numpy().ravel():
+                word, _, folder = image.decode("latin-1").partition(" ")
+                if word == "raise":
+                    raise RuntimeError("told to")
+                if word == "wait":
+                    Path(folder, "waiting").touch()
+                    while not Path(folder, "go").exists():
+                        time.sleep(0.01)
+        return super().execute(requests)
+'''
+
+FAKE_ONLY: Final = {
+    # Between two reloads this Triton always says NOT_FOUND; other releases and steps of other ensembles say these.
+    ("UNAVAILABLE", "model 'clip_image' is not ready"),
+    ("INTERNAL", "model 'clip_encoder' is not ready"),
+    ("INVALID_ARGUMENT", "model 'clip_image' is not ready"),
+    ("FAILED_PRECONDITION", ""),
+    # Other services, proxies, and networks that break in the middle of a message.
+    ("UNAVAILABLE", "Failed parsing HTTP/2"),
+    ("INTERNAL", "RST_STREAM"),
+    ("UNAUTHENTICATED", ""),
+    ("PERMISSION_DENIED", ""),
+    ("RESOURCE_EXHAUSTED", "larger than max"),
+    ("RESOURCE_EXHAUSTED", ""),
+    ("UNIMPLEMENTED", ""),
+    ("CANCELLED", ""),
+    ("UNKNOWN", "Stream removed"),
+    ("UNKNOWN", ""),
+    ("ABORTED", ""),
+    ("DATA_LOSS", ""),
+    # Statuses that Triton has for calls which this client never makes.
+    ("ALREADY_EXISTS", ""),
+    ("OUT_OF_RANGE", ""),
+    ("OK", ""),
+}
+"""Rows that no real server was made to show; tests/fake_server shows them over the wire."""
+
+LIVE: Final[list[ErrorRow]] = []
+"""Rows that a test below provokes."""
+
+
+def _row(code: str, text: str) -> ErrorRow:
+    return find_row(grpc.StatusCode[code], text)
+
+
+def provokes(*texts: tuple[str, str]) -> pytest.MarkDecorator:
+    """Give a test the rows that it must provoke, and count them as tried."""
+    rows = [_row(*text) for text in texts]
+    LIVE.extend(rows)
+    return pytest.mark.parametrize("rows", [rows], ids=[texts[0][1] or texts[0][0]])
+
+
+def test_every_row_is_provoked_here_or_by_the_fake() -> None:
+    shown_by_fake = {id(_row(status, text)) for status, text, _ in SEEN}
+    fake_only = {id(_row(*text)) for text in FAKE_ONLY}
+    live = {id(row) for row in LIVE}
+    assert fake_only <= shown_by_fake
+    assert not fake_only & live
+    assert [row for row in ERROR_TABLE if id(row) not in fake_only | live] == []
+
+
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch) -> list[ErrorRow]:
+    """The rows that the client looked up, in order."""
+    rows: list[ErrorRow] = []
+
+    def look_up(code: grpc.StatusCode, details: str) -> ErrorRow:
+        rows.append(find_row(code, details))
+        return rows[-1]
+
+    monkeypatch.setattr(_transport, "find_row", look_up)
+    return rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Triton:
+    """A tritonserver without a supervisor: what breaks stays broken."""
+
+    process: subprocess.Popen[bytes]
+    url: str
+    http_url: str
+
+    def stub(self, model: str) -> psutil.Process:
+        children = psutil.Process(self.process.pid).children()
+        return next(child for child in children if f"/{model}/" in " ".join(child.cmdline()))
+
+
+@contextmanager
+def _triton(repository: Path, folder: Path, *options: str) -> Iterator[Triton]:
+    grpc_port, http_port = free_port(), free_port()
+    command = [sys.executable, "-m", "preprocess_ensemble.launcher", f"--model-repository={repository}"]
+    command += ["--grpc-address=127.0.0.1", "--http-address=127.0.0.1", "--allow-metrics=false"]
+    command += [f"--grpc-port={grpc_port}", f"--http-port={http_port}", *options]
+    environment = {**os.environ, PARENT_VARIABLE: str(os.getpid())}
+    log = folder / f"{grpc_port}.log"
+    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output, env=environment) as process:
+        try:
+            wait_until_ready(process, f"http://127.0.0.1:{http_port}/v2/health/ready", log)
+            yield Triton(process=process, url=f"localhost:{grpc_port}", http_url=f"localhost:{http_port}")
+        finally:
+            process.terminate()
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+@asynccontextmanager
+async def _transport_to(url: str, **settings: object) -> AsyncIterator[TritonTransport]:
+    """One connection, without the retries of the client above it."""
+    config = ClientConfig(urls=(url,), **settings)  # type: ignore[arg-type]
+    transport = make_transports(config)(config.endpoints[0], None)
+    try:
+        yield transport
+    finally:
+        await transport.close()
+
+
+async def _embed(transport: TritonTransport, image: bytes, timeout_s: float = TIMEOUT_S) -> ClipError | None:
+    """Send one request; return the error that it ended with."""
+    try:
+        await transport.infer([image], request_id="a-request", timeout_s=timeout_s)
+    except ClipError as error:
+        return error
+    return None
+
+
+@pytest.fixture(scope="module")
+def obedient_repository(tiny_repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    repository = tmp_path_factory.mktemp("obedient") / "models"
+    shutil.copytree(tiny_repository, repository)
+    (repository / "clip_preprocess" / "1" / "model.py").write_text(OBEDIENT_MODEL)
+    return repository
+
+
+@pytest.fixture(scope="module")
+def triton(obedient_repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Triton]:
+    """For the tests that leave it as it was."""
+    options = ("--model-control-mode=explicit", "--load-model=*")
+    with _triton(obedient_repository, tmp_path_factory.mktemp("logs"), *options) as running:
+        yield running
+
+
+@provokes(
+    ("INTERNAL", "RuntimeError: told to"),
+    ("INVALID_ARGUMENT", "inference request batch-size must be <= 32"),
+    ("DEADLINE_EXCEEDED", "Deadline Exceeded"),
+)
+async def test_a_request_that_fails(
+    triton: Triton, found: list[ErrorRow], rows: list[ErrorRow], tmp_path: Path
+) -> None:
+    async with _transport_to(triton.url) as transport:
+        error = await _embed(transport, b"raise")
+        assert type(error) is ClipError
+        assert "told to" not in str(error)
+        with pytest.raises(ProtocolMismatch):
+            await transport.infer([b"x"] * 100, request_id="a-request", timeout_s=TIMEOUT_S)
+        assert isinstance(await _embed(transport, f"wait {tmp_path}".encode(), timeout_s=0.2), DeadlineExceeded)
+        (tmp_path / "go").touch()
+        assert found == rows
+        assert await _embed(transport, b"x") is None
+
+
+@provokes(("NOT_FOUND", "Request for unknown model: 'clip_preprocess' has no available versions"))
+async def test_models_that_are_not_there(triton: Triton, found: list[ErrorRow], rows: list[ErrorRow]) -> None:
+    with InferenceServerClient(triton.url) as admin:
+        await asyncio.to_thread(admin.unload_model, "clip_image")
+        try:
+            async with _transport_to(triton.url) as transport:
+                assert type(await _embed(transport, b"x")).__name__ == "ModelNotReady"
+            assert found == rows
+            await asyncio.to_thread(admin.unload_model, "clip_preprocess")
+            async with ClipClient(triton.url, timeout_s=TIMEOUT_S) as clip:
+                with pytest.raises(ProtocolMismatch, match="--model-repository triton_models"):
+                    await clip.embed(b"x")
+        finally:
+            await asyncio.to_thread(admin.load_model, "clip_preprocess")
+            await asyncio.to_thread(admin.load_model, "clip_image")
+
+
+@provokes(
+    ("UNAVAILABLE", "failed to connect to all addresses; last error: Socket closed"),
+    ("UNAVAILABLE", "WRONG_VERSION_NUMBER"),
+    ("UNAVAILABLE", "Connection refused"),
+    ("UNAVAILABLE", "DNS resolution failed"),
+)
+async def test_addresses_that_are_wrong(triton: Triton, found: list[ErrorRow], rows: list[ErrorRow]) -> None:
+    wrong = [triton.http_url, f"grpcs://{triton.url}", f"localhost:{free_port()}", "no-such-host.invalid:8001"]
+    for url in wrong:
+        async with _transport_to(url) as transport:
+            assert isinstance(await _embed(transport, b"x"), ClipError)
+    assert found == rows
+
+
+@provokes(
+    ("UNAVAILABLE", "This protocol is restricted, expecting header 'triton-grpc-protocol-authorization'"),
+    ("UNAVAILABLE", "Exceeds maximum queue size"),
+    ("UNAVAILABLE", "Request timeout expired"),
+)
+async def test_a_server_that_refuses(
+    obedient_repository: Path, found: list[ErrorRow], rows: list[ErrorRow], tmp_path: Path
+) -> None:
+    repository = tmp_path / "models"
+    shutil.copytree(obedient_repository, repository)
+    path = repository / "clip_preprocess" / "config.pbtxt"
+    config = text_format.Parse(path.read_text(), ModelConfig())
+    policy = config.dynamic_batching.default_queue_policy
+    policy.max_queue_size, policy.timeout_action = 2, ModelQueuePolicy.REJECT
+    policy.default_timeout_microseconds = 500_000
+    path.write_text(text_format.MessageToString(config))
+
+    with _triton(repository, tmp_path, "--grpc-restricted-protocol=inference:authorization=right") as server:
+        async with _transport_to(server.url, token="wrong") as transport:
+            assert type(await _embed(transport, b"x")).__name__ == "Unauthorized"
+        async with _transport_to(server.url, token="right") as transport:
+            first = asyncio.create_task(_embed(transport, f"wait {tmp_path}".encode()))
+            await until((tmp_path / "waiting").exists)
+            others = [asyncio.create_task(_embed(transport, b"x")) for _ in range(3)]
+            await until(lambda: any(task.done() for task in others))
+            # The other two are in the queue, and the time that they may wait there passes.
+            await asyncio.sleep(0.6)
+            (tmp_path / "go").touch()
+            outcomes = [type(error).__name__ for error in await asyncio.gather(*others)]
+            assert sorted(outcomes) == ["DeadlineExceeded", "DeadlineExceeded", "Overloaded"]
+            assert await first is None
+    assert found == [*rows, rows[-1]]
+
+
+@provokes(
+    ("INTERNAL", "Stub process 'clip_encoder_0_0' is not healthy"),
+    ("UNAVAILABLE", "Server is stopping, scheduler for model has stopped accepting new inference requests"),
+    ("UNAVAILABLE", "Stream removed (Socket closed)"),
+)
+async def test_a_server_that_dies(
+    obedient_repository: Path, found: list[ErrorRow], rows: list[ErrorRow], tmp_path: Path
+) -> None:
+    with _triton(obedient_repository, tmp_path, "--exit-timeout-secs=60") as server:
+        async with _transport_to(server.url) as transport:
+            server.stub("clip_encoder").kill()
+            assert type(await _embed(transport, b"x")).__name__ == "Unavailable"
+            waiting = asyncio.create_task(_embed(transport, f"wait {tmp_path}".encode()))
+            await until((tmp_path / "waiting").exists)
+            server.process.send_signal(signal.SIGTERM)
+            # Until Triton acts on the signal, requests queue behind the one that waits.
+            while isinstance(await _embed(transport, b"x", timeout_s=0.2), DeadlineExceeded):
+                pass
+            server.process.kill()
+            assert type(await waiting).__name__ == "Unavailable"
+    assert [row for row in found if row.error is not DeadlineExceeded] == rows
+
+
+@provokes(("UNAVAILABLE", "CERTIFICATE_VERIFY_FAILED"))
+async def test_a_server_with_a_certificate(
+    tiny_repository: Path, found: list[ErrorRow], rows: list[ErrorRow], tmp_path: Path
+) -> None:
+    authority = trustme.CA()
+    issued = authority.issue_cert("localhost")
+    issued.cert_chain_pems[0].write_to_path(str(tmp_path / "certificate"))
+    issued.private_key_pem.write_to_path(str(tmp_path / "key"))
+    files = (f"--grpc-server-cert={tmp_path / 'certificate'}", f"--grpc-server-key={tmp_path / 'key'}")
+    with _triton(tiny_repository, tmp_path, "--grpc-use-ssl=true", *files) as server:
+        connect = partial(_transport_to, f"grpcs://{server.url}")
+        async with connect(ca_certificate=authority.cert_pem.bytes()) as transport:
+            assert await _embed(transport, b"x") is None
+        async with connect() as transport:
+            assert type(await _embed(transport, b"x")).__name__ == "Unauthorized"
+    assert found == rows
