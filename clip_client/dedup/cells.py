@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from clip_client.dedup.joining import Joining, join_alike, usable_rows
+from clip_client.dedup.joining import Joining, join_alike, usable_rows, where
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -92,7 +92,7 @@ def _measure(vectors: Vectors, rows: Indices, nearest: NDArray[np.int32], thresh
     pairs = together = 0
     for start in range(0, len(rows), _BLOCK_ROWS):
         some = slice(start, start + _BLOCK_ROWS)
-        a, b = np.nonzero(vectors[rows[some]] @ sampled.T >= threshold)
+        a, b = where(vectors[rows[some]] @ sampled.T >= threshold)
         others = a + start != sample[b]
         a, b = a[others] + start, b[others]
         shared = (nearest[a][:, :, None] == nearest[sample[b]][:, None, :]).any(axis=(1, 2))

@@ -111,13 +111,13 @@ class _Gathering:
         names = [column for column in looks.schema.names if column != "sha256"]
         keys = [key.hex() for key in looks.column("sha256").to_pylist()]
         rows = zip(*(looks.column(name).to_pylist() for name in names), strict=True)
-        for key, row in zip(keys, rows, strict=True):
-            self.library.looks[key] = Look.from_row(dict(zip(names, row, strict=True)))
+        for key, values in zip(keys, rows, strict=True):
+            self.library.looks[key] = Look.from_row(dict(zip(names, values, strict=True)))
         vectors = self._vectors.read().combine_chunks()
         for chunk in vectors.to_batches():
             column = chunk.column("vector")
             elements = np.asarray(column.values if len(column) else [], dtype=np.float32)
-            starts: list[int] = np.asarray(column.offsets).tolist()
+            starts = np.asarray(column.offsets).tolist()
             for row, key in enumerate(chunk.column("sha256").to_pylist()):
                 if starts[row + 1] > starts[row]:
                     self.library.vectors[key.hex()] = elements[starts[row] : starts[row + 1]]
