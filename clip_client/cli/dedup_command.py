@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -88,7 +89,8 @@ def _add_choice_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Search, write what was asked for, and print the groups."""
     need("rich", *(["jinja2"] if arguments.report else []))
-    need("imagehash", "scipy", extra="dedup")
+    if find_spec("imagehash") is None:  # only looked for: it loads SciPy, which a second search does without
+        need("imagehash", extra="dedup")
     outputs: list[Path] = [path for path in (arguments.json, arguments.report) if path is not None]
     for path in outputs:
         check_place(path)

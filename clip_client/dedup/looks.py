@@ -21,7 +21,7 @@ _HASH_SIDE: Final = 128
 """Pixels; four times what the hash is made of, so that a JPEG's scaled decoding leaves no trace in it."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Look:
     """The facts about one content; ``code`` and ``message`` say why there are none."""
 

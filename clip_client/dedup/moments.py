@@ -27,7 +27,7 @@ _SCENE_MS: Final = 60_000
 """A second try of the same picture rarely takes longer."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Moment:
     """What a photo's EXIF says about its time; all empty where it says nothing."""
 

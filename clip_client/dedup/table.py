@@ -26,12 +26,18 @@ def print_report(report: DuplicateReport, console: Console) -> None:
             table.add_column(heading, justify="right" if right else "left", no_wrap=right, overflow="fold")
         for number, group in enumerate(report.groups[:_MOST_GROUPS], start=1):
             heading = f"{group.tier}, all pairs at least {at_least(group.min_similarity)}"
+            if group.reason:
+                heading += f"; kept: {printable(group.reason)}"
             table.add_row(Text(str(number), style="bold"), Text(heading, style="bold"))
             for member in group.members:
                 kept = member.path == group.keep
+                note = "keep" if kept else "never moved" if member.moment or member.is_reference else ""
+                why = [member.moment, *map(str, member.matches)]
                 table.add_row(
-                    Text("keep" if kept else "", style="green"),
-                    Text(printable(member.path)),
+                    Text(note, style="green" if kept else "yellow"),
+                    Text.assemble(
+                        printable(member.path), (f"\n{'; '.join(filter(None, why))}", "dim") if any(why) else ""
+                    ),
                     f"{member.width}x{member.height}",
                     human_bytes(member.size_bytes),
                     "" if kept else f"{member.similarity:.4f}",
@@ -45,6 +51,12 @@ def print_report(report: DuplicateReport, console: Console) -> None:
             Text.assemble((failure.code, "yellow"), f" {printable(failure.path)}: {failure.message}"), soft_wrap=True
         )
     copies = sum(len(group.members) - 1 for group in report.groups)
+    if report.coverage is not None and report.coverage.method != "exact":
+        console.print(
+            f"compared in cells: {report.coverage.recall:.2%} of the alike pairs were met, measured on "
+            f"{counted(report.coverage.pairs, 'pair')}",
+            soft_wrap=True,
+        )
     console.print(
         f"{counted(report.compared, 'photo')} compared, {counted(len(report.groups), 'group')}, "
         f"{counted(copies, 'copy', 'copies')} of {human_bytes(report.spare_bytes)}, "

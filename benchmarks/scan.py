@@ -1,0 +1,154 @@
+"""What a search costs besides the model, the first and the second time: ``python -m benchmarks.scan``.
+
+The question: does the store keep its promise that a second search does nothing again? 10,000 generated files are
+searched twice with a small model of random weights, since the model's own speed is not the subject; then the
+bookkeeping alone is timed for a million files that the store knows, which are never opened.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from PIL import Image
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.harness import RESULTS, write_result
+from benchmarks.server import serving
+from clip_client import ClipClient
+from clip_client.dedup import Store, find_duplicates
+from clip_client.dedup.library import gather
+from clip_client.dedup.looks import Look
+from clip_client.dedup.scan import PhotoFile
+from preprocess_ensemble.export import export_model
+
+SMALL_MODEL: Final = Path(__file__).parents[1] / "tests" / "tiny_clip.json"
+_SIDE: Final = 256
+_FILES_PER_FOLDER: Final = 500
+
+
+def generate(folder: str, first: int, count: int) -> None:
+    """Write ``count`` JPEG files of some 10 kB: coarse noise, enlarged, so that no two are alike."""
+    Path(folder).mkdir(parents=True)
+    for number in range(first, first + count):
+        random = np.random.default_rng(number)
+        coarse = Image.fromarray(random.integers(0, 256, (9, 12, 3), dtype=np.uint8))
+        fine = coarse.resize((_SIDE * 4 // 3, _SIDE), Image.Resampling.BICUBIC)
+        fine.save(Path(folder, f"IMG_{number:07d}.jpg"), quality=88)
+
+
+def folder_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+async def search(url: str, photos: Path, store: Path) -> dict[str, Any]:
+    async with ClipClient(url) as clip:
+        await clip.model()
+        started = time.perf_counter()
+        with Store(store) as opened:
+            report = await find_duplicates(clip, [photos], store=opened)
+        return {
+            "seconds": time.perf_counter() - started,
+            "compared": report.compared,
+            "work": asdict(report.work),
+            "groups": len(report.groups),
+        }
+
+
+def command_s(url: str, photos: Path, store: Path) -> float:
+    """Time the whole command, Python's start included."""
+    started = time.perf_counter()
+    command = [sys.executable, "-m", "clip_client.cli.main", "dedup", str(photos), "--url", url, "--store", str(store)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - started
+
+
+async def bookkeeping(url: str, store: Path, files: int) -> dict[str, Any]:
+    """Fill a store with ``files`` contents that nobody has, then time what a search asks of it."""
+    random = np.random.default_rng(0)
+    known = [PhotoFile(f"/photos/{number // 1000:04d}/IMG_{number:07d}.jpg", 2**21, number) for number in range(files)]
+    keys = [random.bytes(32) for _ in known]
+    async with ClipClient(url) as clip:
+        model = await clip.model()
+        with Store(store) as opened:
+            opened.files.remember(zip(known, (key.hex() for key in keys), strict=True))
+            looks, vectors = opened.looks(), opened.vectors(model.vector_id)
+            row = Look(width=4000, height=3000).to_row()
+            for key in keys:
+                vector = random.standard_normal(model.dimension, dtype=np.float32)
+                looks.add({"sha256": key, **row})
+                vectors.add({"sha256": key, "vector": vector, "code": "", "message": ""})
+            for shelf in (looks, vectors):
+                shelf.flush()
+                shelf.read()  # many small files become one, once
+        size = folder_bytes(store)
+        started = time.perf_counter()
+        with Store(store) as opened:
+            library = await gather(clip, known, opened, lambda *_: None)
+        seconds = time.perf_counter() - started
+        assert len(library.contents()) == files
+        assert library.work.files_read == 0
+    return {"files": files, "seconds": seconds, "store_mb_per_100k": size / files * 0.1}
+
+
+def main() -> None:
+    """Measure, print the table, keep the JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--files", type=int, default=10_000)
+    parser.add_argument("--known", type=int, default=1_000_000, help="files of the bookkeeping; 0 leaves it out")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        photos, store = Path(temporary, "photos"), Path(temporary, "store")
+        with ProcessPoolExecutor(os.cpu_count()) as pool:
+            firsts = range(0, arguments.files, _FILES_PER_FOLDER)
+            counts = [min(_FILES_PER_FOLDER, arguments.files - first) for first in firsts]
+            list(pool.map(generate, [str(photos / f"{first}") for first in firsts], firsts, counts))
+        repository = Path(temporary, "triton_models")
+        export_model(model=str(SMALL_MODEL), pretrained="random:0", repository=repository)
+        with serving(repository) as server:
+            first = asyncio.run(search(server.grpc_url, photos, store))
+            second = asyncio.run(search(server.grpc_url, photos, store))
+            whole_s = command_s(server.grpc_url, photos, store)
+            known = (
+                asyncio.run(bookkeeping(server.grpc_url, Path(temporary, "large"), arguments.known))
+                if arguments.known
+                else {}
+            )
+        result = {
+            "first": first,
+            "second": second,
+            "second_command_seconds": whole_s,
+            "store_mb": folder_bytes(store) / 1e6,
+            "bookkeeping": known,
+        }
+    table = Table(title=f"Searching {arguments.files:,} files of 10 kB, small model of random weights")
+    for heading in ("", "s", "read", "decoded", "embedded"):
+        table.add_column(heading, justify="right")
+    for name, run in (("first search", first), ("second search", second)):
+        work = run["work"]
+        table.add_row(
+            name, f"{run['seconds']:.2f}", str(work["files_read"]), str(work["decoded"]), str(work["embedded"])
+        )
+    table.add_row("second, whole command", f"{whole_s:.2f}", "", "", "")
+    if known:
+        table.add_row(f"bookkeeping, {known['files']:,} files", f"{known['seconds']:.2f}", "0", "0", "0")
+    Console().print(table)
+    if known:
+        print(f"store: {known['store_mb_per_100k']:.0f} MB per 100,000 photos")
+    print(f"kept in {write_result('scan', result, arguments.results)}")
+
+
+if __name__ == "__main__":
+    main()
