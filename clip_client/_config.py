@@ -9,6 +9,8 @@ from os import PathLike
 from typing import Final
 from urllib.parse import urlsplit
 
+from clip_client._transfer import TRANSFERS, TransferName
+
 DEFAULT_PORT: Final = 8001
 """Triton's own default for gRPC."""
 
@@ -117,6 +119,11 @@ class ClientConfig:
     timeout_s: float = 60.0
     """Time for one call, everything included: connecting, reading files, queueing, retries."""
 
+    transfer: TransferName = "thumbnail"
+    """``"thumbnail"`` reduces a photo on this side to the pixels that the model takes, as a JPEG of 17 KB on average;
+    ``"thumbnail-small"`` to one of 10 KB that is less like it; ``"original"`` sends each file as it is. The choice is
+    part of a vector's id."""
+
     max_in_flight: int = 256
     """Images that may be on their way at one time, over all calls; the adaptive limit moves below it."""
 
@@ -148,6 +155,9 @@ class ClientConfig:
     ca_certificate: Pem | None = field(default=None, repr=False)
     """Trust these roots instead of the system's."""
 
+    server_name: str | None = None
+    """The name that the servers' certificates must have, where it is not the one in the URLs."""
+
     client_certificate: Pem | None = field(default=None, repr=False)
     """This client's certificate chain, for mutual TLS; needs ``client_key``."""
 
@@ -167,6 +177,8 @@ class ClientConfig:
         _at_least_one("max_in_flight", self.max_in_flight)
         _at_least_one("max_request_bytes", self.max_request_bytes)
         _at_least_one("max_image_bytes", self.max_image_bytes)
+        if self.transfer not in TRANSFERS:
+            raise ValueError(f"transfer must be one of {', '.join(TRANSFERS)}, got {self.transfer!r}")
         if self.local_threads is not None:
             _at_least_one("local_threads", self.local_threads)
         if (self.client_certificate is None) != (self.client_key is None):

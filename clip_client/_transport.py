@@ -216,13 +216,7 @@ class TritonTransport:
         """``server_name`` is the name to ask for, and to expect in the certificate, where the endpoint is a number."""
         self.endpoint = endpoint
         self._metadata = _metadata(config)
-        options = _channel_options(config)
-        if server_name is not None:
-            options += [("grpc.default_authority", server_name), ("grpc.ssl_target_name_override", server_name)]
-        if credentials is None:
-            self._channel = grpc.aio.insecure_channel(endpoint.address, options)
-        else:
-            self._channel = grpc.aio.secure_channel(endpoint.address, credentials, options)
+        self._channel = _open_channel(endpoint, config, credentials, server_name)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
     def __repr__(self) -> str:
@@ -315,13 +309,17 @@ class TritonTransport:
             raise Unavailable("This client is closed.", request_id=request_id) from None
 
 
-async def reload_models(endpoint: Endpoint, names: Sequence[str], *, header: tuple[str, str], timeout_s: float) -> None:
-    """Unload and load models of a server in explicit mode, in this order; ``header`` opens its model control.
+async def reload_models(
+    config: ClientConfig, names: Sequence[str], *, header: tuple[str, str], timeout_s: float
+) -> None:
+    """Unload and load models of the one server of ``config``, which is in explicit mode, in this order.
 
-    ``timeout_s`` is for each step. Raises ClipError with the first line of the server's own text: it is for the log of
-    the supervisor, which runs on the same machine.
+    ``header`` opens its model control, ``timeout_s`` is for each step. Raises ClipError with the first line of the
+    server's own text: it is for the log of the supervisor, which runs on the same machine.
     """
-    async with grpc.aio.insecure_channel(endpoint.address) as channel:
+    (endpoint,) = config.endpoints
+    credentials = _credentials(config) if endpoint.tls else None
+    async with _open_channel(endpoint, config, credentials, None) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         try:
             for name in reversed(names):
@@ -346,6 +344,18 @@ def make_transports(config: ClientConfig) -> Callable[[Endpoint, str | None], Tr
 
 
 _ANSWER_OUTPUTS: Final = (contract.EMBEDDING, contract.STATUS, contract.ERROR, contract.FINGERPRINT)
+
+
+def _open_channel(
+    endpoint: Endpoint, config: ClientConfig, credentials: grpc.ChannelCredentials | None, server_name: str | None
+) -> Any:
+    options = _channel_options(config)
+    name = config.server_name or server_name
+    if name is not None:
+        options += [("grpc.default_authority", name), ("grpc.ssl_target_name_override", name)]
+    if credentials is None:
+        return grpc.aio.insecure_channel(endpoint.address, options)
+    return grpc.aio.secure_channel(endpoint.address, credentials, options)
 
 
 def _channel_options(config: ClientConfig) -> list[tuple[str, int | str]]:

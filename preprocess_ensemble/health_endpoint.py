@@ -1,4 +1,13 @@
-"""``GET /healthz``: 200 while images are embedded, else 503, and in both cases JSON that says what was found."""
+"""``GET /healthz``: 200 while images are embedded, else 503, and in both cases JSON that says what was found.
+
+``GET /metrics`` has the same for Prometheus, always with 200:
+
+==============================  ====================================================
+``clip_serve_healthy``          1 while images are embedded, else 0
+``clip_serve_restarts_total``   how often tritonserver was started anew
+``clip_serve_reloads_total``    how often its models were loaded anew
+==============================  ====================================================
+"""
 
 from __future__ import annotations
 
@@ -21,7 +30,7 @@ _REQUEST_BYTES: Final = 8192
 async def serve_health(
     host: str, port: int, report: Callable[[], tuple[bool, Mapping[str, Any]]]
 ) -> AsyncIterator[None]:
-    """Answer ``GET /healthz`` on ``host:port`` inside the block with what ``report`` returns: healthy, and the JSON.
+    """Answer on ``host:port`` inside the block with what ``report`` returns: healthy, and the JSON.
 
     Raises ``OSError`` if the port cannot be opened.
     """
@@ -40,20 +49,30 @@ async def serve_health(
 def _response(head: bytes, report: Callable[[], tuple[bool, Mapping[str, Any]]]) -> bytes:
     method, _, rest = head.partition(b" ")
     path = rest.partition(b" ")[0].partition(b"?")[0]
-    body: Mapping[str, Any]
-    if path != b"/healthz":
-        status, body = "404 Not Found", {"message": "ask for /healthz"}
+    content_type = "application/json"
+    if path not in (b"/healthz", b"/metrics"):
+        status, text = "404 Not Found", json.dumps({"message": "ask for /healthz or /metrics"}) + "\n"
     elif method not in (b"GET", b"HEAD"):
-        status, body = "405 Method Not Allowed", {"message": "use GET"}
+        status, text = "405 Method Not Allowed", json.dumps({"message": "use GET"}) + "\n"
     else:
-        healthy, body = report()
-        status = "200 OK" if healthy else "503 Service Unavailable"
-    payload = json.dumps(body).encode() + b"\n"
+        healthy, found = report()
+        if path == b"/metrics":
+            status, text, content_type = "200 OK", _metrics(healthy, found), "text/plain; version=0.0.4"
+        else:
+            status, text = "200 OK" if healthy else "503 Service Unavailable", json.dumps(found) + "\n"
+    payload = text.encode()
     lines = (
         f"HTTP/1.1 {status}",
-        "Content-Type: application/json",
+        f"Content-Type: {content_type}",
         "Cache-Control: no-store",
         f"Content-Length: {len(payload)}",
         "Connection: close",
     )
     return "\r\n".join((*lines, "", "")).encode() + (b"" if method == b"HEAD" else payload)
+
+
+def _metrics(healthy: bool, found: Mapping[str, Any]) -> str:
+    lines = ["# TYPE clip_serve_healthy gauge", f"clip_serve_healthy {int(healthy)}"]
+    for name in ("restarts", "reloads"):
+        lines += [f"# TYPE clip_serve_{name}_total counter", f"clip_serve_{name}_total {found[name]}"]
+    return "\n".join((*lines, ""))

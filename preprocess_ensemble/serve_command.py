@@ -11,17 +11,19 @@ import signal
 import socket
 import sys
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from preprocess_ensemble.health_endpoint import serve_health
 from preprocess_ensemble.supervisor import CONNECT, Backend, Finding, Probe, StartError, Supervisor, SupervisorConfig
+from preprocess_ensemble.tls import ServerTls, TlsError
 from preprocess_ensemble.triton_process import ServeConfig, TritonProcess
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from clip_client import ClipClient
+    from clip_client import ClientConfig, ClipClient
 
 __all__ = ("main",)
 
@@ -48,12 +50,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.triton_arguments and not options.triton_arguments[0].startswith("-"):
         parser.error(f"unknown argument {options.triton_arguments[0]!r}: arguments for tritonserver go behind --")
     logging.basicConfig(format="clip-serve: %(message)s", level=logging.WARNING, stream=sys.stderr)
+    tls = _tls(parser, options)
     config = ServeConfig(
         repository=options.repository,
         host=options.host,
         grpc_port=options.grpc_port,
         http_port=options.http_port,
         metrics_port=options.metrics_port,
+        http_host=options.http_host,
+        tls=tls,
+        open_statistics=options.open_statistics,
         drain_s=options.drain_s,
         log_file=options.log_file,
         extra=tuple(options.triton_arguments),
@@ -68,8 +74,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         _check_repository(config.repository)
         _check_ports(config, options.health_port)
+        if tls is not None:
+            config = replace(config, tls_name=tls.check())
         asyncio.run(_serve(config, supervision, options.health_port))
-    except (ServeError, StartError, OSError) as error:
+    except (ServeError, StartError, TlsError, OSError) as error:
         sys.stderr.write(f"clip-serve: {error}\n")
         return 1
     return 0
@@ -88,6 +96,22 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--host", default="127.0.0.1", help="address to listen on (default: %(default)s, this machine only)"
     )
+    parser.add_argument(
+        "--http-host",
+        default="127.0.0.1",
+        metavar="HOST",
+        help="address for Triton's HTTP, which knows no TLS and no limits (default: %(default)s, whatever --host is)",
+    )
+    tls = parser.add_argument_group("TLS on gRPC (PEM files)")
+    tls.add_argument("--tls-certificate", type=Path, metavar="FILE", help="the server's certificate, or chain")
+    tls.add_argument("--tls-key", type=Path, metavar="FILE", help="its private key")
+    tls.add_argument(
+        "--tls-client-ca", type=Path, metavar="FILE", help="ask every client for a certificate of this authority"
+    )
+    tls.add_argument(
+        "--canary-certificate", type=Path, metavar="FILE", help="the canary's own (default: that of the server)"
+    )
+    tls.add_argument("--canary-key", type=Path, metavar="FILE", help="its private key")
     parser.add_argument("--grpc-port", type=_port, default=8001, metavar="N", help="default: %(default)s")
     parser.add_argument("--http-port", type=_port, default=8000, metavar="N", help="default: %(default)s")
     parser.add_argument("--metrics-port", type=_port, default=8002, metavar="N", help="default: %(default)s")
@@ -97,6 +121,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="answer GET /healthz there: 200 while images are embedded, else 503 and the step that fails "
         "(default: no such port)",
+    )
+    parser.add_argument(
+        "--open-statistics",
+        action="store_true",
+        help="let anyone read how much each model is used; perf_analyzer needs it",
     )
     parser.add_argument("--log-file", type=Path, metavar="FILE", help="append everything that Triton says to this file")
     parser.add_argument("--canary-interval-s", type=_seconds, default=3.0, metavar="S", help="default: %(default)s")
@@ -123,6 +152,26 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("triton_arguments", nargs="*", metavar="-- ARGUMENT", help=argparse.SUPPRESS)
     return parser
+
+
+def _tls(parser: argparse.ArgumentParser, options: argparse.Namespace) -> ServerTls | None:
+    if (options.tls_certificate is None) != (options.tls_key is None):
+        parser.error("--tls-certificate and --tls-key belong together")
+    if (options.canary_certificate is None) != (options.canary_key is None):
+        parser.error("--canary-certificate and --canary-key belong together")
+    if options.tls_client_ca is not None and options.tls_certificate is None:
+        parser.error("--tls-client-ca needs --tls-certificate and --tls-key")
+    if options.canary_certificate is not None and options.tls_client_ca is None:
+        parser.error("--canary-certificate is only asked for with --tls-client-ca")
+    if options.tls_certificate is None:
+        return None
+    return ServerTls(
+        certificate=options.tls_certificate,
+        key=options.tls_key,
+        client_ca=options.tls_client_ca,
+        canary_certificate=options.canary_certificate,
+        canary_key=options.canary_key,
+    )
 
 
 def _port(text: str) -> int:
@@ -156,6 +205,7 @@ def _check_repository(repository: Path) -> None:
 
 def _check_ports(config: ServeConfig, health_port: int | None) -> None:
     ports = {"grpc": config.grpc_port, "http": config.http_port, "metrics": config.metrics_port, "health": health_port}
+    hosts = {"http": config.http_host}
     taken: dict[int, str] = {}
     for name, port in ports.items():
         if port is None:
@@ -163,19 +213,18 @@ def _check_ports(config: ServeConfig, health_port: int | None) -> None:
         if port in taken:
             raise ServeError(f"--{taken[port]}-port and --{name}-port are both {port}: give each a port of its own.")
         taken[port] = name
+        host = hosts.get(name, config.host)
         try:
-            address = socket.getaddrinfo(config.host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+            address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         except socket.gaierror:
-            raise ServeError(
-                f"The address {config.host!r} is not known: use --host with one of this machine's."
-            ) from None
+            raise ServeError(f"The address {host!r} is not known: use --host with one of this machine's.") from None
         with socket.socket(address[0], socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind(address[4])
             except OSError as error:
                 raise ServeError(
-                    f"Port {port} on {config.host} cannot be used ({error.strerror}): "
+                    f"Port {port} on {host} cannot be used ({error.strerror}): "
                     f"stop what uses it, or choose another by --{name}-port."
                 ) from None
 
@@ -185,8 +234,9 @@ async def _serve(config: ServeConfig, supervision: SupervisorConfig, health_port
     from clip_client import ClipClient
 
     async with contextlib.AsyncExitStack() as stack:
-        client = await stack.enter_async_context(ClipClient(config.grpc_url, timeout_s=_CANARY_TIMEOUT_S))
-        supervisor = Supervisor(_backend(config, client), supervision)
+        client_config = _client_config(config)
+        client = await stack.enter_async_context(ClipClient(config=client_config))
+        supervisor = Supervisor(_backend(config, client_config, client), supervision)
         loop = asyncio.get_running_loop()
         for name in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(name, supervisor.stop)
@@ -196,7 +246,7 @@ async def _serve(config: ServeConfig, supervision: SupervisorConfig, health_port
         def announce(probe: Probe) -> None:
             host = config.client_host
             sys.stdout.write(
-                f"ready: grpc {host}:{config.grpc_port}, http {host}:{config.http_port}, "
+                f"ready: grpc {host}:{config.grpc_port}, http {config.http_host}:{config.http_port}, "
                 f"metrics {host}:{config.metrics_port}, model {probe.model_id}\n"
             )
             sys.stdout.flush()
@@ -204,13 +254,28 @@ async def _serve(config: ServeConfig, supervision: SupervisorConfig, health_port
         await supervisor.run(announce)
 
 
-def _backend(config: ServeConfig, client: ClipClient) -> Backend:
-    from clip_client._config import parse_url
+def _client_config(config: ServeConfig) -> ClientConfig:
+    """For calls of this program to its own server."""
+    from clip_client import ClientConfig
+
+    client = ClientConfig(urls=(config.grpc_url,), timeout_s=_CANARY_TIMEOUT_S)
+    if config.tls is None:
+        return client
+    certificate, key = config.tls.canary_files or (None, None)
+    return replace(
+        client,
+        ca_certificate=config.tls.certificate,
+        server_name=config.tls_name,
+        client_certificate=certificate,
+        client_key=key,
+    )
+
+
+def _backend(config: ServeConfig, client_config: ClientConfig, client: ClipClient) -> Backend:
     from clip_client._transport import reload_models
 
     async def reload() -> None:
-        endpoint = parse_url(config.grpc_url)
-        await reload_models(endpoint, _MODELS, header=config.admin_header, timeout_s=_RELOAD_TIMEOUT_S)
+        await reload_models(client_config, _MODELS, header=config.admin_header, timeout_s=_RELOAD_TIMEOUT_S)
 
     async def progress() -> float | None:
         url = f"http://{config.client_host}:{config.metrics_port}/metrics"

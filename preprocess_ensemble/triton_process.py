@@ -12,11 +12,15 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 from preprocess_ensemble.launcher import PARENT_VARIABLE
+from preprocess_ensemble.process_arguments import hide_argument
 from preprocess_ensemble.shared_memory import remove_stale_regions
 from preprocess_ensemble.triton_log import read_line
+
+if TYPE_CHECKING:
+    from preprocess_ensemble.tls import ServerTls
 
 __all__ = ("ServeConfig", "TritonProcess")
 
@@ -24,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 _ADMIN_KEY: Final = "clip-admin"
 _ADMIN_PROTOCOLS: Final = "model-repository,shared-memory,trace,logging"
-"""What changes the server or reaches into its machine; inference, health, metadata and statistics stay open."""
+"""What changes the server or reaches into its machine; what a client needs stays open."""
 
 _GONE_POLL_S: Final = 0.02
 _GONE_POLLS: Final = 250
@@ -52,12 +56,19 @@ class ServeConfig:
     grpc_port: int = 8001
     http_port: int = 8000
     metrics_port: int = 8002
+    http_host: str = "127.0.0.1"
+    """Triton's HTTP knows neither TLS nor a limit of size, so it does not follow ``host``."""
+    tls: ServerTls | None = None
+    tls_name: str | None = None
+    """A name that the certificate is good for, by which this machine calls the server."""
     drain_s: int = 30
     """How long requests that are under way may take once the server is told to stop."""
     log_file: Path | None = None
     """Everything that Triton says goes there; warnings and errors also go to this program's log."""
     extra: tuple[str, ...] = ()
     """More arguments for tritonserver."""
+    open_statistics: bool = False
+    """Let anyone read how much each model is used."""
     admin_secret: str = field(default_factory=lambda: secrets.token_hex(16), repr=False)
     """Value of the header that model control asks for."""
 
@@ -69,8 +80,8 @@ class ServeConfig:
 
     @property
     def grpc_url(self) -> str:
-        """``host:port`` for a client on this machine."""
-        return f"{self.client_host}:{self.grpc_port}"
+        """The server's address for a client on this machine."""
+        return f"{'grpc' if self.tls is None else 'grpcs'}://{self.client_host}:{self.grpc_port}"
 
     @property
     def admin_header(self) -> tuple[str, str]:
@@ -80,13 +91,14 @@ class ServeConfig:
     @property
     def arguments(self) -> tuple[str, ...]:
         """Arguments for tritonserver."""
-        admin = f"{_ADMIN_PROTOCOLS}:{_ADMIN_KEY}={self.admin_secret}"
+        protocols = _ADMIN_PROTOCOLS if self.open_statistics else f"{_ADMIN_PROTOCOLS},statistics"
+        admin = f"{protocols}:{_ADMIN_KEY}={self.admin_secret}"
         return (
             f"--model-repository={self.repository}",
             "--model-control-mode=explicit",
             "--load-model=*",
             f"--grpc-address={self.host}",
-            f"--http-address={self.host}",
+            f"--http-address={self.http_host}",
             f"--metrics-address={self.host}",
             f"--grpc-port={self.grpc_port}",
             f"--http-port={self.http_port}",
@@ -94,6 +106,9 @@ class ServeConfig:
             f"--grpc-restricted-protocol={admin}",
             f"--http-restricted-api={admin}",
             f"--exit-timeout-secs={self.drain_s}",
+            # Quantiles of the latency beside the sums; the sums alone give nothing but a mean.
+            "--metrics-config=summary_latencies=true",
+            *(self.tls.arguments if self.tls is not None else ()),
             *self.extra,
         )
 
@@ -104,9 +119,10 @@ class TritonProcess:
     The main thread, because the kernel ends the server together with the *thread* that started it.
     """
 
-    def __init__(self, process: asyncio.subprocess.Process, log: BinaryIO | None) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, log: BinaryIO | None, *, secret: str) -> None:
         self._process = process
         self._log = log
+        self._secret = secret
         self._first_error: str | None = None
         self._idle = asyncio.Event()
         self._listener = asyncio.create_task(self._listen(), name="tritonserver's output")
@@ -134,7 +150,7 @@ class TritonProcess:
                 "PYTHONPATH": os.pathsep.join(filter(None, (_package_root(), os.environ.get("PYTHONPATH")))),
             },
         )
-        return cls(process, log)
+        return cls(process, log, secret=config.admin_secret)
 
     @property
     def pid(self) -> int:
@@ -201,6 +217,7 @@ class TritonProcess:
     async def _listen(self) -> None:
         output = self._process.stdout
         assert output is not None
+        hidden = False
         while True:
             try:
                 line = await output.readline()
@@ -209,6 +226,8 @@ class TritonProcess:
                 continue
             if not line:
                 return
+            # A server that speaks has read its arguments, and from here on nobody needs to see the secret in `ps`.
+            hidden = hidden or hide_argument(self.pid, self._secret.encode(), program="tritonserver")
             if self._log is not None:
                 self._log.write(line)
                 self._log.flush()

@@ -1,0 +1,244 @@
+"""TLS and mutual TLS on a real server under ``clip-serve``, and certificates that do not fit."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+import trustme
+from PIL import Image
+from tritonclient.grpc import InferenceServerClient
+from tritonclient.utils import InferenceServerException
+
+from benchmarks.server import Server, free_port, serving
+from clip_client import ClientConfig, ClipClient, ClipError, ProtocolMismatch, Unauthorized
+from preprocess_ensemble.tls import ServerTls, TlsError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A certificate with its key, as files."""
+
+    certificate: Path
+    key: Path
+
+
+class Authority:
+    """A certificate authority that writes what it issues into a folder."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self._directory = directory
+        self._name = name
+        self._ca = trustme.CA(organization_name=name)
+        self.file = directory / f"{name}.pem"
+        self._ca.cert_pem.write_to_path(str(self.file))
+
+    def issue(self, name: str, *, expired: bool = False) -> Pair:
+        ended = datetime.now(timezone.utc) - timedelta(days=1) if expired else None
+        issued = self._ca.issue_cert(
+            name, not_before=ended and ended - timedelta(days=30), not_after=ended, common_name=name
+        )
+        stem = f"{self._name}-{name.replace('*', 'any')}{'-expired' if expired else ''}"
+        pair = Pair(self._directory / f"{stem}.pem", self._directory / f"{stem}.key")
+        issued.cert_chain_pems[0].write_to_path(str(pair.certificate))
+        issued.private_key_pem.write_to_path(str(pair.key))
+        return pair
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"), "right")
+
+
+@pytest.fixture(scope="module")
+def stranger(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("stranger"), "wrong")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Secured:
+    """A clip-serve with mutual TLS whose certificate is made out to another name than localhost."""
+
+    server: Server
+    name: str
+    health_url: str
+
+    def config(self, authority: Authority, client: Pair | None, *, name: str | None = None) -> ClientConfig:
+        return ClientConfig(
+            urls=(f"grpcs://{self.server.grpc_url}",),
+            ca_certificate=authority.file,
+            client_certificate=None if client is None else client.certificate,
+            client_key=None if client is None else client.key,
+            server_name=name or self.name,
+            timeout_s=10,
+        )
+
+
+@contextmanager
+def secured(repository: Path, authority: Authority) -> Iterator[Secured]:
+    pair, canary = authority.issue("clip.example.org"), authority.issue("canary@example.org")
+    port = free_port()
+    options = ["--tls-certificate", pair.certificate, "--tls-key", pair.key, "--tls-client-ca", authority.file]
+    options += ["--canary-certificate", canary.certificate, "--canary-key", canary.key]
+    options += ["--health-port", port, "--canary-interval-s", "0.5"]
+    with serving(repository, *map(str, options)) as server:
+        yield Secured(server=server, name="clip.example.org", health_url=f"http://127.0.0.1:{port}/healthz")
+
+
+@pytest.fixture(scope="module")
+def mutual(tiny_repository: Path, authority: Authority) -> Iterator[Secured]:
+    with secured(tiny_repository, authority) as running:
+        yield running
+
+
+async def _embed(config: ClientConfig) -> None:
+    async with ClipClient(config=config) as clip:
+        batch = await clip.embed([Image.effect_noise((64, 64), 50).convert("RGB")])
+    assert batch.errors == {}
+
+
+async def test_both_sides_with_good_certificates(mutual: Secured, authority: Authority) -> None:
+    await _embed(mutual.config(authority, authority.issue("me@example.org")))
+
+
+async def test_a_client_without_a_certificate(mutual: Secured, authority: Authority) -> None:
+    with pytest.raises(ClipError) as error:
+        await _embed(mutual.config(authority, None))
+    # TLS 1.3 tells the client after its handshake, so the refusal may look like a lost connection.
+    assert isinstance(error.value, Unauthorized) or "hangs up" in str(error.value) or "lost" in str(error.value)
+
+
+async def test_a_client_certificate_of_another_authority(
+    mutual: Secured, authority: Authority, stranger: Authority
+) -> None:
+    with pytest.raises(ClipError):
+        await _embed(mutual.config(authority, stranger.issue("me@example.org")))
+
+
+async def test_an_expired_client_certificate(mutual: Secured, authority: Authority) -> None:
+    with pytest.raises(ClipError):
+        await _embed(mutual.config(authority, authority.issue("me@example.org", expired=True)))
+
+
+async def test_a_server_of_another_authority(mutual: Secured, authority: Authority, stranger: Authority) -> None:
+    with pytest.raises(Unauthorized, match="ca_certificate="):
+        await _embed(mutual.config(stranger, authority.issue("me@example.org")))
+
+
+async def test_a_server_of_another_name(mutual: Secured, authority: Authority) -> None:
+    with pytest.raises(Unauthorized, match="certificates of"):
+        await _embed(mutual.config(authority, authority.issue("me@example.org"), name="other.example.org"))
+
+
+async def test_a_plain_client(mutual: Secured) -> None:
+    with pytest.raises(ClipError, match="grpcs://"):
+        await _embed(ClientConfig(urls=(mutual.server.grpc_url,), timeout_s=5))
+
+
+async def test_a_tls_client_of_a_plain_server(server: Server, authority: Authority) -> None:
+    config = ClientConfig(urls=(f"grpcs://{server.grpc_url}",), ca_certificate=authority.file, timeout_s=5)
+    with pytest.raises(ProtocolMismatch, match="no TLS"):
+        await _embed(config)
+
+
+def test_the_canary_and_the_reload_work_behind_mutual_tls(tiny_repository: Path, authority: Authority) -> None:
+    with secured(tiny_repository, authority) as running:
+        (triton,) = psutil.Process(running.server.process.pid).children()
+        next(child for child in triton.children() if "/clip_encoder/" in " ".join(child.cmdline())).kill()
+        _wait_for_reload(running.health_url)
+        assert triton.is_running()
+
+
+def _wait_for_reload(health_url: str) -> None:
+    deadline = time.monotonic() + 30
+    while True:
+        with contextlib.suppress(urllib.error.URLError), urllib.request.urlopen(health_url, timeout=5) as answer:
+            if json.load(answer)["reloads"] == 1:
+                return
+        assert time.monotonic() < deadline, "the models were not reloaded"
+        time.sleep(0.05)
+
+
+def _server_tls(pair: Pair, **more: Path) -> ServerTls:
+    return ServerTls(certificate=pair.certificate, key=pair.key, **more)
+
+
+def test_good_files_pass_and_give_a_name(authority: Authority) -> None:
+    assert _server_tls(authority.issue("clip.example.org")).check() == "clip.example.org"
+    assert _server_tls(authority.issue("*.example.org")).check() == "canary.example.org"
+    assert _server_tls(authority.issue("127.0.0.1")).check() == "127.0.0.1"
+    canary = authority.issue("canary@example.org")
+    mutual = _server_tls(
+        authority.issue("clip.example.org"),
+        client_ca=authority.file,
+        canary_certificate=canary.certificate,
+        canary_key=canary.key,
+    )
+    assert mutual.check() == "clip.example.org"
+
+
+def test_files_that_do_not_fit_are_named_before_the_start(
+    authority: Authority, stranger: Authority, tmp_path: Path
+) -> None:
+    good, other = authority.issue("clip.example.org"), authority.issue("other.example.org")
+    with pytest.raises(TlsError, match="do not belong together"):
+        _server_tls(Pair(good.certificate, other.key)).check()
+    with pytest.raises(TlsError, match=r"No such file.*--tls-key"):
+        _server_tls(Pair(good.certificate, tmp_path / "none")).check()
+    with pytest.raises(TlsError, match="certificate has expired"):
+        _server_tls(authority.issue("clip.example.org", expired=True)).check()
+    with pytest.raises(TlsError, match=r"refuse the canary's certificate.*--canary-certificate"):
+        _server_tls(good, client_ca=stranger.file).check()
+    (tmp_path / "text").write_text("no certificate", encoding="ascii")
+    with pytest.raises(TlsError, match="no PEM certificate: see --tls-client-ca"):
+        _server_tls(good, client_ca=tmp_path / "text").check()
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--tls-key=k"], "belong together"),
+        (["--tls-client-ca=c"], "--tls-client-ca needs"),
+        (["--canary-key=k"], "belong together"),
+        (["--canary-key=k", "--canary-certificate=c"], "only asked for with --tls-client-ca"),
+    ],
+)
+def test_options_that_do_not_make_sense_are_misuse(options: list[str], sentence: str) -> None:
+    command = [sys.executable, "-m", "preprocess_ensemble.serve_command", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert sentence in done.stderr
+
+
+def test_the_admin_secret_is_not_in_ps_and_opens_what_it_should(tiny_repository: Path) -> None:
+    port = free_port()
+    with serving(tiny_repository, "--health-port", str(port), "--canary-interval-s", "0.5") as server:
+        serve = psutil.Process(server.process.pid)
+        (triton,) = serve.children()
+        words = [word for process in (serve, *serve.children(recursive=True)) for word in process.cmdline()]
+        secrets = [word.rpartition("clip-admin=")[2] for word in words if "clip-admin=" in word]
+        assert len(secrets) == 2, "one for gRPC, one for HTTP"
+        assert all(set(secret) == {"x"} for secret in secrets)
+        with InferenceServerClient(server.grpc_url) as client:
+            with pytest.raises(InferenceServerException, match="restricted"):
+                client.unload_model("clip_image", headers={"triton-grpc-protocol-clip-admin": secrets[0]})
+            with pytest.raises(InferenceServerException, match="restricted"):
+                client.get_inference_statistics("clip_image")
+        # The supervisor still has the real one.
+        next(child for child in triton.children() if "/clip_encoder/" in " ".join(child.cmdline())).kill()
+        _wait_for_reload(f"http://127.0.0.1:{port}/healthz")
