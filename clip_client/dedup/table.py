@@ -32,7 +32,7 @@ def print_report(report: DuplicateReport, console: Console) -> None:
             for member in group.members:
                 kept = member.path == group.keep
                 note = "keep" if kept else "never moved" if member.moment or member.is_reference else ""
-                why = [member.moment, *map(str, member.matches)]
+                why = "; ".join(filter(None, (member.moment, *map(str, member.matches))))
                 table.add_row(
                     Text(note, style="green" if kept else "yellow"),
                     Text.assemble(

@@ -1,0 +1,95 @@
+"""What hangs together: exactly, by hashes, and in cells."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clip_client.dedup import cells, joining
+from clip_client.dedup.cells import join_vectors
+from clip_client.dedup.joining import Joining, bits_that_differ, components, join_hashes
+
+if TYPE_CHECKING:
+    import pytest
+    from numpy.typing import NDArray
+
+
+def unit(vectors: NDArray[Any]) -> NDArray[np.float32]:
+    scaled: NDArray[np.float32] = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+    return scaled
+
+
+def families(rows: int, copies: int, *, seed: int = 0) -> tuple[NDArray[np.float32], NDArray[np.intp]]:
+    """Vectors, the last ``copies`` of them near one of the others, in no order; and the row of the other."""
+    random = np.random.default_rng(seed)
+    base = unit(random.standard_normal((rows - copies, 64)))
+    of = random.integers(0, len(base), copies)
+    near = unit(base[of] + 0.02 * random.standard_normal((copies, 64)).astype(np.float32))
+    order = random.permutation(rows)
+    place = np.argsort(order)
+    return np.concatenate([base, near])[order], np.stack([place[of], place[len(base) :]])
+
+
+def as_sets(found: list[NDArray[np.intp]]) -> set[frozenset[int]]:
+    return {frozenset(rows.tolist()) for rows in found}
+
+
+def test_a_clump_is_found_without_comparing_all_with_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One scene taken all night, among others: the same components whether the shortcut is taken or not."""
+    random = np.random.default_rng(0)
+    scene = unit(np.ones((400, 32)) + 0.02 * random.standard_normal((400, 32)))
+    others, _ = families(600, 100)
+    vectors = np.concatenate([scene, unit(others[:, :32])])[random.permutation(1000)]
+    expected = as_sets(components(vectors, 0.98, block_rows=50))
+    monkeypatch.setattr(joining, "_HOT_ROWS", 10)
+    assert as_sets(components(vectors, 0.98, block_rows=50)) == expected
+    assert max(map(len, expected)) >= 400
+
+
+def test_cells_find_what_an_exact_search_finds_and_say_how_sure_that_is() -> None:
+    vectors, pairs = families(3000, 300)
+    exact, in_cells = Joining(3000), Joining(3000)
+    assert join_vectors(exact, vectors, 0.95).method == "exact"
+    coverage = join_vectors(in_cells, vectors, 0.95, exact_rows=100)
+    assert coverage.method == "cells"
+    assert coverage.pairs > 0
+    assert coverage.recall >= cells.LEAST_RECALL
+    assert (exact.labels[pairs[0]] == exact.labels[pairs[1]]).all()
+    missed = (in_cells.labels[pairs[0]] != in_cells.labels[pairs[1]]).mean()
+    assert missed <= 0.01
+    # Nothing is joined that is not alike.
+    for rows in in_cells.components():
+        assert len(np.unique(exact.labels[rows])) == 1
+
+
+def test_rows_without_a_vector_hang_together_with_nothing() -> None:
+    vectors, _ = families(50, 10)
+    vectors[:5] = np.nan
+    joined = Joining(50)
+    join_vectors(joined, vectors, -1.0)
+    assert as_sets(joined.components()) == {frozenset(range(5, 50))}
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    seeds=st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=6),
+    flips=st.lists(st.tuples(st.integers(0, 5), st.sets(st.integers(0, 63), max_size=8)), max_size=20),
+    most_bits=st.integers(0, 8),
+)
+def test_hashes_are_joined_exactly(seeds: list[int], flips: list[tuple[int, set[int]]], most_bits: int) -> None:
+    numbers = [*seeds, *(seeds[base % len(seeds)] ^ sum(1 << bit for bit in bits) for base, bits in flips)]
+    hashes = np.array(numbers, dtype=np.uint64)
+    found, expected = Joining(len(hashes)), Joining(len(hashes))
+    join_hashes(found, np.arange(len(hashes)), hashes, most_bits)
+    left, right = np.nonzero([[(a ^ b).bit_count() <= most_bits for b in numbers] for a in numbers])
+    expected.join(left, right)
+    assert as_sets(found.components()) == as_sets(expected.components())
+
+
+def test_bits_are_counted_as_python_counts_them() -> None:
+    numbers = [0, 1, 2**64 - 1, 2**63, 0x5555555555555555, 123456789012345678]
+    counted = bits_that_differ(np.array(numbers, dtype=np.uint64), np.array([0], dtype=np.uint64))
+    assert counted.tolist() == [number.bit_count() for number in numbers]
