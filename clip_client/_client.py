@@ -15,15 +15,17 @@ import anyio
 
 from clip_client._balancer import Balancer
 from clip_client._batch import Collector, EmbeddedItem, EmbeddingBatch
-from clip_client._config import DEFAULT_URL, ClientConfig
+from clip_client._config import DEFAULT_URL, ClientConfig, EndpointKind
 from clip_client._connect import make_transports
 from clip_client._errors import ClipError, DeadlineExceeded, Unavailable
 from clip_client._handshake import ask_for_model
 from clip_client._health import HealthReport, examine
+from clip_client._loader import Loader
 from clip_client._retry import backoff_s, is_retried
 from clip_client._sender import Sender
 from clip_client._source import open_source
 from clip_client._stream import Stream
+from clip_client._transfer import TRANSFERS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Sequence
@@ -31,9 +33,11 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from clip_client._config import Endpoint
     from clip_client._images import ImageSources
     from clip_client._model import ModelInfo
     from clip_client._stats import ClientStats
+    from clip_client._transfer import TransferName
     from clip_client.dedup.report import DuplicateReport
 
 URL_VARIABLE = "CLIP_URL"
@@ -46,9 +50,10 @@ _READERS = min(16, (os.cpu_count() or 1) + 4)
 def make_config(
     url: str | Sequence[str] | None,
     *,
-    timeout_s: float | None,
-    token: str | None,
-    config: ClientConfig | None,
+    timeout_s: float | None = None,
+    token: str | None = None,
+    transfer: TransferName | None = None,
+    config: ClientConfig | None = None,
 ) -> ClientConfig:
     """Put a client's arguments together: what is named wins over ``config``, and the environment comes last."""
     given = config or ClientConfig()
@@ -58,6 +63,8 @@ def make_config(
         given = replace(given, urls=(os.environ.get(URL_VARIABLE) or DEFAULT_URL,))
     if timeout_s is not None:
         given = replace(given, timeout_s=timeout_s)
+    if transfer is not None:
+        given = replace(given, transfer=transfer)
     return given if token is None else replace(given, token=token)
 
 
@@ -74,8 +81,9 @@ class ClipClient:
     process, with the model of a repository (the environment variable ``CLIP_MODEL``, else ``triton_models``), and
     ``auto:`` or ``auto:host:port`` does so where no server answers, and logs that once.
 
-    ``timeout_s`` is the time for one call, ``token`` the bearer token; everything else stands in
-    :class:`ClientConfig`.
+    ``timeout_s`` is the time for one call, ``token`` the bearer token, and ``transfer`` how images travel:
+    ``"thumbnail"``, the default, reduces them to what the model needs, ``"thumbnail-small"`` further, ``"original"``
+    sends files as they are. Everything else stands in :class:`ClientConfig`.
 
     The client belongs to one event loop and may be used by any number of tasks at once. Entering it costs nothing: the
     first call connects. Every method may be cancelled at any time; its requests are then cancelled, too.
@@ -87,12 +95,14 @@ class ClipClient:
         *,
         timeout_s: float | None = None,
         token: str | None = None,
+        transfer: TransferName | None = None,
         config: ClientConfig | None = None,
     ) -> None:
-        self._config = make_config(url, timeout_s=timeout_s, token=token, config=config)
+        self._config = make_config(url, timeout_s=timeout_s, token=token, transfer=transfer, config=config)
         self._state = "new"
         self._balancer: Balancer
         self._sender: Sender
+        self._loader: Loader
         self._handshake: asyncio.Task[ModelInfo] | None = None
         self._met = False
         self._randomness = random.Random()
@@ -109,6 +119,7 @@ class ClipClient:
         self._threads = anyio.CapacityLimiter(_READERS)
         self._balancer = Balancer(self._config, make_transports(self._config))
         self._sender = Sender(self._balancer, self._config, self._forget)
+        self._loader = Loader(self._config)
         self._state = "open"
         return self
 
@@ -220,12 +231,18 @@ class ClipClient:
             raise RuntimeError("the model is not known yet: await embed() or model() first")
         return known.vector_id
 
+    @property
+    def is_local(self) -> bool:
+        """True where this process embeds; with ``auto:``, False until the first call has settled it."""
+        return all(endpoint.kind is EndpointKind.LOCAL for endpoint in self._endpoints())
+
     def _stream(
         self, images: ImageSources, model: ModelInfo, *, ordered: bool, room: int, deadline: float | None
     ) -> AsyncGenerator[EmbeddedItem, None]:
         stream = Stream(
             sender=self._sender,
             config=self._config,
+            loader=self._loader,
             model=model,
             threads=self._threads,
             ordered=ordered,
@@ -289,8 +306,10 @@ class ClipClient:
                 await asyncio.sleep(pause_s)
             else:
                 self._met = True
-                return model
+                return replace(model, transfer=TRANSFERS[self._config.transfer].id)
 
     def _names(self) -> str:
-        endpoints = self._config.endpoints if self._state == "new" else self._balancer.endpoints
-        return ", ".join(map(str, endpoints))
+        return ", ".join(map(str, self._endpoints()))
+
+    def _endpoints(self) -> tuple[Endpoint, ...]:
+        return self._config.endpoints if self._state == "new" else self._balancer.endpoints

@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import os
 import stat
-from collections.abc import AsyncIterable, Iterable
+from collections.abc import AsyncIterable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any, TypeAlias, Union
 
 import numpy as np
@@ -37,15 +38,6 @@ def is_single(images: object) -> bool:
     return isinstance(images, str | os.PathLike | bytes | bytearray | memoryview) or _is_pil(images) or _is_file(images)
 
 
-def in_memory(source: object) -> bytes | None:
-    """The encoded bytes where the source holds them already, else None: then :func:`load` is due, in a thread."""
-    if isinstance(source, bytes):
-        return source
-    if isinstance(source, bytearray | memoryview):
-        return bytes(source)
-    return None
-
-
 def path_of(source: object) -> str | None:
     """The path where the source is one, for error messages; names that are not UTF-8 carry surrogate escapes."""
     return os.fsdecode(source) if isinstance(source, str | os.PathLike) else None
@@ -58,8 +50,28 @@ def load(source: object, *, max_bytes: int) -> bytes:
     file cannot be read or is not a regular file, ``TOO_LARGE`` above ``max_bytes``, ``NOT_AN_IMAGE`` for an object
     that is no image source.
     """
-    try:
+    with _only_image_errors():
         return _load(source, max_bytes)
+
+
+def picture_of(source: object) -> Image | None:
+    """The upright picture, of mode L or RGB, where the source is one already; None where it must be decoded.
+
+    A picture that only decoding makes plain, such as one with transparency, counts among those. Raises ImageError.
+    """
+    with _only_image_errors():
+        if isinstance(source, np.ndarray):
+            return _from_array(source)
+        if _is_pil(source):
+            upright = _upright(source)
+            return upright if upright.mode in ("L", "RGB") and not upright.has_transparency_data else None
+    return None
+
+
+@contextmanager
+def _only_image_errors() -> Iterator[None]:
+    try:
+        yield
     except ImageError:
         raise
     except OSError as error:
@@ -72,10 +84,12 @@ def load(source: object, *, max_bytes: int) -> bytes:
 def _load(source: object, max_bytes: int) -> bytes:
     if isinstance(source, str | os.PathLike):
         return _read_path(os.fsdecode(source), max_bytes)
+    if isinstance(source, bytes | bytearray | memoryview):
+        return bytes(source)
     if isinstance(source, np.ndarray):
-        return _encode_array(source)
+        return _png(_from_array(source))
     if _is_pil(source):
-        return _encode_pil(source)
+        return _png(_upright(source))
     if _is_file(source):
         return _read_at_most(source, max_bytes)
     raise ImageError(
@@ -125,27 +139,28 @@ def _read_at_most(file: Any, max_bytes: int) -> bytes:
     raise _too_large(size, max_bytes)
 
 
-def _encode_array(array: NDArray[Any]) -> bytes:
+def _from_array(array: NDArray[Any]) -> Image:
     from PIL import Image
 
     if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3 or 0 in array.shape:
         raise ImageError(
             f"an array must be uint8 of shape (H, W, 3), got {array.dtype} of shape {array.shape}", code="NOT_AN_IMAGE"
         )
-    return _png(Image.fromarray(np.ascontiguousarray(array)))
+    return Image.fromarray(np.ascontiguousarray(array))
 
 
-def _encode_pil(image: Any) -> bytes:
+def _upright(image: Any) -> Image:
+    """Turn a PIL image upright, in a mode that PNG can hold without loss."""
     from PIL import ImageOps
 
     # The orientation tag would not survive the trip in every mode, so it is applied here.
-    upright = ImageOps.exif_transpose(image)
+    upright: Image = ImageOps.exif_transpose(image)
     if upright.mode == "F":
         raise ImageError("a PIL image of mode F has no defined white; convert it first.", code="UNSUPPORTED_FORMAT")
     if upright.mode in _PNG_MODES:
-        return _png(upright)
+        return upright
     # The other integer modes hold 16-bit pictures, too; everything else is colour.
-    return _png(upright.convert("I;16" if upright.mode.startswith("I") else "RGB"))
+    return upright.convert("I;16" if upright.mode.startswith("I") else "RGB")
 
 
 def _png(image: Image) -> bytes:

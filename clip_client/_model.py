@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-TRANSFER: Final = "original"
-"""How an image reaches the server: as the file that it is."""
-
 _TEXTS: Final = ("id", "model", "pretrained", "preprocess_id", "precision")
 
 
@@ -50,6 +47,8 @@ class ModelInfo:
     """A small encoded image that came with the model ..."""
     canary_vector: NDArray[np.float32] = field(repr=False)
     """... and the vector (D,) that the server must make of it."""
+    transfer: str = "original"
+    """How this client's images reach the model, such as ``thumb-jpeg-q90-444``; the canary always as it is."""
 
     @property
     def is_random(self) -> bool:
@@ -59,7 +58,7 @@ class ModelInfo:
     @property
     def vector_id(self) -> str:
         """Model, preprocessing and transfer in one text; vectors of different ids must not be compared."""
-        return f"{self.id}|{self.preprocess_id}|{TRANSFER}"
+        return f"{self.id}|{self.preprocess_id}|{self.transfer}"
 
     @classmethod
     def from_json(cls, text: str | bytes, *, max_batch_size: int) -> ModelInfo:

@@ -11,7 +11,7 @@ import anyio.to_thread
 
 from clip_client._batch import EmbeddedItem
 from clip_client._errors import ClipError, DeadlineExceeded, ImageError
-from clip_client._images import in_memory, load, path_of
+from clip_client._images import path_of
 from clip_client._sender import Row, Sender
 from clip_client._source import NOTHING, Source
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from clip_client._config import ClientConfig
     from clip_client._images import ImageSource
+    from clip_client._loader import Loader
     from clip_client._model import ModelInfo
 
 _LOADED_REQUESTS = 8
@@ -38,6 +39,7 @@ class Stream:
         *,
         sender: Sender,
         config: ClientConfig,
+        loader: Loader,
         model: ModelInfo,
         threads: anyio.CapacityLimiter,
         ordered: bool,
@@ -45,6 +47,7 @@ class Stream:
     ) -> None:
         self._sender = sender
         self._config = config
+        self._loader = loader
         self._model = model
         self._threads = threads
         self._ordered = ordered
@@ -121,7 +124,7 @@ class Stream:
         ahead = _LOADED_REQUESTS * self._config.max_request_bytes
         while self._unloaded and self._loaded_bytes < ahead and len(self._loads) < 2 * self._threads.total_tokens:
             row = self._unloaded.popleft()
-            payload = in_memory(row.source)
+            payload = self._loader.ready(row.source)
             if payload is not None:
                 self._submit(row, payload)
                 continue
@@ -134,17 +137,14 @@ class Stream:
         try:
             with anyio.fail_after(remaining):
                 payload = await anyio.to_thread.run_sync(
-                    self._load_in_thread, row.source, limiter=self._threads, abandon_on_cancel=True
+                    self._loader.load, row.source, row.model, limiter=self._threads, abandon_on_cancel=True
                 )
-        except ImageError as error:
+        except ClipError as error:
             row.settle(error)
         except TimeoutError:
             row.settle(DeadlineExceeded(f"Reading image {row.index} took longer than timeout_s."))
         else:
             self._submit(row, payload)
-
-    def _load_in_thread(self, source: object) -> bytes:
-        return load(source, max_bytes=self._config.max_image_bytes)
 
     def _load_done(self, task: asyncio.Task[None]) -> None:
         self._loads.discard(task)

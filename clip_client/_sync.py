@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from clip_client._images import ImageSources
     from clip_client._model import ModelInfo
     from clip_client._stats import ClientStats
+    from clip_client._transfer import TransferName
     from clip_client.dedup.report import DuplicateReport
 
 
@@ -44,9 +45,10 @@ class SyncClipClient:
         *,
         timeout_s: float | None = None,
         token: str | None = None,
+        transfer: TransferName | None = None,
         config: ClientConfig | None = None,
     ) -> None:
-        self._client = ClipClient(url, timeout_s=timeout_s, token=token, config=config)
+        self._client = ClipClient(url, timeout_s=timeout_s, token=token, transfer=transfer, config=config)
         self._stack = ExitStack()
         self._portal: BlockingPortal | None = None
 
@@ -118,6 +120,11 @@ class SyncClipClient:
     def vector_id(self) -> str:
         """See :attr:`ClipClient.vector_id`."""
         return self._client.vector_id
+
+    @property
+    def is_local(self) -> bool:
+        """See :attr:`ClipClient.is_local`."""
+        return self._client.is_local
 
     def _open_portal(self) -> BlockingPortal:
         if self._portal is None:

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clip_client.cli.connection import add_url_option, connected
+from clip_client.cli.connection import add_model_options, connected
 from clip_client.cli.failure import CommandFailed, CommandMisused, need
 from clip_client.cli.output_file import check_place, replacing
 from clip_client.cli.progress import progress_bars
@@ -31,7 +31,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "given, and then copies move to a quarantine from where clip-client undo brings them back.",
     )
     add_walk_options(parser)
-    add_url_option(parser)
+    add_model_options(parser)
     parser.add_argument(
         "--threshold",
         type=_similarity,
@@ -145,7 +145,7 @@ async def _find(arguments: argparse.Namespace, store: Store, show: Callable[[str
         keep = KeepRules(arguments.keep or DEFAULT_RULES).names
     except ValueError as error:
         raise CommandMisused(str(error)) from None
-    async with connected(arguments.url) as clip:
+    async with connected(arguments.url, transfer=arguments.transfer) as clip:
         return await find_duplicates(
             clip,
             arguments.paths,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from clip_client.cli.connection import add_timeout_option, add_url_option, connected
+from clip_client.cli.connection import add_model_options, add_timeout_option, connected
 from clip_client.cli.failure import CommandFailed, need
 from clip_client.cli.output_file import check_place, locked, replacing
 from clip_client.cli.photo_file import PhotoFile, PhotoRow
@@ -47,7 +47,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "embedded; where a photo has two rows, the later one counts.",
     )
     add_walk_options(parser)
-    add_url_option(parser)
+    add_model_options(parser)
     add_timeout_option(parser, default_s=_OUTAGE_S, meaning="how long a photo may wait for a server that is away")
     parser.add_argument(
         "--output",
@@ -106,7 +106,7 @@ def _into_file(
     from clip_client.cli.vector_file import NpzFile, ParquetFile
 
     async def embed() -> None:
-        async with connected(arguments.url, timeout_s=arguments.timeout_s) as clip:
+        async with connected(arguments.url, timeout_s=arguments.timeout_s, transfer=arguments.transfer) as clip:
             model = await clip.model()
             kind = NpzFile if arguments.output.suffix == ".npz" else ParquetFile
             about = {"model_id": model.id, "vector_id": clip.vector_id}
@@ -146,7 +146,7 @@ def _into_folder(
         return due, [row for row in rows if row.file.key not in finished]
 
     async def embed() -> None:
-        async with connected(arguments.url, timeout_s=arguments.timeout_s) as clip:
+        async with connected(arguments.url, timeout_s=arguments.timeout_s, transfer=arguments.transfer) as clip:
             model = await clip.model()
             about = {"model_id": model.id, "vector_id": clip.vector_id}
             with locked(folder):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from clip_client.cli.connection import add_url_option, connected
+from clip_client.cli.connection import add_model_options, connected
 from clip_client.cli.failure import CommandFailed, need
 from clip_client.cli.progress import progress_bars
 
@@ -42,7 +42,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument(
         "--in", dest="folder", required=True, type=Path, metavar="DIR", help="a folder of vectors, or of photos"
     )
-    add_url_option(parser)
+    add_model_options(parser)
     parser.add_argument(
         "--top", type=_count, default=_TOP, metavar="K", help=f"how many photos to list (default: {_TOP})"
     )
@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
 async def _search(arguments: argparse.Namespace, show: ProgressBars) -> _Found:
     from clip_client.cli.vector_shards import shards_in
 
-    async with connected(arguments.url) as clip:
+    async with connected(arguments.url, transfer=arguments.transfer) as clip:
         batch = await clip.embed(arguments.photo)
         if batch.errors:
             raise CommandFailed(f"{arguments.photo} cannot be compared: {batch.errors[0].message}")

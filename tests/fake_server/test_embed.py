@@ -41,7 +41,7 @@ async def test_vectors_come_in_input_order_whatever_the_source() -> None:
             assert (batch.vectors == expected).all()
             assert batch.errors == {}
             assert batch.model_id == "fake/random:0@00000000"
-            assert batch.vector_id == clip.vector_id == "fake/random:0@00000000|shortest-bicubic-224x224|original"
+            assert batch.vector_id == clip.vector_id == "fake/random:0@00000000|shortest-bicubic-224x224|thumb-jpeg-q90-444"
             batch.raise_for_errors()
 
 

@@ -70,7 +70,7 @@ def test_pixels_are_those_of_open_clip(photos: Path, server: Server, tiny_refere
 
 async def test_vectors_are_those_of_open_clip(photos: Path, server: Server, tiny_reference: Reference) -> None:
     paths = paths_in(photos)
-    async with ClipClient(server.grpc_url) as clip:
+    async with ClipClient(server.grpc_url, transfer="original") as clip:
         batch = await clip.embed(paths)
     batch.raise_for_errors()
     cosines = (batch.vectors.astype(np.float64) * tiny_reference.vectors(paths)).sum(axis=1)
@@ -80,7 +80,7 @@ async def test_vectors_are_those_of_open_clip(photos: Path, server: Server, tiny
 async def test_neighbours_do_not_change_a_vector(photos: Path, server: Server) -> None:
     good = [path.read_bytes() for path in paths_in(photos)[:4]]
     with_bad = [good[0], b"no image", good[1], b"", good[2], good[3][:500], good[3]]
-    async with ClipClient(server.grpc_url) as clip:
+    async with ClipClient(server.grpc_url, transfer="original") as clip:
         clean = await clip.embed(good)
         mixed = await clip.embed(with_bad)
     assert {index: error.code for index, error in mixed.errors.items()} == {
@@ -102,7 +102,7 @@ def full_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 async def test_the_full_model_is_that_of_open_clip(photos: Path, full_server: Server) -> None:
     paths = paths_in(photos)
-    async with ClipClient(full_server.grpc_url) as clip:
+    async with ClipClient(full_server.grpc_url, transfer="original") as clip:
         batch = await clip.embed(paths)
     batch.raise_for_errors()
     assert batch.model_id.startswith("ViT-B-32/random:0@")
