@@ -35,9 +35,7 @@ def print_report(report: DuplicateReport, console: Console) -> None:
                 why = "; ".join(filter(None, (member.moment, *map(str, member.matches))))
                 table.add_row(
                     Text(note, style="green" if kept else "yellow"),
-                    Text.assemble(
-                        printable(member.path), (f"\n{'; '.join(filter(None, why))}", "dim") if any(why) else ""
-                    ),
+                    Text.assemble(printable(member.path), (f"\n{why}" if why else "", "dim")),
                     f"{member.width}x{member.height}",
                     human_bytes(member.size_bytes),
                     "" if kept else f"{member.similarity:.4f}",
