@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from PIL import Image
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.harness import RESULTS, Worker, interleave, spread, write_result
-from benchmarks.sample_photos import write_originals
+from benchmarks.harness import RESULTS, Worker, cosine_to_first, interleave, spread, write_result
+from benchmarks.sample_photos import write_thumbnails
 from benchmarks.server import serving
 
 CONCURRENCIES: Final = (1, 8, 32)
@@ -29,22 +28,10 @@ LEAST_COSINE: Final = 0.999999
 """All systems run the same fp32 weights on the same pixels; less than this means that they do not do the same work."""
 
 
-def thumbnails(directory: Path) -> None:
-    """Write the sample photos as JPEG files of 256 pixels on the shorter side, quality 80: about 10 KB each."""
-    with tempfile.TemporaryDirectory() as originals:
-        for path in write_originals(Path(originals)):
-            with Image.open(path) as photo:
-                scale = 256 / min(photo.size)
-                size = (round(photo.width * scale), round(photo.height * scale))
-                photo.convert("RGB").resize(size, Image.Resampling.LANCZOS).save(
-                    directory / f"{path.stem}.jpg", quality=80
-                )
-
-
-def least_cosine(workers: list[Worker]) -> float:
-    """Compare the vectors of all workers, image by image, with those of the first; return the smallest cosine."""
-    vectors = [np.asarray(worker.ready["vectors"], dtype=np.float64) for worker in workers]
-    return min(float((vectors[0] * other).sum(axis=1).min()) for other in vectors)
+def _worker(system: str, size: int, url: str) -> tuple[str, ...]:
+    if system == "ensemble":
+        return ("benchmarks.load", "client", "--url", url, "--concurrency", str(size))
+    return ("benchmarks.systems", system, "--batch", str(size))
 
 
 def main() -> None:
@@ -58,19 +45,15 @@ def main() -> None:
 
     with ExitStack() as stack:
         photos = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        thumbnails(photos)
+        write_thumbnails(photos)
         server = stack.enter_context(serving(arguments.repository))
-        common = ("--photos", str(photos), "--repository", str(arguments.repository), "--url", server.grpc_url)
+        common = ("--photos", str(photos), "--repository", str(arguments.repository))
         workers = [
-            stack.enter_context(
-                Worker(
-                    f"{system} {concurrency}", "benchmarks.systems", system, *common, "--concurrency", str(concurrency)
-                )
-            )
-            for concurrency in CONCURRENCIES
+            stack.enter_context(Worker(f"{system} {size}", *_worker(system, size, server.grpc_url), *common))
+            for size in CONCURRENCIES
             for system in SYSTEMS
         ]
-        cosine = least_cosine(workers)
+        cosine = min(cosine_to_first({worker.name: worker.ready["vectors"] for worker in workers}).values())
         if cosine < LEAST_COSINE:
             sys.exit(f"the systems do not agree: least cosine {cosine:.7f}, at least {LEAST_COSINE} expected")
         runs = interleave(workers, rounds=arguments.rounds, seconds=arguments.seconds)

@@ -1,37 +1,35 @@
-"""What every benchmark shares: workers in processes of their own, interleaved rounds, and a record of the machine.
+"""What every benchmark shares: workers in processes of their own, interleaved rounds, a journal that a stopped run
+continues from, and the check that all systems do the same work.
 
 The machine is noisy, so no system is measured alone: in every round each system runs once, in turn, and a figure is the
-median over rounds. Ratios compare systems of the same run only.
+median over rounds. Ratios compare systems of the same run, taken within each round.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
-from datetime import datetime, timezone
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
+from benchmarks.environment import environment
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
+    from typing_extensions import Self
+
 RESULTS: Final = Path(__file__).parent / "results"
-PACKAGES: Final = (
-    "numpy",
-    "pillow",
-    "onnxruntime",
-    "torch",
-    "open_clip_torch",
-    "grpcio",
-    "tritonclient",
-    "nvidia-pytriton",
-)
+JOURNALS: Final = Path("build") / "benchmarks"
+"""Where runs that were stopped keep what they have measured."""
+LEAST_COSINE: Final = 0.9999
+"""Every row of a comparison must reach this, image by image, to the first system's vectors, or it is invalid."""
 
 
 class WorkerFailed(RuntimeError):
@@ -42,17 +40,21 @@ class Worker:
     """One system under test, in a process of its own that loads once and measures on request.
 
     The process runs ``python -m <module> <arguments>`` and speaks lines of JSON: ``{"ready": ...}`` once it is warm,
-    then one object for each line that it reads, which holds the seconds to measure.
+    then one object for each line that it reads, which holds the seconds to measure. ``cores`` pins it.
     """
 
-    def __init__(self, name: str, module: str, *arguments: str) -> None:
+    def __init__(
+        self, name: str, module: str, *arguments: str, python: str | Path = sys.executable, cores: Iterable[int] = ()
+    ) -> None:
         self.name = name
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [python, "-m", module, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
+        if cores := set(cores):
+            os.sched_setaffinity(self._process.pid, cores)
         self.ready = self._read()
 
-    def __enter__(self) -> Worker:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -63,8 +65,12 @@ class Worker:
 
     def measure(self, seconds: float) -> dict[str, Any]:
         """Let the worker run for about ``seconds`` and return what it counted."""
+        return self.ask({"seconds": seconds})
+
+    def ask(self, order: Mapping[str, Any]) -> dict[str, Any]:
+        """Send one order, ``seconds`` and whatever else this worker knows, and return its answer."""
         assert self._process.stdin is not None
-        self._process.stdin.write(f"{seconds}\n")
+        self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
         return self._read()
 
@@ -77,6 +83,48 @@ class Worker:
         return answer
 
 
+class Journal:
+    """What one run has measured so far, on disk, so that the same command continues after it was stopped.
+
+    A journal belongs to one experiment with one ``plan``; with another plan it starts anew. :meth:`finish` turns it
+    into the result.
+    """
+
+    def __init__(self, experiment: str, plan: Mapping[str, Any], directory: Path = JOURNALS) -> None:
+        self.experiment = experiment
+        self.plan = json.loads(json.dumps(plan))
+        directory.mkdir(parents=True, exist_ok=True)
+        self._path = directory / f"{experiment}.jsonl"
+        self.cells: dict[str, dict[str, Any]] = {}
+        lines = self._path.read_text().splitlines() if self._path.exists() else []
+        complete = [json.loads(line) for line in lines if line.endswith("}")]
+        if complete and complete[0].get("plan") == self.plan:
+            self.cells = {line["cell"]: line["result"] for line in complete[1:]}
+            _say(f"{experiment}: {len(self.cells)} measurements are here already; delete {self._path} to start anew")
+        else:
+            self._path.write_text(json.dumps({"plan": self.plan}) + "\n")
+
+    def cell(self, name: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Return what ``name`` measured before, or measure it now."""
+        if name not in self.cells:
+            self.cells[name] = measure()
+            with self._path.open("a") as file:
+                file.write(json.dumps({"cell": name, "result": self.cells[name]}) + "\n")
+            rate = self.cells[name].get("rate")
+            _say(f"{self.experiment}  {name:<44}" + (f" {rate:8.1f} images/s" if rate is not None else " done"))
+        return self.cells[name]
+
+    def has(self, *names: str) -> bool:
+        """Whether all of these are measured, so that nothing need be started for them."""
+        return all(name in self.cells for name in names)
+
+    def finish(self, result: Mapping[str, Any], directory: Path = RESULTS) -> Path:
+        """Write the result with the plan, the environment and every measurement; the journal's work is done."""
+        path = write_result(self.experiment, {"plan": self.plan, **result, "cells": self.cells}, directory)
+        self._path.unlink()
+        return path
+
+
 def interleave(workers: Iterable[Worker], *, rounds: int, seconds: float) -> dict[str, list[dict[str, Any]]]:
     """Measure each worker once per round, in turn; return name -> its results in order of the rounds."""
     workers = list(workers)
@@ -85,8 +133,20 @@ def interleave(workers: Iterable[Worker], *, rounds: int, seconds: float) -> dic
         for worker in workers:
             result = worker.measure(seconds)
             results[worker.name].append(result)
-            print(f"round {number}/{rounds}  {worker.name:<28} {result['rate']:8.1f} images/s", file=sys.stderr)
+            _say(f"round {number}/{rounds}  {worker.name:<28} {result['rate']:8.1f} images/s")
     return results
+
+
+def cosine_to_first(vectors: Mapping[str, Any]) -> dict[str, float]:
+    """Name -> the least cosine of any of its vectors (N, D) to the first system's vector of the same image."""
+    unit = {name: _unit(np.asarray(rows, dtype=np.float64)) for name, rows in vectors.items()}
+    first = next(iter(unit.values()))
+    return {name: float((first * rows).sum(axis=1).min()) for name, rows in unit.items()}
+
+
+def _unit(rows: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    lengths: np.ndarray[Any, np.dtype[np.float64]] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    return lengths
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
@@ -102,27 +162,6 @@ def percentiles(latencies_ms: Sequence[float]) -> dict[str, float]:
     return {"p50": cuts[49], "p95": cuts[94], "p99": cuts[98]}
 
 
-def environment() -> dict[str, Any]:
-    """Describe the machine, the versions and the commit, so that a number can be judged later."""
-    cpu_lines = _read_text("/proc/cpuinfo").splitlines()
-    described = dict(line.split(":", 1) for line in cpu_lines if ":" in line)
-    cpu = {key.strip(): value.strip() for key, value in described.items()}
-    flags = set(cpu.get("flags", "").split())
-    return {
-        "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "cpu": cpu.get("model name", platform.processor()),
-        "cores": len(os.sched_getaffinity(0)),
-        "cpu_flags": sorted(flags & {"avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8"}),
-        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
-        "gpu": _output("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"),
-        "system": platform.platform(),
-        "python": platform.python_version(),
-        "packages": {name: version for name in PACKAGES if (version := _version(name))},
-        "commit": _output("git", "rev-parse", "--short", "HEAD"),
-        "modified": bool(_output("git", "status", "--porcelain", "--untracked-files=no")),
-    }
-
-
 def write_result(experiment: str, result: Mapping[str, Any], directory: Path = RESULTS) -> Path:
     """Keep ``result`` with the environment as ``<experiment>-<date>-<commit>.json`` and return the path."""
     record = {"experiment": experiment, "environment": environment(), **result}
@@ -133,22 +172,5 @@ def write_result(experiment: str, result: Mapping[str, Any], directory: Path = R
     return path
 
 
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _output(*command: str) -> str | None:
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return None
-
-
-def _read_text(path: str) -> str:
-    try:
-        return Path(path).read_text()
-    except OSError:
-        return ""
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

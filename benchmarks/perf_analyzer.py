@@ -25,8 +25,8 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.end_to_end import thumbnails
 from benchmarks.harness import RESULTS, write_result
+from benchmarks.sample_photos import write_thumbnails
 from benchmarks.server import serving
 
 WHEELS: Final = ("tritonclient==2.50.0", "nvidia-cuda-runtime-cu12")
@@ -118,8 +118,7 @@ def main() -> None:
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         photos = scratch / "photos"
-        photos.mkdir()
-        thumbnails(photos)
+        write_thumbnails(photos)
         data = scratch / "input.json"
         write_input(data, [path.read_bytes() for path in sorted(photos.iterdir())])
         url = arguments.url or stack.enter_context(serving(arguments.repository)).grpc_url

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Final
 
@@ -70,6 +71,18 @@ def write_with_copies(directory: Path) -> dict[str, list[Path]]:
         original = families[stem][0]
         families[stem].append(Path(shutil.copy2(original, directory / f"Copy of {original.name}")))
     return families
+
+
+def write_thumbnails(directory: Path) -> None:
+    """Write the originals as JPEG files of 256 pixels on the shorter side, quality 80: about 10 KB each."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as originals:
+        for path in write_originals(Path(originals)):
+            with Image.open(path) as photo:
+                scale = 256 / min(photo.size)
+                size = (round(photo.width * scale), round(photo.height * scale))
+                small = photo.convert("RGB").resize(size, Image.Resampling.LANCZOS)
+                small.save(directory / f"{path.stem}.jpg", quality=80)
 
 
 def _resized(original: Path, copy: Path) -> Path:

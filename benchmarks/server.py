@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
     from pathlib import Path
 
 
@@ -39,15 +40,18 @@ def free_port() -> int:
 
 
 @contextmanager
-def serving(repository: Path, *options: str) -> Iterator[Server]:
+def serving(
+    repository: Path, *options: str, python: str | Path = sys.executable, cores: Collection[int] = ()
+) -> Iterator[Server]:
     """Run ``clip-serve`` on free ports; the block starts when it is ready, and the end of the block stops it.
 
-    Raises :class:`ServerDidNotStart` if it ends before it is ready.
+    ``python`` is that of the environment to serve with, ``cores`` pins the server and all that it starts. Raises :class:`ServerDidNotStart` if it ends before it is ready.
     """
     grpc, http, metrics = free_port(), free_port(), free_port()
     ports = ("--grpc-port", str(grpc), "--http-port", str(http), "--metrics-port", str(metrics))
-    command = (sys.executable, "-m", "preprocess_ensemble.serve_command", "--repository", str(repository), *ports)
-    process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True)
+    command = (str(python), "-m", "preprocess_ensemble.serve_command", "--repository", str(repository), *ports)
+    pin = (lambda: os.sched_setaffinity(0, cores)) if cores else None
+    process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True, preexec_fn=pin)
     assert process.stdout is not None
     try:
         for line in process.stdout:

@@ -51,6 +51,7 @@ __all__ = (
     "decode",
     "decode_into",
     "decode_with_route",
+    "quiet_libraries",
 )
 
 _DEFAULT_LIMITS: Final = DecodeLimits()
@@ -202,7 +203,7 @@ def _suits_turbo(data: bytes, header: JpegHeader, limits: DecodeLimits, *, scale
         and pixels <= limits.max_pixels
         and ratio <= limits.max_side_ratio
         and header.metadata_bytes <= limits.max_metadata_bytes
-        and may_have_scans(data, pixels)
+        and (not header.is_progressive or may_have_scans(data, pixels))
         and (scale > 1 or turbo_jpeg.has_pillows_pixels(header))
     )
 
@@ -226,7 +227,7 @@ def _decode_with_turbo(data: bytes, header: JpegHeader, scale: int) -> Image.Ima
 @contextmanager
 def _only_decode_errors() -> Iterator[None]:
     try:
-        with _quiet_libraries():
+        with quiet_libraries():
             yield
     except DecodeError:
         raise
@@ -246,7 +247,7 @@ _quiet_filters: warnings.catch_warnings[None] | None = None
 
 
 @contextmanager
-def _quiet_libraries() -> Iterator[None]:
+def quiet_libraries() -> Iterator[None]:
     """Keep warnings about odd files in, which the status tells better.
 
     Warning filters belong to the whole process (until Python 3.14), so `catch_warnings` in many threads at once could

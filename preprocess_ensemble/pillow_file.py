@@ -148,7 +148,7 @@ def _check_header(image: ImageFile.ImageFile, image_format: ImageFormat, data: b
             f"the limit is {limits.max_metadata_bytes:,}."
         )
         raise DecodeError(ImageStatus.LIMIT, message)
-    if image_format.name == "JPEG" and not may_have_scans(data, width * height):
+    if image.info.get("progressive") and not may_have_scans(data, width * height):
         message = f"The JPEG file has {count_scans(data):,} scans, too many for its {width} x {height} pixels."
         raise DecodeError(ImageStatus.LIMIT, message)
 

@@ -41,6 +41,7 @@ from preprocess_ensemble.decode import (
     Route,
     decode_into,
     decode_with_route,
+    quiet_libraries,
 )
 from preprocess_ensemble.metrics import PreprocessMetrics, Tally
 from preprocess_ensemble.passport import Passport, PassportError
@@ -188,9 +189,10 @@ class TritonPythonModel:
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer each request, in order; the rows of all of them share the threads."""
-        begun = [self._begin(request) for request in requests]
         tally = Tally()
-        responses = [self._finish(work, tally) for work in begun]
+        with quiet_libraries():
+            begun = [self._begin(request) for request in requests]
+            responses = [self._finish(work, tally) for work in begun]
         if self._metrics is not None:
             self._metrics.add(tally)
         return responses
