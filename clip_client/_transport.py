@@ -92,6 +92,7 @@ _FULL = "The server at {endpoint} has more work than it can do."
 _EXPIRED = "The server at {endpoint} did not answer in time."
 _DEAD = "The model's process on {endpoint} died; restart the server, or run it under clip-serve, which does that."
 _FAILED = "The server at {endpoint} failed on this request; its log has the reason."
+_TOO_LARGE = "A request is larger than {endpoint} takes; lower max_request_bytes=."
 _ODD_REQUEST = (
     "The server at {endpoint} does not take this client's requests; install the same clip-triton on both sides."
 )
@@ -107,6 +108,8 @@ ERROR_TABLE: Final[tuple[ErrorRow, ...]] = (
     _row("UNAVAILABLE", r"unknown model|not ready|no available versions|unload", ModelNotReady, _NOT_READY),
     # Triton, core: requests that come after SIGTERM ("Server is stopping, scheduler for model has stopped accepting").
     _row("UNAVAILABLE", r"server is stopping", Unavailable, "The server at {endpoint} is shutting down."),
+    # Envoy, circuit breakers ("upstream connect error or disconnect/reset before headers. reset reason: overflow").
+    _row("UNAVAILABLE", r"reset reason: overflow", Overloaded, _FULL),
     # gRPC core, TLS handshake: the other side speaks something that is not TLS.
     _row(
         "UNAVAILABLE",
@@ -169,7 +172,7 @@ ERROR_TABLE: Final[tuple[ErrorRow, ...]] = (
         "RESOURCE_EXHAUSTED",
         r"larger than max|message size",
         ProtocolMismatch,
-        "A request is larger than {endpoint} takes; lower max_request_bytes=.",
+        _TOO_LARGE,
     ),
     # Envoy's and other proxies' circuit breakers; gRPC servers out of memory or streams.
     _row("RESOURCE_EXHAUSTED", None, Overloaded, _FULL),
@@ -180,6 +183,8 @@ ERROR_TABLE: Final[tuple[ErrorRow, ...]] = (
     _row("CANCELLED", None, Unavailable, "The server at {endpoint} gave the request up."),
     # gRPC core: a broken stream ("Stream removed"), before or after the answer.
     _row("UNKNOWN", r"stream removed|http2|HTTP status", Unavailable, _LOST),
+    # Envoy, its limit of a request's size: HTTP 413 has no counterpart among gRPC's codes.
+    _row("UNKNOWN", r"payload too large", ProtocolMismatch, _TOO_LARGE),
     # Triton: TRITONSERVER_ERROR_UNKNOWN; gRPC: an exception in a Python servicer.
     _row("UNKNOWN", None, ClipError, _FAILED),
     # gRPC: an optimistic lock of the server lost; by definition safe to retry.

@@ -156,12 +156,32 @@ async def test_a_tls_client_of_a_plain_server(server: Server, authority: Authori
         await _embed(config)
 
 
+def _admin_secrets(server: Server) -> list[str]:
+    """As anyone on this machine sees them."""
+    serve = psutil.Process(server.process.pid)
+    words = [word for process in (serve, *serve.children(recursive=True)) for word in process.cmdline()]
+    return [word.rpartition("clip-admin=")[2] for word in words if "clip-admin=" in word]
+
+
 def test_the_canary_and_the_reload_work_behind_mutual_tls(tiny_repository: Path, authority: Authority) -> None:
     with secured(tiny_repository, authority) as running:
+        secrets = _admin_secrets(running.server)
+        assert len(secrets) == 2, "one for gRPC, one for HTTP"
+        assert all(set(secret) == {"x"} for secret in secrets)
+        # The supervisor still has the real one.
         (triton,) = psutil.Process(running.server.process.pid).children()
         next(child for child in triton.children() if "/clip_encoder/" in " ".join(child.cmdline())).kill()
         _wait_for_reload(running.health_url)
         assert triton.is_running()
+
+
+def test_what_stands_in_ps_opens_nothing_and_statistics_are_closed(server: Server) -> None:
+    (secret, _) = _admin_secrets(server)
+    with InferenceServerClient(server.grpc_url) as client:
+        with pytest.raises(InferenceServerException, match="restricted"):
+            client.unload_model("clip_image", headers={"triton-grpc-protocol-clip-admin": secret})
+        with pytest.raises(InferenceServerException, match="restricted"):
+            client.get_inference_statistics("clip_image")
 
 
 def _wait_for_reload(health_url: str) -> None:
@@ -223,22 +243,3 @@ def test_options_that_do_not_make_sense_are_misuse(options: list[str], sentence:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert sentence in done.stderr
-
-
-def test_the_admin_secret_is_not_in_ps_and_opens_what_it_should(tiny_repository: Path) -> None:
-    port = free_port()
-    with serving(tiny_repository, "--health-port", str(port), "--canary-interval-s", "0.5") as server:
-        serve = psutil.Process(server.process.pid)
-        (triton,) = serve.children()
-        words = [word for process in (serve, *serve.children(recursive=True)) for word in process.cmdline()]
-        secrets = [word.rpartition("clip-admin=")[2] for word in words if "clip-admin=" in word]
-        assert len(secrets) == 2, "one for gRPC, one for HTTP"
-        assert all(set(secret) == {"x"} for secret in secrets)
-        with InferenceServerClient(server.grpc_url) as client:
-            with pytest.raises(InferenceServerException, match="restricted"):
-                client.unload_model("clip_image", headers={"triton-grpc-protocol-clip-admin": secrets[0]})
-            with pytest.raises(InferenceServerException, match="restricted"):
-                client.get_inference_statistics("clip_image")
-        # The supervisor still has the real one.
-        next(child for child in triton.children() if "/clip_encoder/" in " ".join(child.cmdline())).kill()
-        _wait_for_reload(f"http://127.0.0.1:{port}/healthz")

