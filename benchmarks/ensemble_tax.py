@@ -31,8 +31,8 @@ from onnx import TensorProto, helper, numpy_helper
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.end_to_end import thumbnails
 from benchmarks.harness import RESULTS, spread, write_result
+from benchmarks.sample_photos import write_thumbnails
 from benchmarks.server import serving
 from preprocess_ensemble import repository as model_repository
 from preprocess_ensemble.decode import decode, decode_into
@@ -208,7 +208,7 @@ def main() -> None:
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         (directory / "photos").mkdir()
-        thumbnails(directory / "photos")
+        write_thumbnails(directory / "photos")
         files = [path.read_bytes() for path in sorted((directory / "photos").iterdir())]
         null = null_repository(directory / "null", arguments.repository)
         passport = model_repository.installed_passport(arguments.repository)
