@@ -1,0 +1,70 @@
+"""On what a figure was measured: machine, versions and commit, so that a number can be judged later."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from datetime import datetime, timezone
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final
+
+PACKAGES: Final = (
+    "numpy",
+    "pillow",
+    "onnxruntime",
+    "onnxruntime-gpu",
+    "onnxruntime-openvino",
+    "torch",
+    "open_clip_torch",
+    "grpcio",
+    "tritonclient",
+    "nvidia-pytriton",
+    "fastapi",
+    "uvicorn",
+)
+FLAGS: Final = frozenset({"avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8"})
+"""CPU flags that decide which precision is fast."""
+
+
+def environment() -> dict[str, Any]:
+    """Describe the machine, the versions and the commit."""
+    described = dict(line.split(":", 1) for line in _read_text("/proc/cpuinfo").splitlines() if ":" in line)
+    cpu = {key.strip(): value.strip() for key, value in described.items()}
+    return {
+        "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "cpu": cpu.get("model name", platform.processor()),
+        "cores": len(os.sched_getaffinity(0)),
+        "cpu_flags": sorted(FLAGS & set(cpu.get("flags", "").split())),
+        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
+        "load_average": round(os.getloadavg()[0], 2),
+        "gpu": output("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "packages": {name: version for name in PACKAGES if (version := _version(name))},
+        "commit": output("git", "rev-parse", "--short", "HEAD"),
+        "modified": bool(output("git", "status", "--porcelain", "--untracked-files=no")),
+    }
+
+
+def output(*command: str) -> str | None:
+    """What a command prints, without the space around it; None where it fails or is not there."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _read_text(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""

@@ -1,0 +1,114 @@
+"""What each precision and provider gives on this machine: ``python -m benchmarks.precision``.
+
+The question: how many images a second does the encoder make, and how far are its vectors from PyTorch's in fp32? Every
+row is the whole ensemble on its own server; a row below the gate of its precision is marked, not hidden.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.environments import openvino_python
+from benchmarks.harness import RESULTS, Journal, Worker, cosine_to_first, spread
+from benchmarks.sample_photos import write_thumbnails
+from benchmarks.server import serving
+from benchmarks.variants import variant
+from preprocess_ensemble.gate import REQUIRED_COSINE
+from preprocess_ensemble.repository import installed_passport
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+ROWS: Final[Mapping[str, str]] = {
+    "fp32": "ONNX Runtime CPU, fp32",
+    "int8": "ONNX Runtime CPU, int8 (dynamic)",
+    "openvino-fp32": "OpenVINO, fp32",
+    "openvino-bf16": "OpenVINO, bf16",
+}
+"""fp16 is for GPUs: on a CPU, ONNX Runtime computes it in fp32, with casts."""
+BATCH: Final = 32
+
+
+@contextmanager
+def openvino_serving(repository: Path, precision: str) -> Iterator[str]:
+    """The ensemble with the encoder on OpenVINO, in an environment of its own; gives the gRPC address."""
+
+    def change(config: Any) -> None:
+        accelerator = config.optimization.execution_accelerators.cpu_execution_accelerator.add(name="openvino")
+        accelerator.parameters["precision"] = precision.upper()
+
+    with variant(repository, change) as changed, serving(changed, python=openvino_python().absolute()) as server:
+        yield server.grpc_url
+
+
+def start(row: str, repository: Path, photos: Path, stack: ExitStack) -> Worker:
+    """Start the server of one row and its load."""
+    if row.startswith("openvino"):
+        url = stack.enter_context(openvino_serving(repository, row.removeprefix("openvino-")))
+    elif row == "int8":
+        url = stack.enter_context(serving(_exported(repository, row, stack))).grpc_url
+    else:
+        url = stack.enter_context(serving(repository)).grpc_url
+    options = ("transport", "--url", url, "--photos", str(photos), "--repository", str(repository))
+    return stack.enter_context(Worker(row, "benchmarks.load", *options))
+
+
+def _exported(repository: Path, precision: str, stack: ExitStack) -> Path:
+    from preprocess_ensemble.export import export_model
+
+    passport = installed_passport(repository)
+    assert passport is not None
+    directory = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "triton_models"
+    export_model(model=passport.model, pretrained=passport.pretrained, precision=precision, repository=directory)
+    return directory
+
+
+def main() -> None:
+    """Measure, print, keep the JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repository", type=Path, default=Path("triton_models"))
+    parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=6.0, help="per row, concurrency and round")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    rounds, seconds, rows = arguments.rounds, arguments.seconds, arguments.rows
+    journal = Journal("precision", {"rows": rows, "rounds": rounds, "seconds": seconds})
+    with ExitStack() as stack:
+        photos = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        write_thumbnails(photos)
+        workers = {row: start(row, arguments.repository, photos, stack) for row in rows}
+        cosines = cosine_to_first({row: worker.ready["vectors"] for row, worker in workers.items()})
+        for number in range(1, rounds + 1):
+            for concurrency in (1, BATCH):
+                for row, worker in workers.items():
+                    order = {"seconds": seconds, "concurrency": concurrency}
+                    journal.cell(f"{row} x{concurrency} round {number}", lambda w=worker, o=order: w.ask(o))  # type: ignore[misc]
+
+    summary = {}
+    table = Table(title=f"The ensemble by precision, median of {rounds} interleaved rounds")
+    for heading in ("", "images/s, x1", f"images/s, x{BATCH}", "least cosine", "gate"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        required = REQUIRED_COSINE["int8" if row == "int8" else "fp32"]
+        rates = {
+            size: spread([journal.cells[f"{row} x{size} round {n}"]["rate"] for n in range(1, rounds + 1)])
+            for size in (1, BATCH)
+        }
+        passed = cosines[row] >= required
+        summary[row] = {"label": ROWS[row], "rates": rates, "cosine": cosines[row], "required": required, "valid": passed}
+        medians = (f"{rates[size]['median']:.1f}" for size in (1, BATCH))
+        table.add_row(ROWS[row], *medians, f"{cosines[row]:.6f}", f"{required} {'passed' if passed else 'FAILED'}")
+    Console().print(table)
+    print(f"kept in {journal.finish({'summary': summary}, arguments.results)}")
+
+
+if __name__ == "__main__":
+    main()

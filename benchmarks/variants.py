@@ -1,0 +1,36 @@
+"""A model repository like another but for a few settings of the encoder: what an operator would edit by hand."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+@contextmanager
+def variant(repository: Path, change: Callable[[Any], None]) -> Iterator[Path]:
+    """A repository for the length of a block; ``change`` is given the encoder's ModelConfig message.
+
+    The weights are linked, not copied.
+    """
+    with tempfile.TemporaryDirectory(dir=repository.parent, prefix=".variant-") as scratch:
+        copy = Path(scratch) / "triton_models"
+        for file in repository.rglob("*"):
+            if file.is_file() and "__pycache__" not in file.parts:
+                target = copy / file.relative_to(repository)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                os.link(file, target)
+        path = copy / "clip_encoder" / "config.pbtxt"
+        config = text_format.Parse(path.read_text(), model_config_pb2.ModelConfig())
+        change(config)
+        path.unlink()
+        path.write_text(text_format.MessageToString(config))
+        yield copy
