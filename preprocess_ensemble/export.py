@@ -27,7 +27,7 @@ from torch import nn
 from preprocess_ensemble import gate
 from preprocess_ensemble.canary import canary_image
 from preprocess_ensemble.decode import decode
-from preprocess_ensemble.passport import Canary, Passport, fingerprint
+from preprocess_ensemble.passport import Canary, Gate, Passport, fingerprint
 from preprocess_ensemble.repository import (
     MODEL_FILE,
     PASSPORT_FILE,
@@ -40,11 +40,19 @@ from preprocess_ensemble.staging import install, require_space, staging, write_a
 from preprocess_ensemble.transform import PreprocessConfig, preprocess
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
-__all__ = ("PRECISIONS", "ExportError", "WeightsUnavailable", "WrongChoice", "export_model", "load_model")
+__all__ = (
+    "PRECISIONS",
+    "ExportError",
+    "WeightsUnavailable",
+    "WrongChoice",
+    "describe_model",
+    "export_model",
+    "load_model",
+)
 
 PRECISIONS: Final = tuple(gate.REQUIRED_COSINE)
 
@@ -107,11 +115,13 @@ def export_model(
     require_space(directory, needed_bytes)
     with staging(directory.parent, needed_bytes) as stage:
         report("writing the graph")
-        files = _write_graph(network, config, mark, stage)
-        report("comparing it with PyTorch")
         pixels = gate.sample_pixels(*config.size)
-        measured = gate.check(files[-1], pixels, _reference(network, config, pixels), mark, precision)
-        canary = _canary(files[-1], config)
+        # Before the graph is written: that may round the network's own weights.
+        expected = _reference(network, config, pixels)
+        files = _write_graph(network, config, mark, precision, stage)
+        report("comparing it with PyTorch")
+        measured = gate.check(files[-1], pixels, expected, mark, precision)
+        canary = _canary(files[-1], config, precision)
         passport = Passport(
             model=source.model,
             pretrained=source.pretrained,
@@ -145,6 +155,38 @@ def load_model(model: str, pretrained: str) -> nn.Module:
     Raises ExportError.
     """
     return _load(_source(model, pretrained))
+
+
+def describe_model(
+    model: str, pretrained: str, network: nn.Module, embed_canary: Callable[[bytes], Sequence[float]]
+) -> Passport:
+    """Return the passport of a network of :func:`load_model` that another service runs in fp32, without an export.
+
+    It has the id and the fingerprint of the exported model, since its vectors are the same. ``embed_canary`` embeds
+    one encoded image.
+    """
+    source = _source(model, pretrained)
+    config = _preprocessing(network)
+    weights = _weights_sha256(network)
+    image = canary_image()
+    vector = tuple(float(f"{number:.9g}") for number in embed_canary(image))
+    return Passport(
+        model=source.model,
+        pretrained=source.pretrained,
+        weights_sha256=weights,
+        preprocess=config.to_mapping(),
+        preprocess_id=config.id,
+        dimension=len(vector),
+        precision="fp32",
+        fingerprint=fingerprint(
+            model=source.model, weights_sha256=weights, preprocess=config.to_mapping(), precision="fp32"
+        ),
+        # It is what exports are compared with.
+        gate=Gate(images=0, min_cosine=1.0, required=gate.REQUIRED_COSINE["fp32"]),
+        canary=Canary(image=image, vector=vector),
+        opset=gate.OPSET,
+        ir_version=gate.IR_VERSION,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,7 +305,7 @@ def _preprocessing(network: nn.Module) -> PreprocessConfig:
 def _weights_sha256(network: nn.Module) -> str:
     digest = hashlib.sha256()
     for name, tensor in sorted(network.state_dict().items()):
-        values = (tensor.float() if tensor.is_floating_point() else tensor).numpy()
+        values = (tensor.float() if tensor.is_floating_point() else tensor).cpu().numpy()
         digest.update(f"{name}{tuple(values.shape)}".encode())
         digest.update(values.tobytes())
     return digest.hexdigest()
@@ -285,16 +327,23 @@ class _Graph(nn.Module):
         self.std = torch.tensor(config.std).view(1, 3, 1, 1)
         self.mark = torch.tensor([mark], dtype=torch.int32)
         self.failed = torch.tensor(float("nan"))
+        self.dtype = next(network.parameters()).dtype
 
     def forward(self, pixels: torch.Tensor, status: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         values = pixels.permute(0, 3, 1, 2).to(torch.float32) / 255  # (N, 3, H, W)
-        vectors = self.network.encode_image((values - self.mean) / self.std)  # type: ignore[operator]
-        vectors = nn.functional.normalize(vectors, dim=-1)  # (N, D)
+        images = ((values - self.mean) / self.std).to(self.dtype)
+        vectors = self.network.encode_image(images)  # type: ignore[operator]
+        vectors = nn.functional.normalize(vectors.to(torch.float32), dim=-1)  # (N, D)
         return torch.where(status == 0, vectors, self.failed), self.mark.expand(status.shape[0], 2)
 
 
-def _write_graph(network: nn.Module, config: PreprocessConfig, mark: tuple[int, int], stage: Path) -> list[Path]:
+def _write_graph(
+    network: nn.Module, config: PreprocessConfig, mark: tuple[int, int], precision: str, stage: Path
+) -> list[Path]:
     """Write the graph below ``stage`` and return its files: the one of the weights if there is one, then the model."""
+    if precision == "fp16":
+        # Normalisation and L2 norm, around the tower, stay fp32.
+        network.half()
     file = stage / MODEL_FILE
     example = (torch.zeros((2, *config.size, 3), dtype=torch.uint8), torch.zeros((2, 1), dtype=torch.int32))
     names = ("pixels", "status", "embedding", "fingerprint")
@@ -317,6 +366,8 @@ def _write_graph(network: nn.Module, config: PreprocessConfig, mark: tuple[int, 
     except (torch.onnx.OnnxExporterError, RuntimeError) as error:
         reason = _first_line(error)
         raise ExportError(f"The model cannot be written as ONNX with opset {gate.OPSET}: {reason}.") from error
+    if precision == "int8":
+        _quantize(file)
     if _graph_bytes(network) <= _MAX_FILE_BYTES:
         return [file]
     # The name tells the weights of two models apart, so the old model.onnx keeps its own until it is replaced.
@@ -325,6 +376,25 @@ def _write_graph(network: nn.Module, config: PreprocessConfig, mark: tuple[int, 
     # onnx lets only its own user read that file; the server may be another.
     shutil.copymode(file, weights)
     return [weights, file]
+
+
+def _quantize(file: Path) -> None:
+    """Turn the weights of the matrix products in ``file`` into int8, a scale for each column.
+
+    Activations are quantised when the model runs, by a scale that depends on the batch: a neighbour may change a
+    vector by as much as the rounding does. The patches' convolution stays fp32: ONNX Runtime has no fast int8 one.
+    """
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    quantize_dynamic(
+        str(file), str(file), op_types_to_quantize=["MatMul", "Gemm"], per_channel=True, weight_type=QuantType.QInt8
+    )
+    model = onnx.load(str(file))
+    used = {node.domain for node in model.graph.node}
+    for opset in [opset for opset in model.opset_import if opset.domain not in used | {""}]:
+        model.opset_import.remove(opset)
+    model.ir_version = gate.IR_VERSION
+    onnx.save(model, str(file))
 
 
 def _reference(network: nn.Module, config: PreprocessConfig, pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
@@ -336,16 +406,16 @@ def _reference(network: nn.Module, config: PreprocessConfig, pixels: npt.NDArray
     return vectors
 
 
-def _canary(file: Path, config: PreprocessConfig) -> Canary:
+def _canary(file: Path, config: PreprocessConfig, precision: str) -> Canary:
     image = canary_image()
-    vectors, _ = gate.Encoder(file)(preprocess(decode(image), config)[None])
+    vectors, _ = gate.Encoder(file, precision)(preprocess(decode(image), config)[None])
     # Nine digits tell any two float32 numbers apart.
     return Canary(image=image, vector=tuple(float(f"{number:.9g}") for number in vectors[0]))
 
 
 def _shapes(passport: Passport) -> Shapes:
     height, width = passport.preprocess["size"]
-    return Shapes(height=height, width=width, dimension=passport.dimension)
+    return Shapes(height=height, width=width, dimension=passport.dimension, half=passport.precision == "fp16")
 
 
 def _write_pending(pending: dict[Path, str]) -> None:

@@ -7,6 +7,7 @@ accelerator that it does not know fails the load.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -152,6 +153,9 @@ _TENSORRT_KEYS: Final[Mapping[str, tuple[str, Callable[[str], str]]]] = {
 
 _PRECISIONS: Final = {"FP32": {}, "FP16": {"trt_fp16_enable": "1"}, "INT8": {"trt_int8_enable": "1"}}
 
+_OPENVINO_PRECISIONS: Final = {"FP32": "f32", "BF16": "bf16"}
+"""BF16 is fast on CPUs with avx512_bf16 or amx_bf16, and slow on others."""
+
 _CUDA_PARAMETERS: Final[Mapping[str, Callable[[str], str]]] = {
     "cudnn_conv_algo_search": _one_of("EXHAUSTIVE", "HEURISTIC", "DEFAULT"),
     "gpu_mem_limit": _integer,
@@ -254,8 +258,27 @@ def _cpu_providers(config: ModelConfig) -> tuple[Provider, ...]:
             raise ModelLoadError(
                 f"The CPU execution accelerator {accelerator['name']!r} is unknown: use openvino, or none."
             )
-        providers.append(Provider(name=_OPENVINO, options={"device_type": "CPU"}, required=True))
+        options = {"device_type": "CPU", **_openvino_options(accelerator.get("parameters", {}))}
+        providers.append(Provider(name=_OPENVINO, options=options, required=True))
     return tuple(providers)
+
+
+def _openvino_options(keys: Mapping[str, str]) -> dict[str, str]:
+    """OpenVINO's own choice is bf16 where the CPU has it; here fp32 is the rule, and other precisions are asked for.
+
+    The C++ backend takes no parameters for this accelerator and runs in fp32.
+    """
+    unknown = sorted(keys.keys() - {"precision", "num_threads"})
+    if unknown:
+        raise ModelLoadError(f"The OpenVINO accelerator has no parameter {unknown[0]!r}: use precision or num_threads.")
+    precision = keys.get("precision", "FP32")
+    if precision not in _OPENVINO_PRECISIONS:
+        raise ModelLoadError(f"The OpenVINO precision {precision!r} is unknown: use FP32 or BF16.")
+    hints: dict[str, str | int] = {"INFERENCE_PRECISION_HINT": _OPENVINO_PRECISIONS[precision]}
+    if "num_threads" in keys:
+        hints["INFERENCE_NUM_THREADS"] = int(_checked(keys, "num_threads", _integer, ""))
+    # OpenVINO's provider takes the JSON text itself, or the path of a file of it.
+    return {"load_config": json.dumps({"CPU": hints})}
 
 
 def model_file(config: ModelConfig, *, model_directory: Path, version: str) -> Path:
