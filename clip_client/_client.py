@@ -6,7 +6,6 @@ import asyncio
 import copy
 import os
 import random
-from collections.abc import Sized
 from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -20,6 +19,7 @@ from clip_client._connect import make_transports
 from clip_client._errors import ClipError, DeadlineExceeded, Unavailable
 from clip_client._handshake import ask_for_model
 from clip_client._health import HealthReport, examine
+from clip_client._images import known_count
 from clip_client._loader import Loader
 from clip_client._retry import backoff_s, is_retried
 from clip_client._sender import Sender
@@ -149,7 +149,7 @@ class ClipClient:
         """
         deadline = self._deadline(timeout_s)
         model = await self._model(deadline)
-        collector = Collector(model.dimension, expected=len(images) if isinstance(images, Sized) else None)
+        collector = Collector(model.dimension, expected=known_count(images))
         room = 2 * self._config.max_in_flight
         async with aclosing(self._stream(images, model, ordered=False, room=room, deadline=deadline)) as items:
             async for item in items:

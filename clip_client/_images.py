@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import stat
-from collections.abc import AsyncIterable, Iterable, Iterator
+from collections.abc import AsyncIterable, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any, TypeAlias, Union
 
@@ -36,6 +36,13 @@ def is_single(images: object) -> bool:
     if isinstance(images, np.ndarray):
         return images.ndim != 4
     return isinstance(images, str | os.PathLike | bytes | bytearray | memoryview) or _is_pil(images) or _is_file(images)
+
+
+def known_count(images: object) -> int | None:
+    """How many images there are, where that is known beforehand. A file's bytes are one image, however many."""
+    if is_single(images):
+        return 1
+    return len(images) if isinstance(images, Sized) else None
 
 
 def path_of(source: object) -> str | None:

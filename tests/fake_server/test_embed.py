@@ -41,7 +41,11 @@ async def test_vectors_come_in_input_order_whatever_the_source() -> None:
             assert (batch.vectors == expected).all()
             assert batch.errors == {}
             assert batch.model_id == "fake/random:0@00000000"
-            assert batch.vector_id == clip.vector_id == "fake/random:0@00000000|shortest-bicubic-224x224|thumb-jpeg-q90-444"
+            assert (
+                batch.vector_id
+                == clip.vector_id
+                == "fake/random:0@00000000|shortest-bicubic-224x224|thumb-jpeg-q90-444"
+            )
             batch.raise_for_errors()
 
 
@@ -205,3 +209,11 @@ async def test_odd_files_do_not_hold_anything_up(tmp_path: Path) -> None:
     async with FakeTriton() as server, ClipClient(server.url) as clip:
         batch = await clip.embed([tmp_path / "fifo", tmp_path, b"good"], timeout_s=20)
         assert [error.code for error in batch.errors.values()] == ["UNREADABLE", "UNREADABLE"]
+
+
+async def test_the_bytes_of_one_image_take_the_room_of_one_vector() -> None:
+    async with FakeTriton(dimension=512) as server, ClipClient(server.url, transfer="original") as clip:
+        for image in (b"x" * 100_000, bytearray(b"x" * 100_000)):
+            vectors = (await clip.embed(image)).vectors
+            assert vectors.shape == (1, 512)
+            assert vectors.base is None or vectors.base.shape == (1, 512)
