@@ -62,7 +62,7 @@ async def test_nothing_is_lost_or_doubled_while_the_server_is_killed(tiny_reposi
     port = free_port()
     options = ("--health-port", str(port), "--canary-interval-s", "0.5")
     with serving(tiny_repository, *options) as server:
-        async with ClipClient(server.grpc_url, timeout_s=60) as clip:
+        async with ClipClient(server.grpc_url, timeout_s=60, transfer="original") as clip:
             expected = (await clip.embed(pictures)).vectors
             victims: dict[int, Callable[[Server], psutil.Process]] = dict.fromkeys(SERVER_DIES_AT, _triton)
             victims[STUB_DIES_AT] = _stub
