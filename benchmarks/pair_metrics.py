@@ -1,0 +1,92 @@
+"""How good a detector of copies is: over pairs, over groups, and over what it would delete."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    Bools = NDArray[np.bool_]
+
+
+def pair_figures(found: Bools, same: Bools) -> dict[str, float]:
+    """Return precision, recall, F1 and the rate of false pairs; the arguments run over all pairs."""
+    hits = float((found & same).sum())
+    precision, recall = hits / max(1, found.sum()), hits / max(1, same.sum())
+    return {
+        "precision": precision,
+        "recall": recall,
+        "f1": 2 * precision * recall / max(1e-12, precision + recall),
+        "false_pair_rate": float((found & ~same).sum() / max(1, (~same).sum())),
+    }
+
+
+def ranking_figures(scores: NDArray[np.float64], same: Bools) -> dict[str, float]:
+    """Return uAP (micro average precision) and the recall at 90 % precision, as DISC21 defines them."""
+    order = np.argsort(-scores, kind="stable")
+    hits = np.cumsum(same[order])
+    precision = hits / np.arange(1, len(order) + 1)
+    recall = hits / max(1, same.sum())
+    at_90 = recall[precision >= 0.9]
+    return {
+        "uap": float((precision * same[order]).sum() / max(1, same.sum())),
+        "recall_at_p90": float(at_90.max()) if len(at_90) else 0.0,
+    }
+
+
+def group_figures(groups: Sequence[Sequence[int]], family: NDArray[np.intp], alike: Bools) -> dict[str, float]:
+    """Return B-cubed precision, recall and F1, the chaining share and the largest group.
+
+    ``groups`` hold row numbers, each row once at most, the kept one first; ``alike`` (N, N) says which pairs pass the
+    detector's test. Chaining is the share of pairs inside groups that do not.
+    """
+    label = np.arange(len(family))
+    for members in groups:
+        label[list(members)] = members[0]
+    precision = recall = 0.0
+    for row in range(len(family)):
+        mates, kin = label == label[row], family == family[row]
+        both = (mates & kin).sum()
+        precision += both / mates.sum()
+        recall += both / kin.sum()
+    precision, recall = precision / len(family), recall / len(family)
+    inside = chained = 0
+    for members in groups:
+        block = alike[np.ix_(members, members)]
+        pairs = len(members) * (len(members) - 1) // 2
+        inside += pairs
+        chained += pairs - int(np.triu(block, 1).sum())
+    return {
+        "bcubed_precision": precision,
+        "bcubed_recall": recall,
+        "bcubed_f1": 2 * precision * recall / (precision + recall),
+        "chaining": chained / max(1, inside),
+        "largest_group": max(map(len, groups), default=1),
+    }
+
+
+def delete_figures(
+    groups: Sequence[Sequence[int]], family: NDArray[np.intp], pixels: NDArray[np.intp]
+) -> dict[str, float]:
+    """Return the headline: of 1,000 photos deleted, how many had no photo of their own left.
+
+    All but the first of each group are deleted; a hard negative is a family of its own. ``keeper_right`` is the share
+    of groups of one family whose first has the most ``pixels``.
+    """
+    deleted = np.zeros(len(family), dtype=bool)
+    for members in groups:
+        deleted[list(members[1:])] = True
+    kept_families = set(family[~deleted].tolist())
+    harmful = sum(number not in kept_families for number in family[deleted].tolist())
+    pure = [members for members in groups if len(set(family[list(members)].tolist())) == 1]
+    right = sum(pixels[members[0]] == pixels[list(members)].max() for members in pure)
+    return {
+        "deleted": int(deleted.sum()),
+        "harmful_per_1000": 1000 * harmful / max(1, deleted.sum()),
+        "keeper_right": right / max(1, len(pure)),
+    }
