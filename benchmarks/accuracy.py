@@ -31,7 +31,7 @@ from benchmarks.transforms import write_family, write_hard_negatives
 from clip_client import ClipClient
 from clip_client.dedup import scan, thresholds_for
 from clip_client.dedup.find import DEFAULT_HASH_BITS
-from clip_client.dedup.joining import bits_that_differ
+from clip_client.dedup.joining import Joining, bits_that_differ, where
 from clip_client.dedup.looks import look_at, pixel_hash
 
 if TYPE_CHECKING:

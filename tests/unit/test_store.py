@@ -1,0 +1,206 @@
+"""The parts of a store: shelves, the index of files, decisions, and what is done with damaged ones."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from clip_client.dedup import Store, StoreError, shelf
+from clip_client.dedup.database import open_database, transaction
+from clip_client.dedup.decisions import DIFFERENT, KEEP_ALL
+from clip_client.dedup.looks import Look, look_at, pixel_hash
+from clip_client.dedup.moments import Moment, read_moment
+from clip_client.dedup.scan import PhotoFile
+from clip_client.dedup.store import default_directory
+from clip_client.dedup.units import companions, what_would_be_lost
+
+ROW: dict[str, Any] = {"sha256": bytes(32), "vector": np.array([0.6, 0.8], dtype=np.float32), "code": "", "message": ""}
+
+
+def rows(store: Store, vector_id: str = "model") -> list[bytes]:
+    keys: list[bytes] = store.vectors(vector_id).read().column("sha256").to_pylist()
+    return keys
+
+
+def test_rows_come_back_bit_for_bit(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        vectors = store.vectors("model")
+        vectors.add(ROW)
+        vectors.add({**ROW, "sha256": b"\1" * 32, "vector": None, "code": "EMPTY", "message": "It is empty."})
+        vectors.flush()
+        table = store.vectors("model").read()
+    assert table.column("sha256").to_pylist() == [bytes(32), b"\1" * 32]
+    assert np.array_equal(np.array(table.column("vector")[0].as_py(), np.float32), ROW["vector"])
+    assert table.column("vector")[1].as_py() is None
+    assert table.column("code").to_pylist() == ["", "EMPTY"]
+
+
+def test_a_look_comes_back_whole(tmp_path: Path) -> None:
+    moment = Moment(taken_ms=1, has_sub_second=True, sequence=None, camera="A", fields=3)
+    look = Look(width=4, height=3, perceptual_hash=2**64 - 1, is_flat=False, moment=moment)
+    with Store(tmp_path) as store:
+        looks = store.looks()
+        looks.add({"sha256": bytes(32), **look.to_row()})
+        looks.flush()
+        (row,) = store.looks().read().to_pylist()
+    assert Look.from_row(row) == look
+
+
+def test_vectors_of_two_models_never_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Store(tmp_path) as store:
+        for vector_id in ("one", "other"):
+            vectors = store.vectors(vector_id)
+            vectors.add(ROW)
+            vectors.flush()
+        assert len(rows(store, "one")) == 1
+        one, other = sorted((tmp_path / "vectors").iterdir())
+        next(one.glob("*.parquet")).rename(other / "strayed.parquet")
+        with pytest.raises(StoreError, match="does not belong there"):
+            [rows(store, vector_id) for vector_id in ("one", "other")]
+
+
+def test_many_small_files_become_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shelf, "_MANY_FILES", 5)
+    with Store(tmp_path) as store:
+        vectors = store.vectors("model")
+        for number in range(8):
+            vectors.add({**ROW, "sha256": bytes([number]) * 32})
+            vectors.flush()
+        folder = next((tmp_path / "vectors").iterdir())
+        assert len(list(folder.iterdir())) == 8
+        assert len(rows(store)) == 8
+        assert len(list(folder.iterdir())) == 1
+        assert len(set(rows(store))) == 8
+
+
+def test_a_damaged_file_costs_its_own_rows_only(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        vectors = store.vectors("model")
+        vectors.add(ROW)
+        vectors.flush()
+        folder = next((tmp_path / "vectors").iterdir())
+        (folder / "0 damaged.parquet").write_bytes(b"PAR1 cut off")
+        (folder / "0 part.part").write_bytes(b"left by a killed process")
+        assert rows(store) == [bytes(32)]
+
+
+def test_files_are_known_by_path_size_and_time(tmp_path: Path) -> None:
+    sha256 = "ab" * 32
+    files = [PhotoFile(f"/photos/{number}.jpg", 10, number) for number in range(2000)]
+    with Store(tmp_path) as store:
+        store.files.remember((file, sha256) for file in files)
+        assert store.files.known(files) == {file.path: sha256 for file in files}
+        assert store.files.known([files[0]._replace(mtime_ns=7), files[1]._replace(size_bytes=11)]) == {}
+
+
+def test_decisions_are_kept_and_forgotten_by_content(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        store.decisions.add(DIFFERENT, ["a", "b"])
+        store.decisions.add(KEEP_ALL, ["c", "d", "e"])
+        with pytest.raises(ValueError, match="two photos of different bytes"):
+            store.decisions.add(DIFFERENT, ["a", "a"])
+    with Store(tmp_path) as store:
+        assert [(decision.what, decision.contents) for decision in store.decisions.all()] == [
+            ("different", frozenset("ab")),
+            ("keep-all", frozenset("cde")),
+        ]
+        assert store.decisions.forget(["d"]) == 1
+        assert [decision.contents for decision in store.decisions.all()] == [frozenset("ab")]
+
+
+def test_a_store_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+    database = tmp_path / "journal.sqlite"
+    with sqlite3.connect(database) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    with Store(tmp_path) as store, pytest.raises(StoreError, match="newer version"):
+        _ = store.journal
+
+
+def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
+    (tmp_path / "files.sqlite").write_bytes(b"no database at all" * 100)
+    with Store(tmp_path) as store, pytest.raises(StoreError, match=r"files\.sqlite cannot be used"):
+        _ = store.files
+
+
+def test_a_transaction_is_whole_or_not_at_all(tmp_path: Path) -> None:
+    connection = open_database(tmp_path / "x.sqlite", "CREATE TABLE t (x)", version=1, durable=True)
+
+    def fail() -> None:
+        with transaction(connection):
+            connection.execute("INSERT INTO t VALUES (1)")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert connection.execute("SELECT count(*) FROM t").fetchone() == (0,)
+    connection.close()
+
+
+def test_processes_write_to_one_store_at_once(tmp_path: Path) -> None:
+    script = (
+        "import sys\n"
+        "from clip_client.dedup import Store\n"
+        "from clip_client.dedup.scan import PhotoFile\n"
+        "me = int(sys.argv[2])\n"
+        "with Store(sys.argv[1]) as store:\n"
+        "    shelf = store.vectors('model')\n"
+        "    for number in range(30):\n"
+        "        key = bytes([me, number]) * 16\n"
+        "        store.files.remember([(PhotoFile(f'/{me}/{number}', 1, 1), key.hex())])\n"
+        "        shelf.add({'sha256': key, 'vector': [1.0], 'code': '', 'message': ''})\n"
+        "        shelf.flush()\n"
+        "        shelf.read()\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    processes = [subprocess.Popen([*command, str(number)]) for number in range(3)]
+    assert [process.wait(timeout=60) for process in processes] == [0, 0, 0]
+    with Store(tmp_path) as store:
+        assert len(set(rows(store))) == 90
+        files = [PhotoFile(f"/{me}/{number}", 1, 1) for me in range(3) for number in range(30)]
+        assert len(store.files.known(files)) == 90
+
+
+def test_the_folder_comes_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert default_directory().name == "clip-client"
+    monkeypatch.setenv("CLIP_STORE", str(tmp_path / "mine"))
+    assert default_directory() == tmp_path / "mine"
+
+
+def test_looks_tell_sizes_hashes_and_pixels(photos: Path) -> None:
+    data = (photos / "coffee.jpg").read_bytes()
+    look = look_at(data)
+    assert (look.width, look.height, look.is_flat, look.code) == (600, 400, False, "")
+    # Bytes behind the end of a JPEG change the file and not one pixel.
+    assert pixel_hash(data + b"\0") == pixel_hash(data) != pixel_hash((photos / "rocket.jpg").read_bytes())
+    assert look_at(b"no picture").code == "NOT_AN_IMAGE"
+    assert pixel_hash(b"no picture") == ""
+    assert read_moment(b"no picture") == Moment()
+
+
+def test_belongings_are_found_by_name(tmp_path: Path) -> None:
+    for name in ("a.jpg", "A.CR2", "a.jpg.xmp", "a.txt", "b.heic", "b.mov", "b.jpg", "b.jpg.xmp"):
+        (tmp_path / name).touch()
+    found = companions(str(tmp_path / name) for name in ("a.jpg", "b.heic", "b.jpg"))
+    named = {Path(photo).name: [Path(one.path).name for one in own] for photo, own in found.items()}
+    assert named == {"a.jpg": ["A.CR2", "a.jpg.xmp"], "b.jpg": ["b.jpg.xmp"]}
+    raw = found[str(tmp_path / "a.jpg")]
+    assert what_would_be_lost(raw, ()) == "RAW file"
+    assert what_would_be_lost(raw, raw) == ""
+
+
+def test_a_shelf_is_plain_parquet(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        vectors = store.vectors("model|id")
+        vectors.add(ROW)
+        vectors.flush()
+    file = next(tmp_path.rglob("*.parquet"))
+    schema = pq.read_schema(file)
+    assert schema.metadata[b"vector_id"] == b"model|id"
