@@ -1,0 +1,53 @@
+"""A model repository whose models do no work, for benchmarks of the client and of the server's queues."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2
+
+from clip_client.testing import FakeTriton
+
+DIMENSION: Final = 512
+MAX_BATCH_SIZE: Final = 32
+MODELS: Final = {
+    "clip_image": ("embedding", "status", "error", "fingerprint"),
+    "clip_preprocess": ("model",),
+    "clip_encoder": ("embedding",),
+}
+"""Of each model the outputs that somebody asks for. One model answers for the whole ensemble."""
+TYPES: Final = {
+    "embedding": (model_config_pb2.TYPE_FP32, DIMENSION),
+    "status": (model_config_pb2.TYPE_INT32, 1),
+    "error": (model_config_pb2.TYPE_STRING, 1),
+    "fingerprint": (model_config_pb2.TYPE_INT32, 2),
+    "model": (model_config_pb2.TYPE_STRING, 1),
+}
+
+
+def write_null_repository(repository: Path, *, seconds_per_image: float = 0.0) -> Path:
+    """Write the three models of the wire contract into ``repository`` and return it; one image at a time takes
+    ``seconds_per_image``, so ``1 / seconds_per_image`` images a second is all that this server can do."""
+    vector = np.full(DIMENSION, DIMENSION**-0.5, dtype=np.float32)
+    passport = FakeTriton(dimension=DIMENSION, model="null", vector=lambda _: vector).passport()
+    for model, outputs in MODELS.items():
+        config = model_config_pb2.ModelConfig(name=model, backend="python", max_batch_size=MAX_BATCH_SIZE)
+        config.input.add(name="image", data_type=model_config_pb2.TYPE_STRING, dims=[1])
+        for output in outputs:
+            data_type, width = TYPES[output]
+            config.output.add(name=output, data_type=data_type, dims=[width])
+        config.instance_group.add(kind=model_config_pb2.ModelInstanceGroup.KIND_CPU, count=1)
+        config.dynamic_batching.SetInParent()
+        config.parameters["seconds_per_image"].string_value = str(seconds_per_image)
+        version = repository / model / "1"
+        version.mkdir(parents=True)
+        (version.parent / "config.pbtxt").write_text(text_format.MessageToString(config))
+        (version / "model.json").write_text(json.dumps(passport))
+        (version / "model.onnx").touch()  # clip-serve looks for the encoder's
+        shutil.copyfile(Path(__file__).with_name("null_model.py"), version / "model.py")
+    return repository
