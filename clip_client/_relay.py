@@ -1,22 +1,38 @@
-"""A network that can be broken, for tests."""
+"""A network that can be broken, or slow, for tests."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
     from types import TracebackType
 
     from typing_extensions import Self
 
 
-class Relay:
-    """A TCP relay on a loopback port that can lose, stall or cut connections. ``async with`` starts and stops it."""
+_READ_BYTES: Final = 1 << 16
+_SLOW_READ_BYTES: Final = 1 << 12
+"""Of a slow line: so that what many connections send takes turns."""
+_LINE_BUFFER_S: Final = 0.02
+"""A slow line takes bytes so long before it can send them; a timer that is late then costs no capacity."""
 
-    def __init__(self, port: int) -> None:
+
+class Relay:
+    """A TCP relay on a loopback port that can lose, stall or cut connections. ``async with`` starts and stops it.
+
+    ``bits_per_s`` makes it as slow as a line of that capacity, in each direction, for all connections together;
+    ``delay_s`` is how much later everything arrives, one way.
+    """
+
+    def __init__(self, port: int, *, bits_per_s: float | None = None, delay_s: float = 0.0) -> None:
         self._target = port
+        self._seconds_per_byte = 0.0 if bits_per_s is None else 8 / bits_per_s
+        self._delay_s = delay_s
+        self._busy_until = {True: 0.0, False: 0.0}
+        """Direction (is it the answer's?) -> loop time when the line is free again."""
         self._server: asyncio.Server
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -80,22 +96,52 @@ class Relay:
             return
         self._writers.add(upstream_writer)
         for source, sink, is_answer in ((reader, upstream_writer, False), (upstream_reader, writer, True)):
-            task = asyncio.create_task(self._pass_on(source, sink, is_answer=is_answer))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._start(self._pass_on(source, sink, is_answer=is_answer))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _pass_on(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, is_answer: bool) -> None:
+        is_slow = bool(self._seconds_per_byte or self._delay_s)
+        on_the_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+        if is_slow:
+            self._start(self._arrive(on_the_way, sink))
         with contextlib.suppress(OSError):
-            while chunk := await source.read(1 << 16):
+            while chunk := await source.read(_SLOW_READ_BYTES if is_slow else _READ_BYTES):
                 await self._flowing.wait()
                 if is_answer and self._answer_bytes_left is not None:
                     chunk = chunk[: self._answer_bytes_left]
                     self._answer_bytes_left -= len(chunk)
-                sink.write(chunk)
-                await sink.drain()
+                if is_slow:
+                    on_the_way.put_nowait((await self._transmit(len(chunk), is_answer=is_answer), chunk))
+                else:
+                    sink.write(chunk)
+                    await sink.drain()
                 if is_answer and self._answer_bytes_left == 0:
                     self._answer_bytes_left = None
                     self.cut()
+        if is_slow:
+            on_the_way.put_nowait((0.0, b""))
+        else:
+            self._forget(sink)
+
+    async def _transmit(self, size: int, *, is_answer: bool) -> float:
+        """Wait until the line takes so many bytes; return when they arrive."""
+        loop = asyncio.get_running_loop()
+        sent_at = max(loop.time(), self._busy_until[is_answer]) + size * self._seconds_per_byte
+        self._busy_until[is_answer] = sent_at
+        await asyncio.sleep(sent_at - _LINE_BUFFER_S - loop.time())
+        return sent_at + self._delay_s
+
+    async def _arrive(self, on_the_way: asyncio.Queue[tuple[float, bytes]], sink: asyncio.StreamWriter) -> None:
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(OSError):
+            while (arrival := await on_the_way.get())[1]:
+                await asyncio.sleep(arrival[0] - loop.time())
+                sink.write(arrival[1])
+                await sink.drain()
         self._forget(sink)
 
     def _forget(self, writer: asyncio.StreamWriter) -> None:

@@ -24,6 +24,14 @@ from clip_client._config import parse_url
         (" host_1:80 ", "grpc://host_1:80"),
         ("[::1]:8001", "grpc://[::1]:8001"),
         ("10.0.0.1:8001", "grpc://10.0.0.1:8001"),
+        ("local:", "local:"),
+        ("local:/models/clip", "local:/models/clip"),
+        ("local:C:\\models", "local:C:\\models"),
+        ("auto:", "auto:grpc://localhost:8001"),
+        ("auto:host:9", "auto:grpc://host:9"),
+        ("auto:grpcs://host", "auto:grpcs://host:8001"),
+        ("local", "grpc://local:8001"),
+        ("grpc://local:8001", "grpc://local:8001"),
     ],
 )
 def test_urls(url: str, expected: str) -> None:
@@ -34,7 +42,7 @@ def test_urls(url: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("http://localhost:8000", "scheme 'http'"),
+        ("ftp://localhost:8000", "scheme 'ftp'"),
         ("localhost:http", "port"),
         ("localhost:0", "port"),
         ("localhost:70000", "port"),
@@ -43,6 +51,9 @@ def test_urls(url: str, expected: str) -> None:
         ("host:8001/v2/models", "not a server address"),
         ("two words:8001", "not a server address"),
         ("grpc://host:8001?x=1", "not a server address"),
+        ("local:8001", "names no host"),
+        ("auto:8001", "names no host"),
+        ("auto:http://host", "takes the gRPC address"),
     ],
 )
 def test_urls_that_are_none(url: str, says: str) -> None:
@@ -86,6 +97,11 @@ def test_any_text_is_an_address_or_a_value_error(text: str) -> None:
         ({"token": ""}, "token"),
         ({"token": "zwei\nZeilen"}, "token"),
         ({"urls": ("far.example.org",), "token": "s3cret"}, "grpcs://"),
+        ({"urls": ("auto:far.example.org",), "token": "s3cret"}, "grpcs://"),
+        ({"urls": ("local:", "host:1")}, "stand alone"),
+        ({"urls": ("auto:host:1", "host:1")}, "stand alone"),
+        ({"local_threads": 0}, "local_threads"),
+        ({"transfer": "thumbs"}, "thumbnail, thumbnail-small, original"),
     ],
 )
 def test_settings_that_make_no_sense(arguments: dict[str, Any], says: str) -> None:

@@ -1,0 +1,114 @@
+"""Thumbnails on their way to a real server: what they cost in likeness, and that they fail as files do."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from clip_client import ClientConfig, ClipClient, ImageError
+from clip_client._contract import PREPROCESSOR
+from clip_client._loader import Loader
+from clip_client._transfer import TRANSFERS
+from preprocess_ensemble.decode import decode
+from preprocess_ensemble.transform import PreprocessConfig
+from tests.live.raw import infer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from benchmarks.server import Server
+    from clip_client._transfer import TransferName
+
+LEAST_COSINE = {"thumbnail": 0.999, "thumbnail-small": 0.997}
+
+
+def files_in(photos: Path) -> list[Path]:
+    return sorted(photos.iterdir())
+
+
+@pytest.mark.parametrize("transfer", ["thumbnail", "thumbnail-small"])
+async def test_thumbnails_are_small_and_near_the_originals(
+    photos: Path, server: Server, transfer: TransferName
+) -> None:
+    paths = files_in(photos)
+    async with (
+        ClipClient(server.grpc_url, transfer="original") as whole,
+        ClipClient(server.grpc_url, transfer=transfer) as clip,
+    ):
+        originals, thumbnails = await whole.embed(paths), await clip.embed(paths)
+        sent = clip.stats().bytes_sent
+        assert (await clip.health()).ok  # the canary travels as it is, so its vector is exact
+    thumbnails.raise_for_errors()
+    assert (originals.vectors * thumbnails.vectors).sum(axis=1).min() >= LEAST_COSINE[transfer]
+    assert sent / len(paths) <= 1.1 * TRANSFERS[transfer].as_it_is_up_to
+    assert originals.vector_id.endswith("|original")
+    assert thumbnails.vector_id.endswith(f"|{TRANSFERS[transfer].id}")
+
+
+async def test_the_server_takes_a_thumbnails_pixels_as_they_are(photos: Path, server: Server) -> None:
+    async with ClipClient(server.grpc_url) as clip:
+        model, loader = await clip.model(), Loader(clip._config)
+    config = PreprocessConfig.from_mapping(model.preprocess)
+    thumbnails = [loader.load(path, model) for path in files_in(photos) if path.stat().st_size > 100_000]
+    answer = infer(server.grpc_url, PREPROCESSOR, thumbnails, outputs=["pixels"])
+    for pixels, thumbnail in zip(answer["pixels"], thumbnails, strict=True):
+        with Image.open(io.BytesIO(thumbnail)) as image:
+            assert image.size == config.size[::-1]
+            np.testing.assert_array_equal(pixels, np.asarray(image.convert("RGB")))
+
+
+async def test_pictures_in_memory_travel_as_thumbnails_too(photos: Path, server: Server) -> None:
+    file = max(files_in(photos), key=lambda path: path.stat().st_size).read_bytes()
+    picture = decode(file).convert("RGB")
+    async with ClipClient(server.grpc_url) as clip, ClipClient(server.grpc_url, transfer="original") as whole:
+        batch = await clip.embed([picture, np.asarray(picture)])
+        exact = await whole.embed([picture])
+        assert clip.stats().bytes_sent < 2 * 40_000
+    np.testing.assert_array_equal(batch.vectors[0], batch.vectors[1])
+    assert batch.vectors[0] @ exact.vectors[0] >= LEAST_COSINE["thumbnail"]
+
+
+async def test_large_files_that_are_bad_fail_here_as_they_do_there(photos: Path, server: Server) -> None:
+    jpeg = (photos / "rocket.jpg").read_bytes()
+    strip = io.BytesIO()
+    Image.effect_noise((20_000, 100), 50).save(strip, "PNG")
+    bad = [jpeg[: len(jpeg) // 2], b"\x89PNG\r\n\x1a\n" + b"x" * 50_000, b"no image " * 5_000, strip.getvalue()]
+    assert min(map(len, bad)) > TRANSFERS["thumbnail"].as_it_is_up_to
+    async with ClipClient(server.grpc_url) as clip, ClipClient(server.grpc_url, transfer="original") as whole:
+        here, there = await clip.embed([*bad, jpeg]), await whole.embed([*bad, jpeg])
+        assert clip.stats().images_embedded == 1
+    assert {index: (error.code, error.message) for index, error in here.errors.items()} == {
+        index: (error.code, error.message) for index, error in there.errors.items()
+    }
+    assert set(here.errors) == {0, 1, 2, 3}
+    assert {error.code for error in here.errors.values()} >= {"TRUNCATED", "NOT_AN_IMAGE", "LIMIT"}
+    assert np.isnan(here.vectors[:4]).all()
+
+
+async def test_sideways_photos_are_turned_before_they_are_reduced(photos: Path, server: Server) -> None:
+    upright = decode((photos / "rocket.jpg").read_bytes()).resize((1800, 1200))
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by 90 degrees clockwise
+    files = []
+    for image, options in ((upright, {}), (upright.transpose(Image.Transpose.ROTATE_90), {"exif": exif})):
+        buffer = io.BytesIO()
+        image.save(buffer, "JPEG", quality=95, **options)
+        files.append(buffer.getvalue())
+    async with ClipClient(server.grpc_url) as clip:
+        batch = await clip.embed(files)
+    batch.raise_for_errors()
+    assert batch.vectors[0] @ batch.vectors[1] >= 0.999
+
+
+async def test_a_limit_of_the_client_is_named(photos: Path, server: Server) -> None:
+
+    config = ClientConfig(urls=(server.grpc_url,), max_image_bytes=1000)
+    async with ClipClient(config=config) as clip:
+        batch = await clip.embed([photos / "rocket.jpg", (photos / "rocket.jpg").read_bytes()])
+    assert [error.code for error in batch.errors.values()] == ["TOO_LARGE", "TOO_LARGE"]
+    with pytest.raises(ImageError, match="max_image_bytes"):
+        raise batch.errors[0]

@@ -1,0 +1,144 @@
+"""What travels: files that are small as they are, and everything else as a thumbnail of the model's input size."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from clip_client import ClientConfig, ImageError, ModelInfo, ProtocolMismatch
+from clip_client._loader import Loader
+from clip_client._transfer import TRANSFERS
+from preprocess_ensemble.decode import DecodeError, decode
+from preprocess_ensemble.transform import PreprocessConfig, preprocess
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from clip_client._transfer import TransferName
+
+CONFIG = PreprocessConfig(size=(32, 48), resize_mode="squash", mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+NOISE = Image.effect_noise((300, 200), 60).convert("RGB")
+
+
+def model(**preprocess_values: Any) -> ModelInfo:
+    return ModelInfo(
+        id="m",
+        model="m",
+        pretrained="random:0",
+        preprocess_id=CONFIG.id,
+        preprocess={**CONFIG.to_mapping(), **preprocess_values},
+        dimension=2,
+        precision="fp32",
+        fingerprint=(1, 2),
+        max_batch_size=1,
+        canary_image=b"",
+        canary_vector=np.zeros(2, np.float32),
+    )
+
+
+def loader(transfer: TransferName = "thumbnail") -> Loader:
+    return Loader(ClientConfig(transfer=transfer))
+
+
+def encoded(image: Image.Image, image_format: str, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, image_format, **options)
+    return buffer.getvalue()
+
+
+def opened(file: bytes) -> Image.Image:
+    image = Image.open(io.BytesIO(file))
+    image.load()
+    return image
+
+
+def pixels_of(file: bytes) -> NDArray[np.int16]:
+    return np.asarray(opened(file).convert("RGB"), dtype=np.int16)
+
+
+@pytest.mark.parametrize("transfer", ["thumbnail", "thumbnail-small"])
+def test_a_large_file_becomes_the_pixels_that_the_model_takes(transfer: TransferName, tmp_path: Path) -> None:
+    file = encoded(NOISE, "PNG")
+    path = tmp_path / "noise.png"
+    path.write_bytes(file)
+    assert loader(transfer).ready(file) is None
+    thumbnail = loader(transfer).load(file, model())
+    assert thumbnail == loader(transfer).load(path, model()) == loader(transfer).load(NOISE, model())
+    assert thumbnail == loader(transfer).load(np.asarray(NOISE), model())
+    image = opened(thumbnail)
+    assert (image.format, image.size) == ("JPEG", (48, 32))
+    assert abs(pixels_of(thumbnail) - preprocess(decode(file), CONFIG)).mean() < 12
+
+
+def test_original_is_the_file(tmp_path: Path) -> None:
+    file = encoded(NOISE, "PNG")
+    (tmp_path / "a").write_bytes(file)
+    assert loader("original").ready(file) == file
+    assert loader("original").load(tmp_path / "a", model()) == file
+    assert (pixels_of(loader("original").load(NOISE, model())) == np.asarray(NOISE)).all()
+
+
+def test_what_is_small_travels_as_it_is(tmp_path: Path) -> None:
+    limit = TRANSFERS["thumbnail"].as_it_is_up_to
+    small, large = b"x" * limit, b"x" * (limit + 1)
+    for source in (small, bytearray(small), memoryview(small)):
+        assert loader().ready(source) == small
+    assert loader().ready(large) is None
+    assert loader().ready(memoryview(np.zeros((limit, 2), np.uint8))) is None
+    path = tmp_path / "small"
+    path.write_bytes(small)
+    assert loader().ready(path) is None
+    assert loader().load(path, model()) == small
+    assert loader().load(io.BytesIO(small), model()) == small
+
+
+def test_a_thumbnail_that_is_larger_than_its_file_does_not_travel() -> None:
+    file = encoded(NOISE.resize((600, 400)), "JPEG", quality=3)
+    file += b"\0" * (TRANSFERS["thumbnail"].as_it_is_up_to + 1 - len(file))
+    huge = {"size": [600, 600]}
+    assert loader().load(file, model(**huge)) == file
+
+
+def test_the_orientation_of_a_picture_in_memory_counts() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    sideways = opened(encoded(NOISE.transpose(Image.Transpose.ROTATE_90), "PNG", exif=exif))
+    assert loader().load(sideways, model()) == loader().load(NOISE, model())
+
+
+@pytest.mark.parametrize("mode", ["L", "LA", "P", "RGBA", "CMYK", "I;16", "1"])
+def test_a_picture_in_any_mode_looks_as_its_file_would(mode: str) -> None:
+    picture = Image.fromarray(np.asarray(NOISE.convert("L"), np.uint16) << 8) if mode == "I;16" else NOISE.convert(mode)
+    if mode in ("LA", "RGBA"):
+        picture.putalpha(128)
+    expected = preprocess(decode(loader("original").load(picture, model())), CONFIG)
+    arrived = loader().load(picture, model())
+    assert abs(preprocess(decode(arrived), CONFIG).astype(np.int16) - expected).mean() < 12
+
+
+def test_a_bad_file_fails_with_the_code_and_the_sentence_of_the_server() -> None:
+    file = encoded(NOISE, "PNG")
+    for bad in (file[: len(file) // 2], b"no image" * 10_000):
+        with pytest.raises(DecodeError) as there:
+            decode(bad)
+        with pytest.raises(ImageError) as here:
+            loader().load(bad, model())
+        assert (here.value.code, here.value.message) == (there.value.status.name, there.value.message)
+
+
+def test_a_picture_in_memory_that_breaks_a_limit_is_judged_as_a_file() -> None:
+    strip = np.random.default_rng(0).integers(0, 256, (4, 8000, 3), dtype=np.uint8)
+    with pytest.raises(ImageError) as caught:
+        loader().load(strip, model())
+    assert caught.value.code == "LIMIT"
+
+
+def test_a_preprocessing_that_is_not_known_here_is_no_matter_of_the_image() -> None:
+    with pytest.raises(ProtocolMismatch, match="transfer='original'"):
+        loader().load(NOISE, model(resize_mode="seam carving"))
