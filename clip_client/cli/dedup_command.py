@@ -108,11 +108,11 @@ def run(arguments: argparse.Namespace) -> int:
             raise CommandFailed("there is no photo to compare in what was named")
         for path in outputs:
             console.print(f"written: {path}", markup=False, highlight=False, soft_wrap=True)
-        return _act(report, store, arguments) if arguments.apply or arguments.dry_run else 0
+        return _act(report, store, arguments)
 
 
 def _act(report: DuplicateReport, store: Store, arguments: argparse.Namespace) -> int:
-    """Say what leaves and what stays, and, where that was asked for, move it."""
+    """Say what could leave and what could not, and, where that was asked for, move it."""
     from clip_client.dedup.act import HARDLINK, QUARANTINE, apply
     from clip_client.dedup.plan import SAFE_TIERS, plan_removals
     from clip_client.dedup.report import printable
@@ -122,8 +122,13 @@ def _act(report: DuplicateReport, store: Store, arguments: argparse.Namespace) -
         plan = plan_removals(report, arguments.paths, tiers=arguments.act_on or SAFE_TIERS)
     except ValueError as error:
         raise CommandMisused(str(error)) from None
+    is_asked = arguments.apply or arguments.dry_run
     for left in plan.left:
-        print(f"stays: {printable(left.path)}: {printable(left.reason)}")
+        if is_asked or left.is_blocked:
+            print(f"stays: {printable(left.path)}: {printable(left.reason)}")
+    if not is_asked:
+        print(f"{counted(len(plan.removals), 'photo')} of {human_bytes(plan.size_bytes)} would move with --apply")
+        return 0
     if arguments.dry_run:
         for removal in plan.removals:
             along = "".join(f", with {printable(companion.path)}" for companion in removal.companions)

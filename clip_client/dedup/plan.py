@@ -44,6 +44,8 @@ class Left:
     path: str
     reason: str
     """One sentence for people."""
+    is_blocked: bool = False
+    """True where it could not be moved if somebody wanted to."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,12 +89,13 @@ def plan_removals(
         survivor = group.members[0]
         for victim in group.members[1:]:
             reason = _why_it_stays(victim, tiers) or _what_it_takes_along(victim, survivor, belongings)
-            try:
-                place = None if reason else place_for(victim.path, roots)
-            except CannotMove as error:
-                place, reason = None, str(error)
-            if place is None:
+            if reason:
                 left.append(Left(path=victim.path, reason=reason))
+                continue
+            try:
+                place = place_for(victim.path, roots)
+            except CannotMove as error:
+                left.append(Left(path=victim.path, reason=str(error), is_blocked=True))
             else:
                 own = belongings.get(victim.path, ())
                 tier = victim.tier

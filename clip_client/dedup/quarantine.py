@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 QUARANTINE_NAME: Final = ".clip-quarantine"
 
+PHOTOS_LIBRARY: Final = ".photoslibrary"
+"""Ending of a folder that belongs to Apple Photos."""
+
 _NO_HARD_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 
 
@@ -52,6 +55,8 @@ def place_for(path: str, roots: Iterable[str]) -> Place:
         inside = sorted((root for root in roots if _is_below(path, root)), key=len)
         if not stat.S_ISREG(status.st_mode):
             raise CannotMove("It is a link, and only the file that it leads to could be moved.")
+        if any(part.lower().endswith(PHOTOS_LIBRARY) for part in path.split(os.sep)):
+            raise CannotMove("It lies in a library of Apple Photos, which must find all its files.")
         if not inside:
             raise CannotMove("It is in none of the folders that were named.")
         if not _is_below(os.path.realpath(folder), os.path.realpath(inside[-1])):
@@ -118,7 +123,10 @@ def rename_new(source: str, target: str) -> None:
     except FileExistsError:
         raise
     except OSError as error:
-        if error.errno not in _NO_HARD_LINKS:
+        if error.errno not in PHOTOS_LIBRARY: Final = ".photoslibrary"
+"""Ending of a folder that belongs to Apple Photos."""
+
+_NO_HARD_LINKS:
             raise
         if os.path.lexists(target):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target) from None

@@ -11,7 +11,7 @@ import stat
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from clip_client.dedup.quarantine import QUARANTINE_NAME
+from clip_client.dedup.quarantine import PHOTOS_LIBRARY, QUARANTINE_NAME
 from clip_client.dedup.report import FailedFile, why_unreadable
 
 if TYPE_CHECKING:
@@ -24,6 +24,9 @@ PHOTO_SUFFIXES: Final = frozenset(
 
 HEIC is among them although not every server reads it: a photo that cannot be read shall be listed, not overlooked.
 """
+
+_ORIGINALS: Final = frozenset({"originals", "Masters"})
+"""Where a library of Apple Photos has the photos; the other folders hold smaller versions of them."""
 
 _KINDS: Final = (
     (stat.S_ISFIFO, "a FIFO"),
@@ -132,6 +135,8 @@ class _Walk:
             self.walked.add(identity)
             with os.scandir(folder) as listing:
                 entries = [entry for entry in listing if self._is_shown(entry.name)]
+            if folder.lower().rstrip(os.sep).endswith(PHOTOS_LIBRARY):
+                entries = [entry for entry in entries if entry.name in _ORIGINALS]
         except OSError as error:
             self._fail(folder, why_unreadable(error))
             return

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from clip_client.dedup import scan
 from clip_client.dedup.act import HARDLINK, METHODS, QUARANTINE, apply, undo
 from clip_client.dedup.database import StoreError
 from clip_client.dedup.journal import IN_QUARANTINE, Journal
@@ -143,6 +144,7 @@ def test_what_is_reached_through_links_or_lies_elsewhere_stays(tmp_path: Path) -
     victims = [outside, tmp_path / "root" / "link" / "2.jpg", tmp_path / "root" / "3.jpg"]
     plan = plan_removals(report(tuple(map(member, [kept, *victims]))), [tmp_path / "root"])
     assert plan.removals == ()
+    assert all(left.is_blocked for left in plan.left)
     assert ["none of the folders" in plan.left[0].reason, "leads out" in plan.left[1].reason] == [True, True]
     assert "It is a link" in plan.left[2].reason
 
@@ -192,3 +194,16 @@ def test_purge_follows_the_chain_of_kept_photos(tmp_path: Path, journal: Journal
 
 def test_the_default_is_the_quarantine() -> None:
     assert METHODS[0] == QUARANTINE
+
+
+def test_a_photos_library_is_read_in_one_place_and_never_changed(tmp_path: Path) -> None:
+    library = tmp_path / "Photos Library.photoslibrary"
+    first, second = (
+        write(library / "originals" / "1" / "a.jpg", b"x"),
+        write(library / "originals" / "2" / "b.jpg", b"x"),
+    )
+    write(library / "resources" / "derivatives" / "a.jpg", b"small")
+    assert scan([tmp_path]).photos == scan([library]).photos == (str(first), str(second))
+    plan = plan_removals(report((member(first), member(second))), [tmp_path])
+    assert plan.removals == ()
+    assert "Apple Photos" in plan.left[0].reason
