@@ -39,7 +39,10 @@ class Phase:
         self.latencies_ms: list[float] = []
         self.latest_ms = 0.0
         """The most by which a call overran its deadline."""
+        self.good_in_time = 0
+        """Good ones that came back before the phase was over: only these count as goodput of its seconds."""
         self.good_per_second = [0] * int(seconds)
+        """By the second in which they began."""
 
     def add(self, outcome: str, began_s: float, took_s: float) -> None:
         """Count one call, which began so long after the phase did."""
@@ -47,6 +50,7 @@ class Phase:
         self.latest_ms = max(self.latest_ms, 1e3 * (took_s - TIMEOUT_S))
         if outcome == "good":
             self.latencies_ms.append(1e3 * took_s)
+            self.good_in_time += began_s + took_s <= self.seconds
             self.good_per_second[min(int(began_s), len(self.good_per_second) - 1)] += 1
 
     def report(self) -> dict[str, Any]:
@@ -54,7 +58,7 @@ class Phase:
         return {
             "wanted_rate": self.rate,
             "offered_rate": sum(self.outcomes.values()) / self.seconds,
-            "good_rate": self.outcomes["good"] / self.seconds,
+            "good_rate": self.good_in_time / self.seconds,
             "outcomes": dict(self.outcomes),
             "latest_ms": self.latest_ms,
             "latency_ms": percentiles(self.latencies_ms) if self.latencies_ms else None,
