@@ -178,7 +178,7 @@ class Balancer:
             await server.transport.close()
 
     async def _look_up_one(self, endpoint: Endpoint) -> Sequence[str]:
-        if endpoint.kind is EndpointKind.LOCAL:
+        if endpoint.kind in (EndpointKind.LOCAL, EndpointKind.HTTP):  # aiohttp looks names up itself
             return ()
         # A name server that does not answer takes no server away that is known already.
         with contextlib.suppress(OSError):

@@ -16,7 +16,8 @@ DEFAULT_PORT: Final = 8001
 
 DEFAULT_URL: Final = f"localhost:{DEFAULT_PORT}"
 
-_SCHEMES: Final = {"grpc": False, "grpcs": True}
+DEFAULT_PLAIN_PORT: Final = 8002
+"""That of the plain service, ``http://``."""
 _HOST: Final = re.compile(r"[\w.-]+|[0-9A-Fa-f:.%]*:[0-9A-Fa-f:.%]*", re.ASCII)
 
 Pem = bytes | str | PathLike[str]
@@ -30,8 +31,18 @@ class EndpointKind(Enum):
     """Triton, over gRPC."""
     LOCAL = "local"
     """In this process, without a server."""
+    HTTP = "http"
+    """A plain service instead of Triton, over HTTP."""
     AUTO = "auto"
     """Over gRPC where a server answers, else in this process; settled once, when the client first needs it."""
+
+
+_SCHEMES: Final = {
+    "grpc": (EndpointKind.GRPC, False, DEFAULT_PORT),
+    "grpcs": (EndpointKind.GRPC, True, DEFAULT_PORT),
+    "http": (EndpointKind.HTTP, False, DEFAULT_PLAIN_PORT),
+    "https": (EndpointKind.HTTP, True, DEFAULT_PLAIN_PORT),
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +60,8 @@ class Endpoint:
     def __str__(self) -> str:
         if self.kind is EndpointKind.LOCAL:
             return f"local:{self.repository}"
-        url = f"{'grpcs' if self.tls else 'grpc'}://{self.address}"
+        scheme = "http" if self.kind is EndpointKind.HTTP else "grpc"
+        url = f"{scheme}{'s' if self.tls else ''}://{self.address}"
         return f"auto:{url}" if self.kind is EndpointKind.AUTO else url
 
     @property
@@ -66,6 +78,7 @@ class Endpoint:
 def parse_url(url: str) -> Endpoint:
     """Read ``host``, ``host:port``, ``grpc://host:port`` or ``grpcs://host:port``; the default port is 8001.
 
+    ``http://host:port`` or ``https://host:port`` is a plain service (``benchmarks/baseline``), by default at port 8002.
     ``local:`` or ``local:DIR`` is the model of a repository, in this process; ``auto:``, before any of the forms above
     or alone for ``localhost:8001``, is the server where one answers, else ``local:``.
 
@@ -82,7 +95,10 @@ def parse_url(url: str) -> Endpoint:
         )
     if kind == EndpointKind.LOCAL.value:
         return Endpoint(kind=EndpointKind.LOCAL, repository=rest)
-    return replace(_parse_server(rest or DEFAULT_URL), kind=EndpointKind.AUTO)
+    server = _parse_server(rest or DEFAULT_URL)
+    if server.kind is not EndpointKind.GRPC:
+        raise ValueError(f"auto: takes the gRPC address of a Triton, and {rest!r} is not one")
+    return replace(server, kind=EndpointKind.AUTO)
 
 
 def _parse_server(url: str) -> Endpoint:
@@ -92,7 +108,7 @@ def _parse_server(url: str) -> Endpoint:
     if scheme not in _SCHEMES:
         raise ValueError(
             f"the URL scheme {scheme!r} is not known here: write host:port, grpc://host:port or grpcs://host:port "
-            "(the gRPC port of Triton, 8001 by default, not its HTTP port)"
+            "(the gRPC port of Triton, 8001 by default, not its HTTP port), or http://host:port for a plain service"
         )
     if "@" in rest:
         raise ValueError("the URL holds a user name or password: pass token= instead, so that it shows up nowhere")
@@ -105,7 +121,8 @@ def _parse_server(url: str) -> Endpoint:
         raise ValueError(f"the port in {url!r} is not a number between 1 and 65535")
     if parts.path.strip("/") or parts.query or parts.fragment or not _HOST.fullmatch(host):
         raise ValueError(f"{url!r} is not a server address: write host:port, grpc://host:port or grpcs://host:port")
-    return Endpoint(host=host, port=DEFAULT_PORT if port is None else port, tls=_SCHEMES[scheme])
+    kind, tls, default_port = _SCHEMES[scheme]
+    return Endpoint(kind=kind, host=host, port=default_port if port is None else port, tls=tls)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -26,15 +26,15 @@ def make_transports(config: ClientConfig) -> Callable[[Endpoint, str | None], Tr
     Certificates are read here, once. Raises ValueError for files that cannot be read.
     """
     kinds = {endpoint.kind for endpoint in config.endpoints}
-    if kinds == {EndpointKind.LOCAL}:
-        return lambda endpoint, _: _local(endpoint, config)
+    if not kinds & {EndpointKind.GRPC, EndpointKind.AUTO}:
+        return lambda endpoint, _: _without_grpc(endpoint, config)
     # Here and not above: grpc and protobuf take most of the package's import time.
     from clip_client import _transport
 
     connect = _transport.make_transports(config)
 
     def make(endpoint: Endpoint, server_name: str | None) -> Transport:
-        return _local(endpoint, config) if endpoint.kind is EndpointKind.LOCAL else connect(endpoint, server_name)
+        return connect(endpoint, server_name) if endpoint.kind is EndpointKind.GRPC else _without_grpc(endpoint, config)
 
     return make
 
@@ -62,7 +62,11 @@ async def settle(endpoint: Endpoint, make_transport: Callable[[Endpoint, str | N
     return endpoint.remote
 
 
-def _local(endpoint: Endpoint, config: ClientConfig) -> Transport:
+def _without_grpc(endpoint: Endpoint, config: ClientConfig) -> Transport:
+    if endpoint.kind is EndpointKind.HTTP:
+        from clip_client._plain import PlainTransport
+
+        return PlainTransport(str(endpoint), token=config.token)
     from clip_client._local import LocalTransport
 
     return LocalTransport(endpoint.repository or None, threads=config.local_threads)

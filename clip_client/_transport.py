@@ -26,12 +26,14 @@ from clip_client._errors import (
     Unauthorized,
     Unavailable,
 )
+from clip_client._statistics import read_statistics
 from clip_client._transport_types import Answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from clip_client._config import ClientConfig, Endpoint, Pem
+    from clip_client._statistics import ModelStatistics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,6 +291,11 @@ class TritonTransport:
                 parameters={key: value.string_value for key, value in config.parameters.items()},
             )
         return ServerDescription(name=metadata.name, version=metadata.version, models=models)
+
+    async def statistics(self, *, timeout_s: float) -> dict[str, ModelStatistics]:
+        """Model name -> Triton's counters since it was loaded."""
+        response = await self._call(self._stub.ModelStatistics, service_pb2.ModelStatisticsRequest(), timeout_s, None)
+        return read_statistics(response)
 
     async def close(self) -> None:
         """Close the channel at once."""

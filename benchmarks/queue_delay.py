@@ -1,0 +1,160 @@
+"""How long should a batch wait for company, and how many instances? ``python -m benchmarks.queue_delay``.
+
+The encoder's ``max_queue_delay_microseconds`` x instances x concurrency, one image a request. Triton's own statistics
+tell how many images really shared a run, and in what batches. The recommendation is derived from the figures by
+:func:`recommend`, not written by hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.harness import RESULTS, Journal, Worker
+from benchmarks.sample_photos import write_thumbnails
+from benchmarks.server import serving
+from benchmarks.triton_statistics import measured
+from benchmarks.variants import variant
+from preprocess_ensemble.repository import installed_passport
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+ENCODER: Final = "clip_encoder"
+TIE: Final = 0.03
+"""Settings whose images per second differ by less than this share are equal: the machine's noise is as large."""
+
+
+def recommend(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Choose delay and instances from cells of ``delay_us``, ``instances``, ``concurrency``, ``rate`` and ``p50_ms``.
+
+    First throughput: what comes within :data:`TIE` of the best at the highest concurrency. Of those, what answers a
+    lone caller soonest, again within the tie; of those, the fewest instances, then the shortest delay.
+    """
+    highest = max(cell["concurrency"] for cell in cells)
+    lowest = min(cell["concurrency"] for cell in cells)
+    by_setting: dict[tuple[int, int], dict[int, Mapping[str, Any]]] = {}
+    for cell in cells:
+        by_setting.setdefault((cell["instances"], cell["delay_us"]), {})[cell["concurrency"]] = cell
+    most = max(at[highest]["rate"] for at in by_setting.values())
+    fast = {setting: at for setting, at in by_setting.items() if at[highest]["rate"] >= (1 - TIE) * most}
+    soonest = min(at[lowest]["p50_ms"] for at in fast.values())
+    good = {setting: at for setting, at in fast.items() if at[lowest]["p50_ms"] <= (1 + TIE) * soonest}
+    instances, delay_us = min(good)
+    chosen = good[instances, delay_us]
+    return {
+        "instances": instances,
+        "max_queue_delay_microseconds": delay_us,
+        "why": (
+            f"{chosen[highest]['rate']:.1f} images/s at concurrency {highest} (best of all: {most:.1f}) and "
+            f"{chosen[lowest]['p50_ms']:.0f} ms at concurrency {lowest} (best of these: {soonest:.0f} ms)"
+        ),
+    }
+
+
+def measure(
+    journal: Journal,
+    repository: Path,
+    *,
+    delays_us: Sequence[int],
+    instances: Sequence[int],
+    concurrencies: Sequence[int],
+    rounds: int,
+    seconds: float,
+) -> list[dict[str, Any]]:
+    """Fill the journal and return one cell for each setting and concurrency, medians over the rounds."""
+    with tempfile.TemporaryDirectory() as scratch:
+        photos = Path(scratch)
+        write_thumbnails(photos)
+        for number in range(1, rounds + 1):
+            for count in instances:
+                for delay_us in delays_us:
+                    names = {size: f"{count} x {delay_us} us x{size} round {number}" for size in concurrencies}
+                    if journal.has(*names.values()):
+                        continue
+
+                    def change(config: Any, count: int = count, delay_us: int = delay_us) -> None:
+                        config.instance_group[0].count = count
+                        config.dynamic_batching.max_queue_delay_microseconds = delay_us
+
+                    with ExitStack() as stack:
+                        server = stack.enter_context(serving(stack.enter_context(variant(repository, change)), "--open-statistics"))
+                        options = ("--url", server.grpc_url, "--photos", str(photos), "--repository", str(repository))
+                        worker = stack.enter_context(Worker("load", "benchmarks.load", "transport", *options))
+                        for size, name in names.items():
+                            order = {"seconds": seconds, "concurrency": size}
+                            journal.cell(name, lambda w=worker, u=server.grpc_url, o=order: measured(w, u, o))  # type: ignore[misc]
+    return [
+        _median(
+            [journal.cells[f"{count} x {delay_us} us x{size} round {number}"] for number in range(1, rounds + 1)],
+            instances=count,
+            delay_us=delay_us,
+            concurrency=size,
+        )
+        for count in instances
+        for delay_us in delays_us
+        for size in concurrencies
+    ]
+
+
+def _median(runs: Sequence[Mapping[str, Any]], **setting: int) -> dict[str, Any]:
+    batches: Counter[int] = Counter()
+    for run in runs:
+        batches.update({int(size): count for size, count in run["models"][ENCODER]["batches"].items()})
+    return {
+        **setting,
+        "rate": statistics.median(run["rate"] for run in runs),
+        "p50_ms": statistics.median(run["latency_ms"]["p50"] for run in runs),
+        "p99_ms": statistics.median(run["latency_ms"]["p99"] for run in runs),
+        "share_batched": statistics.median(run["models"][ENCODER]["share_batched"] for run in runs),
+        "batches": {str(size): batches[size] for size in sorted(batches)},
+    }
+
+
+def main() -> None:
+    """Measure, print, keep the JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repository", type=Path, default=Path("triton_models"))
+    parser.add_argument("--delays-us", type=int, nargs="+", default=[0, 1000, 10_000, 100_000])
+    parser.add_argument("--instances", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 4, 16, 64])
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=3.0, help="per cell and round")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    plan = {
+        "delays_us": arguments.delays_us,
+        "instances": arguments.instances,
+        "concurrencies": arguments.concurrency,
+        "rounds": arguments.rounds,
+        "seconds": arguments.seconds,
+    }
+    passport = installed_passport(arguments.repository)
+    journal = Journal("queue_delay", {**plan, "model": passport and passport.id})
+    cells = measure(journal, arguments.repository, **plan)
+    advice = recommend(cells)
+
+    table = Table(title="Images per second (share of images that shared a run)")
+    table.add_column("instances, delay")
+    for size in arguments.concurrency:
+        table.add_column(f"x{size}", justify="right")
+    for count in arguments.instances:
+        for delay_us in arguments.delays_us:
+            row = [cell for cell in cells if (cell["instances"], cell["delay_us"]) == (count, delay_us)]
+            shown = (f"{cell['rate']:.1f} ({cell['share_batched']:.0%})" for cell in row)
+            table.add_row(f"{count}, {delay_us / 1000:g} ms", *shown)
+    Console().print(table)
+    print(f"recommended: {advice['instances']} instance(s), {advice['max_queue_delay_microseconds']} us: {advice['why']}")
+    print(f"kept in {journal.finish({'summary': {'cells': cells, 'recommended': advice}}, arguments.results)}")
+
+
+if __name__ == "__main__":
+    main()

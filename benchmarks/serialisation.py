@@ -1,0 +1,218 @@
+"""What does it cost to bring an image to the server, by its form alone? ``python -m benchmarks.serialisation``.
+
+The model does nothing, so what is measured is serialising, sending, and parsing, on loopback: FP32 as JSON, FP32 and
+uint8 in binary over HTTP and gRPC, and the JPEG file over gRPC, by images to a request. The tensors are ready in memory;
+each answer carries a checksum of its payload, and a wrong one ends the run. For slower links the time that the bytes
+alone take is added by arithmetic, and labelled so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from google.protobuf import text_format
+from rich.console import Console
+from rich.table import Table
+from tritonclient.grpc import model_config_pb2
+
+from benchmarks.harness import RESULTS, Journal
+from benchmarks.sample_photos import write_thumbnails
+from benchmarks.server import free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+FORMS: Final[Mapping[str, str]] = {
+    "fp32-json": "FP32 as JSON, HTTP",
+    "fp32-http": "FP32, binary, HTTP",
+    "fp32-grpc": "FP32, binary, gRPC",
+    "uint8-grpc": "uint8, binary, gRPC",
+    "jpeg-grpc": "JPEG file, gRPC",
+}
+SINKS: Final[Mapping[str, tuple[str, list[int]]]] = {
+    "fp32": ("TYPE_FP32", [3, 224, 224]),
+    "uint8": ("TYPE_UINT8", [224, 224, 3]),
+    "jpeg": ("TYPE_STRING", [1]),
+}
+LINKS: Final[Mapping[str, tuple[float, float]]] = {"100 Mbit/s, 20 ms": (100e6, 20.0), "20 Mbit/s, 40 ms": (20e6, 40.0)}
+"""Bits a second, and milliseconds there and back."""
+
+Send = Callable[[int], Awaitable[tuple[float, int]]]
+
+
+@contextmanager
+def sinks() -> Iterator[tuple[str, str]]:
+    """A tritonserver with the models above; gives its gRPC and HTTP addresses."""
+    grpc, http = free_port(), free_port()
+    with tempfile.TemporaryDirectory() as scratch:
+        for name, (kind, dims) in SINKS.items():
+            directory = Path(scratch) / f"sink_{name}" / "1"
+            directory.mkdir(parents=True)
+            shutil.copy(Path(__file__).with_name("sink_model.py"), directory / "model.py")
+            config = model_config_pb2.ModelConfig(
+                name=f"sink_{name}",
+                backend="python",
+                max_batch_size=32,
+                input=[model_config_pb2.ModelInput(name="payload", data_type=kind, dims=dims)],
+                output=[model_config_pb2.ModelOutput(name="sum", data_type="TYPE_FP64", dims=[1])],
+                instance_group=[model_config_pb2.ModelInstanceGroup(kind="KIND_CPU", count=1)],
+            )
+            (directory.parent / "config.pbtxt").write_text(text_format.MessageToString(config))
+        addresses = [f"--{service}-address=127.0.0.1" for service in ("grpc", "http")]
+        command = [sys.executable, "-m", "preprocess_ensemble.launcher", f"--model-repository={scratch}", *addresses]
+        ports = [f"--grpc-port={grpc}", f"--http-port={http}", "--allow-metrics=false", "--log-error=true"]
+        log = (Path(scratch) / "log").open("wb")
+        process = subprocess.Popen([*command, *ports], stdout=log, stderr=log)
+        try:
+            _await_ready(f"127.0.0.1:{grpc}", process)
+            yield f"127.0.0.1:{grpc}", f"127.0.0.1:{http}"
+        finally:
+            process.terminate()
+            process.wait(60)
+            log.close()
+
+
+def _await_ready(url: str, process: subprocess.Popen[bytes]) -> None:
+    import tritonclient.grpc as triton
+    from tritonclient.utils import InferenceServerException
+
+    deadline = time.monotonic() + 60
+    with triton.InferenceServerClient(url) as client:
+        while time.monotonic() < deadline and process.poll() is None:
+            try:
+                if client.is_server_ready():
+                    return
+            except InferenceServerException:
+                time.sleep(0.1)
+    raise RuntimeError("tritonserver did not start")
+
+
+def payloads(rows: int) -> dict[str, Any]:
+    """The same photos in each form: (rows, ...) arrays, and files as an array of objects (rows, 1)."""
+    from preprocess_ensemble.decode import decode
+    from preprocess_ensemble.transform import PreprocessConfig, preprocess
+
+    norm = {"mean": (0.48145466, 0.4578275, 0.40821073), "std": (0.26862954, 0.26130258, 0.27577711)}
+    config = PreprocessConfig(
+        size=(224, 224), interpolation="bicubic", resize_mode="shortest", fill_color=0, **norm
+    )
+    with tempfile.TemporaryDirectory() as scratch:
+        write_thumbnails(Path(scratch))
+        files = [path.read_bytes() for path in sorted(Path(scratch).iterdir())]
+    chosen = [files[row % len(files)] for row in range(rows)]
+    pixels = np.stack([preprocess(decode(file), config) for file in chosen])
+    values = (pixels.astype(np.float32) / 255 - np.float32(norm["mean"])) / np.float32(norm["std"])
+    jpeg = np.array(chosen, dtype=object)[:, None]
+    return {"fp32": np.ascontiguousarray(values.transpose(0, 3, 1, 2)), "uint8": pixels, "jpeg": jpeg}
+
+
+async def measure_form(form: str, array: Any, grpc: str, http: str, seconds: float) -> dict[str, Any]:
+    """Send ``array`` again and again, one request at a time; milliseconds, images a second and bytes of a request."""
+    import aiohttp
+    import tritonclient.grpc.aio as triton_grpc
+    import tritonclient.http.aio as triton_http
+
+    name, _, way = form.partition("-")
+    expected = [
+        float(np.frombuffer(row.item(), np.uint8).sum(dtype=np.float64) if name == "jpeg" else row.sum(dtype=np.float64))
+        for row in array
+    ]
+    kind = {"fp32": "FP32", "uint8": "UINT8", "jpeg": "BYTES"}[name]
+    async with AsyncExitStack() as stack:
+        if way == "json":
+            session = await stack.enter_async_context(aiohttp.ClientSession())
+
+            async def send() -> list[float]:
+                tensor = {"name": "payload", "datatype": kind, "shape": list(array.shape), "data": array.ravel().tolist()}
+                body = json.dumps({"inputs": [tensor]})
+                async with session.post(f"http://{http}/v2/models/sink_{name}/infer", data=body) as response:
+                    response.raise_for_status()
+                    return list((await response.json())["outputs"][0]["data"])
+
+            payload_bytes = len(json.dumps(array.ravel().tolist()))
+        else:
+            triton: Any = triton_grpc if way == "grpc" else triton_http
+            client = await stack.enter_async_context(triton.InferenceServerClient(grpc if way == "grpc" else http))
+
+            async def send() -> list[float]:
+                tensor = triton.InferInput("payload", list(array.shape), kind)
+                tensor.set_data_from_numpy(array)
+                answer = await client.infer(f"sink_{name}", [tensor])
+                return list(answer.as_numpy("sum").ravel())
+
+            payload_bytes = sum(4 + len(row.item()) for row in array) if name == "jpeg" else array.nbytes
+        times_ms: list[float] = []
+        if not np.allclose(await send(), expected):
+            raise RuntimeError(f"{form}: the payload did not arrive as it was sent")
+        deadline = time.perf_counter() + seconds
+        while time.perf_counter() < deadline:
+            then = time.perf_counter()
+            await send()
+            times_ms.append(1e3 * (time.perf_counter() - then))
+    p50 = statistics.median(times_ms)
+    return {"p50_ms": p50, "ms_per_image": p50 / len(array), "rate": 1e3 * len(array) / p50, "bytes": payload_bytes}
+
+
+def over_links(point: Mapping[str, Any]) -> dict[str, float]:
+    """Link -> milliseconds that a request takes there: measured on loopback, plus bytes and round trip by arithmetic."""
+    return {link: point["p50_ms"] + 8e3 * point["bytes"] / bits + trip for link, (bits, trip) in LINKS.items()}
+
+
+def measure(journal: Journal, *, rows: Sequence[int], rounds: int, seconds: float) -> list[dict[str, Any]]:
+    """Fill the journal; one point for each form and number of images a request."""
+    with sinks() as (grpc, http):
+        for count in rows:
+            arrays = payloads(count)
+            for number in range(1, rounds + 1):
+                for form in FORMS:
+                    array = arrays[form.partition("-")[0]]
+                    name = f"{form} {count} images round {number}"
+                    journal.cell(
+                        name, lambda f=form, a=array: asyncio.run(measure_form(f, a, grpc, http, seconds))  # type: ignore[misc]
+                    )
+    points = []
+    for form in FORMS:
+        for count in rows:
+            runs = [journal.cells[f"{form} {count} images round {n}"] for n in range(1, rounds + 1)]
+            median = {key: statistics.median(run[key] for run in runs) for key in ("p50_ms", "ms_per_image", "bytes")}
+            points.append({"form": form, "rows": count, **median, "over_links_ms": over_links(median)})
+    return points
+
+
+def main() -> None:
+    """Measure, print, keep the JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=1.5, help="per form, number of images and round")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    plan = {"rows": arguments.rows, "rounds": arguments.rounds, "seconds": arguments.seconds}
+    journal = Journal("serialisation", plan)
+    points = measure(journal, **plan)
+    table = Table(title="One request to a model that does nothing")
+    for heading in ("form", "images", "bytes", "ms", "ms an image", *(f"{link} (computed)" for link in LINKS)):
+        table.add_column(heading, justify="left" if heading == "form" else "right")
+    for point in points:
+        links = (f"{ms:.0f}" for ms in point["over_links_ms"].values())
+        shown = (f"{point['p50_ms']:.2f}", f"{point['ms_per_image']:.3f}")
+        table.add_row(FORMS[point["form"]], str(point["rows"]), f"{point['bytes']:,.0f}", *shown, *links)
+    Console().print(table)
+    print(f"kept in {journal.finish({'summary': {'points': points, 'labels': dict(FORMS)}}, arguments.results)}")
+
+
+if __name__ == "__main__":
+    main()
