@@ -56,6 +56,7 @@ class Phase:
     def report(self) -> dict[str, Any]:
         """As JSON."""
         return {
+            "seconds": self.seconds,
             "wanted_rate": self.rate,
             "offered_rate": sum(self.outcomes.values()) / self.seconds,
             "good_rate": self.good_in_time / self.seconds,

@@ -1,0 +1,48 @@
+"""Ten times what a real server can do, for five seconds, from two processes: nothing is lost, and it recovers."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import psutil
+
+from benchmarks.harness import Worker
+from benchmarks.null_repository import write_null_repository
+from benchmarks.overload import ask_all, health
+from benchmarks.server import free_port, serving
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CAPACITY = 100.0
+LOUD_S, CALM_S = 5.0, 3.0
+CLIENTS = 2
+
+
+def test_more_than_the_server_can_do(tmp_path: Path) -> None:
+    repository = write_null_repository(tmp_path / "models", seconds_per_image=1 / CAPACITY)
+    port = free_port()
+    with ExitStack() as stack:
+        server = stack.enter_context(serving(repository, "--health-port", str(port)))
+        workers = [
+            stack.enter_context(Worker(f"client {number}", "benchmarks.offered_load", server.grpc_url))
+            for number in range(CLIENTS)
+        ]
+        processes = psutil.Process(server.process.pid).children(recursive=True)
+        rates = [10 * CAPACITY / CLIENTS, 0.2 * CAPACITY / CLIENTS]
+        answers = ask_all(workers, {"phases": [[rates[0], LOUD_S], [rates[1], CALM_S]]})
+        loud, calm = ([answer["phases"][number] for answer in answers] for number in (0, 1))
+
+        # Every call ended, and in one of three ways; anything else would have ended the worker.
+        for phase in loud + calm:
+            assert sum(phase["outcomes"].values()) == round(phase["offered_rate"] * phase["seconds"])
+            assert set(phase["outcomes"]) <= {"good", "Overloaded", "DeadlineExceeded"}
+        assert sum(phase["outcomes"].get("Overloaded", 0) for phase in loud) > 0
+        # Without a limit of the clients next to nothing comes back in time; with it, nearly all that can.
+        assert sum(phase["good_rate"] for phase in loud) > 0.4 * CAPACITY
+        # What began in the last second, long after the noise, is served as if nothing had been.
+        assert all(phase["good_per_second"][-1] >= 0.8 * rates[1] for phase in calm)
+
+        assert health(f"http://127.0.0.1:{port}/healthz") == "ready"
+        assert psutil.Process(server.process.pid).children(recursive=True) == processes
