@@ -123,10 +123,7 @@ def rename_new(source: str, target: str) -> None:
     except FileExistsError:
         raise
     except OSError as error:
-        if error.errno not in PHOTOS_LIBRARY: Final = ".photoslibrary"
-"""Ending of a folder that belongs to Apple Photos."""
-
-_NO_HARD_LINKS:
+        if error.errno not in _NO_HARD_LINKS:
             raise
         if os.path.lexists(target):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target) from None
