@@ -27,6 +27,8 @@ NULL_FLOAT: Final = "null_fp32"
 
 _UNDER_WAY: Final = {"uint8 tensor": 16, "FP32 tensor": 8, "JSON": 2}
 """Requests of one image that are kept under way: enough to fill the line, few enough to end in time."""
+_WARM_UP_S: Final = 2.0
+"""Nothing is counted so long: connections open up, and the client learns how much the line takes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,16 +85,14 @@ async def send(way: str, address: str, photos: Sequence[bytes], model: ModelInfo
 
 async def _send_by_client(way: str, address: str, photos: Sequence[bytes], seconds: float) -> Sent:
     async with ClipClient(address, transfer=way, timeout_s=300.0) as clip:  # type: ignore[arg-type]
-        (await clip.embed(photos[:2])).raise_for_errors()
-        images, started = 0, time.perf_counter()
+        tally = _Tally(seconds)
         async with aclosing(clip.embed_stream(itertools.cycle(photos), ordered=False, max_in_flight=128)) as items:
             async for item in items:
                 if item.error is not None:
                     raise item.error
-                images += 1
-                if time.perf_counter() - started >= seconds:
+                if tally.add():
                     break
-        return Sent(images=images, seconds=time.perf_counter() - started)
+        return tally.sent()
 
 
 async def _send_tensors(way: str, address: str, photos: Sequence[bytes], model: ModelInfo, seconds: float) -> Sent:
@@ -138,15 +138,42 @@ async def _send_json(address: str, photos: Sequence[bytes], model: ModelInfo, se
 async def _keep_under_way(
     ask: Callable[[bytes], Awaitable[None]], photos: Sequence[bytes], requests: int, seconds: float
 ) -> Sent:
-    await ask(photos[0])
     source: Iterator[bytes] = itertools.cycle(photos)
-    answered: list[float] = []
-    started = time.perf_counter()
+    tally = _Tally(seconds)
 
     async def one_after_the_other() -> None:
-        while time.perf_counter() - started < seconds:
+        while not tally.is_over:
             await ask(next(source))
-            answered.append(time.perf_counter())
+            tally.add()
 
     await asyncio.gather(*(one_after_the_other() for _ in range(requests)))
-    return Sent(images=len(answered), seconds=answered[-1] - started)
+    return tally.sent()
+
+
+class _Tally:
+    """Counts answers from the first after the warm-up to the first after the end."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._warm_at = time.perf_counter() + _WARM_UP_S
+        self._first_at: float | None = None
+        self._last_at = 0.0
+        self._images = 0
+        self.is_over = False
+
+    def add(self) -> bool:
+        """Count one answer; True where it was the last that counts."""
+        now = time.perf_counter()
+        if self._first_at is None:
+            # The answer from which time is counted is not counted itself.
+            self._first_at = now if now >= self._warm_at else None
+        elif not self.is_over:
+            self._images += 1
+            self._last_at = now
+            self.is_over = now - self._first_at >= self._seconds
+        return self.is_over
+
+    def sent(self) -> Sent:
+        """What was counted."""
+        assert self._first_at is not None
+        return Sent(images=self._images, seconds=self._last_at - self._first_at)

@@ -1,0 +1,96 @@
+"""What ``auto:`` makes of a server, and thumbnails on their way to one."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import threading
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from clip_client import ClientConfig, ClipClient, ModelNotReady, ProtocolMismatch, Unauthorized
+from clip_client._loader import Loader
+from clip_client.testing import FakeTriton, Relay
+
+if TYPE_CHECKING:
+    from clip_client import ModelInfo
+
+NOISE = np.random.default_rng(0).integers(0, 256, (300, 400, 3), dtype=np.uint8)
+
+
+async def test_auto_keeps_to_a_server_that_answers_even_where_it_is_broken(caplog: pytest.LogCaptureFixture) -> None:
+    async with FakeTriton(token="secret") as server:
+        async with ClipClient(f"auto:localhost:{server.port}", token="wrong") as clip:
+            with pytest.raises(Unauthorized):
+                await clip.embed(b"x")
+        server.token = None
+        server.ready_models.clear()
+        async with ClipClient(f"auto:localhost:{server.port}") as clip:
+            with pytest.raises((ModelNotReady, ProtocolMismatch)):
+                await clip.embed(b"x")
+            assert not clip.is_local
+    assert not caplog.records
+
+
+async def test_auto_is_settled_once_for_calls_that_come_together() -> None:
+    async with FakeTriton() as server, Relay(server.port) as relay:
+        url = f"auto:{relay.url}"
+        async with ClipClient(url) as clip:
+            assert repr(clip) == f"<ClipClient {url} [open]>"
+            await asyncio.gather(clip.health(), *(clip.embed(b"%d" % number) for number in range(5)))
+            assert repr(clip).startswith(f"<ClipClient {relay.url} [open] model=fake")
+        assert relay.connections == 2  # one to see who is there, and the one that stays
+
+
+async def test_thumbnails_are_made_off_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: set[threading.Thread] = set()
+    load = Loader.load
+
+    def recorded(self: Loader, source: object, model: ModelInfo) -> bytes:
+        threads.add(threading.current_thread())
+        return load(self, source, model)
+
+    monkeypatch.setattr(Loader, "load", recorded)
+    buffer = io.BytesIO()
+    Image.fromarray(NOISE).save(buffer, "PNG")
+    async with FakeTriton() as server, ClipClient(server.url) as clip:
+        batch = await clip.embed([NOISE, Image.fromarray(NOISE), buffer.getvalue(), io.BytesIO(buffer.getvalue())])
+        batch.raise_for_errors()
+        images = [image for request in server.requests for image in request.images]
+    assert threads
+    assert threading.current_thread() not in threads
+    assert len(set(images)) == 1
+    with Image.open(io.BytesIO(images[0])) as thumbnail:
+        assert (thumbnail.format, thumbnail.size) == ("JPEG", (224, 224))
+
+
+async def test_a_model_whose_preprocessing_is_unknown_is_the_calls_error_and_only_of_thumbnails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    passport = FakeTriton.passport
+    monkeypatch.setattr(FakeTriton, "passport", lambda self: {**passport(self), "preprocess": {"size": 224}})
+    async with FakeTriton() as server:
+        async with ClipClient(server.url) as clip:
+            assert len(await clip.embed(b"small")) == 1
+            with pytest.raises(ProtocolMismatch, match="transfer='original'"):
+                await clip.embed(NOISE)
+        async with ClipClient(server.url, transfer="original") as clip:
+            assert not (await clip.embed(NOISE)).errors
+
+
+async def test_a_slow_line_loses_nothing_and_can_be_cut() -> None:
+    async with (
+        FakeTriton() as server,
+        Relay(server.port, bits_per_s=50e6, delay_s=0.002) as relay,
+        ClipClient(config=ClientConfig(urls=(relay.url,), transfer="original")) as clip,
+    ):
+        images = [b"%d" % number * 20_000 for number in range(20)]
+        first = await clip.embed(images)
+        relay.cut()
+        second = await clip.embed(images)
+        expected = np.stack([server.vector(image) for image in images])
+    assert (first.vectors == expected).all()
+    assert (second.vectors == expected).all()
