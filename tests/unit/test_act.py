@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -207,3 +209,18 @@ def test_a_photos_library_is_read_in_one_place_and_never_changed(tmp_path: Path)
     plan = plan_removals(report((member(first), member(second))), [tmp_path])
     assert plan.removals == ()
     assert "Apple Photos" in plan.left[0].reason
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the trash of other systems cannot be moved aside")
+def test_purge_reaches_the_real_trash(tmp_path: Path) -> None:
+    root, store = tmp_path / "root", tmp_path / "store"
+    store.mkdir()
+    with opened(store / "journal.sqlite") as journal:
+        apply(plan_removals(album(root), [root]), journal)
+    environment = {**os.environ, "HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path / "data")}
+    command = [sys.executable, "-m", "clip_client.cli.main", "purge", "--yes", "--store", str(store)]
+    ended = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    assert "3 photos in the system's trash" in ended.stdout
+    trashed = {path.name for path in (tmp_path / "data" / "Trash" / "files").iterdir()}
+    assert trashed == {"2.jpg", "2.cr2", "2.jpg.xmp", "3.jpg", "copy.jpg"}
+    assert not (root / QUARANTINE_NAME).exists()
