@@ -28,7 +28,7 @@ ENV HF_HOME=/weights \
     CLIP_MODEL=ViT-B-32 \
     CLIP_PRETRAINED=laion2b_s34b_b79k \
     CLIP_PLAIN_PYTHON=/opt/plain/python/bin/python3 \
-    CLIP_PLAIN_PACKAGES=/opt/plain/packages \
+    CLIP_PLAIN_PACKAGES=/opt/plain/packages/lib/python3.11/site-packages \
     CLIP_URL=localhost:8011
 EXPOSE 8002 8010 8011 8012 8020 8021 8022
 HEALTHCHECK --interval=15s --timeout=12s --start-period=30m --retries=2 \

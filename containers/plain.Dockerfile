@@ -12,10 +12,9 @@ RUN ["containers/scripts/install-package.sh", "/opt/clip", "export", "baseline"]
 
 FROM python:3.11-slim
 COPY --from=package /opt/clip /opt/clip
-COPY benchmarks/__init__.py /opt/clip/benchmarks/__init__.py
-COPY benchmarks/baseline /opt/clip/benchmarks/baseline
+COPY benchmarks/__init__.py /opt/clip/lib/python3.11/site-packages/benchmarks/__init__.py
+COPY benchmarks/baseline /opt/clip/lib/python3.11/site-packages/benchmarks/baseline
 ENV PATH=/opt/clip/bin:${PATH} \
-    PYTHONPATH=/opt/clip \
     PYTHONDONTWRITEBYTECODE=1 \
     HF_HOME=/weights \
     CLIP_MODEL=ViT-B-32 \

@@ -42,7 +42,6 @@ COPY containers/scripts/install-libraries.sh /opt/clip/
 RUN ["/opt/clip/install-libraries.sh"]
 COPY --from=package /opt/clip /opt/clip
 ENV PATH=/opt/clip/bin:${PATH} \
-    PYTHONPATH=/opt/clip \
     PYTHONDONTWRITEBYTECODE=1 \
     CLIP_URL=localhost:8001
 # Created by NVIDIA's image as triton-server; a number, because Kubernetes checks runAsNonRoot by it.

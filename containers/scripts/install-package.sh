@@ -1,8 +1,9 @@
 #!/bin/sh
-# install-package.sh TARGET [EXTRA...]: install this package and the extras named into the folder TARGET.
+# install-package.sh TARGET [EXTRA...]: install this package and the extras named into a virtual environment at TARGET.
 #
-# Into a folder of its own instead of the system's Python: a later stage can copy it whole, the image's own packages stay
-# as they are, and distributions that mark their Python as externally managed do not mind.
+# A virtual environment, because a later stage can copy it whole, and because the processes of Triton's Python backend
+# ignore PYTHONPATH: they see the packages of the python3 that is first on PATH, and no others. The image's pip installs
+# into it; the environment has none of its own, and the final image needs none.
 set -eu
 cd "$(dirname "$0")/../.."
 target=$1
@@ -15,4 +16,8 @@ if [ -z "$extras" ]; then
 else
     set -- ".[$extras]"
 fi
-exec python3 -m pip install --no-cache-dir --disable-pip-version-check --target "$target" "$@"
+pip=$(python3 -c 'import pathlib, pip; print(pathlib.Path(pip.__file__).parents[1])')
+python3 -m venv --without-pip "$target"
+# What lies beside that pip is not in the environment, so nothing there counts as installed.
+PYTHONPATH=$pip exec "$target/bin/python3" -m pip install \
+    --no-cache-dir --disable-pip-version-check --ignore-installed "$@"

@@ -76,10 +76,14 @@ class Image:
     home: Path
 
     @property
+    def packages(self) -> Path:
+        (packages,) = self.clip.glob("lib/python3.*/site-packages")
+        return packages
+
+    @property
     def environment(self) -> dict[str, str]:
         return {
             "PATH": f"{self.clip / 'bin'}:{PYTHON}:/usr/bin:/bin",
-            "PYTHONPATH": str(self.clip),
             "PYTHONDONTWRITEBYTECODE": "1",
             "HOME": str(self.home),
         }
@@ -112,7 +116,7 @@ def image() -> Iterator[Image]:
         pip = {key: value for key, value in os.environ.items() if key.startswith("PIP_") or "proxy" in key.lower()}
         done = subprocess.run(
             ["sh", context / script, built.clip],
-            env={**built.environment, **pip, "PYTHONPATH": ""},
+            env={**built.environment, **pip},
             capture_output=True,
             text=True,
             check=False,
@@ -127,7 +131,7 @@ def image() -> Iterator[Image]:
 @pytest.fixture(scope="module")
 def with_server(image: Image) -> Image:
     for name in (*BASE_IMAGE, *(path.name for path in SITE.glob("nvidia_pytriton-*.dist-info"))):
-        (image.clip / name).symlink_to(SITE / name)
+        (image.packages / name).symlink_to(SITE / name)
     return image
 
 
@@ -153,7 +157,7 @@ def test_the_package_brings_all_that_it_imports_and_no_pytorch(image: Image) -> 
         assert done.returncode == 0, done.stderr
     modules = "clip_client, clip_client._transport, preprocess_ensemble.decode, preprocess_ensemble.turbo_jpeg"
     subprocess.run(["python3", "-c", f"import {modules}"], env=image.environment, check=True)
-    assert not (image.clip / "torch").exists()
+    assert not (image.packages / "torch").exists()
 
 
 def test_the_versions_are_those_of_the_constraints(image: Image) -> None:
@@ -162,7 +166,7 @@ def test_the_versions_are_those_of_the_constraints(image: Image) -> None:
     pinned = {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in pinned.items()}
     installed = {
         re.sub(r"[-_.]+", "-", found.name).lower(): found.version
-        for found in importlib.metadata.distributions(path=[str(image.clip)])
+        for found in importlib.metadata.distributions(path=[str(image.packages)])
     }
     del installed["clip-triton"]
     assert installed.items() <= pinned.items(), "every package is pinned, with those that it brings along"
@@ -208,25 +212,21 @@ def test_the_entry_point_serves_checks_itself_and_ends(with_server: Image, model
 
 
 def test_the_export_script_makes_what_the_image_serves(image: Image, tmp_path: Path) -> None:
-    packages = tmp_path / "packages"
-    packages.mkdir()
-    (packages / "bin").symlink_to(image.clip / "bin")
     # PyTorch comes from the development environment; 3 GB are too much to install in a test.
-    (packages / "sitecustomize.py").write_text(
-        f"import sys\nsys.path[1:1] = [{str(image.clip)!r}]\nsys.path.append({str(SITE)!r})\n", encoding="utf-8"
-    )
+    (image.packages / "development.pth").write_text(f"{SITE}\n", encoding="utf-8")
     repository = tmp_path / "models"
     shutil.copytree(ROOT / "triton_models", repository, ignore=shutil.ignore_patterns("model.onnx", "model.json"))
     script = ROOT / "containers" / "scripts" / "export-model.sh"
     model = str(ROOT / "tests" / "tiny_clip.json")
     done = subprocess.run(
-        ["sh", script, packages, repository, model, "random:0", "fp32"],
+        ["sh", script, image.clip, repository, model, "random:0", "fp32"],
         env=image.environment,
         capture_output=True,
         text=True,
         timeout=110,
         check=False,
     )
+    (image.packages / "development.pth").unlink()
     assert done.returncode == 0, done.stderr
     assert (repository / "clip_encoder" / "1" / "model.onnx").is_file()
     assert json.loads((repository / "clip_encoder" / "1" / "model.json").read_text())["pretrained"] == "random:0"
