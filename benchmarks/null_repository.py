@@ -67,7 +67,7 @@ def _config(name: str, outputs: Sequence[str]) -> model_config_pb2.ModelConfig:
 
 def _write(repository: Path, config: model_config_pb2.ModelConfig) -> Path:
     """Write the configuration; return the directory of version 1."""
-    version = repository / config.name / "1"
+    version: Path = repository / config.name / "1"
     version.mkdir(parents=True)
     (version.parent / "config.pbtxt").write_text(text_format.MessageToString(config))
     return version
