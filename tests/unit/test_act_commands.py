@@ -1,0 +1,83 @@
+"""The commands that need no server: undo, purge, decide."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from clip_client.cli.main import main
+from clip_client.dedup import Store
+from clip_client.dedup.act import apply
+from clip_client.dedup.plan import plan_removals
+from tests.unit.albums import album, write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> list[str]:
+    """Three photos in the quarantine."""
+    with Store(tmp_path / "store") as opened:
+        apply(plan_removals(album(tmp_path / "root"), [tmp_path / "root"]), opened.journal)
+    return ["--store", str(tmp_path / "store")]
+
+
+def test_undo_lists_and_brings_back_what_is_named(
+    store: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["undo", "--list", *store]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    run = lines[0].split()[0]
+    assert main(["undo", str(tmp_path / "root" / "copy.jpg"), *store]) == 0
+    assert (tmp_path / "root" / "copy.jpg").exists()
+    assert main(["undo", "--run", "no such run", *store]) == 0
+    assert main(["undo", "--run", run, *store]) == 0
+    assert [line for line in capsys.readouterr().out.splitlines() if "back" in line] == [
+        "1 photo back in place",
+        "0 photos back in place",
+        "2 photos back in place",
+    ]
+
+
+def test_undo_says_what_could_not_come_back(
+    store: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path / "root" / "copy.jpg", b"new")
+    assert main(["undo", *store]) == 1
+    captured = capsys.readouterr()
+    assert "2 photos back in place" in captured.out
+    assert "Another file has taken its name" in captured.err
+
+
+def test_purge_of_nothing_asks_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["purge", "--store", str(tmp_path)]) == 0
+    assert "0 photos of 0 B in the quarantine" in capsys.readouterr().out
+
+
+def test_decide_needs_two_photos_that_can_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, copy = write(tmp_path / "1.jpg", b"x"), write(tmp_path / "2.jpg", b"x")
+    store = ["--store", str(tmp_path / "store")]
+    assert main(["decide", "different", str(one), str(copy), *store]) == 2
+    assert "two photos of different bytes" in capsys.readouterr().err
+    assert main(["decide", "keep-all", str(one), str(tmp_path / "gone.jpg"), *store]) == 1
+    assert "gone.jpg" in capsys.readouterr().err
+    assert main(["decide", "keep-all", str(one), str(write(tmp_path / "3.jpg", b"y")), *store]) == 0
+    assert main(["decide", "forget", str(copy), *store]) == 0
+    assert "1 decision forgotten" in capsys.readouterr().out
+
+
+def test_a_store_that_cannot_be_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "file", b"in the way")
+    assert main(["undo", "--store", str(tmp_path / "file" / "store")]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("clip-client: the store")
+    assert error.count("\n") == 1
+
+
+def test_an_unknown_keep_rule_is_misuse_before_any_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "1.jpg", b"x")
+    assert main(["dedup", str(tmp_path), "--keep", "prettiest", "--store", str(tmp_path / "store")]) == 2
+    assert "the rules are reference" in capsys.readouterr().err
