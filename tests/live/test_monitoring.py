@@ -1,0 +1,131 @@
+"""Every query of the dashboard and of the alerts, evaluated by a real Prometheus that scrapes a real server."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import shutil
+import subprocess
+import time
+import urllib.parse
+import urllib.request
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+from PIL import Image
+
+from benchmarks.server import Server, free_port, serving
+from tests.live.raw import infer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CONTAINERS = Path(__file__).parents[2] / "containers"
+PROMETHEUS = shutil.which("prometheus")
+NOT_HERE = re.compile(r"nv_gpu_|nv_inference_request_failure|status!=\"OK\"")
+"""Parts of queries that have no samples where there is no GPU, or no failure."""
+
+pytestmark = pytest.mark.skipif(PROMETHEUS is None, reason="no prometheus: apt-get install prometheus")
+
+
+def _expressions() -> list[str]:
+    board = json.loads((CONTAINERS / "grafana" / "dashboards" / "clip.json").read_text(encoding="utf-8"))
+    return [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+
+
+def _metrics(expression: str) -> list[str]:
+    return re.findall(r"\b(?:nv|clip)_\w+", re.sub(r'"[^"]*"', "", expression))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prometheus:
+    """A running Prometheus."""
+
+    url: str
+
+    def ask(self, path: str, **parameters: str) -> Any:
+        query = urllib.parse.urlencode(parameters)
+        with urllib.request.urlopen(f"{self.url}/api/v1/{path}?{query}", timeout=10) as answer:
+            found = json.load(answer)
+        assert found["status"] == "success"
+        return found["data"]
+
+    def query(self, expression: str) -> list[Any]:
+        result: list[Any] = self.ask("query", query=expression)["result"]
+        return result
+
+
+@contextmanager
+def _prometheus(directory: Path, server: Server, health_port: int) -> Iterator[Prometheus]:
+    config = yaml.safe_load((CONTAINERS / "prometheus" / "prometheus.yaml").read_text(encoding="utf-8"))
+    config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    targets = {"triton": server.metrics_url.split("/")[2], "clip-serve": f"127.0.0.1:{health_port}"}
+    config["scrape_configs"] = [
+        {"job_name": job["job_name"], "static_configs": [{"targets": [targets[job["job_name"]]]}]}
+        for job in config["scrape_configs"]
+        if job["job_name"] in targets
+    ]
+    (directory / "prometheus.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    shutil.copy(CONTAINERS / "prometheus" / "rules.yaml", directory)
+    port = free_port()
+    command = [str(PROMETHEUS), f"--config.file={directory / 'prometheus.yaml'}", "--log.level=error"]
+    command += [f"--storage.tsdb.path={directory / 'data'}", f"--web.listen-address=127.0.0.1:{port}"]
+    process = subprocess.Popen(command)
+    try:
+        yield Prometheus(url=f"http://127.0.0.1:{port}")
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def _images() -> list[bytes]:
+    file = io.BytesIO()
+    Image.effect_noise((300, 200), 60).convert("RGB").save(file, "JPEG")
+    return [file.getvalue(), file.getvalue(), b"not an image"]
+
+
+def _wait_for(prometheus: Prometheus, expression: str, server: Server) -> None:
+    """Keep the server busy until the expression has a sample."""
+    deadline = time.monotonic() + 60
+    while True:
+        infer(server.grpc_url, "clip_image", _images(), outputs=["embedding", "status", "error", "fingerprint"])
+        try:
+            if prometheus.query(expression):
+                return
+        except OSError:
+            pass
+        assert time.monotonic() < deadline, f"no sample of {expression}"
+        time.sleep(0.1)
+
+
+def test_dashboard_and_alerts_find_what_they_ask_for(tiny_repository: Path, tmp_path: Path) -> None:
+    health = free_port()
+    with (
+        serving(tiny_repository, "--health-port", str(health), "--canary-interval-s", "0.5") as server,
+        _prometheus(tmp_path, server, health) as prometheus,
+    ):
+        _wait_for(prometheus, "clip_queue_milliseconds", server)
+        _wait_for(prometheus, 'rate(clip_preprocess_images_total{status="NOT_AN_IMAGE"}[1m]) > 0', server)
+        names = set(prometheus.ask("label/__name__/values"))
+        empty = []
+        for expression in _expressions():
+            here = expression.replace("$instance", ".*")
+            if not prometheus.query(here) and not NOT_HERE.search(expression):
+                empty.append(expression)
+            for name in _metrics(expression):
+                assert name in names or name.startswith("nv_gpu_"), f"nobody exports {name}"
+        assert not empty
+        assert prometheus.query('sum(rate(clip_preprocess_images_total{status!="OK"}[1m]))')
+        (group,) = prometheus.ask("rules")["groups"]
+        for rule in group["rules"]:
+            assert rule["health"] == "ok", rule
+            # A third of the images are bad here, so one alert waits for its time to be over.
+            assert rule.get("state") != "firing", f"{rule['name']} fires on a server that is well"
+            for name in _metrics(rule["query"]):
+                assert name in names or name.startswith("nv_gpu_"), f"nobody exports {name}"
+        assert prometheus.query("clip_serve_healthy")[0]["value"][1] == "1"
