@@ -252,32 +252,37 @@ class Sender:
             _settle_all(rows, error)
 
     def _deliver(self, answer: Answer, rows: list[Row], server: Server, request_id: str) -> None:
+        # Python's own numbers, all at once: taken one by one out of an array they cost more than the rest.
+        fingerprints, statuses = answer.fingerprints.tolist(), answer.statuses.tolist()
         for number, row in enumerate(rows):
-            outcome = self._outcome(answer, number, row, server, request_id)
+            if tuple(fingerprints[number]) != row.model.fingerprint:
+                outcome: NDArray[np.float32] | ClipError = self._mismatch(row.model, server, request_id)
+            else:
+                outcome = self._outcome(answer, number, statuses[number], row, server, request_id)
             if isinstance(outcome, ClipError):
                 self._counters.images_failed += isinstance(outcome, ImageError)
             else:
                 self._counters.images_embedded += 1
             row.settle(outcome)
 
+    def _mismatch(self, model: ModelInfo, server: Server, request_id: str) -> ProtocolMismatch:
+        self._on_mismatch(model)
+        return ProtocolMismatch(
+            f"{server.endpoint} does not serve {model.id}, which it or another server named before; all servers of "
+            "one client must serve one model, and after a change of model the call must be made again.",
+            request_id=request_id,
+        )
+
     def _outcome(
-        self, answer: Answer, number: int, row: Row, server: Server, request_id: str
+        self, answer: Answer, number: int, status: int, row: Row, server: Server, request_id: str
     ) -> NDArray[np.float32] | ClipError:
         model = row.model
-        if tuple(answer.fingerprints[number].tolist()) != model.fingerprint:
-            self._on_mismatch(model)
-            return ProtocolMismatch(
-                f"{server.endpoint} does not serve {model.id}, which it or another server named before; all servers of "
-                "one client must serve one model, and after a change of model the call must be made again.",
-                request_id=request_id,
-            )
         if answer.vectors.shape[1] != model.dimension:
             return ProtocolMismatch(
                 f"{server.endpoint} answered with {answer.vectors.shape[1]} numbers per vector, and {model.id} has "
                 f"{model.dimension}; export the model again.",
                 request_id=request_id,
             )
-        status = int(answer.statuses[number])
         if status:
             return ImageError(answer.errors[number], code=_code(status), index=row.index, request_id=request_id)
         # A copy, because a view would keep the answer of the whole request alive.

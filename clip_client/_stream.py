@@ -73,7 +73,8 @@ class Stream:
                 if row is not None:
                     item = self._item(row)
                     self._source.delivered()
-                    self._fill()
+                    if not self._source.exhausted:
+                        self._fill()
                     yield item
                 elif self._source.exhausted and not self._open:
                     if self._source.error is not None:
@@ -116,7 +117,8 @@ class Stream:
             self._next_index += 1
             self._open[row.index] = row
             self._unloaded.append(row)
-        self._start_loads()
+        if self._unloaded:
+            self._start_loads()
         if self._source.exhausted:
             self._wake.set()
 

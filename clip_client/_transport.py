@@ -447,6 +447,9 @@ def _read_answer(response: Any, rows: int, request_id: str) -> Answer:
 
 
 def _read_strings(raw: bytes, count: int, request_id: str) -> tuple[str, ...]:
+    if raw == bytes(4 * count):
+        # All empty, as the sentences about images nearly always are.
+        return ("",) * count
     texts, offset = [], 0
     for _ in range(count):
         end = offset + 4 + int.from_bytes(raw[offset : offset + 4], "little")
