@@ -197,7 +197,7 @@ def _back(unit: Unit, journal: Journal, *, at_end: str) -> str:
     problems = []
     for file in unit.files:
         try:
-            bring_back(file, replace_link_to=unit.survivor if unit.method == HARDLINK else None)
+            bring_back(file, replace_equal=unit.method == HARDLINK)
             forget_empty_folders(file.quarantined)
         except (OSError, CannotMove) as error:
             problems.append(_sentence(error))

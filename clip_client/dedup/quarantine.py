@@ -13,6 +13,8 @@ import stat
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from clip_client.dedup.hashing import Content, hash_file
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -140,11 +142,11 @@ def put_away(file: MovedFile) -> None:
     rename_new(file.original, file.quarantined)
 
 
-def bring_back(file: MovedFile, *, replace_link_to: str | None = None) -> None:
+def bring_back(file: MovedFile, *, replace_equal: bool = False) -> None:
     """Move one file to where it was, with the times that it had; harmless where that is done already, or half done.
 
-    A hard link to ``replace_link_to`` at its place is the one that was left there instead, and is replaced. Raises
-    CannotMove where something else has the name now, or where the file is in neither place.
+    With ``replace_equal`` a file of the same bytes at its place is the hard link that was left there, and is replaced.
+    Raises CannotMove where something else has the name now, or where the file is in neither place.
     """
     original, quarantined = file.original, file.quarantined
     if not os.path.lexists(quarantined):
@@ -159,7 +161,7 @@ def bring_back(file: MovedFile, *, replace_link_to: str | None = None) -> None:
     elif os.path.samefile(quarantined, original):
         os.unlink(quarantined)
         sync_folder(os.path.dirname(quarantined))
-    elif replace_link_to is not None and _same(original, replace_link_to):
+    elif replace_equal and _has_bytes(original, file.sha256):
         os.replace(quarantined, original)
         sync_folder(os.path.dirname(original))
         sync_folder(os.path.dirname(quarantined))
@@ -182,8 +184,6 @@ def forget_empty_folders(quarantined: str) -> None:
         folder = os.path.dirname(folder)
 
 
-def _same(first: str, second: str) -> bool:
-    try:
-        return os.path.samefile(first, second)
-    except OSError:
-        return False
+def _has_bytes(path: str, sha256: str) -> bool:
+    content = hash_file(path)
+    return isinstance(content, Content) and content.sha256 == sha256

@@ -75,6 +75,16 @@ def test_a_hard_link_keeps_the_name_and_can_be_undone(tmp_path: Path, journal: J
     assert without_access(snapshot(tmp_path / "root")) == without_access(before)
 
 
+def test_a_hard_link_comes_back_where_the_kept_file_was_replaced(tmp_path: Path, journal: Journal) -> None:
+    """As an editor does that writes a new file: the link is then another file than the kept one, with the old bytes."""
+    groups = album(tmp_path / "root")
+    apply(plan_removals(groups, [tmp_path / "root"]), journal, method=HARDLINK)
+    (tmp_path / "new.jpg").write_bytes(b"edited")
+    os.replace(tmp_path / "new.jpg", tmp_path / "root" / "a" / "1.jpg")
+    assert all(outcome.done for outcome in undo(journal))
+    assert (tmp_path / "root" / "a" / "3.jpg").stat().st_mtime_ns == 10**18 + 2
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
