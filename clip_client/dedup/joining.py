@@ -31,6 +31,9 @@ _HOT_ROWS: Final = 4096
 _PIVOTS: Final = 32
 """Clumps that are looked for; each costs one product per row."""
 
+_CLUMP_ROWS: Final = 64
+"""A clump of fewer rows is not worth a second look."""
+
 _BITS: Final = 64
 
 
@@ -168,6 +171,12 @@ def _clumps(vectors: Vectors, threshold: float) -> Indices:
         clumps.join(near, np.full(len(near), pivot))
         alone[near] = False
         alone[pivot] = False
+        if len(near) >= _CLUMP_ROWS:
+            # The first row met lies anywhere in its clump; the one in the middle is alike to most of it.
+            middle = near[(vectors[near] @ vectors[near].mean(axis=0)).argmax()]
+            near = np.flatnonzero(vectors @ vectors[middle] >= threshold - _SLACK)
+            clumps.join(near, np.full(len(near), middle))
+            alone[near] = False
     return clumps.labels
 
 
