@@ -7,7 +7,7 @@ import itertools
 import time
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     from clip_client import ModelInfo
+    from clip_client._transfer import TransferName
 
 NULL_FLOAT: Final = "null_fp32"
 """The model that takes float tensors; see ``benchmarks.transfer``."""
@@ -47,7 +48,7 @@ class Sent:
 def prepare(way: str, photo: bytes, model: ModelInfo) -> bytes:
     """What the client does to one photo before it is sent; returns what then travels."""
     if way in TRANSFERS:
-        loader = Loader(ClientConfig(transfer=way))  # type: ignore[arg-type]
+        loader = Loader(ClientConfig(transfer=cast("TransferName", way)))
         return loader.ready(photo) or loader.load(photo, model)
     config = PreprocessConfig.from_mapping(model.preprocess)
     pixels = preprocess(decode(photo, at_least=config.decode_at_least), config)  # uint8 (H, W, 3)
@@ -84,7 +85,7 @@ async def send(way: str, address: str, photos: Sequence[bytes], model: ModelInfo
 
 
 async def _send_by_client(way: str, address: str, photos: Sequence[bytes], seconds: float) -> Sent:
-    async with ClipClient(address, transfer=way, timeout_s=300.0) as clip:  # type: ignore[arg-type]
+    async with ClipClient(address, transfer=cast("TransferName", way), timeout_s=300.0) as clip:
         tally = _Tally(seconds)
         async with aclosing(clip.embed_stream(itertools.cycle(photos), ordered=False, max_in_flight=128)) as items:
             async for item in items:
