@@ -74,7 +74,7 @@ def test_a_threshold_that_is_no_similarity_is_named() -> None:
 
 
 def test_a_bad_address_is_misuse(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["dedup", str(tmp_path), "--url", "http://localhost:8000"]) == 2
+    assert main(["dedup", str(tmp_path), "--url", "ftp://localhost:8000"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
 
 
