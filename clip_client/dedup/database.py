@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sqlite3
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    import sqlite3
     from collections.abc import Iterator
     from pathlib import Path
 
@@ -25,6 +25,8 @@ def open_database(path: Path, schema: str, *, version: int, durable: bool) -> sq
     on the disk when it returns; without it a power cut may take the last commits, but never the file's soundness.
     The connection begins transactions by itself for nobody: use :func:`transaction`. Raises StoreError.
     """
+    import sqlite3
+
     try:
         # Threads take turns: a search does its waiting in worker threads, one at a time.
         connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
