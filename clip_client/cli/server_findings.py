@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from clip_client.cli.failure import CommandMisused
 from clip_client.cli.finding import SERVER, Finding, Level
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from clip_client import ModelInfo
     from clip_client._config import Endpoint
     from clip_client._transport import ModelSettings, ServerDescription, TritonTransport
+    from clip_client._transport_types import Transport
 
 _KINDS: Final = {"KIND_CPU": "CPU", "KIND_GPU": "GPU", "KIND_AUTO": "a GPU where the server has one, else the CPU"}
 
@@ -30,15 +31,19 @@ async def examine_server(url: str | None, *, timeout_s: float) -> tuple[list[Fin
     except ValueError as error:
         raise CommandMisused(str(error)) from None
     origin = "--url" if url else URL_VARIABLE if os.environ.get(URL_VARIABLE) else "the default"
+    from clip_client._config import EndpointKind
+    from clip_client._connect import make_transports, settle
+
     try:
-        from clip_client._transport import make_transports
+        connect = make_transports(config)
     except ImportError as error:
         remedy = "install what this client needs with: pip install clip-triton"
         return [_finding("address", f"not asked, since gRPC does not import ({error})", Level.PROBLEM, remedy)], False
-    connect = make_transports(config)
     findings: list[Finding] = []
     answered = False
     for endpoint in config.endpoints:
+        if endpoint.kind is EndpointKind.AUTO:
+            endpoint = await settle(endpoint, connect)
         findings.append(_finding("address", f"{endpoint} ({origin})"))
         transport = connect(endpoint, None)
         try:
@@ -50,8 +55,9 @@ async def examine_server(url: str | None, *, timeout_s: float) -> tuple[list[Fin
     return findings, answered
 
 
-async def _examine(transport: TritonTransport, endpoint: Endpoint, timeout_s: float) -> tuple[list[Finding], bool]:
+async def _examine(transport: Transport, endpoint: Endpoint, timeout_s: float) -> tuple[list[Finding], bool]:
     from clip_client import ClipError
+    from clip_client._config import EndpointKind
     from clip_client._handshake import ask_one
     from clip_client._health import examine
 
@@ -60,7 +66,8 @@ async def _examine(transport: TritonTransport, endpoint: Endpoint, timeout_s: fl
     findings: list[Finding] = []
     if answers:
         try:
-            findings += _description(await transport.describe(timeout_s=timeout_s))
+            if endpoint.kind is EndpointKind.GRPC:
+                findings += _description(await cast("TritonTransport", transport).describe(timeout_s=timeout_s))
             findings += _model(await ask_one(transport, timeout_s=timeout_s))
         except ClipError as error:
             if report.ok:

@@ -37,7 +37,7 @@ def test_without_a_server_it_says_what_to_do(
 
 
 def test_a_bad_address_is_misuse(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["doctor", "--url", "http://localhost:8000"]) == 2
+    assert main(["doctor", "--url", "ftp://localhost:8000"]) == 2
     assert "gRPC port" in capsys.readouterr().err
 
 
