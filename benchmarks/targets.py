@@ -39,7 +39,7 @@ async def clip_client(url: str, files: list[bytes], repository: Path) -> AsyncIt
     from clip_client import ClipClient
 
     # The other systems get the files as they are, too.
-    async with ClipClient(url, timeout_s=TIMEOUT_S, transfer="original") as clip:
+    async with ClipClient(url.split(","), timeout_s=TIMEOUT_S, transfer="original") as clip:
 
         async def embed(rows: list[int]) -> Vectors:
             batch = await clip.embed([files[row] for row in rows])

@@ -93,6 +93,8 @@ class PlainTransport:
     async def close(self) -> None:
         """Close every connection."""
         await self._session.close()
+        # The sockets are closed by callbacks that the line above has only scheduled.
+        await asyncio.sleep(0)
 
     async def _ask(self, method: str, path: str, timeout_s: float, request_id: str | None, **body: Any) -> Any:
         headers = {} if request_id is None else {"x-request-id": request_id}

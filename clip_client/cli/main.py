@@ -17,6 +17,7 @@ from clip_client.cli import (
     doctor_command,
     embed_command,
     health_command,
+    profile_command,
     purge_command,
     similar_command,
     undo_command,
@@ -34,6 +35,7 @@ _COMMANDS = (
     purge_command,
     decide_command,
     health_command,
+    profile_command,
     doctor_command,
 )
 """In the order of ``--help``."""

@@ -1,0 +1,109 @@
+"""Where the model's own time goes, operator by operator: ``python -m benchmarks.operators``.
+
+ONNX Runtime's profiler on the exported model, by batch size: time by kind of node, nodes by provider, what fell back to
+the CPU where another provider was asked for, and whether attention runs as one fused node.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.harness import RESULTS, write_result
+from preprocess_ensemble.repository import encoder_directory, installed_passport
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+FUSED_ATTENTION: Final = frozenset({"Attention", "MultiHeadAttention", "PackedMultiHeadAttention", "FlashAttention"})
+FLOP_PER_IMAGE: Final = 8.82e9
+"""ViT-B-32 at 224 pixels, multiplications and additions of the image tower counted apart."""
+
+
+def summarise(events: Iterable[Mapping[str, Any]], runs: int, wanted: str) -> dict[str, Any]:
+    """Milliseconds a run by kind of node, nodes by provider and the rest, from ONNX Runtime's profile."""
+    kernels = [event for event in events if event.get("cat") == "Node" and event["name"].endswith("_kernel_time")]
+    time_us: Counter[str] = Counter()
+    providers: dict[str, set[str]] = {}
+    fallbacks = set()
+    for event in kernels:
+        kind, provider = event["args"]["op_name"], event["args"]["provider"]
+        time_us[kind] += event["dur"]
+        providers.setdefault(provider, set()).add(event["name"])
+        if wanted != "CPUExecutionProvider" and provider == "CPUExecutionProvider":
+            fallbacks.add(kind)
+    total = sum(time_us.values())
+    return {
+        "total_ms": total / runs / 1e3,
+        "operators": [
+            {"operator": kind, "ms": us / runs / 1e3, "share": us / total} for kind, us in time_us.most_common()
+        ],
+        "nodes_by_provider": {provider: len(nodes) for provider, nodes in providers.items()},
+        "cpu_fallbacks": sorted(fallbacks),
+        "fused_attention": sorted(FUSED_ATTENTION & time_us.keys()),
+    }
+
+
+def profile(model: Path, size: int, batch: int, runs: int, providers: Sequence[str]) -> dict[str, Any]:
+    """Run ``model`` with seeded pixels, the first time outside the profile's count."""
+    import onnxruntime
+
+    with tempfile.TemporaryDirectory() as scratch:
+        options = onnxruntime.SessionOptions()
+        options.enable_profiling = True
+        options.profile_file_prefix = str(Path(scratch) / "profile")
+        session = onnxruntime.InferenceSession(str(model), options, providers=list(providers))
+        pixels = np.random.default_rng(1).integers(0, 256, (batch, size, size, 3), np.uint8)
+        inputs = {"pixels": pixels, "status": np.zeros((batch, 1), np.int32)}
+        for _ in range(runs + 1):
+            session.run(["embedding"], inputs)
+        events = json.loads(Path(session.end_profiling()).read_text())
+    # The first run allocates; each run is marked by one event of the session.
+    ends = [event["ts"] + event["dur"] for event in events if event["name"] == "model_run"]
+    return summarise((event for event in events if event.get("ts", 0) >= ends[0]), runs, providers[0])
+
+
+def main() -> None:
+    """Profile, print, keep the JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repository", type=Path, default=Path("triton_models"))
+    parser.add_argument("--batch", type=int, nargs="+", default=[1, 32])
+    parser.add_argument("--runs", type=int, default=10)
+    parser.add_argument("--provider", default="CPUExecutionProvider")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    passport = installed_passport(arguments.repository)
+    if passport is None:
+        parser.error(f"there is no exported model in {arguments.repository}: run clip-export")
+    model = encoder_directory(arguments.repository) / "model.onnx"
+    providers = list(dict.fromkeys((arguments.provider, "CPUExecutionProvider")))
+    summary = {
+        str(batch): profile(model, passport.preprocess["size"][0], batch, arguments.runs, providers)
+        for batch in arguments.batch
+    }
+    for batch, found in summary.items():
+        rate = FLOP_PER_IMAGE * int(batch) / found["total_ms"] / 1e6
+        title = f"Batch {batch}: {found['total_ms']:.1f} ms a run"
+        title += f", {rate:.0f} GFLOP/s" if passport.model == "ViT-B-32" else ""
+        table = Table(title=title)
+        for heading in ("operator", "ms", "share"):
+            table.add_column(heading, justify="left" if heading == "operator" else "right")
+        for row in found["operators"][:8]:
+            table.add_row(row["operator"], f"{row['ms']:.2f}", f"{row['share']:.1%}")
+        Console().print(table)
+        attention = ", ".join(found["fused_attention"]) or "not fused"
+        print(f"nodes: {found['nodes_by_provider']}; on the CPU all the same: {found['cpu_fallbacks'] or 'none'}; ")
+        print(f"attention: {attention}\n")
+    print(f"kept in {write_result('operators', {'model': passport.id, 'summary': summary}, arguments.results)}")
+
+
+if __name__ == "__main__":
+    main()

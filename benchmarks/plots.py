@@ -1,0 +1,199 @@
+"""The pictures of the report, one function each: a result's summary in, a PNG out."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any, Final
+
+import matplotlib
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
+
+from benchmarks.three_way import SYSTEMS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from matplotlib.figure import Figure
+
+INK: Final = "#1f2933"
+OURS: Final = "#2563eb"
+OTHERS: Final = "#9aa5b1"
+STAGES: Final = {"decode": "#f59e0b", "queue": "#cbd2d9", "model": "#2563eb", "rest": "#7b8794"}
+STYLE: Final = {
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": OTHERS,
+    "axes.labelcolor": INK,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "figure.constrained_layout.use": True,
+}
+
+
+def three_way(summary: Mapping[str, Any]) -> bytes:
+    """Images per second of each system at the highest concurrency, with the range over the rounds."""
+    rows = list(summary["systems"].items())[::-1]
+    most = str(max(map(int, rows[0][1]["at"])))
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(figsize=(8, 0.42 * len(rows) + 1))
+        for place, (system, row) in enumerate(rows):
+            rate = row["at"][most]["images_per_second"]
+            ours = system in ("ensemble", "client", "openvino-bf16")
+            axes.barh(place, rate["median"], color=OURS if ours else OTHERS, height=0.7)
+            axes.plot((rate["min"], rate["max"]), (place, place), color=INK, linewidth=1)
+            label = f"{rate['median']:.1f}" + ("" if row["valid"] else "  invalid: other vectors")
+            axes.annotate(label, (rate["max"], place), xytext=(5, 0), textcoords="offset points", va="center")
+        axes.set_yticks(range(len(rows)), [SYSTEMS[system] for system, _ in rows])
+        axes.set_xlabel(f"images per second, concurrency {most}; line: slowest to fastest round")
+        axes.margins(x=0.12)
+        return _png(figure)
+
+
+def queue_delay(summary: Mapping[str, Any]) -> bytes:
+    """A heat map for each number of instances: images per second, and the share that was batched."""
+    cells = summary["cells"]
+    instances = sorted({cell["instances"] for cell in cells})
+    delays = sorted({cell["delay_us"] for cell in cells})
+    sizes = sorted({cell["concurrency"] for cell in cells})
+    # Rates of few and of many callers have one scale for each column: what matters is which delay is best there.
+    best = {size: max(cell["rate"] for cell in cells if cell["concurrency"] == size) for size in sizes}
+    advice = summary["recommended"]
+    with plt.rc_context(STYLE):
+        figure, all_axes = plt.subplots(
+            1, len(instances), figsize=(4.6 * len(instances) + 1, 0.6 * len(delays) + 1.6), squeeze=False, sharey=True
+        )
+        for axes, count in zip(all_axes[0], instances, strict=True):
+            at = {(cell["delay_us"], cell["concurrency"]): cell for cell in cells if cell["instances"] == count}
+            shares = [[at[delay, size]["rate"] / best[size] for size in sizes] for delay in delays]
+            image = axes.imshow(shares, cmap="Blues", vmin=0.4, vmax=1.0, aspect="auto")
+            for row, delay in enumerate(delays):
+                for column, size in enumerate(sizes):
+                    cell = at[delay, size]
+                    ink = "white" if shares[row][column] > 0.75 else INK
+                    text = f"{cell['rate']:.1f}\n{cell['share_batched']:.0%} batched"
+                    axes.text(column, row, text, ha="center", va="center", color=ink, fontsize=8)
+            axes.set_xticks(range(len(sizes)), [str(size) for size in sizes])
+            axes.set_yticks(range(len(delays)), [f"{delay / 1000:g} ms" for delay in delays])
+            axes.set_xlabel("concurrency")
+            axes.set_title(f"{count} instance{'s' if count > 1 else ''}", fontsize=10)
+            if count == advice["instances"]:
+                row = delays.index(advice["max_queue_delay_microseconds"])
+                box = plt.Rectangle((-0.48, row - 0.46), len(sizes) - 0.04, 0.92, fill=False, edgecolor="#d64545", linewidth=2)
+                axes.add_patch(box)
+        all_axes[0][0].set_ylabel("max_queue_delay")
+        figure.colorbar(image, ax=all_axes[0].tolist(), label="share of the best in its column")
+        return _png(figure)
+
+
+def batches(summary: Mapping[str, Any]) -> bytes:
+    """Histogram of batch sizes with the recommended setting, by concurrency."""
+    advice = summary["recommended"]
+    wanted = (advice["instances"], advice["max_queue_delay_microseconds"])
+    cells = [cell for cell in summary["cells"] if (cell["instances"], cell["delay_us"]) == wanted]
+    with plt.rc_context(STYLE):
+        figure, all_axes = plt.subplots(1, len(cells), figsize=(2.3 * len(cells), 2.2), sharey=True, squeeze=False)
+        for axes, cell in zip(all_axes[0], cells, strict=True):
+            images = {int(size): int(size) * count for size, count in cell["batches"].items()}
+            total = sum(images.values())
+            axes.bar(list(images), [count / total for count in images.values()], color=OURS, width=0.9)
+            axes.set_xlim(0, 33)
+            axes.set_xlabel("images in a run")
+            axes.set_title(f"concurrency {cell['concurrency']}", fontsize=10)
+        all_axes[0][0].set_ylabel("share of images")
+        return _png(figure)
+
+
+def latency(summary: Mapping[str, Any]) -> bytes:
+    """Rate and percentiles over concurrency, saturation marked; beside it where a request's time goes."""
+    curve = summary["by_concurrency"]
+    sizes = [point["concurrency"] for point in curve]
+    with plt.rc_context(STYLE):
+        figure, (left, middle, right) = plt.subplots(1, 3, figsize=(11, 3.2))
+        left.plot(sizes, [point["rate"] for point in curve], color=OURS, marker="o")
+        left.axvline(summary["saturated_at"], color="#d64545", linestyle="--", linewidth=1)
+        left.annotate(
+            f"full at {summary['saturated_at']}", (summary["saturated_at"], left.get_ylim()[0]), xytext=(5, 5),
+            textcoords="offset points", color="#d64545",
+        )  # fmt: skip
+        left.set_ylabel("images per second")
+        left.set_ylim(bottom=0)
+        for name, line in (("p50", "-"), ("p95", "--"), ("p99", ":")):
+            middle.plot(sizes, [point["latency_ms"][name] for point in curve], line, color=OURS, label=name)
+        middle.set_yscale("log")
+        middle.set_ylabel("latency, ms")
+        middle.legend(frameon=False)
+        for axes in (left, middle):
+            axes.set_xscale("log", base=2)
+            axes.set_xticks(sizes, [str(size) for size in sizes])
+            axes.set_xlabel("concurrency")
+        _breakdown(right, curve)
+        return _png(figure)
+
+
+def _breakdown(axes: Any, curve: list[Mapping[str, Any]]) -> None:
+    """Shares of the caller's time, by the server's own counters."""
+    bottoms = [0.0] * len(curve)
+    parts = {
+        "decode": [point["server_ms"]["clip_preprocess"]["compute_infer"] for point in curve],
+        "queue": [sum(point["server_ms"][step]["queue"] for step in point["server_ms"]) for point in curve],
+        "model": [point["server_ms"]["clip_encoder"]["compute_infer"] for point in curve],
+    }
+    whole = [max(point["latency_ms"]["p50"], sum(part[i] for part in parts.values())) for i, point in enumerate(curve)]
+    parts["rest"] = [total - sum(parts[name][i] for name in parts) for i, total in enumerate(whole)]
+    for name, values in parts.items():
+        shares = [100 * value / total for value, total in zip(values, whole, strict=True)]
+        axes.bar(range(len(curve)), shares, bottom=bottoms, color=STAGES[name], label=name)
+        bottoms = [bottom + share for bottom, share in zip(bottoms, shares, strict=True)]
+    axes.set_xticks(range(len(curve)), [str(point["concurrency"]) for point in curve])
+    axes.set_xlabel("concurrency")
+    axes.set_ylabel("% of a request's time")
+    axes.legend(frameon=False, fontsize=8, loc="upper center", ncols=4, bbox_to_anchor=(0.5, 1.16), columnspacing=0.8)
+
+
+def serialisation(summary: Mapping[str, Any]) -> bytes:
+    """Milliseconds an image by form, one line for each, over images to a request."""
+    points = summary["points"]
+    colours = dict(zip(summary["labels"], ("#d64545", "#f59e0b", "#7b8794", "#0ea5a4", OURS), strict=True))
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(figsize=(7, 3.4))
+        for form, label in summary["labels"].items():
+            line = [point for point in points if point["form"] == form]
+            rows = [point["rows"] for point in line]
+            times = [point["ms_per_image"] for point in line]
+            axes.plot(rows, times, marker="o", color=colours[form], label=label)
+            axes.annotate(f"{times[-1]:.3g}", (rows[-1], times[-1]), xytext=(6, -3), textcoords="offset points")
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.set_xticks(rows, [str(count) for count in rows])
+        axes.set_xlabel("images to a request")
+        axes.set_ylabel("ms an image, no model")
+        axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.04, 0.5))
+        return _png(figure)
+
+
+def precision(summary: Mapping[str, Any]) -> bytes:
+    """Images per second by precision, and what each costs in cosine."""
+    rows = list(summary.values())[::-1]
+    most = max(map(int, rows[0]["rates"]))
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(figsize=(8, 0.45 * len(rows) + 1))
+        for place, row in enumerate(rows):
+            rate = row["rates"][str(most)]
+            axes.barh(place, rate["median"], color=OURS if row["valid"] else OTHERS, height=0.7)
+            label = f"{rate['median']:.1f}   cosine {row['cosine']:.6f}" + ("" if row["valid"] else " (below its gate)")
+            axes.annotate(label, (rate["median"], place), xytext=(5, 0), textcoords="offset points", va="center")
+        axes.set_yticks(range(len(rows)), [row["label"] for row in rows])
+        axes.set_xlabel(f"images per second, concurrency {most}")
+        axes.margins(x=0.4)
+        return _png(figure)
+
+
+def _png(figure: Figure) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, dpi=130)
+    plt.close(figure)
+    return buffer.getvalue()

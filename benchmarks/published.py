@@ -1,0 +1,34 @@
+"""What the replaced system's own study published, for the comparison in the report; nothing here was measured by us.
+
+Its hardware was one NVIDIA A100, an RTX 4080 and up to four RTX A4000. Figures of other hardware show what a design
+costs, not which is faster.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+HARDWARE: Final = "A100, RTX 4080, RTX A4000"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """One figure."""
+
+    what: str
+    value: float
+    unit: str
+    ours: str
+    """Key of our own figure of the same kind in ``report.own_figures``; empty where we have none."""
+
+
+FIGURES: Final = (
+    Published(what="a single image, as clients saw it", value=182.9, unit="ms", ours="single_p50_ms"),
+    Published(what="a single image, its better protocol", value=56.9, unit="ms", ours="single_p50_ms"),
+    Published(what="of that, work of the model", value=4.4, unit="ms", ours="single_model_ms"),
+    Published(what="share of the time that was not the model", value=91.7, unit="%", ours="single_other_percent"),
+    Published(what="images per second", value=64.3, unit="images/s", ours="saturated_rate"),
+    Published(what="images per second on four GPUs", value=43.2, unit="images/s", ours=""),
+    Published(what="requests that shared a batch", value=22.0, unit="%", ours="share_batched_percent"),
+)

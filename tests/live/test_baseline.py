@@ -1,0 +1,100 @@
+"""The plain service, and the client that speaks to it as to the ensemble."""
+
+from __future__ import annotations
+
+import base64
+import json
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from benchmarks.sample_photos import write_thumbnails
+from benchmarks.server import free_port
+from benchmarks.services import plain_service
+from clip_client import ClipClient, ProtocolMismatch, Unavailable
+from preprocess_ensemble.image_status import ImageStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from benchmarks.server import Server
+
+TINY_CLIP = Path(__file__).parents[1] / "tiny_clip.json"
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[str]:
+    with plain_service(str(TINY_CLIP), "random:0") as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
+    directory = tmp_path_factory.mktemp("thumbnails")
+    write_thumbnails(directory)
+    return [path.read_bytes() for path in sorted(directory.iterdir())]
+
+
+def post(url: str, document: Any) -> Any:
+    request = urllib.request.Request(url, json.dumps(document).encode(), {"content-type": "application/json"})
+    with urllib.request.urlopen(request) as response:
+        return json.load(response)
+
+
+async def test_callers_switch_by_url_alone(plain: str, server: Server, files: list[bytes]) -> None:
+    images = [*files[:6], b"no image", files[0][:2000], b""]
+    async with ClipClient(plain) as clip, ClipClient(server.grpc_url) as triton:
+        ours, theirs = await clip.embed(images), await triton.embed(images)
+        assert clip.vector_id == triton.vector_id
+    good = slice(0, 6)
+    assert (ours.vectors[good] * theirs.vectors[good]).sum(axis=1).min() >= 0.999999
+    assert np.isnan(ours.vectors[6:]).all()
+    assert {row: error.code for row, error in ours.errors.items()} == {
+        row: error.code for row, error in theirs.errors.items()
+    }
+
+
+async def test_the_environment_names_the_server(
+    plain: str, files: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLIP_URL", plain)
+    async with ClipClient() as clip:
+        assert not (await clip.embed(files[:2])).errors
+
+
+async def test_health_goes_up_to_a_vector(plain: str) -> None:
+    async with ClipClient(plain) as clip:
+        report = await clip.health()
+    assert report.ok, report
+
+
+def test_base64_gives_what_the_form_gives(plain: str, files: list[bytes]) -> None:
+    answer = post(f"{plain}/embed/base64", {"images": [base64.b64encode(file).decode() for file in (files[0], b"x")]})
+    first, second = answer["results"]
+    assert np.linalg.norm(first["embedding"]) == pytest.approx(1, abs=1e-5)
+    assert second["embedding"] is None
+    assert second["status"] == ImageStatus.NOT_AN_IMAGE
+
+
+@pytest.mark.parametrize("images", [[], ["not base64!"], ["eA=="] * 33])
+def test_a_request_that_is_none_is_refused_as_a_whole(plain: str, images: list[str]) -> None:
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        post(f"{plain}/embed/base64", {"images": images})
+    refused.value.close()
+    assert refused.value.code == 422
+
+
+async def test_nobody_listens() -> None:
+    async with ClipClient(f"http://127.0.0.1:{free_port()}") as clip:
+        with pytest.raises(Unavailable, match="No server answers"):
+            await clip.model(timeout_s=2)
+
+
+async def test_another_service_is_noticed(server: Server) -> None:
+    async with ClipClient(server.http_url) as clip:
+        with pytest.raises(ProtocolMismatch, match="not the plain service"):
+            await clip.model()

@@ -1,0 +1,72 @@
+"""A slice of each experiment that needs no other environment, with the small model, so that none rots."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(name: str, *options: str, results: Path) -> dict[str, Any]:
+    """Run one experiment as a user does, in a folder of its own, and return what it kept."""
+    command = [sys.executable, "-m", f"benchmarks.{name}", "--results", str(results), *options]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ran = subprocess.run(command, capture_output=True, text=True, cwd=results, env=environment, check=False)
+    assert ran.returncode == 0, ran.stderr
+    (kept,) = results.glob(f"{name}-*.json")
+    result: dict[str, Any] = json.loads(kept.read_text())
+    assert result["environment"]["cores"] >= 1
+    return result
+
+
+def test_three_way(tiny_repository: Path, tmp_path: Path) -> None:
+    systems = ("pytorch", "plain-batched", "triton-json", "triton-http", "triton-grpc", "ensemble", "client")
+    options = ("--systems", *systems, "--concurrency", "2", "--rounds", "1", "--seconds", "0.2")
+    summary = run("three_way", "--repository", str(tiny_repository), *options, results=tmp_path)["summary"]
+    assert all(row["valid"] for row in summary["systems"].values()), summary
+    assert {row["at"]["2"]["images_per_second"]["median"] > 0 for row in summary["systems"].values()} == {True}
+
+
+def test_queue_delay(tiny_repository: Path, tmp_path: Path) -> None:
+    # With a tenth of a second to wait, requests that come together share a run.
+    options = ("--delays-us", "100000", "--instances", "1", "--concurrency", "1", "4", "--rounds", "1")
+    summary = run(
+        "queue_delay", "--repository", str(tiny_repository), *options, "--seconds", "0.5", results=tmp_path
+    )["summary"]
+    alone, together = summary["cells"]
+    assert alone["share_batched"] == 0
+    assert together["share_batched"] > 0.5
+    assert summary["recommended"]["max_queue_delay_microseconds"] == 100_000
+
+
+def test_serialisation(tmp_path: Path) -> None:
+    summary = run("serialisation", "--rows", "2", "--rounds", "1", "--seconds", "0.1", results=tmp_path)["summary"]
+    sizes = {point["form"]: point["bytes"] for point in summary["points"]}
+    assert sizes["fp32-grpc"] == 2 * 602_112 == 4 * sizes["uint8-grpc"]
+    assert sizes["fp32-json"] > sizes["fp32-grpc"] > sizes["jpeg-grpc"]
+
+
+def test_latency(tiny_repository: Path, tmp_path: Path) -> None:
+    options = ("--rows", "1", "4", "--concurrency", "1", "4", "--rounds", "1", "--seconds", "0.2")
+    summary = run("latency", "--repository", str(tiny_repository), *options, results=tmp_path)["summary"]
+    assert summary["saturated_at"] in (1, 4)
+    for point in (*summary["by_rows"], *summary["by_concurrency"], *summary["by_offered"]):
+        assert point["server_ms"]["clip_encoder"]["compute_infer"] > 0
+    single = summary["by_concurrency"][0]
+    assert single["server_ms"]["clip_encoder"]["compute_infer"] < single["latency_ms"]["p99"]
+
+
+@pytest.mark.parametrize("rows", [("fp32", "int8")])
+def test_precision(rows: tuple[str, ...], tiny_repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = ("--rows", *rows, "--rounds", "1", "--seconds", "0.2")
+    # The small model is known under its file's name only where that file was given.
+    summary = run("precision", "--repository", str(tiny_repository), *options, results=tmp_path)["summary"]
+    assert {row: summary[row]["valid"] for row in rows} == dict.fromkeys(rows, True)
+    assert summary["int8"]["cosine"] < summary["fp32"]["cosine"]
