@@ -1,4 +1,4 @@
-"""The encoder as it is served where clients send float tensors: an overlay repository, cut out of the exported model."""
+"""The encoder as served where clients send float tensors: an overlay repository, cut out of the exported model."""
 
 from __future__ import annotations
 

@@ -54,7 +54,13 @@ def _point(runs: Sequence[Mapping[str, Any]], **where: float) -> dict[str, Any]:
 
 
 def measure(
-    journal: Journal, repository: Path, *, rows: Sequence[int], concurrencies: Sequence[int], rounds: int, seconds: float
+    journal: Journal,
+    repository: Path,
+    *,
+    rows: Sequence[int],
+    concurrencies: Sequence[int],
+    rounds: int,
+    seconds: float,
 ) -> dict[str, Any]:
     """Fill the journal and return curves by rows a request, by concurrency and by offered load."""
     with ExitStack() as stack:
@@ -87,12 +93,15 @@ def measure(
         "cold_start_s": cold["seconds"],
         "request_bytes": {"median": statistics.median(sizes), "fp32_tensor": 3 * 224 * 224 * 4},
         "by_rows": [
-            _point([journal.cells[f"{count} images a request, round {n}"] for n in numbers], rows=count) for count in rows
+            _point([journal.cells[f"{count} images a request, round {n}"] for n in numbers], rows=count)
+            for count in rows
         ],
         "by_concurrency": by_concurrency,
         "saturated_at": saturation(by_concurrency),
         "by_offered": [
-            _point([journal.cells[f"offered {share:.0%} round {n}"] for n in numbers], share=share, offered=share * full)
+            _point(
+                [journal.cells[f"offered {share:.0%} round {n}"] for n in numbers], share=share, offered=share * full
+            )
             for share in OFFERED
         ],
     }

@@ -9,6 +9,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
+from matplotlib.patches import Rectangle
 
 from benchmarks.three_way import SYSTEMS
 
@@ -21,7 +22,7 @@ INK: Final = "#1f2933"
 OURS: Final = "#2563eb"
 OTHERS: Final = "#9aa5b1"
 STAGES: Final = {"decode": "#f59e0b", "queue": "#cbd2d9", "model": "#2563eb", "rest": "#7b8794"}
-STYLE: Final = {
+STYLE: Final[Any] = {
     "font.size": 10,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -82,7 +83,9 @@ def queue_delay(summary: Mapping[str, Any]) -> bytes:
             axes.set_title(f"{count} instance{'s' if count > 1 else ''}", fontsize=10)
             if count == advice["instances"]:
                 row = delays.index(advice["max_queue_delay_microseconds"])
-                box = plt.Rectangle((-0.48, row - 0.46), len(sizes) - 0.04, 0.92, fill=False, edgecolor="#d64545", linewidth=2)
+                box = Rectangle(
+                    (-0.48, row - 0.46), len(sizes) - 0.04, 0.92, fill=False, edgecolor="#d64545", linewidth=2
+                )
                 axes.add_patch(box)
         all_axes[0][0].set_ylabel("max_queue_delay")
         figure.colorbar(image, ax=all_axes[0].tolist(), label="share of the best in its column")

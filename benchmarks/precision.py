@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -90,7 +91,7 @@ def main() -> None:
             for concurrency in (1, BATCH):
                 for row, worker in workers.items():
                     order = {"seconds": seconds, "concurrency": concurrency}
-                    journal.cell(f"{row} x{concurrency} round {number}", lambda w=worker, o=order: w.ask(o))  # type: ignore[misc]
+                    journal.cell(f"{row} x{concurrency} round {number}", partial(worker.ask, order))
 
     summary = {}
     table = Table(title=f"The ensemble by precision, median of {rounds} interleaved rounds")
@@ -103,7 +104,13 @@ def main() -> None:
             for size in (1, BATCH)
         }
         passed = cosines[row] >= required
-        summary[row] = {"label": ROWS[row], "rates": rates, "cosine": cosines[row], "required": required, "valid": passed}
+        summary[row] = {
+            "label": ROWS[row],
+            "rates": rates,
+            "cosine": cosines[row],
+            "required": required,
+            "valid": passed,
+        }
         medians = (f"{rates[size]['median']:.1f}" for size in (1, BATCH))
         table.add_row(ROWS[row], *medians, f"{cosines[row]:.6f}", f"{required} {'passed' if passed else 'FAILED'}")
     Console().print(table)

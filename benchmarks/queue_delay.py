@@ -12,6 +12,7 @@ import statistics
 import tempfile
 from collections import Counter
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -86,12 +87,14 @@ def measure(
                         config.dynamic_batching.max_queue_delay_microseconds = delay_us
 
                     with ExitStack() as stack:
-                        server = stack.enter_context(serving(stack.enter_context(variant(repository, change)), "--open-statistics"))
+                        server = stack.enter_context(
+                            serving(stack.enter_context(variant(repository, change)), "--open-statistics")
+                        )
                         options = ("--url", server.grpc_url, "--photos", str(photos), "--repository", str(repository))
                         worker = stack.enter_context(Worker("load", "benchmarks.load", "transport", *options))
                         for size, name in names.items():
                             order = {"seconds": seconds, "concurrency": size}
-                            journal.cell(name, lambda w=worker, u=server.grpc_url, o=order: measured(w, u, o))  # type: ignore[misc]
+                            journal.cell(name, partial(measured, worker, server.grpc_url, order))
     return [
         _median(
             [journal.cells[f"{count} x {delay_us} us x{size} round {number}"] for number in range(1, rounds + 1)],
@@ -152,7 +155,9 @@ def main() -> None:
             shown = (f"{cell['rate']:.1f} ({cell['share_batched']:.0%})" for cell in row)
             table.add_row(f"{count}, {delay_us / 1000:g} ms", *shown)
     Console().print(table)
-    print(f"recommended: {advice['instances']} instance(s), {advice['max_queue_delay_microseconds']} us: {advice['why']}")
+    print(
+        f"recommended: {advice['instances']} instance(s), {advice['max_queue_delay_microseconds']} us: {advice['why']}"
+    )
     print(f"kept in {journal.finish({'summary': {'cells': cells, 'recommended': advice}}, arguments.results)}")
 
 

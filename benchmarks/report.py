@@ -25,12 +25,20 @@ if TYPE_CHECKING:
 PICTURES: Final[Mapping[str, tuple[tuple[str, str, Callable[[Mapping[str, Any]], bytes]], ...]]] = {
     "three_way": (("three_way", "The same model, photos and machine, one image a request.", plots.three_way),),
     "queue_delay": (
-        ("queue_delay", "Images per second, and the share of images that shared a run. Boxed: recommended.", plots.queue_delay),
+        (
+            "queue_delay",
+            "Images per second, and the share of images that shared a run. Boxed: recommended.",
+            plots.queue_delay,
+        ),
         ("batches", "How large the runs were with the recommended setting.", plots.batches),
     ),
     "latency": (("latency", "Closed loop, one image a request; steps by Triton's own counters.", plots.latency),),
     "serialisation": (
-        ("serialisation", "Serialise, send over loopback and parse, to a model that does nothing.", plots.serialisation),
+        (
+            "serialisation",
+            "Serialise, send over loopback and parse, to a model that does nothing.",
+            plots.serialisation,
+        ),
     ),
     "precision": (("precision", "The whole ensemble by precision and provider of the encoder.", plots.precision),),
 }
@@ -101,8 +109,10 @@ def readme_table(results: Mapping[str, Mapping[str, Any]]) -> str:
     flags = ", ".join(machine["cpu_flags"])
     lines += [
         "",
-        f"{machine['cores']} cores of {machine['cpu']} ({flags}), medians of interleaved rounds, one image of 256 pixels "
-        f"a request; [raw figures](benchmarks/results/{three_way['file']}), `python -m benchmarks report`.",
+        (
+            f"{machine['cores']} cores of {machine['cpu']} ({flags}), medians of interleaved rounds, one image of 256 "
+            f"pixels a request; [raw figures](benchmarks/results/{three_way['file']}), `python -m benchmarks report`."
+        ),
     ]
     return "\n".join(lines)
 

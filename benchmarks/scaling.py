@@ -12,9 +12,9 @@ import argparse
 import os
 import statistics
 import subprocess
-import sys
 import tempfile
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -54,7 +54,8 @@ def measure(journal: Journal, repository: Path, counts: Sequence[int], rounds: i
         photos = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         write_thumbnails(photos)
         servers = [
-            stack.enter_context(serving(repository, cores=cores[number :: max(counts)])) for number in range(max(counts))
+            stack.enter_context(serving(repository, cores=cores[number :: max(counts)]))
+            for number in range(max(counts))
         ]
         workers = {}
         for count in counts:
@@ -64,7 +65,7 @@ def measure(journal: Journal, repository: Path, counts: Sequence[int], rounds: i
         cosines = cosine_to_first({worker.name: worker.ready["vectors"] for worker in workers.values()})
         for number in range(1, rounds + 1):
             for count, worker in workers.items():
-                journal.cell(f"{count} servers round {number}", lambda w=worker: w.measure(seconds))  # type: ignore[misc]
+                journal.cell(f"{count} servers round {number}", partial(worker.measure, seconds))
     rates = {
         count: statistics.median(journal.cells[f"{count} servers round {n}"]["rate"] for n in range(1, rounds + 1))
         for count in counts
@@ -109,4 +110,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

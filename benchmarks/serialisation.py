@@ -1,9 +1,9 @@
 """What does it cost to bring an image to the server, by its form alone? ``python -m benchmarks.serialisation``.
 
 The model does nothing, so what is measured is serialising, sending, and parsing, on loopback: FP32 as JSON, FP32 and
-uint8 in binary over HTTP and gRPC, and the JPEG file over gRPC, by images to a request. The tensors are ready in memory;
-each answer carries a checksum of its payload, and a wrong one ends the run. For slower links the time that the bytes
-alone take is added by arithmetic, and labelled so.
+uint8 in binary over HTTP and gRPC, and the JPEG file over gRPC, by images to a request. The tensors are ready in
+memory; each answer carries a checksum of its payload, and a wrong one ends the run. For slower links the time that the
+bytes alone take is added by arithmetic, and labelled so.
 """
 
 from __future__ import annotations
@@ -105,16 +105,20 @@ def payloads(rows: int) -> dict[str, Any]:
     from preprocess_ensemble.decode import decode
     from preprocess_ensemble.transform import PreprocessConfig, preprocess
 
-    norm = {"mean": (0.48145466, 0.4578275, 0.40821073), "std": (0.26862954, 0.26130258, 0.27577711)}
     config = PreprocessConfig(
-        size=(224, 224), interpolation="bicubic", resize_mode="shortest", fill_color=0, **norm
+        size=(224, 224),
+        interpolation="bicubic",
+        resize_mode="shortest",
+        fill_color=0,
+        mean=(0.48145466, 0.4578275, 0.40821073),
+        std=(0.26862954, 0.26130258, 0.27577711),
     )
     with tempfile.TemporaryDirectory() as scratch:
         write_thumbnails(Path(scratch))
         files = [path.read_bytes() for path in sorted(Path(scratch).iterdir())]
     chosen = [files[row % len(files)] for row in range(rows)]
     pixels = np.stack([preprocess(decode(file), config) for file in chosen])
-    values = (pixels.astype(np.float32) / 255 - np.float32(norm["mean"])) / np.float32(norm["std"])
+    values = (pixels.astype(np.float32) / 255 - np.array(config.mean, np.float32)) / np.array(config.std, np.float32)
     jpeg = np.array(chosen, dtype=object)[:, None]
     return {"fp32": np.ascontiguousarray(values.transpose(0, 3, 1, 2)), "uint8": pixels, "jpeg": jpeg}
 
@@ -126,17 +130,20 @@ async def measure_form(form: str, array: Any, grpc: str, http: str, seconds: flo
     import tritonclient.http.aio as triton_http
 
     name, _, way = form.partition("-")
-    expected = [
-        float(np.frombuffer(row.item(), np.uint8).sum(dtype=np.float64) if name == "jpeg" else row.sum(dtype=np.float64))
-        for row in array
-    ]
+    rows = [np.frombuffer(row.item(), np.uint8) if name == "jpeg" else row for row in array]
+    expected = [row.sum(dtype=np.float64) for row in rows]
     kind = {"fp32": "FP32", "uint8": "UINT8", "jpeg": "BYTES"}[name]
     async with AsyncExitStack() as stack:
         if way == "json":
             session = await stack.enter_async_context(aiohttp.ClientSession())
 
             async def send() -> list[float]:
-                tensor = {"name": "payload", "datatype": kind, "shape": list(array.shape), "data": array.ravel().tolist()}
+                tensor = {
+                    "name": "payload",
+                    "datatype": kind,
+                    "shape": list(array.shape),
+                    "data": array.ravel().tolist(),
+                }
                 body = json.dumps({"inputs": [tensor]})
                 async with session.post(f"http://{http}/v2/models/sink_{name}/infer", data=body) as response:
                     response.raise_for_status()
@@ -181,7 +188,8 @@ def measure(journal: Journal, *, rows: Sequence[int], rounds: int, seconds: floa
                     array = arrays[form.partition("-")[0]]
                     name = f"{form} {count} images round {number}"
                     journal.cell(
-                        name, lambda f=form, a=array: asyncio.run(measure_form(f, a, grpc, http, seconds))  # type: ignore[misc]
+                        name,
+                        lambda f=form, a=array: asyncio.run(measure_form(f, a, grpc, http, seconds)),  # type: ignore[misc]
                     )
     points = []
     for form in FORMS:

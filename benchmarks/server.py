@@ -45,7 +45,8 @@ def serving(
 ) -> Iterator[Server]:
     """Run ``clip-serve`` on free ports; the block starts when it is ready, and the end of the block stops it.
 
-    ``python`` is that of the environment to serve with, ``cores`` pins the server and all that it starts. Raises :class:`ServerDidNotStart` if it ends before it is ready.
+    ``python`` is that of the environment to serve with; ``cores`` pins the server and all that it starts. Raises
+    :class:`ServerDidNotStart` if it ends before it is ready.
     """
     grpc, http, metrics = free_port(), free_port(), free_port()
     ports = ("--grpc-port", str(grpc), "--http-port", str(http), "--metrics-port", str(metrics))

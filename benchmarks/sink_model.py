@@ -21,7 +21,11 @@ class TritonPythonModel:
     @staticmethod
     def _answer(rows: np.ndarray[Any, Any]) -> Any:
         sums = [
-            float(np.frombuffer(row.item(), np.uint8).sum(dtype=np.float64) if rows.dtype == object else row.sum(dtype=np.float64))
+            float(
+                np.frombuffer(row.item(), np.uint8).sum(dtype=np.float64)
+                if rows.dtype == object
+                else row.sum(dtype=np.float64)
+            )
             for row in rows
         ]
         return pb_utils.InferenceResponse([pb_utils.Tensor("sum", np.array(sums, np.float64)[:, None])])

@@ -10,6 +10,7 @@ import argparse
 import statistics
 import tempfile
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -106,7 +107,8 @@ def measure(
                 for system in systems:
                     worker = workers.get((system, concurrency), workers[system, concurrencies[0]])
                     order = {"seconds": seconds, "concurrency": concurrency}
-                    journal.cell(f"{system} x{concurrency} round {number}", lambda w=worker, o=order: w.ask(o))
+                    name = f"{system} x{concurrency} round {number}"
+                    journal.cell(name, partial(worker.ask, order))
     return cosines
 
 
@@ -134,7 +136,7 @@ def summarise(
                 "p50_ms": statistics.median(p50),
             }
     most = max(concurrencies)
-    ratios = [
+    ratios: list[dict[str, Any]] = [
         {
             "of": one,
             "to": other,

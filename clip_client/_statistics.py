@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 STAGES: Final = ("queue", "compute_input", "compute_infer", "compute_output")
 """What happens to a request inside a model, in order, by Triton's names."""
@@ -31,7 +33,9 @@ class ModelStatistics:
         """What was added after ``before``."""
         if before is None:
             return self
-        numbers = {name: getattr(self, name) - getattr(before, name) for name in ("requests", "rows", "runs", "total_ns")}
+        numbers = {
+            name: getattr(self, name) - getattr(before, name) for name in ("requests", "rows", "runs", "total_ns")
+        }
         return ModelStatistics(
             **numbers,
             stages_ns={name: value - before.stages_ns.get(name, 0) for name, value in self.stages_ns.items()},
@@ -46,7 +50,9 @@ class ModelStatistics:
         """Milliseconds a request: ``total`` and each stage; empty where there was no request."""
         if not self.requests:
             return {}
-        return {name: value / self.requests / 1e6 for name, value in (("total", self.total_ns), *self.stages_ns.items())}
+        return {
+            name: value / self.requests / 1e6 for name, value in (("total", self.total_ns), *self.stages_ns.items())
+        }
 
     @property
     def share_batched(self) -> float:

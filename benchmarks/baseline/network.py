@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
 import torch
 from open_clip.transform import PreprocessCfg, image_transform_v2
 
@@ -16,6 +15,8 @@ from preprocess_ensemble.image_status import ImageStatus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import numpy as np
 
     from preprocess_ensemble.passport import Passport
 

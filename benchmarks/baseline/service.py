@@ -8,8 +8,8 @@
 ===========================  =============================================================================
 
 Both POSTs answer ``{"model": id, "fingerprint": [a, b], "dimension": D, "results": [{"embedding", "status", "error"},
-...]}``, a result for each image in order. As in the ensemble, a bad image fails neither the request nor its neighbours: its ``embedding``
-is null, ``status`` the number of an ``ImageStatus`` and ``error`` one sentence.
+...]}``, a result for each image in order. As in the ensemble, a bad image fails neither the request nor its neighbours:
+its ``embedding`` is null, ``status`` the number of an ``ImageStatus`` and ``error`` one sentence.
 """
 
 import base64

@@ -30,20 +30,16 @@ class Settings:
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Settings:
         """Read the variables; raises SettingError."""
-        given = {
-            field: environment[variable]
-            for field, variable in (("model", "CLIP_MODEL"), ("pretrained", "CLIP_PRETRAINED"))
-            if variable in environment
-        }
-        numbers = {
-            field: _positive(variable, environment[variable])
-            for field, variable in (("max_batch", "CLIP_MAX_BATCH"), ("max_request_images", "CLIP_MAX_REQUEST_IMAGES"))
-            if variable in environment
-        }
-        return cls(**given, **numbers)
+        return cls(
+            model=environment.get("CLIP_MODEL", cls.model),
+            pretrained=environment.get("CLIP_PRETRAINED", cls.pretrained),
+            max_batch=_positive(environment, "CLIP_MAX_BATCH", cls.max_batch),
+            max_request_images=_positive(environment, "CLIP_MAX_REQUEST_IMAGES", cls.max_request_images),
+        )
 
 
-def _positive(variable: str, text: str) -> int:
+def _positive(environment: Mapping[str, str], variable: str, default: int) -> int:
+    text = environment.get(variable, str(default))
     if not text.isdecimal() or int(text) < 1:
         raise SettingError(f"{variable} must be a whole number of at least 1, not {text!r}.")
     return int(text)

@@ -39,7 +39,9 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     add_url_option(parser)
     add_timeout_option(parser, default_s=_TIMEOUT_S, meaning="time for one request")
     parser.add_argument("--requests", type=_count, default=100, metavar="N", help="default: %(default)s")
-    parser.add_argument("--rows", type=_count, default=1, metavar="N", help="images to a request (default: %(default)s)")
+    parser.add_argument(
+        "--rows", type=_count, default=1, metavar="N", help="images to a request (default: %(default)s)"
+    )
     parser.add_argument(
         "--concurrency", type=_count, default=1, metavar="N", help="requests under way at a time (default: %(default)s)"
     )
@@ -56,18 +58,18 @@ def run(arguments: argparse.Namespace) -> int:
 
 def tree(profile: Mapping[str, Any]) -> list[str]:
     """The lines of the tree; milliseconds are means a request, but for the caller's median and p95."""
+    seen = profile["client_ms"]
+    asked = f"{profile['requests']} requests of {profile['rows']}, {profile['concurrency']} at a time"
     lines = [
-        f"{profile['rate']:.1f} images/s: {profile['requests']} requests of {profile['rows']}, "
-        f"{profile['concurrency']} at a time, to {profile['url']} ({profile['model']})",
-        f"request as seen here {profile['client_ms']['mean']:9.2f} ms   median {profile['client_ms']['p50']:.2f}, "
-        f"p95 {profile['client_ms']['p95']:.2f}",
-        f"├─ way and client    {profile['outside_ms']:9.2f} ms",
+        f"{profile['rate']:.1f} images/s: {asked}, to {profile['url']} ({profile['model']})",
+        f"request as seen here {seen['mean']:9.2f} ms   median {seen['p50']:.2f}, p95 {seen['p95']:.2f}",
+        f"├─ way and client   {profile['outside_ms']:9.2f} ms",
     ]
     for number, (name, model) in enumerate(profile["models"].items(), 1):
         last = number == len(profile["models"])
         lines.append(
-            f"{'└' if last else '├'}─ {name:<16} {model['mean_ms']['total']:9.2f} ms   "
-            f"{model['runs']} runs, {model['rows'] / model['runs']:.1f} images each, {model['share_batched']:.0%} batched"
+            f"{'└' if last else '├'}─ {name:<16} {model['mean_ms']['total']:9.2f} ms   {model['runs']} runs, "
+            f"{model['rows'] / model['runs']:.1f} images each, {model['share_batched']:.0%} batched"
         )
         stages = [(stage, ms) for stage, ms in model["mean_ms"].items() if stage in _STAGES]
         for place, (stage, ms) in enumerate(stages, 1):
@@ -77,10 +79,10 @@ def tree(profile: Mapping[str, Any]) -> list[str]:
 
 
 async def _measure(arguments: argparse.Namespace) -> dict[str, Any]:
-    from clip_client import _contract as contract
     from clip_client import Unauthorized
-    from clip_client._config import ClientConfig, EndpointKind
+    from clip_client import _contract as contract
     from clip_client._client import make_config
+    from clip_client._config import ClientConfig, EndpointKind
     from clip_client._handshake import ask_one
     from clip_client._transport import make_transports
 

@@ -37,9 +37,9 @@ def test_three_way(tiny_repository: Path, tmp_path: Path) -> None:
 def test_queue_delay(tiny_repository: Path, tmp_path: Path) -> None:
     # With a tenth of a second to wait, requests that come together share a run.
     options = ("--delays-us", "100000", "--instances", "1", "--concurrency", "1", "4", "--rounds", "1")
-    summary = run(
-        "queue_delay", "--repository", str(tiny_repository), *options, "--seconds", "0.5", results=tmp_path
-    )["summary"]
+    summary = run("queue_delay", "--repository", str(tiny_repository), *options, "--seconds", "0.5", results=tmp_path)[
+        "summary"
+    ]
     alone, together = summary["cells"]
     assert alone["share_batched"] == 0
     assert together["share_batched"] > 0.5
@@ -64,7 +64,9 @@ def test_latency(tiny_repository: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rows", [("fp32", "int8")])
-def test_precision(rows: tuple[str, ...], tiny_repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_precision(
+    rows: tuple[str, ...], tiny_repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     options = ("--rows", *rows, "--rounds", "1", "--seconds", "0.2")
     # The small model is known under its file's name only where that file was given.
     summary = run("precision", "--repository", str(tiny_repository), *options, results=tmp_path)["summary"]

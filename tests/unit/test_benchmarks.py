@@ -6,8 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -21,6 +20,9 @@ from benchmarks.queue_delay import recommend
 from benchmarks.serialisation import over_links
 from benchmarks.three_way import summarise
 from clip_client._statistics import ModelStatistics
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_a_single_other_vector_shows_in_the_cosine() -> None:

@@ -35,9 +35,7 @@ def test_the_shape_profile_spans_every_batch_of_both_inputs(encoder: Any) -> Non
     (accelerator,) = encoder.optimization.execution_accelerators.gpu_execution_accelerator
     for key, rows in (("min", 1), ("opt", encoder.max_batch_size), ("max", encoder.max_batch_size)):
         shapes = dict(part.split(":") for part in accelerator.parameters[f"trt_profile_{key}_shapes"].split(","))
-        assert shapes == {
-            tensor.name: "x".join(map(str, (rows, *tensor.dims))) for tensor in encoder.input
-        }
+        assert shapes == {tensor.name: "x".join(map(str, (rows, *tensor.dims))) for tensor in encoder.input}
 
 
 def test_the_backend_takes_every_key(encoder: Any) -> None:
