@@ -27,6 +27,7 @@ from clip_client._errors import (
     Unavailable,
 )
 from clip_client._statistics import read_statistics
+from clip_client._tracing import Metadata, request_span
 from clip_client._transport_types import Answer
 
 if TYPE_CHECKING:
@@ -232,7 +233,8 @@ class TritonTransport:
     async def infer(self, images: Sequence[bytes], *, request_id: str, timeout_s: float) -> Answer:
         """Embed encoded images in one request of ``len(images)`` rows."""
         request = _request(contract.ENSEMBLE, images, _ANSWER_OUTPUTS, request_id)
-        response = await self._call(self._stub.ModelInfer, request, timeout_s, request_id)
+        with request_span(self.endpoint, rows=len(images), request_id=request_id) as trace:
+            response = await self._call(self._stub.ModelInfer, request, timeout_s, request_id, trace)
         return _read_answer(response, len(images), request_id)
 
     async def passport(self, *, request_id: str, timeout_s: float) -> str:
@@ -310,9 +312,11 @@ class TritonTransport:
         names = {model.name for model in index.models}
         return bool(names) and contract.ENSEMBLE not in names
 
-    async def _call(self, method: Any, request: Any, timeout_s: float, request_id: str | None) -> Any:
+    async def _call(
+        self, method: Any, request: Any, timeout_s: float, request_id: str | None, headers: Metadata = ()
+    ) -> Any:
         try:
-            return await method(request, timeout=timeout_s, metadata=self._metadata)
+            return await method(request, timeout=timeout_s, metadata=self._metadata + headers)
         except grpc.aio.AioRpcError as error:
             row = find_row(error.code(), f"{error.details()}")
             # Without its cause: that one shows the server's text, with paths and tracebacks of the server.
