@@ -53,7 +53,7 @@ HEALTHCHECK --interval=15s --timeout=12s --start-period=10m --retries=2 \
     CMD ["clip-client", "health", "--quiet", "--timeout", "10"]
 STOPSIGNAL SIGTERM
 # Exec form: clip-serve is the process that gets the signals. HTTP stays on the container's own loopback.
-ENTRYPOINT ["clip-serve", "--host", "0.0.0.0", "--health-port", "8003", "--repository", "/models"]
+ENTRYPOINT ["clip-serve", "--host", "0.0.0.0", "--health-port", "8003", "--repository", "/models", "--log-json"]
 
 # TensorRT twins in front of the same preprocessor. Engines are built before the server is ready, and found again at the
 # next start if /engines is a volume.

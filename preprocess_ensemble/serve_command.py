@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from preprocess_ensemble.health_endpoint import serve_health
+from preprocess_ensemble.json_log import JsonFormatter
 from preprocess_ensemble.supervisor import CONNECT, Backend, Finding, Probe, StartError, Supervisor, SupervisorConfig
 from preprocess_ensemble.tls import ServerTls, TlsError
 from preprocess_ensemble.triton_process import ServeConfig, TritonProcess
@@ -49,7 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.triton_arguments and not options.triton_arguments[0].startswith("-"):
         parser.error(f"unknown argument {options.triton_arguments[0]!r}: arguments for tritonserver go behind --")
-    logging.basicConfig(format="clip-serve: %(message)s", level=logging.WARNING, stream=sys.stderr)
+    output = logging.StreamHandler(sys.stderr)
+    output.setFormatter(JsonFormatter() if options.log_json else logging.Formatter("clip-serve: %(message)s"))
+    logging.basicConfig(handlers=[output], level=logging.WARNING)
     tls = _tls(parser, options)
     config = ServeConfig(
         repository=options.repository,
@@ -128,6 +131,7 @@ def _parser() -> argparse.ArgumentParser:
         help="let anyone read how much each model is used; perf_analyzer needs it",
     )
     parser.add_argument("--log-file", type=Path, metavar="FILE", help="append everything that Triton says to this file")
+    parser.add_argument("--log-json", action="store_true", help="log one JSON object a line")
     parser.add_argument("--canary-interval-s", type=_seconds, default=3.0, metavar="S", help="default: %(default)s")
     parser.add_argument(
         "--frozen-after-s",

@@ -1,0 +1,140 @@
+"""Does anything grow? ``make soak``: 200,000 requests or an hour, whichever comes first, at a steady concurrency.
+
+Memory of every process, open files and shared-memory regions are read once a second. The first tenth is for caches and
+pools to fill; after it the median of the last tenth may be 5 % above the median of the second, files and regions not at
+all above the most that was seen in the second tenth.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.faults import pictures
+from benchmarks.harness import RESULTS, write_result
+from benchmarks.server import serving
+from clip_client import ClipClient
+from preprocess_ensemble.shared_memory import SHARED_MEMORY, region_prefix
+
+if TYPE_CHECKING:
+    from benchmarks.server import Server
+
+MOST_GROWTH: Final = 0.05
+MIB: Final = 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """One quantity over the run."""
+
+    name: str
+    values: tuple[float, ...]
+    exact: bool
+    """Counted things may not grow at all; memory may by 5 %."""
+
+    @property
+    def tenths(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """The second tenth of the run, and the last."""
+        tenth = max(1, len(self.values) // 10)
+        return self.values[tenth : 2 * tenth], self.values[-tenth:]
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether it stopped growing after the first tenth."""
+        early, late = self.tenths
+        if self.exact:
+            return statistics.median(late) <= max(early)
+        return statistics.median(late) <= (1 + MOST_GROWTH) * statistics.median(early)
+
+
+class Watch:
+    """Reads clip-serve, tritonserver, its stubs and this process."""
+
+    def __init__(self, server: Server) -> None:
+        serve = psutil.Process(server.process.pid)
+        (triton,) = serve.children()
+        self._prefix = region_prefix(triton.pid)
+        self._processes = {"client": psutil.Process(), "clip-serve": serve, "tritonserver": triton}
+        for model in ("clip_preprocess", "clip_encoder"):
+            for child in triton.children():
+                if f"/{model}/" in " ".join(child.cmdline()):
+                    self._processes[model] = child
+        self._values: dict[tuple[str, bool], list[float]] = {}
+
+    def read(self) -> None:
+        """Note everything once."""
+        for name, process in self._processes.items():
+            self._note(f"{name}, memory in MiB", process.memory_info().rss / MIB, exact=False)
+            self._note(f"{name}, open files", process.num_fds(), exact=True)
+        regions = list(SHARED_MEMORY.glob(f"{self._prefix}*"))
+        self._note("shared-memory regions", len(regions), exact=True)
+        self._note("shared memory in MiB", sum(region.stat().st_size for region in regions) / MIB, exact=False)
+
+    def _note(self, name: str, value: float, *, exact: bool) -> None:
+        self._values.setdefault((name, exact), []).append(value)
+
+    def series(self) -> list[Series]:
+        """All that was read."""
+        return [Series(name=name, exact=exact, values=tuple(values)) for (name, exact), values in self._values.items()]
+
+
+async def soak(server: Server, *, requests: int, seconds: float, concurrency: int) -> tuple[int, list[Series]]:
+    """Embed one image a request until either limit; return the number of requests, and what was read meanwhile."""
+    files = pictures()
+    watch = Watch(server)
+    ends = time.monotonic() + seconds
+    sent = 0
+
+    async def work(clip: ClipClient) -> None:
+        nonlocal sent
+        while sent < requests and time.monotonic() < ends:
+            sent += 1
+            (await clip.embed([files[sent % len(files)]])).raise_for_errors()
+
+    async with ClipClient(server.grpc_url) as clip:
+        workers = [asyncio.create_task(work(clip)) for _ in range(concurrency)]
+        pending = set(workers)
+        while pending:
+            watch.read()
+            _, pending = await asyncio.wait(pending, timeout=1.0)
+    for worker in workers:
+        worker.result()
+    return sent, watch.series()
+
+
+def main() -> int:
+    """Soak, print the table, keep the JSON; 1 if something grew."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repository", type=Path, default=Path("triton_models"))
+    parser.add_argument("--requests", type=int, default=200_000)
+    parser.add_argument("--seconds", type=float, default=3600.0)
+    parser.add_argument("--concurrency", type=int, default=16)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    with serving(arguments.repository) as server:
+        run = soak(server, requests=arguments.requests, seconds=arguments.seconds, concurrency=arguments.concurrency)
+        sent, series = asyncio.run(run)
+    table = Table(title=f"{sent:,} requests")
+    for heading in ("", "second tenth", "last tenth", "flat"):
+        table.add_column(heading, justify="right" if heading else "left")
+    for one in series:
+        early, late = (statistics.median(tenth) for tenth in one.tenths)
+        table.add_row(one.name, f"{early:,.1f}", f"{late:,.1f}", "yes" if one.is_flat else "NO")
+    Console().print(table)
+    record = {one.name: {"flat": one.is_flat, "values": one.values} for one in series}
+    print(f"kept in {write_result('soak', {'requests': sent, 'series': record}, arguments.results)}")
+    return int(not all(one.is_flat for one in series))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
