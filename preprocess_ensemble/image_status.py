@@ -45,8 +45,8 @@ class DecodeLimits:
 
     max_bytes: int = 64 * 2**20
     max_pixels: int = 128_000_000
-    """Room for the 108-megapixel cameras of telephones. A pixel takes 4 bytes, 8 while it is turned, 12 with alpha, 16
-    in an animated WebP: at this limit half a gigabyte to two. Images over 32 megapixels take turns for it.
+    """Room for the 108-megapixel cameras of telephones. A pixel takes 4 bytes, 8 while it is turned, 12 with
+    alpha: at this limit half a gigabyte to one and a half. Images over 32 megapixels take turns for it.
 
     Above twice ``PIL.Image.MAX_IMAGE_PIXELS`` (179 megapixels) Pillow refuses some formats by itself."""
     max_side_ratio: float = 50.0

@@ -28,6 +28,10 @@ _JPEG_END: Final = b"\xff\xd9"
 _FEW_BYTES: Final = 16
 """Smaller than any block that a pixel reader asks for, larger than any field of a header."""
 
+_ANIMATED: Final = frozenset({"WebP", "AVIF"})
+_MAX_ANIMATED_PIXELS: Final = 32_000_000
+"""Their decoders hold the canvas several times, 16 bytes a pixel in all, and a file of 4 KB may claim any canvas."""
+
 _MAX_SLOW_PIXELS: Final = 1_000_000
 """For variants that Pillow decodes in Python, at a microsecond or more a pixel and with the GIL held."""
 
@@ -128,6 +132,16 @@ def _check_header(image: ImageFile.ImageFile, image_format: ImageFormat, data: b
         message = (
             f"The image has {width * height / 1e6:,.1f} megapixels ({width} x {height}); "
             f"the limit is {_MAX_SLOW_PIXELS / 1e6:g} for this rare variant of its format, which decodes slowly."
+        )
+        raise DecodeError(ImageStatus.TOO_LARGE, message)
+    if (
+        image_format.name in _ANIMATED
+        and width * height > _MAX_ANIMATED_PIXELS
+        and getattr(image, "is_animated", False)
+    ):
+        message = (
+            f"The image has {width * height / 1e6:,.1f} megapixels ({width} x {height}); "
+            f"the limit is {_MAX_ANIMATED_PIXELS / 1e6:g} for an animation."
         )
         raise DecodeError(ImageStatus.TOO_LARGE, message)
     ratio = max(width, height) / min(width, height)

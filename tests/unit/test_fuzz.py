@@ -64,8 +64,16 @@ def test_found_a_jpeg_with_exif_that_pillow_cannot_open(at_least: tuple[int, int
     assert status_of(broken, at_least) is ImageStatus.CORRUPT
 
 
+def test_found_an_animation_with_a_huge_canvas() -> None:
+    """4 KB that took 1.9 GB: within the megapixels, but the decoder holds an animation's canvas several times."""
+    pictures = [image_files.picture(seed=seed) for seed in (0, 1)]
+    data = bytearray(image_files.encoded(pictures[0], "WEBP", save_all=True, append_images=pictures[1:]))
+    canvas = data.index(b"VP8X") + 12  # 24 bits of width - 1, then of height - 1
+    data[canvas : canvas + 6] = (9999).to_bytes(3, "little") + (4999).to_bytes(3, "little")
+    assert status_of(bytes(data)) is ImageStatus.TOO_LARGE
+
+
 def test_found_large_images_needing_memory_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few kilobytes of animated WebP may claim 120 megapixels, 16 bytes each."""
     monkeypatch.setattr(large_images, "_LARGE_PIXELS", 1000)
     data = image_files.encoded(image_files.picture(), "WEBP")
     decoded: list[Image.Image] = []
