@@ -22,7 +22,7 @@ COPY --from=plain /usr/local /opt/plain/python
 COPY --from=plain /opt/clip /opt/plain/packages
 COPY containers/scripts/comparison.sh /opt/clip/bin/clip-comparison
 USER 0:0
-RUN ["install", "--directory", "--owner", "1000", "--group", "1000", "/weights", "/engines"]
+RUN ["install", "--directory", "--owner", "1000", "--group", "1000", "/weights"]
 USER 1000:1000
 ENV HF_HOME=/weights \
     CLIP_MODEL=ViT-B-32 \

@@ -56,12 +56,17 @@ STOPSIGNAL SIGTERM
 ENTRYPOINT ["clip-serve", "--host", "0.0.0.0", "--health-port", "8003", "--repository", "/models", "--log-json"]
 
 # TensorRT twins in front of the same preprocessor. Engines are built before the server is ready, and found again at the
-# next start if /engines is a volume.
+# next start where the cache is a volume. The overlay names the ONNX file by a relative path, so both repositories lie as
+# they do in the source tree.
 FROM mounted AS tensorrt
-COPY --from=export /build/triton_models /models
-COPY containers/tensorrt/models /tensorrt
-VOLUME /engines
-CMD ["--start-timeout-s", "1800", "--", "--model-repository=/tensorrt"]
+COPY --from=export /build/triton_models /clip/triton_models
+COPY containers/tensorrt/models /clip/containers/tensorrt/models
+USER 0:0
+RUN ["install", "--directory", "--owner", "1000", "--group", "1000", "/var/cache/clip-triton/tensorrt"]
+USER 1000:1000
+VOLUME /var/cache/clip-triton/tensorrt
+CMD ["--repository", "/clip/triton_models", "--start-timeout-s", "1800", \
+    "--", "--model-repository=/clip/containers/tensorrt/models"]
 
 FROM mounted AS baked
 COPY --from=export /build/triton_models /models

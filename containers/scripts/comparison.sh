@@ -12,10 +12,10 @@ stop() {
 trap 'stop; exit 0' TERM INT
 
 PYTHONPATH=$CLIP_PLAIN_PACKAGES "$CLIP_PLAIN_PYTHON" -m benchmarks.baseline --host 0.0.0.0 --port 8002 &
-clip-serve --repository /models --host 0.0.0.0 --http-host 0.0.0.0 \
+clip-serve --repository /clip/triton_models --host 0.0.0.0 --http-host 0.0.0.0 \
     --http-port 8010 --grpc-port 8011 --metrics-port 8012 &
-clip-serve --repository /models --host 0.0.0.0 --http-host 0.0.0.0 \
-    --http-port 8020 --grpc-port 8021 --metrics-port 8022 --start-timeout-s 1800 -- --model-repository=/tensorrt &
+clip-serve --repository /clip/triton_models --host 0.0.0.0 --http-host 0.0.0.0 \
+    --http-port 8020 --grpc-port 8021 --metrics-port 8022 --start-timeout-s 1800 -- --model-repository=/clip/containers/tensorrt/models &
 
 # The first that ends takes the others along: figures of a comparison with a missing part would mislead.
 code=0

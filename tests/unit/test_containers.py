@@ -215,3 +215,16 @@ def test_the_dashboard_explains_itself_and_fits_the_screen() -> None:
         assert all(0 <= x < 24 for x, _ in covered)
         cells |= covered
     assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+
+
+def test_the_tensorrt_overlay_finds_its_model_and_its_cache_in_the_image() -> None:
+    overlay = CONTAINERS / "tensorrt" / "models" / "clip_encoder_tensorrt"
+    config = (overlay / "config.pbtxt").read_text(encoding="utf-8")
+    dockerfile = (CONTAINERS / "server.Dockerfile").read_text(encoding="utf-8")
+    (name,) = re.findall(r'^default_model_filename: "(.*)"', config, re.M)
+    copies = dict(re.findall(r"^COPY (?:--from=\w+ )?(\S+) (/clip/\S+)$", dockerfile, re.M))
+    version = Path(copies["containers/tensorrt/models"]) / "clip_encoder_tensorrt" / "1"
+    model = Path(os.path.normpath(version / name))
+    assert model == Path(copies["/build/triton_models"]) / "clip_encoder" / "1" / "model.onnx"
+    for path in set(re.findall(r'value: "(/[^"]+)"', config)):
+        assert f"VOLUME {path}\n" in dockerfile
