@@ -49,25 +49,27 @@ def openvino_serving(repository: Path, precision: str) -> Iterator[str]:
         yield server.grpc_url
 
 
-def start(row: str, repository: Path, photos: Path, stack: ExitStack) -> Worker:
+def start(row: str, repository: Path, model: str | None, photos: Path, stack: ExitStack) -> Worker:
     """Start the server of one row and its load."""
     if row.startswith("openvino"):
         url = stack.enter_context(openvino_serving(repository, row.removeprefix("openvino-")))
     elif row == "int8":
-        url = stack.enter_context(serving(_exported(repository, row, stack))).grpc_url
+        url = stack.enter_context(serving(_exported(repository, model, row, stack))).grpc_url
     else:
         url = stack.enter_context(serving(repository)).grpc_url
     options = ("transport", "--url", url, "--photos", str(photos), "--repository", str(repository))
     return stack.enter_context(Worker(row, "benchmarks.load", *options))
 
 
-def _exported(repository: Path, precision: str, stack: ExitStack) -> Path:
+def _exported(repository: Path, model: str | None, precision: str, stack: ExitStack) -> Path:
     from preprocess_ensemble.export import export_model
 
     passport = installed_passport(repository)
     assert passport is not None
     directory = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "triton_models"
-    export_model(model=passport.model, pretrained=passport.pretrained, precision=precision, repository=directory)
+    export_model(
+        model=model or passport.model, pretrained=passport.pretrained, precision=precision, repository=directory
+    )
     return directory
 
 
@@ -75,6 +77,7 @@ def main() -> None:
     """Measure, print, keep the JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repository", type=Path, default=Path("triton_models"))
+    parser.add_argument("--model", help="JSON file of a model that open_clip does not know by name")
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=6.0, help="per row, concurrency and round")
@@ -85,7 +88,7 @@ def main() -> None:
     with ExitStack() as stack:
         photos = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         write_thumbnails(photos)
-        workers = {row: start(row, arguments.repository, photos, stack) for row in rows}
+        workers = {row: start(row, arguments.repository, arguments.model, photos, stack) for row in rows}
         cosines = cosine_to_first({row: worker.ready["vectors"] for row, worker in workers.items()})
         for number in range(1, rounds + 1):
             for concurrency in (1, BATCH):

@@ -174,7 +174,7 @@ async def measure_form(form: str, array: Any, grpc: str, http: str, seconds: flo
 
 
 def over_links(point: Mapping[str, Any]) -> dict[str, float]:
-    """Link -> milliseconds that a request takes there: measured on loopback, plus bytes and round trip by arithmetic."""
+    """Link -> milliseconds of a request there: as measured on loopback, plus bytes and round trip by arithmetic."""
     return {link: point["p50_ms"] + 8e3 * point["bytes"] / bits + trip for link, (bits, trip) in LINKS.items()}
 
 

@@ -49,7 +49,7 @@ def bare_session(files: list[bytes], size: int, onnx: Path) -> Callable[[], Vect
     return step
 
 
-def pytorch_loop(files: list[bytes], size: int, onnx: Path, precision: str) -> Callable[[], Vectors]:
+def pytorch_loop(files: list[bytes], size: int, onnx: Path, precision: str, model: str | None) -> Callable[[], Vectors]:
     """open_clip as its documentation shows it, in batches: decode, its own transform, encode, normalise.
 
     ``precision`` is that of ``torch.autocast``, where it is not fp32; the device is the GPU where there is one.
@@ -63,7 +63,7 @@ def pytorch_loop(files: list[bytes], size: int, onnx: Path, precision: str) -> C
 
     passport = Passport.from_json(onnx.with_name("model.json").read_text())
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    network = cast("Any", load_model(passport.model, passport.pretrained).to(device))
+    network = cast("Any", load_model(model or passport.model, passport.pretrained).to(device))
     transform = image_transform_v2(PreprocessCfg(**network.visual.preprocess_cfg), is_train=False)
     batches = itertools.cycle([[files[row] for row in rows] for rows in _batches(len(files), size)])
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
@@ -112,6 +112,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, required=True)
     parser.add_argument("--precision", choices=("fp32", "bf16", "fp16"), default="fp32", help="of pytorch")
     parser.add_argument("--repository", type=Path, default=Path("triton_models"))
+    parser.add_argument("--model", help="JSON file of a model that open_clip does not know by name")
     arguments = parser.parse_args()
     files = [path.read_bytes() for path in sorted(arguments.photos.iterdir())]
     onnx = arguments.repository / "clip_encoder" / "1" / "model.onnx"
@@ -119,7 +120,7 @@ def main() -> None:
     def build(size: int) -> Callable[[], Vectors]:
         if arguments.system == "session":
             return bare_session(files, size, onnx)
-        return pytorch_loop(files, size, onnx, arguments.precision)
+        return pytorch_loop(files, size, onnx, arguments.precision, arguments.model)
 
     first = build(len(files))()
     serve_loop(build(arguments.batch), first)

@@ -53,20 +53,23 @@ RATIOS: Final = (
 baseline is an honest one."""
 
 
-def start(system: str, repository: Path, photos: Path, batch: int, stack: ExitStack, urls: dict[str, str]) -> Worker:
+def start(
+    system: str, repository: Path, model: str | None, photos: Path, batch: int, stack: ExitStack, urls: dict[str, str]
+) -> Worker:
     """Start what ``system`` needs, unless it runs already, and the worker that loads it."""
     common = ("--photos", str(photos), "--repository", str(repository))
     if system in IN_PROCESS:
         options = ("pytorch", "--batch", str(batch), "--precision", IN_PROCESS[system])
-        return stack.enter_context(Worker(system, "benchmarks.systems", *options, *common))
+        named = ("--model", model) if model else ()
+        return stack.enter_context(Worker(system, "benchmarks.systems", *options, *named, *common))
     passport = installed_passport(repository)
     assert passport is not None
-    model = (passport.model, passport.pretrained)
+    weights = (model or passport.model, passport.pretrained)
     if system == "infinity":
-        target, url = "infinity", stack.enter_context(infinity(*model))
+        target, url = "infinity", stack.enter_context(infinity(*weights))
     elif system.startswith("plain"):
         limit = 32 if system == "plain-batched" else 1
-        target, url = "plain", stack.enter_context(plain_service(*model, max_batch=limit))
+        target, url = "plain", stack.enter_context(plain_service(*weights, max_batch=limit))
     elif system == "openvino-bf16":
         from benchmarks.precision import openvino_serving
 
@@ -85,6 +88,8 @@ def start(system: str, repository: Path, photos: Path, batch: int, stack: ExitSt
 def measure(
     journal: Journal,
     repository: Path,
+    *,
+    model: str | None,
     systems: Sequence[str],
     concurrencies: Sequence[int],
     rounds: int,
@@ -97,7 +102,7 @@ def measure(
         urls: dict[str, str] = {}
         # A worker in process has one batch size; it stands for a caller who sends as many images at once.
         workers = {
-            (system, size): start(system, repository, photos, size, stack, urls)
+            (system, size): start(system, repository, model, photos, size, stack, urls)
             for system in systems
             for size in (concurrencies if system in IN_PROCESS else concurrencies[:1])
         }
@@ -174,6 +179,7 @@ def main() -> None:
     """Measure, print, keep the JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repository", type=Path, default=Path("triton_models"))
+    parser.add_argument("--model", help="JSON file of a model that open_clip does not know by name")
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--rounds", type=int, default=3)
@@ -191,8 +197,11 @@ def main() -> None:
     cosines = measure(
         journal,
         arguments.repository,
-        **{key: plan[key] for key in ("systems", "rounds", "seconds")},
+        model=arguments.model,
+        systems=arguments.systems,
         concurrencies=arguments.concurrency,
+        rounds=arguments.rounds,
+        seconds=arguments.seconds,
     )
     summary = summarise(journal.cells, cosines, arguments.systems, arguments.concurrency, arguments.rounds)
     show(summary, arguments.concurrency, arguments.rounds)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
+TINY_CLIP = str(ROOT / "tests" / "tiny_clip.json")
 
 
 def run(name: str, *options: str, results: Path) -> dict[str, Any]:
@@ -26,10 +27,13 @@ def run(name: str, *options: str, results: Path) -> dict[str, Any]:
     return result
 
 
+@pytest.mark.timeout(300)  # six processes start one after another
 def test_three_way(tiny_repository: Path, tmp_path: Path) -> None:
-    systems = ("pytorch", "plain-batched", "triton-json", "triton-http", "triton-grpc", "ensemble", "client")
+    # The plain service has tests of its own.
+    systems = ("pytorch", "triton-json", "triton-http", "triton-grpc", "ensemble", "client")
     options = ("--systems", *systems, "--concurrency", "2", "--rounds", "1", "--seconds", "0.2")
-    summary = run("three_way", "--repository", str(tiny_repository), *options, results=tmp_path)["summary"]
+    model = ("--repository", str(tiny_repository), "--model", TINY_CLIP)
+    summary = run("three_way", *model, *options, results=tmp_path)["summary"]
     assert all(row["valid"] for row in summary["systems"].values()), summary
     assert {row["at"]["2"]["images_per_second"]["median"] > 0 for row in summary["systems"].values()} == {True}
 
@@ -63,12 +67,26 @@ def test_latency(tiny_repository: Path, tmp_path: Path) -> None:
     assert single["server_ms"]["clip_encoder"]["compute_infer"] < single["latency_ms"]["p99"]
 
 
-@pytest.mark.parametrize("rows", [("fp32", "int8")])
-def test_precision(
-    rows: tuple[str, ...], tiny_repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_precision(tiny_repository: Path, tmp_path: Path) -> None:
+    rows = ("fp32", "int8")
+    model = ("--repository", str(tiny_repository), "--model", TINY_CLIP)
     options = ("--rows", *rows, "--rounds", "1", "--seconds", "0.2")
-    # The small model is known under its file's name only where that file was given.
-    summary = run("precision", "--repository", str(tiny_repository), *options, results=tmp_path)["summary"]
+    summary = run("precision", *model, *options, results=tmp_path)["summary"]
     assert {row: summary[row]["valid"] for row in rows} == dict.fromkeys(rows, True)
     assert summary["int8"]["cosine"] < summary["fp32"]["cosine"]
+
+
+def test_operators(tiny_repository: Path, tmp_path: Path) -> None:
+    options = ("--repository", str(tiny_repository), "--batch", "2", "--runs", "2")
+    summary = run("operators", *options, results=tmp_path)["summary"]["2"]
+    assert {"Conv", "MatMul"} <= {row["operator"] for row in summary["operators"]}
+    assert sum(row["share"] for row in summary["operators"]) == pytest.approx(1)
+    assert summary["cpu_fallbacks"] == []
+
+
+def test_scaling(tiny_repository: Path, tmp_path: Path) -> None:
+    options = ("--repository", str(tiny_repository), "--rounds", "1", "--seconds", "0.2", "--price-per-hour", "3.6")
+    summary = run("scaling", *options, results=tmp_path)["summary"]
+    assert summary["efficiency"]["1"] == 1
+    assert summary["least_cosine"] >= 0.9999
+    assert summary["cost_per_1000_images"] == pytest.approx(1 / max(summary["rates"].values()))
