@@ -30,4 +30,3 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("photos")
     write_originals(directory)
     return directory
-
