@@ -1,0 +1,81 @@
+"""Rounded weights and the options that round: what they change, and what the gate makes of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from preprocess_ensemble import gate
+from preprocess_ensemble.backends.onnxruntime.session import ModelLoadError, plan_session
+from preprocess_ensemble.export import export_model
+from preprocess_ensemble.gate import GateError
+
+TINY = str(Path(__file__).parents[1] / "tiny_clip.json")
+
+
+@pytest.mark.parametrize(("precision", "kind"), [("fp16", onnx.TensorProto.FLOAT16), ("int8", onnx.TensorProto.INT8)])
+def test_the_weights_are_rounded_and_the_passport_says_so(precision: str, kind: int, tmp_path: Path) -> None:
+    passport = export_model(model=TINY, pretrained="random:0", precision=precision, repository=tmp_path)
+    assert passport.id.endswith(f"+{precision}")
+    assert gate.REQUIRED_COSINE[precision] <= passport.gate.min_cosine < 1.00001
+    file = tmp_path / "clip_encoder" / "1" / "model.onnx"
+    initializers = onnx.load(str(file)).graph.initializer
+    rounded = sum(int(np.prod(tensor.dims)) for tensor in initializers if tensor.data_type == kind)
+    assert rounded > 0.5 * sum(int(np.prod(tensor.dims)) for tensor in initializers)
+    # On a CPU, full optimisation of an fp16 model crashes ONNX Runtime; other models keep the default.
+    text = (tmp_path / "clip_encoder" / "config.pbtxt").read_text()
+    assert ("level: 1" in text) == (precision == "fp16")
+
+
+def test_another_precision_is_another_fingerprint(tmp_path: Path) -> None:
+    marks = {
+        export_model(model=TINY, pretrained="random:0", precision=precision, repository=tmp_path).fingerprint
+        for precision in ("fp32", "int8")
+    }
+    assert len(marks) == 2
+
+
+def test_int8_below_its_gate_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(gate.REQUIRED_COSINE, "int8", 0.99999999)
+    with pytest.raises(GateError, match="is required"):
+        export_model(model=TINY, pretrained="random:0", precision="int8", repository=tmp_path)
+    assert not (tmp_path / "clip_encoder" / "1" / "model.onnx").exists()
+
+
+def openvino(**keys: str) -> dict[str, object]:
+    accelerator = {"name": "openvino", "parameters": keys}
+    return {"optimization": {"execution_accelerators": {"cpu_execution_accelerator": [accelerator]}}}
+
+
+@pytest.mark.parametrize(
+    ("keys", "hints"),
+    [
+        ({}, {"INFERENCE_PRECISION_HINT": "f32"}),
+        ({"precision": "BF16"}, {"INFERENCE_PRECISION_HINT": "bf16"}),
+        (
+            {"precision": "FP32", "num_threads": "2"},
+            {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 2},
+        ),
+    ],
+)
+def test_openvino_is_told_its_precision(keys: dict[str, str], hints: dict[str, object]) -> None:
+    provider = plan_session(openvino(**keys), kind="CPU", device_id=0).providers[0]
+    assert provider.options["device_type"] == "CPU"
+    assert json.loads(provider.options["load_config"]) == {"CPU": hints}
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ({"precision": "INT4"}, "precision 'INT4'"),
+        ({"speed": "1"}, "no parameter 'speed'"),
+        ({"num_threads": "x"}, "integer"),
+    ],
+)
+def test_openvino_refuses_what_it_does_not_know(keys: dict[str, str], says: str) -> None:
+    with pytest.raises(ModelLoadError, match=says):
+        plan_session(openvino(**keys), kind="CPU", device_id=0)
