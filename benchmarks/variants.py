@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
+
+from benchmarks.environments import BUILD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -19,15 +22,19 @@ if TYPE_CHECKING:
 def variant(repository: Path, change: Callable[[Any], None]) -> Iterator[Path]:
     """A repository for the length of a block; ``change`` is given the encoder's ModelConfig message.
 
-    The weights are linked, not copied.
+    The weights are linked, or copied where the repository is on another file system than ``build/``.
     """
-    with tempfile.TemporaryDirectory(dir=repository.parent, prefix=".variant-") as scratch:
+    BUILD.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=BUILD, prefix="variant-") as scratch:
         copy = Path(scratch) / "triton_models"
         for file in repository.rglob("*"):
             if file.is_file() and "__pycache__" not in file.parts:
                 target = copy / file.relative_to(repository)
                 target.parent.mkdir(parents=True, exist_ok=True)
-                os.link(file, target)
+                try:
+                    os.link(file, target)
+                except OSError:
+                    shutil.copyfile(file, target)
         path = copy / "clip_encoder" / "config.pbtxt"
         config = text_format.Parse(path.read_text(), model_config_pb2.ModelConfig())
         change(config)
