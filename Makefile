@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 PHOTOS ?=
 
-.PHONY: help install demo test lint bench clean
+.PHONY: help install demo test lint bench fuzz faults soak audit clean
 
 help:  ## list what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,18 @@ lint: $(INSTALLED)  ## check style and types
 
 bench: $(INSTALLED)  ## measure images per second through the ensemble
 	$(BIN)/python -m benchmarks.end_to_end
+
+fuzz: $(INSTALLED)  ## feed 100,000 damaged files to the preprocessing
+	$(BIN)/python -m benchmarks.fuzz --count 100000
+
+faults: $(INSTALLED)  ## kill, freeze and starve a server under load; print what was lost
+	$(BIN)/python -m benchmarks.faults
+
+soak: $(INSTALLED)  ## 200,000 requests or an hour; memory, descriptors and shared memory must stay flat
+	$(BIN)/python -m benchmarks.soak
+
+audit: $(INSTALLED)  ## look the pinned dependencies of the container up for known vulnerabilities
+	containers/scripts/audit.sh $(abspath $(BIN))/pip-audit
 
 clean:  ## remove what the demo and the builds left; the environment and exported models stay
 	rm -rf demo build .mypy_cache .pytest_cache .ruff_cache .hypothesis
