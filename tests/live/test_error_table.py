@@ -66,6 +66,9 @@ FAKE_ONLY: Final = {
     ("INTERNAL", "model 'clip_encoder' is not ready"),
     ("INVALID_ARGUMENT", "model 'clip_image' is not ready"),
     ("FAILED_PRECONDITION", ""),
+    # Envoy in front, which test_edge.py runs.
+    ("UNAVAILABLE", "reset reason: overflow"),
+    ("UNKNOWN", "Payload Too Large"),
     # Other services, proxies, and networks that break in the middle of a message.
     ("UNAVAILABLE", "Failed parsing HTTP/2"),
     ("INTERNAL", "RST_STREAM"),
