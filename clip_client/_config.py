@@ -144,7 +144,7 @@ class ClientConfig:
     max_in_flight: int = 256
     """Images that may be on their way at one time, over all calls; the adaptive limit moves below it."""
 
-    target_latency_s: float = 0.5
+    target_latency_s: float = 2.0
     """An answer that takes longer makes this client keep fewer images in flight. Less gives shorter queues under load,
     more gives fuller batches; it must be above the network's round trip."""
 
