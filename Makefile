@@ -37,7 +37,7 @@ bench: $(INSTALLED)  ## measure images per second through the ensemble
 	$(BIN)/python -m benchmarks.end_to_end
 
 fuzz: $(INSTALLED)  ## feed 100,000 damaged files to the preprocessing
-	$(BIN)/python -m benchmarks.fuzz --count 100000
+	$(BIN)/python -m benchmarks.fuzz --count 100000 --live 10000
 
 faults: $(INSTALLED)  ## kill, freeze and starve a server under load; print what was lost
 	$(BIN)/python -m benchmarks.faults
