@@ -63,7 +63,9 @@ def main() -> int:
     console.print("server: starting Triton on loopback")
     try:
         with serving(REPOSITORY) as server:
-            outputs = ("--json", str(OUTPUT / "groups.json"), "--report", str(OUTPUT / "report.html"))
+            # A store of its own: a demo leaves nothing in the home directory.
+            outputs = ["--json", str(OUTPUT / "groups.json"), "--report", str(OUTPUT / "report.html")]
+            outputs += ["--store", str(OUTPUT / "store")]
             command = ("-m", "clip_client.cli.main", "dedup", str(photos), "--url", server.grpc_url, *outputs)
             found = subprocess.run([sys.executable, *command], check=False)
     except ServerDidNotStart:
