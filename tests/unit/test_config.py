@@ -113,8 +113,8 @@ def test_settings_that_make_no_sense(arguments: dict[str, Any], says: str) -> No
 
 def test_a_token_may_stay_on_this_host_or_go_by_tls_or_by_permission() -> None:
     for url in ("localhost", "127.0.0.1", "[::1]", "grpcs://far.example.org"):
-        ClientConfig(urls=(url,), token="s3cret")
-    ClientConfig(urls=("far.example.org",), token="s3cret", allow_token_in_clear=True)
+        assert ClientConfig(urls=(url,), token="s3cret").token == "s3cret"
+    assert ClientConfig(urls=("far.example.org",), token="s3cret", allow_token_in_clear=True).token == "s3cret"
 
 
 def test_config_is_frozen_and_shows_no_secret() -> None:

@@ -340,7 +340,7 @@ def test_dims_of_another_model(module: types.ModuleType, repository: Path) -> No
     ],
 )
 def test_parameters_that_make_no_sense(module: types.ModuleType, repository: Path, parameter: str, value: str) -> None:
-    load_error(module, arguments(repository, **dict[str, Any]({parameter: value})))
+    assert parameter in load_error(module, arguments(repository, **dict[str, Any]({parameter: value})))
 
 
 def test_tritons_own_parameters_are_let_through(module: types.ModuleType, repository: Path) -> None:
