@@ -121,7 +121,7 @@ def main() -> None:
         write_thumbnails(photos)
         data = scratch / "input.json"
         write_input(data, [path.read_bytes() for path in sorted(photos.iterdir())])
-        url = arguments.url or stack.enter_context(serving(arguments.repository)).grpc_url
+        url = arguments.url or stack.enter_context(serving(arguments.repository, "--open-statistics")).grpc_url
         for model in arguments.models:
             for concurrency in arguments.concurrency:
                 with Console(stderr=True).status(f"{model}, concurrency {concurrency}"):

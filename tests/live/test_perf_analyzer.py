@@ -1,0 +1,26 @@
+"""perf_analyzer as the README says: it reads the input file and the server's statistics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from benchmarks.perf_analyzer import PerfAnalyzerMissing, find_or_install, run, write_input
+from benchmarks.server import serving
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_it_measures_the_ensemble(tiny_repository: Path, photos: Path, tmp_path: Path) -> None:
+    try:
+        binary, environment = find_or_install()
+    except PerfAnalyzerMissing as missing:
+        pytest.skip(str(missing))
+    data = tmp_path / "input.json"
+    write_input(data, [path.read_bytes() for path in sorted(photos.glob("*.jpg"))])
+    with serving(tiny_repository, "--open-statistics") as server:
+        figures = run(binary, environment, model="clip_image", url=server.grpc_url, data=data, concurrency=1, rows=1)
+    assert figures["images_per_second"] > 0
+    assert figures["compute_ms"] > 0
