@@ -28,7 +28,7 @@ from benchmarks.harness import RESULTS, Worker, percentiles, write_result
 from benchmarks.null_repository import write_null_repository
 from benchmarks.perf_analyzer import find_or_install, run, write_input
 from benchmarks.sample_photos import write_thumbnails
-from benchmarks.server import serving
+from benchmarks.server import QUIET, serving
 from clip_client import ClipClient
 
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ def main() -> None:
             photos = scratch / "photos"
             write_thumbnails(photos)
             repository = write_null_repository(scratch / "models") if model == "null" else arguments.repository
-            with serving(repository, "--open-statistics") as server:  # perf_analyzer asks for them
+            with serving(repository, *QUIET, "--open-statistics") as server:  # perf_analyzer asks for them
                 runs = measure(server.grpc_url, scratch, photos, cells=cells, arguments=arguments)
         results[model] = {"summary": summarize(runs, cells), "runs": runs}
         show(f"{model} model, medians of {arguments.rounds} rounds", results[model]["summary"])

@@ -20,7 +20,7 @@ from rich.table import Table
 
 from benchmarks.harness import RESULTS, Worker, cosine_to_first, interleave, spread, write_result
 from benchmarks.sample_photos import write_thumbnails
-from benchmarks.server import serving
+from benchmarks.server import QUIET, serving
 
 CONCURRENCIES: Final = (1, 8, 32)
 SYSTEMS: Final = {"session": "ONNX Runtime, ready pixels", "pytorch": "open_clip, PyTorch loop", "ensemble": "ensemble"}
@@ -46,7 +46,7 @@ def main() -> None:
     with ExitStack() as stack:
         photos = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         write_thumbnails(photos)
-        server = stack.enter_context(serving(arguments.repository))
+        server = stack.enter_context(serving(arguments.repository, *QUIET))
         common = ("--photos", str(photos), "--repository", str(arguments.repository))
         workers = [
             stack.enter_context(Worker(f"{system} {size}", *_worker(system, size, server.grpc_url), *common))

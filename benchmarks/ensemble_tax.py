@@ -33,7 +33,7 @@ from rich.table import Table
 
 from benchmarks.harness import RESULTS, spread, write_result
 from benchmarks.sample_photos import write_thumbnails
-from benchmarks.server import serving
+from benchmarks.server import QUIET, serving
 from preprocess_ensemble import repository as model_repository
 from preprocess_ensemble.decode import decode, decode_into
 from preprocess_ensemble.passport import Canary, Passport
@@ -44,9 +44,6 @@ if TYPE_CHECKING:
 
 REQUESTS: Final = {"32 images a request": (32, 3), "1 image a request": (1, 64)}
 """Name -> images a request, requests under way at one time."""
-
-QUIET: Final = ("--canary-interval-s", "60")
-"""The supervisor's canary would be one more request in the queue, and late at full load."""
 
 
 def null_encoder(path: Path, passport: Passport) -> None:

@@ -20,7 +20,7 @@ from rich.table import Table
 
 from benchmarks.harness import RESULTS, Journal, Worker
 from benchmarks.sample_photos import write_thumbnails
-from benchmarks.server import serving
+from benchmarks.server import QUIET, serving
 from benchmarks.triton_statistics import measured
 from preprocess_ensemble.repository import installed_passport
 
@@ -68,7 +68,7 @@ def measure(
         write_thumbnails(photos)
         sizes = [path.stat().st_size for path in photos.iterdir()]
         begun = time.perf_counter()
-        server = stack.enter_context(serving(repository, "--open-statistics"))
+        server = stack.enter_context(serving(repository, *QUIET, "--open-statistics"))
         cold = journal.cell("cold start", lambda: {"seconds": time.perf_counter() - begun})
         options = ("--url", server.grpc_url, "--photos", str(photos), "--repository", str(repository))
         worker = stack.enter_context(Worker("load", "benchmarks.load", "transport", *options))

@@ -27,7 +27,7 @@ from rich.table import Table
 
 from benchmarks.harness import RESULTS, write_result
 from benchmarks.sample_photos import write_thumbnails
-from benchmarks.server import serving
+from benchmarks.server import QUIET, serving
 
 WHEELS: Final = ("tritonclient==2.50.0", "nvidia-cuda-runtime-cu12")
 """The binary, and the CUDA library that it links to, GPU or not. tritonclient 2.60 and newer need glibc 2.38."""
@@ -121,7 +121,7 @@ def main() -> None:
         write_thumbnails(photos)
         data = scratch / "input.json"
         write_input(data, [path.read_bytes() for path in sorted(photos.iterdir())])
-        url = arguments.url or stack.enter_context(serving(arguments.repository, "--open-statistics")).grpc_url
+        url = arguments.url or stack.enter_context(serving(arguments.repository, *QUIET, "--open-statistics")).grpc_url
         for model in arguments.models:
             for concurrency in arguments.concurrency:
                 with Console(stderr=True).status(f"{model}, concurrency {concurrency}"):

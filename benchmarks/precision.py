@@ -19,7 +19,7 @@ from rich.table import Table
 from benchmarks.environments import openvino_python
 from benchmarks.harness import RESULTS, Journal, Worker, cosine_to_first, spread
 from benchmarks.sample_photos import write_thumbnails
-from benchmarks.server import serving
+from benchmarks.server import QUIET, serving
 from benchmarks.variants import variant
 from preprocess_ensemble.gate import REQUIRED_COSINE
 from preprocess_ensemble.repository import installed_passport
@@ -45,7 +45,10 @@ def openvino_serving(repository: Path, precision: str) -> Iterator[str]:
         accelerator = config.optimization.execution_accelerators.cpu_execution_accelerator.add(name="openvino")
         accelerator.parameters["precision"] = precision.upper()
 
-    with variant(repository, change) as changed, serving(changed, python=openvino_python().absolute()) as server:
+    with (
+        variant(repository, change) as changed,
+        serving(changed, *QUIET, python=openvino_python().absolute()) as server,
+    ):
         yield server.grpc_url
 
 
@@ -54,9 +57,9 @@ def start(row: str, repository: Path, model: str | None, photos: Path, stack: Ex
     if row.startswith("openvino"):
         url = stack.enter_context(openvino_serving(repository, row.removeprefix("openvino-")))
     elif row == "int8":
-        url = stack.enter_context(serving(_exported(repository, model, row, stack))).grpc_url
+        url = stack.enter_context(serving(_exported(repository, model, row, stack), *QUIET)).grpc_url
     else:
-        url = stack.enter_context(serving(repository)).grpc_url
+        url = stack.enter_context(serving(repository, *QUIET)).grpc_url
     options = ("transport", "--url", url, "--photos", str(photos), "--repository", str(repository))
     return stack.enter_context(Worker(row, "benchmarks.load", *options))
 

@@ -21,7 +21,7 @@ from rich.table import Table
 
 from benchmarks.harness import RESULTS, Journal, Worker
 from benchmarks.sample_photos import write_thumbnails
-from benchmarks.server import serving
+from benchmarks.server import QUIET, serving
 from benchmarks.triton_statistics import measured
 from benchmarks.variants import variant
 from preprocess_ensemble.repository import installed_passport
@@ -88,7 +88,7 @@ def measure(
 
                     with ExitStack() as stack:
                         server = stack.enter_context(
-                            serving(stack.enter_context(variant(repository, change)), "--open-statistics")
+                            serving(stack.enter_context(variant(repository, change)), *QUIET, "--open-statistics")
                         )
                         options = ("--url", server.grpc_url, "--photos", str(photos), "--repository", str(repository))
                         worker = stack.enter_context(Worker("load", "benchmarks.load", "transport", *options))

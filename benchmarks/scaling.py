@@ -23,7 +23,7 @@ from rich.table import Table
 
 from benchmarks.harness import RESULTS, Journal, Worker, cosine_to_first
 from benchmarks.sample_photos import write_thumbnails
-from benchmarks.server import serving
+from benchmarks.server import QUIET, serving
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,7 +54,7 @@ def measure(journal: Journal, repository: Path, counts: Sequence[int], rounds: i
         photos = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         write_thumbnails(photos)
         servers = [
-            stack.enter_context(serving(repository, cores=cores[number :: max(counts)]))
+            stack.enter_context(serving(repository, *QUIET, cores=cores[number :: max(counts)]))
             for number in range(max(counts))
         ]
         workers = {}

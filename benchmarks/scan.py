@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.harness import RESULTS, write_result
-from benchmarks.server import serving
+from benchmarks.server import QUIET, serving
 from clip_client import ClipClient
 from clip_client.dedup import Store, find_duplicates
 from clip_client.dedup.library import gather
@@ -117,7 +117,7 @@ def main() -> None:
             list(pool.map(generate, [str(photos / f"{first}") for first in firsts], firsts, counts))
         repository = Path(temporary, "triton_models")
         export_model(model=str(SMALL_MODEL), pretrained="random:0", repository=repository)
-        with serving(repository) as server:
+        with serving(repository, *QUIET) as server:
             first = asyncio.run(search(server.grpc_url, photos, store))
             second = asyncio.run(search(server.grpc_url, photos, store))
             whole_s = command_s(server.grpc_url, photos, store)

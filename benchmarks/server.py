@@ -9,11 +9,15 @@ import sys
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
     from pathlib import Path
+
+
+QUIET: Final = ("--canary-interval-s", "3600")
+"""For measurements: the supervisor's canary would be one more request, which shares runs and waits in queues."""
 
 
 class ServerDidNotStart(RuntimeError):

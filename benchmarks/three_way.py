@@ -20,7 +20,7 @@ from rich.table import Table
 from benchmarks.float_models import write_float_model
 from benchmarks.harness import LEAST_COSINE, RESULTS, Journal, Worker, cosine_to_first, spread
 from benchmarks.sample_photos import write_thumbnails
-from benchmarks.server import serving
+from benchmarks.server import QUIET, serving
 from benchmarks.services import infinity, plain_service
 from preprocess_ensemble.repository import installed_passport
 
@@ -78,7 +78,7 @@ def start(
         if "grpc" not in urls:
             overlay = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             write_float_model(repository, overlay)
-            server = stack.enter_context(serving(repository, "--", f"--model-repository={overlay}"))
+            server = stack.enter_context(serving(repository, *QUIET, "--", f"--model-repository={overlay}"))
             urls.update({"grpc": server.grpc_url, "http": server.http_url})
         target = {"ensemble": "transport"}.get(system, system)
         url = urls["http" if system in ("triton-json", "triton-http") else "grpc"]

@@ -35,7 +35,7 @@ from tritonclient.grpc import model_config_pb2
 from benchmarks.ensemble_tax import null_repository
 from benchmarks.harness import RESULTS, spread, write_result
 from benchmarks.sample_photos import write_originals
-from benchmarks.server import serving
+from benchmarks.server import QUIET, serving
 from benchmarks.slow_link import slow_link
 from benchmarks.transfer_ways import NULL_FLOAT, prepare, send
 from clip_client import ModelInfo
@@ -185,7 +185,7 @@ def main() -> None:
         null = null_repository(directory / "null", arguments.repository)
         encoder = onnx.load(str(encoder_directory(null) / "model.onnx"))
         write_null_float_model(null, size=config.size, dimension=model.dimension, encoder=encoder)
-        server = stack.enter_context(serving(null))
+        server = stack.enter_context(serving(null, *QUIET))
         line = {"megabits_per_s": MEGABITS_PER_S, "round_trip_ms": ROUND_TRIP_MS}
         grpc, http = (
             stack.enter_context(slow_link(int(url.rpartition(":")[2]), **line))
