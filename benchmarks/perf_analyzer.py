@@ -76,15 +76,27 @@ def write_input(path: Path, images: list[bytes]) -> None:
 
 
 def run(
-    binary: Path, environment: dict[str, str], *, model: str, url: str, data: Path, concurrency: int, rows: int
+    binary: Path,
+    environment: dict[str, str],
+    *,
+    model: str,
+    url: str,
+    data: Path,
+    concurrency: int,
+    rows: int,
+    stability_percent: int = 10,
 ) -> dict[str, float]:
-    """Measure one model at one concurrency; return rows per second and latencies in milliseconds."""
+    """Measure one model at one concurrency; return rows per second and latencies in milliseconds.
+
+    Three windows in a row must agree within ``stability_percent``; raises ``RuntimeError`` if ten windows did not.
+    """
     with tempfile.TemporaryDirectory() as scratch:
         table = Path(scratch) / "latency.csv"
         command: list[str | Path] = [binary, "-m", model, "-u", url, "-i", "grpc", "-b", str(rows), "-f", table]
         command += ["--shape", "image:1", "--input-data", data, "--concurrency-range", str(concurrency)]
         # Count windows: a time window of a slow model may hold too few requests to agree with the next one.
         command += ["--measurement-mode", "count_windows", "--measurement-request-count", str(max(50, 4 * concurrency))]
+        command += ["--stability-percentage", str(stability_percent)]
         ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         if not table.exists():
             raise RuntimeError(f"perf_analyzer failed on {model}: {(ran.stderr or ran.stdout).strip()[-500:]}")

@@ -21,6 +21,8 @@ def test_it_measures_the_ensemble(tiny_repository: Path, photos: Path, tmp_path:
     data = tmp_path / "input.json"
     write_input(data, [path.read_bytes() for path in sorted(photos.glob("*.jpg"))])
     with serving(tiny_repository, "--open-statistics") as server:
-        figures = run(binary, environment, model="clip_image", url=server.grpc_url, data=data, concurrency=1, rows=1)
+        # Whether the windows agree is up to the machine; that they are made and read is what is tested.
+        load = {"concurrency": 1, "rows": 1, "stability_percent": 10_000}
+        figures = run(binary, environment, model="clip_image", url=server.grpc_url, data=data, **load)
     assert figures["images_per_second"] > 0
     assert figures["compute_ms"] > 0
