@@ -53,12 +53,12 @@ def affine(path: Path, *, batch: str | int = "batch", width: int = 4) -> Path:
     )
 
 
-def gather(path: Path) -> Path:
-    """Write ``y = [10, 20, 30][x]``, INT64 [batch, 1] to FP32 [batch, 1]: any other index fails at run time."""
+def gather(path: Path, table: Sequence[float] = (10, 20, 30)) -> Path:
+    """Write ``y = table[x]``, INT64 [batch, 1] to FP32 [batch, 1]: an index that is not there fails at run time."""
     return save(
         path,
         [helper.make_node("Gather", ["table", "x"], ["y"])],
         [helper.make_tensor_value_info("x", TensorProto.INT64, ["batch", 1])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 1])],
-        {"table": np.array([10, 20, 30], np.float32)},
+        {"table": np.array(table, np.float32)},
     )

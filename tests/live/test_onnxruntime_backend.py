@@ -39,6 +39,11 @@ GOOD = {
     "gathering": "",
     # An accelerator for a GPU is of no concern to an instance on the CPU.
     "accelerated": f"max_batch_size: 8 optimization {{ {TENSORRT} }} {AFFINE_IO}",
+    # Batches of a few sizes through buffers that stay, as with CUDA graphs.
+    "bucketed": (
+        f"max_batch_size: 8 dynamic_batching {{ max_queue_delay_microseconds: 200000 }} {AFFINE_IO}"
+        'parameters { key: "batch_buckets" value { string_value: "4" } }'
+    ),
     "elsewhere": f'max_batch_size: 8 default_model_filename: "../../batched/1/model.onnx" {AFFINE_IO}',
 }
 BAD = {
@@ -136,14 +141,15 @@ def _executions(backend: Backend, model: str) -> int:
     return int(statistics.get("execution_count", 0))
 
 
-def test_requests_are_run_together_and_get_their_own_rows(backend: Backend) -> None:
+@pytest.mark.parametrize("model", ["batched", "bucketed"])
+def test_requests_are_run_together_and_get_their_own_rows(backend: Backend, model: str) -> None:
     """Requests of different sizes, and with different outputs, in one run of the session."""
-    before = _executions(backend, "batched")
+    before = _executions(backend, model)
     answers: list[Any] = []
     wanted = {1: ["y"], 2: ["z"], 3: ["y", "z"]}
     for rows, names in wanted.items():
         backend.client.async_infer(
-            "batched",
+            model,
             [_tensor("x", _x(rows, rows))],
             lambda result, error: answers.append(error or result),
             outputs=[InferRequestedOutput(name) for name in names],
@@ -152,7 +158,7 @@ def test_requests_are_run_together_and_get_their_own_rows(backend: Backend) -> N
     while len(answers) < len(wanted) and time.monotonic() < deadline:
         time.sleep(0.01)
     # The first request may be taken alone, before the others have come.
-    assert _executions(backend, "batched") - before < len(wanted)
+    assert _executions(backend, model) - before < len(wanted)
     for result in answers:
         outputs = {output.name for output in result.get_response().outputs}
         rows = len(result.as_numpy(next(iter(outputs))))

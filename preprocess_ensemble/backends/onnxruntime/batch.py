@@ -1,12 +1,19 @@
-"""Several requests, one run: join their rows, run the session, and hand each request its own rows."""
+"""Several requests, one run: join their rows, run the session, and hand each request its own rows.
+
+On a GPU the rows go through buffers that stay where they are. With CUDA graphs the number of rows must be one of a few,
+too: a graph replays one batch size at one set of addresses, so a batch is padded up to the next of the plan's buckets
+and the rows above are dropped.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import onnxruntime
+
+from preprocess_ensemble.backends.onnxruntime.session import ModelLoadError, first_line
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -14,7 +21,10 @@ if TYPE_CHECKING:
     from preprocess_ensemble.backends.onnxruntime.session import SessionPlan
     from preprocess_ensemble.backends.onnxruntime.signature import Signature
 
-__all__ = ("Arrays", "Runner", "joined", "split")
+__all__ = ("Arrays", "Runner", "bucket", "joined", "split")
+
+_RUNS_UNTIL_CAPTURED: Final = 3
+"""ONNX Runtime captures a CUDA graph after two plain runs, which allocate what the graph may not."""
 
 Arrays = Mapping[str, "npt.NDArray[Any]"]
 """Arrays by the name of their tensor."""
@@ -27,6 +37,11 @@ def joined(requests: Sequence[Arrays]) -> Arrays:
     return {name: np.concatenate([request[name] for request in requests]) for name in requests[0]}
 
 
+def bucket(rows: int, buckets: Sequence[int]) -> int:
+    """The number of rows to run for ``rows``: the least of ``buckets`` (ascending) that holds them, else ``rows``."""
+    return next((size for size in buckets if size >= rows), rows)
+
+
 def split(outputs: Arrays, rows: Sequence[int]) -> list[Arrays]:
     """Undo :func:`joined` for the outputs: views with ``rows[i]`` rows for request ``i``."""
     ends = np.cumsum(rows)
@@ -37,7 +52,10 @@ def split(outputs: Arrays, rows: Sequence[int]) -> list[Arrays]:
 
 
 class Runner:
-    """Runs one session: plainly on the CPU, through buffers of its own on the device of a GPU."""
+    """Runs one session: plainly on the CPU, through buffers of its own on the device of a GPU.
+
+    Call it from one thread only: ONNX Runtime keeps a captured CUDA graph with the thread that ran it.
+    """
 
     def __init__(
         self,
@@ -47,42 +65,69 @@ class Runner:
         *,
         bind: bool | None = None,
     ) -> None:
-        """``bind`` says whether to use buffers; the default is to use them where the first provider runs on a GPU."""
+        """``bind`` says whether to use buffers; the default is to use them on a GPU, and where the plan has buckets."""
         self._session = session
         self._signature = signature
-        self._run_entries = dict(plan.run_entries)
+        self._plan = plan
         self._device = plan.device if plan.providers[0].name in session.get_providers() else "cpu"
         self._device_id = int(plan.providers[0].options.get("device_id", 0))
-        self._buffers: dict[int, _DeviceBuffers] = {}
+        self._buffers: dict[int, _Buffers] = {}
         # Buffers are kept for each number of rows, so all other sizes must be known.
         tensors = (*signature.inputs, *signature.outputs)
         known = signature.batches and all(-1 not in tensor.shape[1:] for tensor in tensors)
-        self._binds = known and (self._device != "cpu" if bind is None else bind)
+        wanted = self._device != "cpu" or bool(plan.buckets)
+        self._binds = known and (wanted if bind is None else bind)
 
-    def run(self, inputs: Arrays, outputs: Sequence[str]) -> Arrays:
-        """Run the model and return the outputs with these names. Raises what ONNX Runtime raises."""
+    def prepare(self) -> None:
+        """Make the buffers of every bucket and let CUDA capture its graph, so that no request waits for that.
+
+        Raises ``ModelLoadError``, for instance where the device's memory does not hold them.
+        """
+        if not self._binds:
+            return
+        for rows in self._plan.buckets:
+            zeros = {
+                tensor.name: np.zeros((rows, *tensor.shape[1:]), tensor.dtype) for tensor in self._signature.inputs
+            }
+            try:
+                for _ in range(_RUNS_UNTIL_CAPTURED if self._plan.graphs else 1):
+                    self.run([zeros], ())
+            except Exception as error:  # ONNX Runtime's exceptions share no public base class.
+                raise ModelLoadError(
+                    f"A batch of {rows} cannot be run through fixed buffers ({first_line(error)}): "
+                    "take enable_cuda_graph and batch_buckets out of config.pbtxt."
+                ) from error
+
+    def run(self, requests: Sequence[Arrays], outputs: Sequence[str]) -> Arrays:
+        """Run the model on the rows of all requests and return the outputs with these names, row after row.
+
+        Raises what ONNX Runtime raises.
+        """
         if self._binds:
-            return self._run_bound(inputs, outputs)
-        results = self._session.run(list(outputs), dict(inputs), self._run_options())
+            return self._run_bound(requests, outputs)
+        results = self._session.run(list(outputs), dict(joined(requests)), self._run_options())
         return dict(zip(outputs, results, strict=True))
 
-    def _run_bound(self, inputs: Arrays, outputs: Sequence[str]) -> Arrays:
-        rows = len(next(iter(inputs.values())))
-        if rows not in self._buffers:
-            self._buffers[rows] = _DeviceBuffers(self._session, self._signature, rows, self._device, self._device_id)
-        # A CUDA graph is captured for one set of addresses; this number tells ONNX Runtime which set it is.
+    def _run_bound(self, requests: Sequence[Arrays], outputs: Sequence[str]) -> Arrays:
+        rows = sum(len(next(iter(request.values()))) for request in requests)
+        size = bucket(rows, self._plan.buckets)
+        if size not in self._buffers:
+            self._buffers[size] = _Buffers(self._session, self._signature, size, self._device, self._device_id)
         options = self._run_options()
-        options.add_run_config_entry("gpu_graph_id", str(rows))
-        return self._buffers[rows].run(inputs, outputs, options)
+        # A CUDA graph is captured for one set of addresses; this number tells ONNX Runtime which set it is.
+        options.add_run_config_entry("gpu_graph_id", str(size))
+        results = self._buffers[size].run(requests, outputs, options)
+        # On a CPU these are views of the buffers, which the next batch writes over.
+        return {name: array[:rows].copy() for name, array in results.items()}
 
     def _run_options(self) -> onnxruntime.RunOptions:
         options = onnxruntime.RunOptions()
-        for key, value in self._run_entries.items():
+        for key, value in self._plan.run_entries.items():
             options.add_run_config_entry(key, value)
         return options
 
 
-class _DeviceBuffers:
+class _Buffers:
     """Inputs and outputs on the device for one number of rows, at addresses that do not change between runs."""
 
     def __init__(
@@ -90,6 +135,9 @@ class _DeviceBuffers:
     ) -> None:
         self._session = session
         self._binding = session.io_binding()
+        # Requests are joined here, and go to the device in one copy. Rows that none of them fills keep older ones'
+        # content; what comes out of those is never handed on.
+        self._host = {tensor.name: np.zeros((rows, *tensor.shape[1:]), tensor.dtype) for tensor in signature.inputs}
         self._inputs: dict[str, onnxruntime.OrtValue] = {}
         self._outputs: dict[str, onnxruntime.OrtValue] = {}
         for bound, tensors, bind in (
@@ -102,8 +150,10 @@ class _DeviceBuffers:
                 bind(tensor.name, value)
                 bound[tensor.name] = value
 
-    def run(self, inputs: Arrays, outputs: Sequence[str], options: onnxruntime.RunOptions) -> Arrays:
-        for name, array in inputs.items():
-            self._inputs[name].update_inplace(np.ascontiguousarray(array))
+    def run(self, requests: Sequence[Arrays], outputs: Sequence[str], options: onnxruntime.RunOptions) -> Arrays:
+        for name, host in self._host.items():
+            arrays = [request[name] for request in requests]
+            np.concatenate(arrays, out=host[: sum(map(len, arrays))])
+            self._inputs[name].update_inplace(host)
         self._session.run_with_iobinding(self._binding, options)
         return {name: self._outputs[name].numpy() for name in outputs}

@@ -9,7 +9,7 @@ from typing import Any
 import onnxruntime
 import triton_python_backend_utils as pb_utils
 
-from preprocess_ensemble.backends.onnxruntime.batch import Arrays, Runner, joined, split
+from preprocess_ensemble.backends.onnxruntime.batch import Arrays, Runner, split
 from preprocess_ensemble.backends.onnxruntime.session import (
     ModelConfig,
     ModelLoadError,
@@ -64,11 +64,12 @@ class TritonPythonModel:
             session = open_session(file, plan)
             signature = read_signature(session)
             check_signature(config, signature)
+            self._runner = Runner(session, signature, plan)
+            self._runner.prepare()
         except ModelLoadError as error:
             raise pb_utils.TritonModelException(str(error)) from None
         self._inputs = [tensor.name for tensor in signature.inputs]
         self._outputs = [io["name"] for io in config["output"]]
-        self._runner = Runner(session, signature, plan)
         self._log_what_is_set(args["model_instance_name"], session, plan)
 
     def execute(self, requests: list[Any]) -> list[Any]:
@@ -83,7 +84,7 @@ class TritonPythonModel:
         names = [name for name in self._outputs if any(name in each for each in wanted)]
         try:
             inputs = [self._read(request) for request in requests]
-            outputs = self._runner.run(joined(inputs), names)
+            outputs = self._runner.run(inputs, names)
         except Exception as error:
             # ONNX Runtime's exceptions share no base class. Their text may hold paths: it goes to the log, not to the
             # client; and one bad batch must not end the process that serves the next.
@@ -117,8 +118,13 @@ class TritonPythonModel:
             f"{options.graph_optimization_level.name}, {options.execution_mode.name}, "
             f"intra-op threads {options.intra_op_num_threads or 'by default'}, "
             f"inter-op threads {options.inter_op_num_threads or 'by default'}, "
-            f"arena {options.enable_cpu_mem_arena}, pattern {options.enable_mem_pattern}"
+            f"arena {options.enable_cpu_mem_arena}, pattern {options.enable_mem_pattern}, "
+            f"batches of {', '.join(map(str, plan.buckets)) or 'any size'}"
         )
+        for provider, values in session.get_provider_options().items():
+            if values:
+                listed = ", ".join(f"{key}={value}" for key, value in sorted(values.items()) if value)
+                pb_utils.Logger.log_info(f"{instance}: {provider}: {listed}")
 
 
 def _model_file_of_this_stub() -> Path:

@@ -7,9 +7,12 @@ accelerator that it does not know fails the load.
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import json
+import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import onnxruntime
@@ -17,7 +20,16 @@ import onnxruntime
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ("ModelConfig", "ModelLoadError", "Provider", "SessionPlan", "model_file", "open_session", "plan_session")
+__all__ = (
+    "ModelConfig",
+    "ModelLoadError",
+    "Provider",
+    "SessionPlan",
+    "first_line",
+    "model_file",
+    "open_session",
+    "plan_session",
+)
 
 ModelConfig = Mapping[str, Any]
 """A model configuration as Triton passes it, in JSON: the field names of ``model_config.proto``."""
@@ -43,6 +55,17 @@ class SessionPlan:
     options: onnxruntime.SessionOptions
     providers: tuple[Provider, ...]
     run_entries: Mapping[str, str]
+    buckets: tuple[int, ...] = ()
+    """The only numbers of rows that are run, ascending; empty where any is."""
+
+    @property
+    def graphs(self) -> bool:
+        """Whether CUDA graphs are asked for, which need fixed shapes and addresses."""
+        keys = ((_CUDA, "enable_cuda_graph"), (_TENSORRT, "trt_cuda_graph_enable"))
+        asked = (
+            provider.options.get(key, "0") for provider in self.providers for name, key in keys if provider.name == name
+        )
+        return any(_is_on(text) for text in asked)
 
     @property
     def device(self) -> str:
@@ -65,6 +88,7 @@ _EXECUTION_MODES: Final = {
     1: onnxruntime.ExecutionMode.ORT_PARALLEL,
 }
 _SHRINKAGE: Final = "memory.enable_memory_arena_shrinkage"
+_BUCKETS: Final = "batch_buckets"
 _DEVICE_INITIALIZERS: Final = "session.use_device_allocator_for_initializers"
 
 
@@ -75,6 +99,11 @@ def _boolean(text: str) -> str:
     if text.lower() in ("0", "false"):
         return "0"
     raise ValueError("a boolean (true, false, 1 or 0)")
+
+
+def _is_on(text: str) -> bool:
+    """A boolean as ONNX Runtime's providers read one."""
+    return text.lower() in ("1", "true")
 
 
 def _integer(text: str) -> str:
@@ -188,15 +217,33 @@ def plan_session(config: ModelConfig, *, kind: str, device_id: int) -> SessionPl
         try:
             options.register_custom_ops_library(library)
         except Exception as error:  # ONNX Runtime's exceptions share no public base class.
-            raise ModelLoadError(f"The operator library {library} cannot be loaded: {_first_line(error)}.") from error
+            raise ModelLoadError(f"The operator library {library} cannot be loaded: {first_line(error)}.") from error
 
     run_entries = {_SHRINKAGE: parameters[_SHRINKAGE]} if _SHRINKAGE in parameters else {}
     gpu = _gpu_providers(config, parameters, device_id) if kind == "GPU" else ()
-    return SessionPlan(
-        options=options,
-        providers=(*gpu, *_cpu_providers(config), Provider(name=_CPU)),
-        run_entries=run_entries,
+    plan = SessionPlan(
+        options=options, providers=(*gpu, *_cpu_providers(config), Provider(name=_CPU)), run_entries=run_entries
     )
+    return replace(plan, buckets=_buckets(parameters, int(config.get("max_batch_size", 0)), graphs=plan.graphs))
+
+
+def _buckets(parameters: Mapping[str, str], most: int, *, graphs: bool) -> tuple[int, ...]:
+    """Numbers of rows to run: the parameter ``batch_buckets``, or powers of two where CUDA graphs are on.
+
+    The largest batch is always one of them. The parameter is this backend's own; the C++ backend ignores it.
+    """
+    if _BUCKETS not in parameters:
+        return (*(2**power for power in range(most.bit_length()) if 2**power < most), most) if graphs and most else ()
+    try:
+        sizes = {int(text) for text in parameters[_BUCKETS].split(",")}
+    except ValueError:
+        sizes = {0}
+    if not most or min(sizes) < 1 or max(sizes) > most:
+        raise ModelLoadError(
+            f"The parameter {_BUCKETS} must be numbers from 1 to max_batch_size ({most}) with commas between, "
+            f"not {parameters[_BUCKETS]!r}."
+        )
+    return tuple(sorted({*sizes, most}))
 
 
 def _string_parameters(config: ModelConfig) -> dict[str, str]:
@@ -304,10 +351,13 @@ def open_session(file: Path, plan: SessionPlan) -> onnxruntime.InferenceSession:
                 f"{', '.join(available)}: install the build that has it, or take the accelerator out of config.pbtxt."
             )
     providers = [(provider.name, dict(provider.options)) for provider in plan.providers if provider.name in available]
+    _load_gpu_libraries({name for name, _ in providers})
+    if plan.graphs:
+        remedy = "take enable_cuda_graph out of config.pbtxt if CUDA graphs are the reason"
     try:
         session = onnxruntime.InferenceSession(file, plan.options, providers=providers)
     except Exception as error:  # ONNX Runtime's exceptions share no public base class.
-        raise ModelLoadError(f"ONNX Runtime cannot load {file} ({_first_line(error)}): {remedy}.") from error
+        raise ModelLoadError(f"ONNX Runtime cannot load {file} ({first_line(error)}): {remedy}.") from error
     for provider in plan.providers:
         # A provider that fails to start is dropped by ONNX Runtime with no more than a line in its log.
         if provider.required and provider.name not in session.get_providers():
@@ -315,10 +365,27 @@ def open_session(file: Path, plan: SessionPlan) -> onnxruntime.InferenceSession:
     return session
 
 
+def _load_gpu_libraries(providers: set[str]) -> None:
+    """Load CUDA, cuDNN and TensorRT from their pip packages, where they are; ONNX Runtime looks in system folders only.
+
+    What is not there may still be found by the linker; a provider that finds it nowhere does not start.
+    """
+    if not providers & {_CUDA, _TENSORRT}:
+        return
+    # Of ONNX Runtime 1.21. It prints what it misses, and standard output may be a protocol's.
+    if preload := getattr(onnxruntime, "preload_dlls", None):
+        with contextlib.redirect_stdout(sys.stderr):
+            preload()
+    if _TENSORRT in providers:
+        with contextlib.suppress(ImportError, OSError):
+            importlib.import_module("tensorrt_libs")
+
+
 def _repository_of(file: Path) -> Path:
     """DIR of ``DIR/<model>/<version>/<file>``."""
     return file.parents[2] if len(file.parents) > 2 else file.parent
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """What an exception of ONNX Runtime says first; the rest is for its developers."""
     return (str(error).splitlines() or [type(error).__name__])[0].strip()
