@@ -150,7 +150,7 @@ async def _find(arguments: argparse.Namespace, store: Store, show: Callable[[str
         keep = KeepRules(arguments.keep or DEFAULT_RULES).names
     except ValueError as error:
         raise CommandMisused(str(error)) from None
-    async with connected(arguments.url, transfer=arguments.transfer) as clip:
+    async with connected(arguments) as clip:
         return await find_duplicates(
             clip,
             arguments.paths,

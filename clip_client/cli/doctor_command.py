@@ -10,7 +10,7 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING, Final
 
-from clip_client.cli.connection import add_timeout_option, add_url_option
+from clip_client.cli.connection import add_server_options, add_timeout_option, client_config
 from clip_client.cli.finding import CLIENT, SERVER, Level
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         description="Tell which Triton answers, with which model and provider, and what is installed here; say what is "
         "missing and what to do. Works without a server. Exit code 1 where photos cannot be embedded.",
     )
-    add_url_option(parser)
+    add_server_options(parser)
     add_timeout_option(parser, default_s=_TIMEOUT_S, meaning="time for each question to the server")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.set_defaults(run=run)
@@ -43,7 +43,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def run(arguments: argparse.Namespace) -> int:
     """Look at everything, and print it; 1 where there is a problem."""
-    findings = asyncio.run(_examine(arguments.url, arguments.timeout_s))
+    findings = asyncio.run(_examine(arguments))
     is_well = all(finding.level is not Level.PROBLEM for finding in findings)
     if arguments.json:
         print(json.dumps({"ok": is_well, "findings": [finding.to_mapping() for finding in findings]}, indent=2))
@@ -56,11 +56,14 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if is_well else 1
 
 
-async def _examine(url: str | None, timeout_s: float) -> list[Finding]:
+async def _examine(arguments: argparse.Namespace) -> list[Finding]:
+    from clip_client._client import URL_VARIABLE
     from clip_client.cli.machine_findings import examine_machine
     from clip_client.cli.server_findings import examine_server
 
-    findings, answers = await examine_server(url, timeout_s=timeout_s)
+    config = client_config(arguments)
+    origin = "--url" if arguments.url else URL_VARIABLE if os.environ.get(URL_VARIABLE) else "the default"
+    findings, answers = await examine_server(config, origin=origin, timeout_s=arguments.timeout_s)
     return [*findings, *examine_machine(server_answers=answers)]
 
 

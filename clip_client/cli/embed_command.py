@@ -106,7 +106,7 @@ def _into_file(
     from clip_client.cli.vector_file import NpzFile, ParquetFile
 
     async def embed() -> None:
-        async with connected(arguments.url, timeout_s=arguments.timeout_s, transfer=arguments.transfer) as clip:
+        async with connected(arguments, timeout_s=arguments.timeout_s) as clip:
             model = await clip.model()
             kind = NpzFile if arguments.output.suffix == ".npz" else ParquetFile
             about = {"model_id": model.id, "vector_id": clip.vector_id}
@@ -146,7 +146,7 @@ def _into_folder(
         return due, [row for row in rows if row.file.key not in finished]
 
     async def embed() -> None:
-        async with connected(arguments.url, timeout_s=arguments.timeout_s, transfer=arguments.transfer) as clip:
+        async with connected(arguments, timeout_s=arguments.timeout_s) as clip:
             model = await clip.model()
             about = {"model_id": model.id, "vector_id": clip.vector_id}
             with locked(folder):

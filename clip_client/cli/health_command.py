@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from clip_client.cli.connection import add_timeout_option, add_url_option, new_client
+from clip_client.cli.connection import add_server_options, add_timeout_option, new_client
 from clip_client.cli.failure import CommandFailed
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         description="Check a server step by step, up to the vector of an image that came with the model. "
         "Exit code 0 where all is well, 1 where a step failed, 2 where the command was misused: fit for a probe.",
     )
-    add_url_option(parser)
+    add_server_options(parser)
     add_timeout_option(parser, default_s=_TIMEOUT_S, meaning="time for all steps together")
     parser.add_argument(
         "--quiet", "-q", action="store_true", help="print nothing but, on standard error, the step that failed"
@@ -35,7 +35,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def run(arguments: argparse.Namespace) -> int:
     """Print each step; 1 if one of them failed."""
-    report = asyncio.run(_check(arguments.url, arguments.timeout_s))
+    report = asyncio.run(_check(arguments))
     failed = report.failed
     if arguments.quiet:
         if failed is not None:
@@ -52,6 +52,6 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if failed is None else 1
 
 
-async def _check(url: str | None, timeout_s: float) -> HealthReport:
-    async with new_client(url) as clip:
-        return await clip.health(timeout_s=timeout_s)
+async def _check(arguments: argparse.Namespace) -> HealthReport:
+    async with new_client(arguments) as clip:
+        return await clip.health(timeout_s=arguments.timeout_s)

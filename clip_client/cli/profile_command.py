@@ -10,7 +10,7 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any, Final
 
-from clip_client.cli.connection import add_timeout_option, add_url_option
+from clip_client.cli.connection import add_server_options, add_timeout_option, client_config
 from clip_client.cli.failure import CommandFailed, CommandMisused
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "queues, the model, and the way there and back. The server must let its statistics be read: clip-serve "
         "--open-statistics. Requests of others in the meantime are counted in.",
     )
-    add_url_option(parser)
+    add_server_options(parser)
     add_timeout_option(parser, default_s=_TIMEOUT_S, meaning="time for one request")
     parser.add_argument("--requests", type=_count, default=100, metavar="N", help="default: %(default)s")
     parser.add_argument(
@@ -81,16 +81,12 @@ def tree(profile: Mapping[str, Any]) -> list[str]:
 async def _measure(arguments: argparse.Namespace) -> dict[str, Any]:
     from clip_client import Unauthorized
     from clip_client import _contract as contract
-    from clip_client._client import make_config
-    from clip_client._config import ClientConfig, EndpointKind
+    from clip_client._config import EndpointKind
     from clip_client._handshake import ask_one
     from clip_client._transport import make_transports
 
-    try:
-        config: ClientConfig = make_config(arguments.url, timeout_s=arguments.timeout_s, token=None, config=None)
-        endpoint = config.endpoints[0]
-    except ValueError as error:
-        raise CommandMisused(str(error)) from None
+    config = client_config(arguments, timeout_s=arguments.timeout_s)
+    endpoint = config.endpoints[0]
     if endpoint.kind is not EndpointKind.GRPC:
         raise CommandMisused(f"profile reads a Triton's counters, and {endpoint} is none; give host:port")
     transport = make_transports(config)(endpoint, None)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Final, cast
 
-from clip_client.cli.failure import CommandMisused
 from clip_client.cli.finding import SERVER, Finding, Level
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from clip_client import ModelInfo
+    from clip_client import ClientConfig, ModelInfo
     from clip_client._config import Endpoint
     from clip_client._transport import ModelSettings, ServerDescription, TritonTransport
     from clip_client._transport_types import Transport
@@ -19,18 +17,8 @@ if TYPE_CHECKING:
 _KINDS: Final = {"KIND_CPU": "CPU", "KIND_GPU": "GPU", "KIND_AUTO": "a GPU where the server has one, else the CPU"}
 
 
-async def examine_server(url: str | None, *, timeout_s: float) -> tuple[list[Finding], bool]:
-    """Ask the server that ``url`` or the environment names; also say whether one answered at all.
-
-    Raises CommandMisused for what is no address.
-    """
-    from clip_client._client import URL_VARIABLE, make_config
-
-    try:
-        config = make_config(url, timeout_s=None, token=None, config=None)
-    except ValueError as error:
-        raise CommandMisused(str(error)) from None
-    origin = "--url" if url else URL_VARIABLE if os.environ.get(URL_VARIABLE) else "the default"
+async def examine_server(config: ClientConfig, *, origin: str, timeout_s: float) -> tuple[list[Finding], bool]:
+    """Ask the server, whose URL comes from ``origin``; also say whether one answered at all."""
     from clip_client._config import EndpointKind
     from clip_client._connect import make_transports, settle
 

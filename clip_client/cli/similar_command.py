@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
 async def _search(arguments: argparse.Namespace, show: ProgressBars) -> _Found:
     from clip_client.cli.vector_shards import shards_in
 
-    async with connected(arguments.url, transfer=arguments.transfer) as clip:
+    async with connected(arguments) as clip:
         batch = await clip.embed(arguments.photo)
         if batch.errors:
             raise CommandFailed(f"{arguments.photo} cannot be compared: {batch.errors[0].message}")

@@ -23,6 +23,7 @@ from tritonclient.utils import InferenceServerException
 
 from benchmarks.server import Server, free_port, serving
 from clip_client import ClientConfig, ClipClient, ClipError, ProtocolMismatch, Unauthorized
+from clip_client.cli.main import main
 from preprocess_ensemble.tls import ServerTls, TlsError
 
 if TYPE_CHECKING:
@@ -143,6 +144,34 @@ async def test_a_server_of_another_authority(mutual: Secured, authority: Authori
 async def test_a_server_of_another_name(mutual: Secured, authority: Authority) -> None:
     with pytest.raises(Unauthorized, match="certificates of"):
         await _embed(mutual.config(authority, authority.issue("me@example.org"), name="other.example.org"))
+
+
+def test_the_command_line_takes_the_same_files(
+    mutual: Secured, authority: Authority, stranger: Authority, capsys: pytest.CaptureFixture[str]
+) -> None:
+    me = authority.issue("me@example.org")
+    server = [f"--url=grpcs://{mutual.server.grpc_url}", f"--tls-ca={authority.file}", f"--tls-name={mutual.name}"]
+    mine = [f"--tls-certificate={me.certificate}", f"--tls-key={me.key}"]
+    assert main(["health", "--quiet", *server, *mine]) == 0
+    assert main(["doctor", "--json", *server, *mine]) in (0, 1)
+    findings = {finding["name"]: finding for finding in json.loads(capsys.readouterr().out)["findings"]}
+    assert findings["health"]["level"] == "ok"
+    assert main(["health", "--quiet", *server]) == 1
+    assert main(["health", "--quiet", server[0], f"--tls-ca={stranger.file}", *mine]) == 1
+    assert "not healthy: connect: " in capsys.readouterr().err
+
+
+def test_a_file_without_a_certificate_is_one_sentence(
+    mutual: Secured, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "text").write_text("no certificate", encoding="ascii")
+    assert main(["health", "--quiet", f"--url=grpcs://{mutual.server.grpc_url}", f"--tls-ca={tmp_path / 'text'}"]) in (
+        1,
+        2,
+    )
+    printed = capsys.readouterr()
+    assert "Traceback" not in printed.err
+    assert printed.err.startswith("clip-client: ")
 
 
 async def test_a_plain_client(mutual: Secured) -> None:

@@ -116,7 +116,7 @@ def test_a_missing_package_is_named_with_the_remedy() -> None:
 
 
 def test_interruption_ends_with_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def interrupt(_url: str | None, _timeout_s: float) -> None:
+    def interrupt(_arguments: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("clip_client.cli.health_command._check", interrupt)
