@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from clip_client.dedup.joining import Joining, join_alike, usable_rows, where
+from clip_client.dedup.joining import Joining, alike_links, join_alike, usable_rows, where
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,14 +26,20 @@ EXACT_ROWS: Final = 50_000
 LEAST_RECALL: Final = 0.995
 """Share of the alike pairs that must have a cell in common."""
 
-_CELLS_PER_VECTOR: Final = (2, 4, 8)
-"""Tried in turn."""
+_CELLS_PER_VECTOR: Final = (2, 3, 4, 6, 8)
+"""Tried in turn; the pairs that are compared grow with the square."""
 _POINTS_PER_CELL: Final = 32
 """Vectors per cell that k-means learns from; more changes little and takes most of the time."""
 _ITERATIONS: Final = 8
-_SAMPLE: Final = 500
-"""Rows whose neighbours are searched exactly to measure the recall."""
-_BLOCK_ROWS: Final = 16_384
+_SAMPLE: Final = 1000
+"""Rows whose neighbours are searched exactly at a time, to measure the recall ..."""
+_TELLING_ROWS: Final = 400
+"""... until so many of them had a neighbour: 2 missed of 400 are 0.5 % ..."""
+_MOST_SAMPLED: Final = 5000
+"""... or so many were searched, which is a third of the work with a million rows."""
+_BLOCK_ROWS: Final = 4096
+_Z: Final = 1.96
+"""95 % of a normal distribution lie within so many standard deviations."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,9 +49,14 @@ class Coverage:
     method: str
     """``"exact"`` or ``"cells"``."""
     recall: float
-    """Share of alike pairs that were compared; 1 for ``"exact"``, else measured."""
+    """Share of alike pairs that were compared; 1 for ``"exact"``, else measured on a sample."""
+    recall_95: tuple[float, float]
+    """Between these the recall lies with 95 % confidence."""
     pairs: int
     """Alike pairs in the sample that ``recall`` was measured on; 0 where nothing was measured."""
+
+
+EXACT: Final = Coverage(method="exact", recall=1.0, recall_95=(1.0, 1.0), pairs=0)
 
 
 def join_vectors(
@@ -55,15 +66,16 @@ def join_vectors(
     rows = usable_rows(vectors)
     if len(rows) <= exact_rows:
         join_alike(joining, rows, vectors, threshold)
-        return Coverage(method="exact", recall=1.0, pairs=0)
+        return EXACT
     nearest = _nearest_cells(vectors, rows, threshold, seed)
-    coverage = Coverage(method="cells", recall=0.0, pairs=0)
+    sample = _Sample(vectors, rows, nearest, threshold, seed)
     for count in _CELLS_PER_VECTOR:
-        coverage = _measure(vectors, rows, nearest[:, :count], threshold, seed)
+        coverage = sample.coverage(count)
         if coverage.recall >= LEAST_RECALL:
             break
-    for members in _members(nearest[:, :count]):
-        join_alike(joining, rows[members], vectors, threshold)
+    links = [alike_links(rows[members], vectors, threshold) for members in _members(nearest[:, :count])]
+    # All at once, because each call of join goes over the labels of all rows.
+    joining.join(np.concatenate([left for left, _ in links]), np.concatenate([right for _, right in links]))
     return coverage
 
 
@@ -82,7 +94,7 @@ def _nearest_cells(vectors: Vectors, rows: Indices, threshold: float, seed: int)
         min_points_per_centroid=1,
     )  # fmt: skip
     kmeans.train(np.ascontiguousarray(vectors[np.sort(sample)]))
-    nearest = np.empty((len(rows), max(_CELLS_PER_VECTOR)), dtype=np.int32)
+    nearest = np.empty((len(rows), _CELLS_PER_VECTOR[-1]), dtype=np.int32)
     for start in range(0, len(rows), _BLOCK_ROWS):
         some = slice(start, start + _BLOCK_ROWS)
         nearest[some] = kmeans.index.search(np.ascontiguousarray(vectors[rows[some]]), nearest.shape[1])[1]
@@ -93,28 +105,66 @@ def _nearest_cells(vectors: Vectors, rows: Indices, threshold: float, seed: int)
     return whole
 
 
-def _measure(vectors: Vectors, rows: Indices, nearest: NDArray[np.int32], threshold: float, seed: int) -> Coverage:
-    """Search the neighbours of a sample among all rows; count the pairs that have a cell in common.
+class _Sample:
+    """Rows with all their alike rows, found exactly, and how many cells per vector each such pair needs to meet.
 
-    The smaller of two figures counts: the share of all pairs, and the mean share over the sampled rows that have
+    The smaller of two figures is the recall: the share of all pairs, and the mean share over the sampled rows that have
     neighbours, in which a scene of a thousand photos weighs no more than any other photo.
     """
-    sample = np.random.default_rng(seed + 2).choice(len(rows), min(len(rows), _SAMPLE), replace=False)
+
+    def __init__(
+        self, vectors: Vectors, rows: Indices, nearest: NDArray[np.int32], threshold: float, seed: int
+    ) -> None:
+        order = np.random.default_rng(seed + 2).permutation(len(rows))[:_MOST_SAMPLED]
+        batches = []
+        telling = 0
+        for start in range(0, len(order), _SAMPLE):
+            batches.append(_pairs_by_need(vectors, rows, nearest, threshold, order[start : start + _SAMPLE]))
+            telling += np.count_nonzero(batches[-1].any(axis=1))
+            if telling >= _TELLING_ROWS:
+                break
+        needs = np.concatenate(batches)
+        self._needs = needs[needs.any(axis=1)]
+
+    def coverage(self, count: int) -> Coverage:
+        """Return what ``count`` cells per vector would cover."""
+        pairs, met = self._needs.sum(axis=1), self._needs[:, : count + 1].sum(axis=1)
+        if not len(pairs):
+            return Coverage(method="cells", recall=1.0, recall_95=(0.0, 1.0), pairs=0)
+        recall = min(float((met / pairs).mean()), float(met.sum() / pairs.sum()))
+        # The rows are the independent draws: pairs of one scene are met or missed together.
+        interval = _wilson(recall, len(pairs))
+        return Coverage(method="cells", recall=recall, recall_95=interval, pairs=int(pairs.sum()))
+
+
+def _pairs_by_need(
+    vectors: Vectors, rows: Indices, nearest: NDArray[np.int32], threshold: float, sample: Indices
+) -> NDArray[np.int64]:
+    """Count, for each of ``sample``, its alike rows by how many cells per vector it takes until they share one.
+
+    Returns (len(sample), cells + 2): the last column counts those that share none.
+    """
+    cells = nearest.shape[1]
+    # Two vectors share a cell that is the i-th of one and the j-th of the other once both are in max(i, j) cells.
+    both = np.maximum.outer(np.arange(1, cells + 1), np.arange(1, cells + 1)).astype(np.int8)
     sampled = vectors[rows[sample]]
-    pairs, together = np.zeros(len(sample), dtype=np.int64), np.zeros(len(sample), dtype=np.int64)
+    needs = np.zeros(len(sample) * (cells + 2), dtype=np.int64)
     for start in range(0, len(rows), _BLOCK_ROWS):
-        some = slice(start, start + _BLOCK_ROWS)
-        a, b = where(vectors[rows[some]] @ sampled.T >= threshold)
+        a, b = where(vectors[rows[start : start + _BLOCK_ROWS]] @ sampled.T >= threshold)
         others = a + start != sample[b]
         a, b = a[others] + start, b[others]
-        shared = (nearest[a][:, :, None] == nearest[sample[b]][:, None, :]).any(axis=(1, 2))
-        pairs += np.bincount(b, minlength=len(sample))
-        together += np.bincount(b[shared], minlength=len(sample))
-    if not pairs.any():
-        return Coverage(method="cells", recall=1.0, pairs=0)
-    per_row = (together[pairs > 0] / pairs[pairs > 0]).mean()
-    recall = min(float(per_row), float(together.sum() / pairs.sum()))
-    return Coverage(method="cells", recall=recall, pairs=int(pairs.sum()))
+        shared = nearest[a][:, :, None] == nearest[sample[b]][:, None, :]
+        need = np.where(shared, both, cells + 1).min(axis=(1, 2), initial=cells + 1)
+        needs += np.bincount(b * (cells + 2) + need, minlength=len(needs))
+    return needs.reshape(len(sample), cells + 2)
+
+
+def _wilson(share: float, draws: int) -> tuple[float, float]:
+    """Return the 95 % interval of a share that was seen in so many draws (Wilson 1927)."""
+    shrink = 1 + _Z**2 / draws
+    middle = (share + _Z**2 / (2 * draws)) / shrink
+    half = _Z / shrink * (share * (1 - share) / draws + _Z**2 / (4 * draws**2)) ** 0.5
+    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 def _members(nearest: NDArray[np.int32]) -> list[Indices]:

@@ -89,8 +89,18 @@ def join_alike(
     joining: Joining, rows: Indices, vectors: Vectors, threshold: float, *, block_rows: int = BLOCK_ROWS
 ) -> None:
     """Compare all of ``rows`` of ``vectors`` with each other and join those that are alike."""
+    joining.join(*alike_links(rows, vectors, threshold, block_rows=block_rows))
+
+
+def alike_links(
+    rows: Indices, vectors: Vectors, threshold: float, *, block_rows: int = BLOCK_ROWS
+) -> tuple[Indices, Indices]:
+    """Compare all of ``rows`` of ``vectors`` with each other; return pairs that join what hangs together.
+
+    These are fewer than ``rows``, however many pairs are alike.
+    """
     if len(rows) < 2:
-        return
+        return rows[:0], rows[:0]
     inside = Joining(len(rows))
     gathered = vectors[rows]
     if len(rows) >= _HOT_ROWS:
@@ -105,7 +115,8 @@ def join_alike(
             continue
         left, right = where(gathered[first] @ gathered[second].T >= threshold - _SLACK)
         inside.join(left + first.start, right + second.start)
-    joining.join(rows, rows[inside.labels])
+    linked = np.flatnonzero(inside.labels != np.arange(len(rows)))
+    return rows[linked], rows[inside.labels[linked]]
 
 
 def block_pairs(rows: int, block_rows: int = BLOCK_ROWS) -> Iterator[tuple[slice, slice]]:
