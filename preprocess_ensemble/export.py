@@ -26,7 +26,9 @@ from torch import nn
 
 from preprocess_ensemble import gate
 from preprocess_ensemble.canary import canary_image
+from preprocess_ensemble.class_token import read_only_the_class_token
 from preprocess_ensemble.decode import decode
+from preprocess_ensemble.fixed_shapes import fix_shapes
 from preprocess_ensemble.passport import Canary, Gate, Passport, fingerprint
 from preprocess_ensemble.repository import (
     MODEL_FILE,
@@ -116,8 +118,9 @@ def export_model(
     with staging(directory.parent, needed_bytes) as stage:
         report("writing the graph")
         pixels = gate.sample_pixels(*config.size)
-        # Before the graph is written: that may round the network's own weights.
+        # Before the graph is written: for that the network is changed.
         expected = _reference(network, config, pixels)
+        read_only_the_class_token(network.get_submodule("visual"))
         files = _write_graph(network, config, mark, precision, stage)
         report("comparing it with PyTorch")
         measured = gate.check(files[-1], pixels, expected, mark, precision)
@@ -366,6 +369,8 @@ def _write_graph(
     except (torch.onnx.OnnxExporterError, RuntimeError) as error:
         reason = _first_line(error)
         raise ExportError(f"The model cannot be written as ONNX with opset {gate.OPSET}: {reason}.") from error
+    if _graph_bytes(network) <= _MAX_FILE_BYTES:
+        fix_shapes(file)
     if precision == "int8":
         _quantize(file)
     if _graph_bytes(network) <= _MAX_FILE_BYTES:

@@ -33,6 +33,9 @@ PASSPORT_FILE: Final = "model.json"
 
 MAX_BATCH_SIZE: Final = 32
 
+_HALF_GRAPH_LEVEL: Final = 1
+"""Extended optimisation: with all of it, ONNX Runtime 1.31 crashes on an fp16 model on a CPU."""
+
 _MODEL_PY: Final = '''\
 """The preprocessing step of the ensemble; its code is part of the installed package."""
 
@@ -118,8 +121,7 @@ def pending_files(repository: Path, shapes: Shapes) -> dict[Path, str]:
         found = _parse(path)
         before = found.SerializeToString(deterministic=True)
         _copy_shapes(wanted, found)
-        if wanted.optimization.graph.level and not found.optimization.graph.level:
-            found.optimization.graph.level = wanted.optimization.graph.level
+        _copy_graph_level(wanted, found)
         if found.SerializeToString(deterministic=True) != before:
             pending[path] = render(name, found, _leading_comment(path))
     model_py = repository / PREPROCESSOR / "1" / "model.py"
@@ -217,8 +219,7 @@ def _encoder(pixels: list[int], dimension: int, *, half: bool) -> ModelConfig:
         model_warmup=[_warmup(size, pixels) for size in (1, MAX_BATCH_SIZE)],
     )
     if half:
-        # Extended optimisation: with all of it, ONNX Runtime 1.31 crashes on an fp16 model on a CPU.
-        config.optimization.graph.level = 1
+        config.optimization.graph.level = _HALF_GRAPH_LEVEL
     return config
 
 
@@ -280,3 +281,16 @@ def _copy_shapes(source: ModelConfig, target: ModelConfig) -> None:
     for name, tensor in tensors:
         if name in dims:
             tensor.dims[:] = dims[name]
+
+
+def _copy_graph_level(source: ModelConfig, target: ModelConfig) -> None:
+    """Give ``target`` the level of ``source``, unless an operator has set one that no export sets."""
+    level = source.optimization.graph.level
+    if level and not target.optimization.graph.level:
+        target.optimization.graph.level = level
+    elif not level and target.optimization.graph.level == _HALF_GRAPH_LEVEL:
+        target.optimization.graph.ClearField("level")
+        if not target.optimization.graph.ByteSize():
+            target.optimization.ClearField("graph")
+        if not target.optimization.ByteSize():
+            target.ClearField("optimization")

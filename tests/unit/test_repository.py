@@ -80,6 +80,22 @@ def test_an_operators_settings_and_comment_outlive_another_model(tmp_path: Path)
     assert changed.dynamic_batching.max_queue_delay_microseconds == 700
 
 
+def test_the_graph_level_of_an_fp16_model_goes_with_it(tmp_path: Path) -> None:
+    lay_out(tmp_path, replace(DEFAULT_SHAPES, half=True))
+    assert parse(tmp_path, "clip_encoder").optimization.graph.level == 1
+    lay_out(tmp_path, DEFAULT_SHAPES)
+    assert parse(tmp_path, "clip_encoder") == configs(DEFAULT_SHAPES)["clip_encoder"]
+
+
+def test_an_operators_graph_level_stays(tmp_path: Path) -> None:
+    lay_out(tmp_path, DEFAULT_SHAPES)
+    path = tmp_path / "clip_encoder" / "config.pbtxt"
+    path.write_text(path.read_text() + "optimization { graph { level: -1 } }\n")
+    for half in (True, False):
+        lay_out(tmp_path, replace(DEFAULT_SHAPES, half=half))
+        assert parse(tmp_path, "clip_encoder").optimization.graph.level == -1
+
+
 def test_a_file_that_is_no_configuration_is_named(tmp_path: Path) -> None:
     lay_out(tmp_path, DEFAULT_SHAPES)
     path = tmp_path / "clip_image" / "config.pbtxt"
