@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from clip_client._images import ImageSource
     from clip_client._model import ModelInfo
+    from clip_client._sender import Row
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -56,8 +57,15 @@ class EmbeddingBatch:
             raise ImageErrors(self.errors)
 
 
+def embedded_item(row: Row, outcome: NDArray[np.float32] | ImageError) -> EmbeddedItem:
+    """The item for the consumer. With a vector of its own, because a view would keep a whole answer alive."""
+    if isinstance(outcome, ImageError):
+        return EmbeddedItem(index=row.index, source=row.source, vector=None, error=outcome)
+    return EmbeddedItem(index=row.index, source=row.source, vector=outcome.copy(), error=None)
+
+
 class Collector:
-    """Puts the items of a stream, in any order, into one batch."""
+    """Puts the outcomes of a stream, in any order, into one batch."""
 
     def __init__(self, dimension: int, *, expected: int | None) -> None:
         # Grown by doubling where the number is not known: one large copy at the end would block the event loop.
@@ -65,17 +73,17 @@ class Collector:
         self._errors: dict[int, ImageError] = {}
         self._count = 0
 
-    def add(self, item: EmbeddedItem) -> None:
-        """Take one item; each index once."""
+    def add(self, index: int, outcome: NDArray[np.float32] | ImageError) -> None:
+        """Take what became of one image, and copy it; each index once."""
         self._count += 1
-        if item.index >= len(self._matrix):
-            more = np.full((max(item.index + 1, 2 * len(self._matrix)), self._matrix.shape[1]), np.nan, np.float32)
+        if index >= len(self._matrix):
+            more = np.full((max(index + 1, 2 * len(self._matrix)), self._matrix.shape[1]), np.nan, np.float32)
             more[: len(self._matrix)] = self._matrix
             self._matrix = more
-        if item.vector is not None:
-            self._matrix[item.index] = item.vector
-        elif item.error is not None:
-            self._errors[item.index] = item.error
+        if isinstance(outcome, ImageError):
+            self._errors[index] = outcome
+        else:
+            self._matrix[index] = outcome
 
     def batch(self, model: ModelInfo) -> EmbeddingBatch:
         """All that was added."""

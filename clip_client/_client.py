@@ -6,14 +6,13 @@ import asyncio
 import copy
 import os
 import random
-from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import anyio
 
 from clip_client._balancer import Balancer
-from clip_client._batch import Collector, EmbeddedItem, EmbeddingBatch
+from clip_client._batch import Collector, EmbeddedItem, EmbeddingBatch, embedded_item
 from clip_client._config import DEFAULT_URL, ClientConfig, EndpointKind
 from clip_client._connect import make_transports
 from clip_client._errors import ClipError, DeadlineExceeded, Unavailable
@@ -151,9 +150,10 @@ class ClipClient:
         model = await self._model(deadline)
         collector = Collector(model.dimension, expected=known_count(images))
         room = 2 * self._config.max_in_flight
-        async with aclosing(self._stream(images, model, ordered=False, room=room, deadline=deadline)) as items:
-            async for item in items:
-                collector.add(item)
+        async with self._stream(images, model, ordered=False, room=room, deadline=deadline) as stream:
+            while await stream.more():
+                for row, outcome in stream.rows():
+                    collector.add(row.index, outcome)
         return collector.batch(model)
 
     async def embed_stream(
@@ -185,9 +185,10 @@ class ClipClient:
         deadline = None if timeout_s is None else self._deadline(timeout_s)
         model = await self._model(self._deadline(timeout_s))
         room = max_in_flight or 2 * self._config.max_in_flight
-        async with aclosing(self._stream(source, model, ordered=ordered, room=room, deadline=deadline)) as items:
-            async for item in items:
-                yield item
+        async with self._stream(source, model, ordered=ordered, room=room, deadline=deadline) as stream:
+            while await stream.more():
+                for row, outcome in stream.rows():
+                    yield embedded_item(row, outcome)
 
     async def find_duplicates(
         self, images: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], *, threshold: float | None = None
@@ -238,8 +239,9 @@ class ClipClient:
 
     def _stream(
         self, images: ImageSources, model: ModelInfo, *, ordered: bool, room: int, deadline: float | None
-    ) -> AsyncGenerator[EmbeddedItem, None]:
-        stream = Stream(
+    ) -> Stream:
+        return Stream(
+            lambda on_arrival: open_source(images, room=room, on_arrival=on_arrival),
             sender=self._sender,
             config=self._config,
             loader=self._loader,
@@ -248,7 +250,6 @@ class ClipClient:
             ordered=ordered,
             deadline=deadline,
         )
-        return stream.run(lambda on_arrival: open_source(images, room=room, on_arrival=on_arrival))
 
     def _check_open(self) -> None:
         if self._state != "open":

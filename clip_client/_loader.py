@@ -34,6 +34,8 @@ class Loader:
 
     def ready(self, source: object) -> bytes | None:
         """The bytes that travel, where there is nothing to do; else None: then :meth:`load` is due, in a thread."""
+        if type(source) is bytes:  # nearly always, and asked for every image
+            return source if len(source) <= self._transfer.as_it_is_up_to else None
         if isinstance(source, bytes | bytearray | memoryview):
             size = source.nbytes if isinstance(source, memoryview) else len(source)
             if size <= self._transfer.as_it_is_up_to:

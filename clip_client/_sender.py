@@ -14,7 +14,7 @@ from clip_client._retry import RetryBudget, is_retried
 from clip_client._stats import ClientStats, Counters, ServerStats
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -44,6 +44,7 @@ class Row:
         self.payload = b""
         self.submitted_at = 0.0
         self.outcome: NDArray[np.float32] | ClipError | None = None
+        """A vector is a read-only view of the whole answer: whoever hands it out makes a copy."""
         self.abandoned = False
 
     @property
@@ -53,7 +54,7 @@ class Row:
 
     def settle(self, outcome: NDArray[np.float32] | ClipError) -> None:
         """Record the one outcome and tell the owner. What comes later, or for an abandoned row, is dropped."""
-        if self.open:
+        if self.outcome is None and not self.abandoned:
             self.outcome = outcome
             self.on_done(self)
             self.payload = b""
@@ -80,10 +81,12 @@ class Sender:
         self._budget = RetryBudget(self._loop.time())
         self._randomness = random.Random()
 
-    def submit(self, row: Row) -> None:
-        """Queue a row whose payload is there."""
-        row.submitted_at = self._loop.time()
-        self._waiting.append(row)
+    def submit(self, rows: Sequence[Row]) -> None:
+        """Queue rows whose payloads are there."""
+        now = self._loop.time()
+        for row in rows:
+            row.submitted_at = now
+        self._waiting.extend(rows)
         self._schedule()
 
     def abandon(self, rows: Collection[Row]) -> None:
@@ -185,29 +188,32 @@ class Sender:
 
     def _take(self, server: Server, room: int, model: ModelInfo) -> list[Row]:
         """Rows for one request: of one model, within the room in flight and the byte limit."""
+        waiting = self._waiting
         rows: list[Row] = []
         size = 0
         now = self._loop.time()
-        while self._waiting and len(rows) < room and self._waiting[0].model is model:
-            row = self._waiting[0]
-            if row.open and not self._shed(row, server, now):
+        latency = server.limit.latency_s
+        while waiting and len(rows) < room:
+            row = waiting[0]
+            if row.model is not model:
+                break
+            if row.open and (latency is None or not self._shed(row, server, latency, now)):
                 size += len(row.payload)
                 if rows and size > self._config.max_request_bytes:
                     break
                 if row.deadline is None:
                     row.deadline = now + self._config.timeout_s
                 rows.append(row)
-            self._waiting.popleft()
+            waiting.popleft()
         return rows
 
-    def _shed(self, row: Row, server: Server, now: float) -> bool:
+    def _shed(self, row: Row, server: Server, latency: float, now: float) -> bool:
         """Give a row up that has waited for more than half of its time and cannot be back in the rest.
 
         The server would work on it all the same and answer nobody: sent anyway, such rows are how goodput falls to
         nothing under overload. Twice the usual latency, because half of all answers take longer than that.
         """
-        latency = server.limit.latency_s
-        if row.deadline is None or latency is None:
+        if row.deadline is None:
             return False
         remaining = row.deadline - now
         if remaining > min(2 * latency, now - row.submitted_at):
@@ -252,13 +258,20 @@ class Sender:
             _settle_all(rows, error)
 
     def _deliver(self, answer: Answer, rows: list[Row], server: Server, request_id: str) -> None:
+        model = rows[0].model
         # Python's own numbers, all at once: taken one by one out of an array they cost more than the rest.
-        fingerprints, statuses = answer.fingerprints.tolist(), answer.statuses.tolist()
+        good = [tuple(fingerprint) == model.fingerprint for fingerprint in answer.fingerprints.tolist()]
+        statuses = answer.statuses.tolist()
+        if all(good) and not any(statuses) and answer.vectors.shape[1] == model.dimension:
+            self._counters.images_embedded += len(rows)
+            for row, vector in zip(rows, answer.vectors, strict=True):
+                row.settle(vector)
+            return
         for number, row in enumerate(rows):
-            if tuple(fingerprints[number]) != row.model.fingerprint:
-                outcome: NDArray[np.float32] | ClipError = self._mismatch(row.model, server, request_id)
-            else:
+            if good[number]:
                 outcome = self._outcome(answer, number, statuses[number], row, server, request_id)
+            else:
+                outcome = self._mismatch(model, server, request_id)
             if isinstance(outcome, ClipError):
                 self._counters.images_failed += isinstance(outcome, ImageError)
             else:
@@ -285,8 +298,7 @@ class Sender:
             )
         if status:
             return ImageError(answer.errors[number], code=_code(status), index=row.index, request_id=request_id)
-        # A copy, because a view would keep the answer of the whole request alive.
-        vector: NDArray[np.float32] = answer.vectors[number].copy()
+        vector: NDArray[np.float32] = answer.vectors[number]
         return vector
 
     def _request_done(self, task: asyncio.Task[None]) -> None:

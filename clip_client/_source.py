@@ -7,6 +7,8 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import AsyncIterable, Callable, Iterable, KeysView, ValuesView
+from itertools import islice
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final, Protocol
 
 import anyio
@@ -18,8 +20,7 @@ from clip_client._images import is_single
 if TYPE_CHECKING:
     from clip_client._images import ImageSources
 
-NOTHING: Final = object()
-"""What :meth:`Source.take` gives while there is nothing to take."""
+_END: Final = object()
 
 _CONTAINERS: Final = (list, tuple, set, frozenset, deque, np.ndarray, KeysView, ValuesView)
 """Iterating over these can never block; any other iterable might, so it gets a thread."""
@@ -35,8 +36,8 @@ class Source(Protocol):
     error: BaseException | None
     """What the caller's iterable raised, which also ends it."""
 
-    def take(self) -> object:
-        """The next item, or NOTHING; never blocks."""
+    def take(self) -> list[object]:
+        """All that is there now, in order; never blocks."""
 
     def delivered(self) -> None:
         """One item has reached the consumer: the iterable may be asked for one more."""
@@ -65,15 +66,13 @@ class _ContainerSource:
         self._iterator = iter(images)
         self._room = room
 
-    def take(self) -> object:
-        if not self._room or self.exhausted:
-            return NOTHING
-        item = next(self._iterator, NOTHING)
-        if item is NOTHING:
-            self.exhausted = True
-        else:
-            self._room -= 1
-        return item
+    def take(self) -> list[object]:
+        if self.exhausted:
+            return []
+        items = list(islice(self._iterator, self._room))
+        self.exhausted = len(items) < self._room
+        self._room -= len(items)
+        return items
 
     def delivered(self) -> None:
         self._room += 1
@@ -95,8 +94,9 @@ class _BufferedSource:
     def exhausted(self) -> bool:
         return self._ended and not self._buffer
 
-    def take(self) -> object:
-        return self._buffer.popleft() if self._buffer else NOTHING
+    def take(self) -> list[object]:
+        # Counted first: the other side may append meanwhile.
+        return [self._buffer.popleft() for _ in range(len(self._buffer))]
 
 
 class _AsyncSource(_BufferedSource):
@@ -130,7 +130,12 @@ class _ThreadSource(_BufferedSource):
     def __init__(self, images: Iterable[object], room: int, on_arrival: Callable[[], None]) -> None:
         super().__init__(on_arrival)
         self._loop = asyncio.get_running_loop()
-        self._room = threading.Semaphore(room)
+        # How many more items the thread may take; each number is given once.
+        self._permits: SimpleQueue[int] = SimpleQueue()
+        self._permits.put(room)
+        self._delivered = 0
+        # The thread is woken for several items at a time: a thread that wakes for each takes longer than the item.
+        self._permits_at_once = max(1, room // 8)
         self._closed = threading.Event()
         self._announced = False
         self._task = asyncio.create_task(self._run(images), name="clip_client source")
@@ -144,14 +149,17 @@ class _ThreadSource(_BufferedSource):
         """In the worker thread: item after item, as long as there is room."""
         try:
             iterator = iter(images)
-            self._room.acquire()
+            permits = 0
             while not self._closed.is_set():
-                item = next(iterator, NOTHING)
-                if item is NOTHING:
+                if not permits:
+                    permits = self._permits.get()
+                    continue
+                permits -= 1
+                item = next(iterator, _END)
+                if item is _END:
                     break
                 self._buffer.append(item)
                 self._announce()
-                self._room.acquire()
         except Exception as error:
             self.error = error
         self._ended = True
@@ -170,11 +178,14 @@ class _ThreadSource(_BufferedSource):
             self._on_arrival()
 
     def delivered(self) -> None:
-        self._room.release()
+        self._delivered += 1
+        if self._delivered == self._permits_at_once:
+            self._permits.put(self._delivered)
+            self._delivered = 0
 
     async def aclose(self) -> None:
         self._closed.set()
-        self._room.release()
+        self._permits.put(0)
         self._task.cancel()
         await asyncio.wait({self._task})
         self._buffer.clear()
