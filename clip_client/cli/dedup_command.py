@@ -6,20 +6,22 @@ import argparse
 import asyncio
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from clip_client.cli.connection import add_model_options, connected
+from clip_client.cli.dedup_action import act, check_action
 from clip_client.cli.failure import CommandFailed, CommandMisused, need
 from clip_client.cli.output_file import check_place, replacing
 from clip_client.cli.progress import progress_bars
 from clip_client.cli.store_options import add_store_option, opened_store
-from clip_client.cli.undo_command import print_failures
-from clip_client.cli.walk_options import add_walk_options
+from clip_client.cli.walk_options import add_walk_options, named_paths, scan_named
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from clip_client.dedup import DuplicateReport, Store
+    from clip_client.dedup import DuplicateReport, Scan, Store
+
+_NOTHING: Final = "there is no photo to compare in what was named"
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -66,8 +68,9 @@ def _add_choice_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         metavar="RULE",
         help="which photo of a group is kept; may be given again, the first rule that tells two photos apart decides. "
-        "RULE is reference, companions, pixels, bytes, metadata, oldest, newest, format=A,B, path=PATTERN or "
-        "not-path=PATTERN (default: the first six, in this order)",
+        "RULE is reference, companions, pixels, bytes, metadata, oldest, name (no copy mark), newest, format=A,B, "
+        "path=PATTERN or not-path=PATTERN (default: the first seven, in this order; oldest and name decide in the end "
+        "anyway)",
     )
     doing = parser.add_mutually_exclusive_group()
     doing.add_argument("--apply", action="store_true", help="move the copies that are sure to the quarantine")
@@ -87,80 +90,67 @@ def _add_choice_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Search, write what was asked for, and print the groups."""
+    """Search, write what was asked for, print the groups, and act."""
     need("rich", *(["jinja2"] if arguments.report else []))
     if find_spec("imagehash") is None:  # only looked for: it loads SciPy, which a second search does without
         need("imagehash", extra="dedup")
     outputs: list[Path] = [path for path in (arguments.json, arguments.report) if path is not None]
     for path in outputs:
         check_place(path)
+    rules = _keep_rules(arguments)
+    paths = named_paths(arguments)
     from rich.console import Console
 
-    from clip_client.dedup.table import print_report
+    from clip_client.dedup.table import print_failed, print_report
 
     console = Console()
+    with progress_bars() as show:
+        show("looking for photos", 0, None)
+        found = scan_named(arguments, [*paths, *arguments.reference], raw=True)
+    if not found.files:
+        # Said before a server is looked for or a model is loaded: there is nothing for them to do.
+        print_failed(found.failed, console)
+        raise CommandFailed(_NOTHING)
+    check_action(arguments, found)
     with opened_store(arguments.store) as store:
         with progress_bars() as show:
-            report = asyncio.run(_find(arguments, store, show))
+            report = asyncio.run(_find(found, arguments, rules, store, show))
             _write(report, arguments, show)
         print_report(report, console)
         if report.compared == 0:
-            raise CommandFailed("there is no photo to compare in what was named")
+            raise CommandFailed(_NOTHING)
         for path in outputs:
             console.print(f"written: {path}", markup=False, highlight=False, soft_wrap=True)
-        return _act(report, store, arguments)
+        return act(report, paths, store, arguments)
 
 
-def _act(report: DuplicateReport, store: Store, arguments: argparse.Namespace) -> int:
-    """Say what could leave and what could not, and, where that was asked for, move it."""
-    from clip_client.dedup.act import HARDLINK, QUARANTINE, apply
-    from clip_client.dedup.plan import SAFE_TIERS, plan_removals
-    from clip_client.dedup.report import printable
-    from clip_client.dedup.table import counted, human_bytes
-
-    try:
-        plan = plan_removals(report, arguments.paths, tiers=arguments.act_on or SAFE_TIERS)
-    except ValueError as error:
-        raise CommandMisused(str(error)) from None
-    is_asked = arguments.apply or arguments.dry_run
-    for left in plan.left:
-        if is_asked or left.is_blocked:
-            print(f"stays: {printable(left.path)}: {printable(left.reason)}")
-    if not is_asked:
-        print(f"{counted(len(plan.removals), 'photo')} of {human_bytes(plan.size_bytes)} would move with --apply")
-        return 0
-    if arguments.dry_run:
-        for removal in plan.removals:
-            along = "".join(f", with {printable(companion.path)}" for companion in removal.companions)
-            print(f"would move: {printable(removal.victim.path)}{along}; kept: {printable(removal.survivor.path)}")
-        print(f"{counted(len(plan.removals), 'photo')} of {human_bytes(plan.size_bytes)} would move")
-        return 0
-    with progress_bars() as show:
-        applied = apply(plan, store.journal, method=HARDLINK if arguments.hard_link else QUARANTINE, on_progress=show)
-    done = sum(outcome.done for outcome in applied.outcomes)
-    print(f"{counted(done, 'photo')} moved; bring them back with: clip-client undo --run {applied.run}")
-    return 0 if print_failures(applied.outcomes) == 0 else 1
-
-
-async def _find(arguments: argparse.Namespace, store: Store, show: Callable[[str, int, int], None]) -> DuplicateReport:
-    from clip_client.dedup import find_duplicates
+def _keep_rules(arguments: argparse.Namespace) -> tuple[str, ...]:
     from clip_client.dedup.keep import DEFAULT_RULES, KeepRules
 
     try:
-        keep = KeepRules(arguments.keep or DEFAULT_RULES).names
+        return KeepRules(arguments.keep or DEFAULT_RULES).names
     except ValueError as error:
         raise CommandMisused(str(error)) from None
+
+
+async def _find(
+    found: Scan,
+    arguments: argparse.Namespace,
+    rules: tuple[str, ...],
+    store: Store,
+    show: Callable[[str, int, int], None],
+) -> DuplicateReport:
+    from clip_client.dedup import find_duplicates
+
     async with connected(arguments) as clip:
         return await find_duplicates(
             clip,
-            arguments.paths,
+            found,
             threshold=arguments.threshold,
             hash_bits=arguments.hash_bits,
             references=arguments.reference,
-            keep=keep,
+            keep=rules,
             store=store,
-            include_hidden=arguments.hidden,
-            follow_links=arguments.follow_links,
             on_progress=show,
         )
 

@@ -16,7 +16,7 @@ from clip_client.cli.failure import CommandFailed, need
 from clip_client.cli.output_file import check_place, locked, replacing
 from clip_client.cli.photo_file import PhotoFile, PhotoRow
 from clip_client.cli.progress import progress_bars
-from clip_client.cli.walk_options import add_walk_options
+from clip_client.cli.walk_options import add_walk_options, scan_named
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
@@ -74,14 +74,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Embed, write, and say how it went."""
     into_file = arguments.output.suffix in _FILE_SUFFIXES and not arguments.output.is_dir()
     need("rich", *(["pyarrow.parquet"] if arguments.output.suffix != ".npz" or not into_file else []))
-    from clip_client.dedup import scan
 
     if into_file:
         check_place(arguments.output)
     with progress_bars() as show:
         tally = _Tally(show.say)
         show("looking for photos", 0, None)
-        found = scan(arguments.paths, include_hidden=arguments.hidden, follow_links=arguments.follow_links)
+        found = scan_named(arguments)
         show("looking for photos", len(found.photos), len(found.photos))
         embed = _into_file if into_file else _into_folder
         if found.photos:

@@ -5,11 +5,12 @@ similarity counts for which model, ``find`` puts them together; ``report``, ``pa
 """
 
 from clip_client.dedup.database import StoreError
+from clip_client.dedup.file_kinds import PHOTO_SUFFIXES
 from clip_client.dedup.find import find_duplicates
 from clip_client.dedup.grouping import Evidence, Star, minimum_similarity, star_groups
 from clip_client.dedup.joining import components
 from clip_client.dedup.report import DuplicateGroup, DuplicateReport, FailedFile, Match, Member, Work
-from clip_client.dedup.scan import PHOTO_SUFFIXES, Scan, scan
+from clip_client.dedup.scan import Scan, scan
 from clip_client.dedup.store import Store
 from clip_client.dedup.thresholds import Thresholds, thresholds_for
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -16,9 +17,9 @@ from clip_client.dedup.groups import Comparison, make_groups
 from clip_client.dedup.joining import Joining, join_hashes
 from clip_client.dedup.keep import DEFAULT_RULES, Candidate, KeepRules
 from clip_client.dedup.library import gather
-from clip_client.dedup.looks import pixel_hash
+from clip_client.dedup.looks import BYTES_ONLY, pixel_hash
 from clip_client.dedup.report import DuplicateReport
-from clip_client.dedup.scan import scan
+from clip_client.dedup.scan import Scan, scan
 from clip_client.dedup.store import Store
 from clip_client.dedup.thresholds import thresholds_for
 from clip_client.dedup.units import companions
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from clip_client._client import ClipClient
+    from clip_client.dedup.file_kinds import Companion
     from clip_client.dedup.library import Library
 
     OnProgress = Callable[[str, int, int], None]
@@ -41,26 +43,24 @@ DEFAULT_HASH_BITS: Final = 3
 
 async def find_duplicates(
     clip: ClipClient,
-    paths: Paths,
+    paths: Paths | Scan,
     *,
     threshold: float | None = None,
     hash_bits: int = DEFAULT_HASH_BITS,
     references: Iterable[str | os.PathLike[str]] = (),
     keep: Sequence[str] = DEFAULT_RULES,
     store: Store | None = None,
-    include_hidden: bool = False,
-    follow_links: bool = False,
     on_progress: OnProgress | None = None,
 ) -> DuplicateReport:
-    """Find the photos below ``paths`` (files and folders) that show the same.
+    """Find the photos below ``paths`` that show the same: files and folders, or what :func:`scan` made of them.
 
     Photos are alike where their bytes, their pixels, their perceptual hashes (at most ``hash_bits`` bits differ; -1
     turns this off) or their vectors (cosine of at least ``threshold``, else what :func:`thresholds_for` says for the
-    model) are. Pictures of nearly one colour are alike by bytes and pixels only. Folders in ``references`` are
-    searched, too, and kept before all else. ``keep`` names the rules that choose the kept photo
-    (:class:`~clip_client.dedup.keep.KeepRules`). With ``store`` nothing is read or embedded twice, and what a person
-    said to be different is never grouped again. The result does not depend on the order of ``paths``. A file that
-    fails is listed in the report and harms no other.
+    model) are. Pictures of nearly one colour are alike by bytes and pixels only, RAW files without a preview by their
+    bytes. Folders in ``references`` are searched, too (a :class:`Scan` holds them already), and kept before all else.
+    ``keep`` names the rules that choose the kept photo (:class:`~clip_client.dedup.keep.KeepRules`). With ``store``
+    nothing is read or embedded twice, and what a person said to be different is never grouped again. The result does
+    not depend on the order of ``paths``. A file that fails is listed in the report and harms no other.
 
     ``on_progress(what, done, total)`` is called on the event loop. Raises ValueError for a threshold outside 0 to 1 or
     an unknown rule, StoreError, and what ``ClipClient.embed_stream`` raises when the server fails.
@@ -71,19 +71,15 @@ async def find_duplicates(
     model = await clip.model()
     thresholds = thresholds_for(model.id, threshold)
     report_progress = on_progress or _ignore
-    named = [os.fsdecode(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
     kept_folders = [os.fsdecode(path) for path in references]
-    found = await to_thread.run_sync(
-        lambda: scan([*named, *kept_folders], include_hidden=include_hidden, follow_links=follow_links)
-    )
-    if store is None:
-        with Store() as passing:
-            search = _Search(passing, rules, kept_folders, hash_bits, thresholds.similar)
-            library = await gather(clip, found.files, passing, report_progress)
-            comparison, coverage = await to_thread.run_sync(search.compare, library)
+    if isinstance(paths, Scan):
+        found = paths
     else:
-        search = _Search(store, rules, kept_folders, hash_bits, thresholds.similar)
-        library = await gather(clip, found.files, store, report_progress)
+        named = [os.fsdecode(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
+        found = await to_thread.run_sync(lambda: scan([*named, *kept_folders], raw=True))
+    with nullcontext(store) if store is not None else Store() as held:
+        search = _Search(held, rules, kept_folders, hash_bits, thresholds.similar, found)
+        library = await gather(clip, found.files, held, report_progress)
         comparison, coverage = await to_thread.run_sync(search.compare, library)
     groups = await to_thread.run_sync(make_groups, comparison, thresholds)
     failed = [*library.failed, *found.failed]
@@ -95,6 +91,12 @@ async def find_duplicates(
         failed=tuple(sorted(failed, key=lambda failure: os.fsencode(failure.path))),
         work=library.work,
         coverage=coverage,
+        bytes_only=tuple(
+            file.path
+            for sha256, files in library.copies.items()
+            if library.looks[sha256].code == BYTES_ONLY
+            for file in files
+        ),
     )
 
 
@@ -105,6 +107,7 @@ class _Search:
     references: list[str]
     hash_bits: int
     threshold: float
+    found: Scan
 
     def compare(self, library: Library) -> tuple[Comparison, Coverage]:
         """Find what hangs together; in a worker thread."""
@@ -139,13 +142,13 @@ class _Search:
         dimension = len(next(iter(library.vectors.values()), ()))
         vectors = np.empty((len(contents), dimension), dtype=np.float32)
         for row, sha256 in enumerate(contents):
-            vectors[row] = library.vectors[sha256]
+            vectors[row] = library.vectors.get(sha256, np.nan)
         library.vectors.clear()
         return vectors
 
     def _candidates(self, contents: list[str], library: Library) -> list[list[Candidate]]:
         """Return the files of each content, best first."""
-        belongings = companions(file.path for sha256 in contents for file in library.copies[sha256])
+        belongings = self._belongings(file.path for sha256 in contents for file in library.copies[sha256])
         folders = [os.path.abspath(folder) for folder in self.references]
         made = []
         for sha256 in contents:
@@ -158,11 +161,18 @@ class _Search:
                     look=library.looks[sha256],
                     is_reference=bool(folders) and _is_below(os.path.abspath(file.path), folders),
                     companions=tuple(companion.kind for companion in belongings.get(file.path, ())),
+                    in_library=self.found.in_libraries.get(file.path),
                 )
                 for file in library.copies[sha256]
             ]
             made.append(sorted(files, key=self.rules.rank))
         return made
+
+    def _belongings(self, paths: Iterable[str]) -> dict[str, tuple[Companion, ...]]:
+        kept_by_photos = self.found.in_libraries
+        return companions(path for path in paths if path not in kept_by_photos) | {
+            path: photo.companions for path, photo in kept_by_photos.items()
+        }
 
     def _pixels(self, contents: list[str], library: Library) -> NDArray[np.intp]:
         """Number the contents so that equal pixels have equal numbers.
@@ -172,6 +182,8 @@ class _Search:
         alike: dict[tuple[int, int, int], list[int]] = defaultdict(list)
         for row, sha256 in enumerate(contents):
             look = library.looks[sha256]
+            if look.code == BYTES_ONLY:
+                continue
             alike[look.width, look.height, look.perceptual_hash].append(row)
         wanted = [row for rows in alike.values() if len(rows) > 1 for row in rows]
         numbers = np.arange(len(contents))

@@ -133,4 +133,5 @@ def _member(
         matches=tuple(matches),
         moment="" if same_pixels else difference(kept.look.moment, candidate.look.moment),
         is_reference=candidate.is_reference,
+        in_library=candidate.in_library,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import os
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,8 +14,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from clip_client.dedup.looks import Look
+    from clip_client.dedup.photos_library import LibraryPhoto
 
-DEFAULT_RULES: Final = ("reference", "companions", "pixels", "bytes", "metadata", "oldest")
+DEFAULT_RULES: Final = ("reference", "companions", "pixels", "bytes", "metadata", "oldest", "name")
+
+_TIE_BREAKS: Final = ("oldest", "name")
+"""Asked in the end whatever was asked for: the original is older than its copy, or at least has no copy's name."""
+
+_COPY = "copy|kopie|copie|copia|c\u00f3pia|kopia|kopi"
+_COPY_MARK: Final = re.compile(
+    rf"""^(?:{_COPY})(?:\ \(\d+\))?\ (?:of|von|de|di|av)\   # Copy of a, Copy (2) of a, Kopie von a
+    | [\ _-](?:{_COPY})(?:[\ _-]?\(?\d+\)?)?$              # a copy, a copy 2, a - Copy (2), a_copy
+    | \ ?\(\d+\)$                                         # a (1), a(1)
+    | (?<=\S)\ \d{{1,2}}$                                   # a 2
+    | ~\d+$                                                # a~2
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+"""What systems and browsers write into the name of a copy, in some languages; applied to a name without its ending."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -29,6 +46,13 @@ class Candidate:
     is_reference: bool = False
     companions: tuple[str, ...] = ()
     """Kinds of what belongs to it, such as ``"RAW file"``."""
+    in_library: LibraryPhoto | None = None
+    """Where Apple Photos keeps it."""
+
+    @property
+    def name(self) -> str:
+        """Name of the file, as its owner knows it."""
+        return self.in_library.name if self.in_library else os.path.basename(self.path)
 
     @property
     def suffix(self) -> str:
@@ -37,7 +61,9 @@ class Candidate:
 
     @property
     def taken_ns(self) -> int:
-        """When it was taken, else when the file was last changed."""
+        """When it was taken, as Photos or its EXIF says, else when the file was last changed."""
+        if self.in_library is not None and self.in_library.taken_ns is not None:
+            return self.in_library.taken_ns
         taken_ms = self.look.moment.taken_ms
         return self.mtime_ns if taken_ms is None else taken_ms * 1_000_000
 
@@ -52,17 +78,19 @@ class Rule:
 
 
 class KeepRules:
-    """An ordered list of rules. The path decides where no rule does, so the choice never depends on anything else.
+    """An ordered list of rules, and in the end, whatever it holds, ``oldest``, ``name`` and the order of the paths.
 
-    The names: ``reference`` (in a reference folder), ``companions`` (has a RAW file, a film or sidecars beside it),
-    ``pixels`` (most), ``bytes`` (most), ``metadata`` (most EXIF fields), ``oldest`` (taken first), ``newest``,
-    ``format=heic,jpg`` (earlier in the list), ``path=PATTERN`` (matches the shell pattern) and ``not-path=PATTERN``.
-    Raises ValueError for a name that is none of these.
+    So the choice never depends on anything else. The names: ``reference`` (in a reference folder), ``companions`` (has
+    a RAW file, a film or sidecars beside it), ``pixels`` (most), ``bytes`` (most), ``metadata`` (most EXIF fields),
+    ``oldest`` (taken first, then the older file), ``newest``, ``name`` (no copy mark such as "Copy of" or "(1)", then
+    the shortest), ``format=heic,jpg`` (earlier in the list), ``path=PATTERN`` (matches the shell pattern) and
+    ``not-path=PATTERN``. Raises ValueError for a name that is none of these.
     """
 
     def __init__(self, names: Sequence[str] = DEFAULT_RULES) -> None:
         self.names = tuple(names)
-        self._rules = [_rule(name) for name in self.names]
+        ties = (name for name in _TIE_BREAKS if name not in self.names)
+        self._rules = [_rule(name) for name in (*self.names, *ties)]
 
     def rank(self, candidate: Candidate) -> tuple[Any, ...]:
         """Return a key that sorts the best candidate first."""
@@ -97,6 +125,27 @@ def _rule(text: str) -> Rule:
     )
 
 
+def _is_named_as_copy(candidate: Candidate) -> bool:
+    return _COPY_MARK.search(os.path.splitext(candidate.name)[0]) is not None
+
+
+def _why_oldest(kept: Candidate, other: Candidate) -> str:
+    return "oldest date" if kept.taken_ns != other.taken_ns else "same date, oldest file"
+
+
+def _why_newest(kept: Candidate, other: Candidate) -> str:
+    return "newest date" if kept.taken_ns != other.taken_ns else "same date, newest file"
+
+
+def _why_name(kept: Candidate, other: Candidate) -> str:
+    return "name without a copy mark" if _is_named_as_copy(other) != _is_named_as_copy(kept) else "shortest name"
+
+
+def _belongings(kinds: Sequence[str]) -> str:
+    """Write ``"a film and an edited version"``."""
+    return " and ".join(f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}" for kind in sorted(set(kinds)))
+
+
 def _size(candidate: Candidate) -> str:
     return f"{candidate.look.width}x{candidate.look.height}"
 
@@ -107,7 +156,7 @@ _PLAIN: Final = {
     ),
     "companions": Rule(
         rank=lambda candidate: -len(set(candidate.companions)),
-        reason=lambda kept, other: f"has a {' and a '.join(sorted(set(kept.companions)))} beside it",
+        reason=lambda kept, other: f"has {_belongings(kept.companions)} beside it",
     ),
     "pixels": Rule(
         rank=lambda candidate: -candidate.look.width * candidate.look.height,
@@ -124,11 +173,15 @@ _PLAIN: Final = {
         reason=lambda kept, other: f"most metadata: {kept.look.moment.fields} fields, next {other.look.moment.fields}",
     ),
     "oldest": Rule(
-        rank=lambda candidate: candidate.taken_ns,
-        reason=lambda kept, other: "oldest date",
+        rank=lambda candidate: (candidate.taken_ns, candidate.mtime_ns),
+        reason=_why_oldest,
     ),
     "newest": Rule(
-        rank=lambda candidate: -candidate.taken_ns,
-        reason=lambda kept, other: "newest date",
+        rank=lambda candidate: (-candidate.taken_ns, -candidate.mtime_ns),
+        reason=_why_newest,
+    ),
+    "name": Rule(
+        rank=lambda candidate: (_is_named_as_copy(candidate), len(candidate.name)),
+        reason=_why_name,
     ),
 }

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from anyio import to_thread
 
+from clip_client.dedup.file_kinds import is_raw
 from clip_client.dedup.hashing import hash_file
-from clip_client.dedup.looks import Look, look_at
+from clip_client.dedup.looks import BYTES_ONLY, Look, look_at
+from clip_client.dedup.raw import NEEDS_RAWPY, bytes_only, can_read_raw, look_at_raw, raw_preview
 from clip_client.dedup.report import FailedFile, Work, why_unreadable
 from clip_client.dedup.scan import PhotoFile
 
@@ -60,7 +62,7 @@ class Library:
             files.sort(key=lambda file: os.fsencode(file.path))
             look = self.looks[sha256]
             code, message = self.refused.get(sha256, (look.code, look.message))
-            if code:
+            if code and code != BYTES_ONLY:
                 self.failed.extend(FailedFile(path=file.path, code=code, message=message) for file in files)
             else:
                 comparable.append(sha256)
@@ -111,8 +113,11 @@ class _Gathering:
         names = [column for column in looks.schema.names if column != "sha256"]
         keys = [key.hex() for key in looks.column("sha256").to_pylist()]
         rows = zip(*(looks.column(name).to_pylist() for name in names), strict=True)
+        reads_raw = can_read_raw()
         for key, values in zip(keys, rows, strict=True):
-            self.library.looks[key] = Look.from_row(dict(zip(names, values, strict=True)))
+            look = Look.from_row(dict(zip(names, values, strict=True)))
+            if look.message != NEEDS_RAWPY or not reads_raw:  # rawpy may have come since
+                self.library.looks[key] = look
         vectors = self._vectors.read().combine_chunks()
         for chunk in vectors.to_batches():
             column = chunk.column("vector")
@@ -152,7 +157,8 @@ class _Gathering:
     async def embed(self, paths: AsyncGenerator[str, None]) -> None:
         """Embed each path and keep the outcome."""
         self._sent = []
-        async with aclosing(paths), aclosing(self._clip.embed_stream(paths, ordered=False)) as items:
+        images = _images(paths)
+        async with aclosing(paths), aclosing(images), aclosing(self._clip.embed_stream(images, ordered=False)) as items:
             async for item in items:
                 self._settle(*self._sent[item.index], item)
                 self._save_sometimes()
@@ -175,7 +181,8 @@ class _Gathering:
         self._on_progress("embedding", self._done, self._total)
         copies = self.library.copies.setdefault(sha256, [])
         copies.append(file)
-        if len(copies) > 1 or sha256 in self.library.vectors or sha256 in self.library.refused:
+        is_settled = sha256 in self.library.vectors or sha256 in self.library.refused
+        if len(copies) > 1 or is_settled or self.library.looks[sha256].code == BYTES_ONLY:
             return None
         self._sent.append((sha256, file))
         return file.path
@@ -189,6 +196,8 @@ class _Gathering:
             content = hash_file(file.path)
             if isinstance(content, FailedFile):
                 return content
+            if is_raw(file.path):
+                return file, content.sha256, bytes_only()
             message = f"The file has {content.size_bytes:,} bytes; the limit is {_LARGEST_BYTES:,}."
             return file, content.sha256, Look(code="TOO_LARGE", message=message)
         read = _read(file.path)
@@ -199,7 +208,9 @@ class _Gathering:
         with self._looking:
             seen = sha256 in self.library.looks or sha256 in self._looked_at
             self._looked_at.add(sha256)
-        return found, sha256, None if seen else look_at(data)
+        if seen:
+            return found, sha256, None
+        return found, sha256, look_at_raw(data) if is_raw(file.path) else look_at(data)
 
     def _learn(self, outcome: Examined) -> str | None:
         work = self.library.work
@@ -238,6 +249,18 @@ class _Gathering:
             self.library.refused[sha256] = error
             row = {"sha256": bytes.fromhex(sha256), "vector": None, "code": error[0], "message": error[1]}
             self._vectors.add(row)
+
+
+async def _images(paths: AsyncGenerator[str, None]) -> AsyncGenerator[str | bytes, None]:
+    """Give what the client takes for each path: the path, or the preview inside a RAW file."""
+    async for path in paths:
+        preview = await to_thread.run_sync(_preview_in, path) if is_raw(path) else None
+        yield path if preview is None else preview
+
+
+def _preview_in(path: str) -> bytes | None:
+    read = _read(path)
+    return None if isinstance(read, FailedFile) else raw_preview(read[1])
 
 
 def _read(path: str) -> tuple[PhotoFile, bytes] | FailedFile:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 ALGORITHM: Final = "look-1"
 """Names how a :class:`Look` is made: what changes any of its numbers must change this, too."""
 
+BYTES_ONLY: Final = "BYTES_ONLY"
+"""Code of a :class:`Look` at a file that is compared although nothing but its bytes can be."""
+
 _HASH_SIDE: Final = 128
 """Pixels; four times what the hash is made of, so that a JPEG's scaled decoding leaves no trace in it."""
 

@@ -6,10 +6,11 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from clip_client.dedup.file_kinds import EDITED, Companion
 from clip_client.dedup.quarantine import CannotMove, Place, place_for
 from clip_client.dedup.report import EXACT, SAME_PIXELS, TIERS
 from clip_client.dedup.thresholds import is_random
-from clip_client.dedup.units import Companion, companions, what_would_be_lost
+from clip_client.dedup.units import companions, what_would_be_lost
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -38,6 +39,15 @@ class Removal:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AlbumEntry:
+    """A photo of a library of Apple Photos, which nothing is moved out of: it would go into an album there."""
+
+    victim: Member
+    survivor: Member
+    """The kept photo of its group, in whatever folder or library."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Left:
     """A copy that stays, and why."""
 
@@ -54,6 +64,7 @@ class Plan:
 
     removals: tuple[Removal, ...]
     left: tuple[Left, ...]
+    for_album: tuple[AlbumEntry, ...] = ()
 
     @property
     def size_bytes(self) -> int:
@@ -83,14 +94,17 @@ def plan_removals(
             "export a model with trained weights, or keep to exact and same-pixels"
         )
     roots = roots_of(paths)
-    belongings = companions(member.path for group in report.groups for member in group.members)
-    removals, left = [], []
+    belongings = _belongings(report)
+    removals, left, for_album = [], [], []
     for group in report.groups:
         survivor = group.members[0]
         for victim in group.members[1:]:
             reason = _why_it_stays(victim, tiers) or _what_it_takes_along(victim, survivor, belongings)
             if reason:
-                left.append(Left(path=victim.path, reason=reason))
+                left.append(Left(path=victim.label, reason=reason))
+                continue
+            if victim.in_library is not None:
+                for_album.append(AlbumEntry(victim=victim, survivor=survivor))
                 continue
             try:
                 place = place_for(victim.path, roots)
@@ -100,16 +114,23 @@ def plan_removals(
                 own = belongings.get(victim.path, ())
                 tier = victim.tier
                 removals.append(Removal(victim=victim, survivor=survivor, tier=tier, companions=own, place=place))
-    return Plan(removals=tuple(removals), left=tuple(left))
+    return Plan(removals=tuple(removals), left=tuple(left), for_album=tuple(for_album))
 
 
-def roots_of(paths: Iterable[str | os.PathLike[str]]) -> tuple[str, ...]:
+def roots_of(paths: Iterable[str | os.PathLike[str]]) -> frozenset[str]:
     """Return the folders inside which files may move: those that were named, and those of files that were named."""
     roots = set()
     for path in paths:
         whole = os.path.abspath(os.fsdecode(path))
         roots.add(whole if os.path.isdir(whole) else os.path.dirname(whole))
-    return tuple(sorted(roots))
+    return frozenset(roots)
+
+
+def _belongings(report: DuplicateReport) -> dict[str, tuple[Companion, ...]]:
+    members = [member for group in report.groups for member in group.members]
+    return companions(member.path for member in members if member.in_library is None) | {
+        member.path: member.in_library.companions for member in members if member.in_library is not None
+    }
 
 
 def _why_it_stays(victim: Member, tiers: Sequence[str]) -> str:
@@ -123,5 +144,8 @@ def _why_it_stays(victim: Member, tiers: Sequence[str]) -> str:
 
 
 def _what_it_takes_along(victim: Member, survivor: Member, belongings: dict[str, tuple[Companion, ...]]) -> str:
-    lost = what_would_be_lost(belongings.get(victim.path, ()), belongings.get(survivor.path, ()))
+    own = belongings.get(victim.path, ())
+    if any(companion.kind == EDITED for companion in own):
+        return "It has an edited version, and the originals are what was compared, so only a person can choose."
+    lost = what_would_be_lost(own, belongings.get(survivor.path, ()))
     return f"It has a {lost} beside it, which the kept photo has not." if lost else ""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from clip_client.dedup.file_kinds import is_raw
 from clip_client.dedup.report import FailedFile, why_unreadable
 
 if TYPE_CHECKING:
@@ -53,6 +54,11 @@ def preview(path: str, max_side: int = _FLATNESS_SIDE) -> Preview | FailedFile:
         data = Path(path).read_bytes()
     except (OSError, ValueError) as error:
         return FailedFile(path=path, code="UNREADABLE", message=why_unreadable(error))
+    if is_raw(path):
+        # Not at the top: what looks at a RAW file looks at its preview with this very module.
+        from clip_client.dedup.raw import raw_preview
+
+        data = raw_preview(data) or data
     return preview_of(data, path, max_side)
 
 

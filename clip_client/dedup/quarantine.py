@@ -14,16 +14,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from clip_client.dedup.hashing import Content, hash_file
+from clip_client.dedup.photos_library import is_inside_library
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterator
 
     from clip_client.dedup.journal import MovedFile
 
 QUARANTINE_NAME: Final = ".clip-quarantine"
-
-PHOTOS_LIBRARY: Final = ".photoslibrary"
-"""Ending of a folder that belongs to Apple Photos."""
 
 _NO_HARD_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 
@@ -44,7 +42,7 @@ class Place:
         return os.path.join(self.folder, QUARANTINE_NAME, run, os.path.relpath(os.path.abspath(path), self.folder))
 
 
-def place_for(path: str, roots: Iterable[str]) -> Place:
+def place_for(path: str, roots: Collection[str]) -> Place:
     """Find the quarantine for ``path``, a photo below one of ``roots`` (absolute; of nested ones the innermost counts).
 
     Nothing is written. Raises CannotMove where the file is no regular file of its own, where its folder or the
@@ -54,16 +52,16 @@ def place_for(path: str, roots: Iterable[str]) -> Place:
     try:
         status = os.lstat(path)
         folder = os.path.dirname(path)
-        inside = sorted((root for root in roots if _is_below(path, root)), key=len)
+        root = next((above for above in _folders_above(path) if above in roots), None)
         if not stat.S_ISREG(status.st_mode):
             raise CannotMove("It is a link, and only the file that it leads to could be moved.")
-        if any(part.lower().endswith(PHOTOS_LIBRARY) for part in path.split(os.sep)):
+        if is_inside_library(path):
             raise CannotMove("It lies in a library of Apple Photos, which must find all its files.")
-        if not inside:
+        if root is None:
             raise CannotMove("It is in none of the folders that were named.")
-        if not _is_below(os.path.realpath(folder), os.path.realpath(inside[-1])):
+        if not _is_below(os.path.realpath(folder), os.path.realpath(root)):
             raise CannotMove("It was reached through a link that leads out of the folders that were named.")
-        top = _top_of_file_system(folder, inside[-1], status.st_dev)
+        top = _top_of_file_system(folder, root, status.st_dev)
     except OSError as error:
         raise CannotMove(f"It cannot be looked at: {error.strerror}.") from None
     for needed in {folder, top}:
@@ -86,6 +84,12 @@ def _check_writable(folder: str) -> None:
     if read_only or not os.access(folder, os.W_OK | os.X_OK):
         what = "file system is mounted read-only" if read_only else "folder is read-only"
         raise CannotMove(f"Its {what}: {folder}." if read_only else f"Its {what} for you: {folder}.")
+
+
+def _folders_above(path: str) -> Iterator[str]:
+    """Yield the folders that hold ``path``, the innermost first."""
+    while path != (path := os.path.dirname(path)):
+        yield path
 
 
 def _is_below(path: str, root: str) -> bool:

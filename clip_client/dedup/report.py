@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from clip_client.dedup.cells import Coverage
+    from clip_client.dedup.photos_library import LibraryPhoto
     from clip_client.dedup.thresholds import Thresholds
 
 EXACT: Final = "exact"
@@ -78,6 +79,15 @@ class Member:
     """``BURST`` or ``SAME_SCENE`` where its time says that it is another picture than the kept one, else empty."""
     is_reference: bool = False
     """It lies in a reference folder and is never moved."""
+    in_library: LibraryPhoto | None = None
+    """What Apple Photos knows about it, where it belongs to one of its libraries; it is never moved either."""
+
+    @property
+    def label(self) -> str:
+        """The path; in a library of Apple Photos, where that says nothing to anybody, the name at its import."""
+        if self.in_library is None:
+            return self.path
+        return os.path.join(os.path.basename(self.in_library.library.rstrip(os.sep)), self.in_library.name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +105,7 @@ class DuplicateGroup:
 
     @property
     def keep(self) -> str:
-        """Path of the photo to keep: the one with most pixels, then most bytes, then the first path."""
+        """Path of the photo to keep."""
         return self.members[0].path
 
 
@@ -128,6 +138,8 @@ class DuplicateReport:
     """What the search had to do."""
     coverage: Coverage | None = None
     """How the vectors were compared."""
+    bytes_only: tuple[str, ...] = ()
+    """Those of the compared that no picture could be read from, such as RAW files: only their bytes were compared."""
 
     @property
     def spare_bytes(self) -> int:
@@ -151,6 +163,7 @@ class DuplicateReport:
                 for group in self.groups
             ],
             "failed": [{"path": file.path, "code": file.code, "message": file.message} for file in self.failed],
+            "bytes_only": list(self.bytes_only),
         }
 
     def to_json(self) -> str:
@@ -166,6 +179,13 @@ def _member(member: Member) -> dict[str, Any]:
         "matches": [{"test": m.test, "value": m.value, "threshold": m.threshold} for m in member.matches],
         "moment": member.moment,
         "reference": member.is_reference,
+        "photos_library": None
+        if member.in_library is None
+        else {
+            "path": member.in_library.library,
+            "uuid": member.in_library.uuid,
+            "name": member.in_library.name,
+        },
     }
 
 

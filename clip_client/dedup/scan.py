@@ -11,22 +11,13 @@ import stat
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from clip_client.dedup.quarantine import PHOTOS_LIBRARY, QUARANTINE_NAME
+from clip_client.dedup.file_kinds import PHOTO_SUFFIXES, RAW_SUFFIXES, suffix_of
+from clip_client.dedup.photos_library import LibraryPhoto, is_library, read_library
+from clip_client.dedup.quarantine import QUARANTINE_NAME
 from clip_client.dedup.report import FailedFile, why_unreadable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-PHOTO_SUFFIXES: Final = frozenset(
-    ".avif .bmp .gif .heic .heif .jfif .jp2 .jpe .jpeg .jpg .png .tif .tiff .webp".split(),
-)
-"""A file in a folder is taken for a photo by these endings, in any case; a file that is named itself always is.
-
-HEIC is among them although not every server reads it: a photo that cannot be read shall be listed, not overlooked.
-"""
-
-_ORIGINALS: Final = frozenset({"originals", "Masters"})
-"""Where a library of Apple Photos has the photos; the other folders hold smaller versions of them."""
+    from collections.abc import Iterable, Mapping
 
 _KINDS: Final = (
     (stat.S_ISFIFO, "a FIFO"),
@@ -53,6 +44,8 @@ class Scan:
     """Regular files, each once however many names it has, in the order of their paths' bytes."""
     failed: tuple[FailedFile, ...]
     """What could not be looked at or is no regular file, in the same order."""
+    in_libraries: Mapping[str, LibraryPhoto] = field(default_factory=dict)
+    """Those of ``files`` that Apple Photos keeps, by path."""
 
     @property
     def photos(self) -> tuple[str, ...]:
@@ -65,19 +58,25 @@ def scan(
     *,
     include_hidden: bool = False,
     follow_links: bool = False,
+    one_file_system: bool = False,
+    raw: bool = False,
 ) -> Scan:
     """Walk ``paths``, files and folders, and collect the photos.
 
-    Folders are walked with all below them. Names that begin with a dot are passed over unless ``include_hidden`` or
-    they are named in ``paths``; the quarantine always is. Links to files are followed; links to folders only with
-    ``follow_links`` or where they are named in ``paths``, and a link that leads back to a folder above it never is. Of
-    several names of one file (hard links, links, overlapping ``paths``) one is kept: rather a name of its own than a
-    link, then the first in order. Each thing that fails is listed with its reason; only what is no path at all raises
-    TypeError.
+    Folders are walked with all below them, and those of other file systems that are mounted there, unless
+    ``one_file_system``. A library of Apple Photos is read by :func:`~clip_client.dedup.photos_library.read_library`
+    instead. With ``raw`` a RAW file is a photo, too, where no photo of its name is beside it. Names that begin with a
+    dot are passed over unless ``include_hidden`` or they are named in ``paths``; the quarantine always is. Links to
+    files are followed; links to folders only with ``follow_links`` or where they are named in ``paths``, and a link
+    that leads back to a folder above it never is. Of several names of one file (hard links, links, overlapping
+    ``paths``) one is kept: the one that Photos has for it, else rather a name of its own than a link, then the first in
+    order. Each thing that fails is listed with its reason; only what is no path at all raises TypeError.
     """
     if isinstance(paths, str | os.PathLike):  # its letters are paths, too, and one of them may be "/"
         paths = [paths]
-    walk = _Walk(include_hidden=include_hidden, follow_links=follow_links)
+    walk = _Walk(
+        include_hidden=include_hidden, follow_links=follow_links, one_file_system=one_file_system, takes_raw=raw
+    )
     for path in paths:
         if not isinstance(path, str | os.PathLike):
             raise TypeError(f"expected the path of a file or folder, got {type(path).__name__}")
@@ -85,7 +84,10 @@ def scan(
     walk.run()
     return Scan(
         files=tuple(sorted((file for _, file in walk.names.values()), key=lambda file: os.fsencode(file.path))),
-        failed=tuple(sorted(walk.failed.values(), key=lambda failure: os.fsencode(failure.path))),
+        failed=tuple(
+            sorted((*walk.failed.values(), *walk.failed_in_libraries), key=lambda failure: os.fsencode(failure.path))
+        ),
+        in_libraries=walk.in_libraries,
     )
 
 
@@ -93,11 +95,17 @@ def scan(
 class _Walk:
     include_hidden: bool
     follow_links: bool
+    one_file_system: bool
+    takes_raw: bool
     names: dict[tuple[int, int], tuple[bool, PhotoFile]] = field(default_factory=dict)
     """(device, inode) of a file -> (is a link, the file), the best name so far."""
+    in_libraries: dict[str, LibraryPhoto] = field(default_factory=dict)
     failed: dict[str, FailedFile] = field(default_factory=dict)
-    waiting: list[tuple[bool, bytes, str]] = field(default_factory=list)
-    """A heap of folders to walk, links last: what has a name of its own is known by that."""
+    failed_in_libraries: list[FailedFile] = field(default_factory=list)
+    """Two photos of a library may have the same name."""
+    waiting: list[tuple[bool, bytes, str, int]] = field(default_factory=list)
+    """A heap of folders to walk, with the device of what was named. Links come last: what has a name of its own is
+    known by that."""
     walked: set[tuple[int, int]] = field(default_factory=set)
     """(device, inode) of each folder that was entered: none is entered twice, so the walk ends."""
 
@@ -112,20 +120,20 @@ class _Walk:
         if QUARANTINE_NAME in os.path.abspath(path).split(os.sep):
             self._fail(path, "It lies in the quarantine; bring it back with: clip-client undo.")
         elif stat.S_ISDIR(status.st_mode):
-            self._walk_later(path, is_link=is_link)
+            self._walk_later(path, is_link=is_link, device=status.st_dev)
         else:
             self._take(path, status, is_link=is_link)
 
     def run(self) -> None:
         """Walk the folders, and the folders in them."""
         while self.waiting:
-            _is_link, _name, folder = heapq.heappop(self.waiting)
-            self._enter(folder)
+            _is_link, _name, folder, device = heapq.heappop(self.waiting)
+            self._enter(folder, device)
 
-    def _walk_later(self, path: str, *, is_link: bool) -> None:
-        heapq.heappush(self.waiting, (is_link, os.fsencode(path), path))
+    def _walk_later(self, path: str, *, is_link: bool, device: int) -> None:
+        heapq.heappush(self.waiting, (is_link, os.fsencode(path), path, device))
 
-    def _enter(self, folder: str) -> None:
+    def _enter(self, folder: str, device: int) -> None:
         """Look at each entry of one folder."""
         try:
             status = os.stat(folder)
@@ -133,21 +141,23 @@ class _Walk:
             if identity in self.walked:
                 return
             self.walked.add(identity)
+            if is_library(folder):
+                self._take_library(folder)
+                return
             with os.scandir(folder) as listing:
                 entries = [entry for entry in listing if self._is_shown(entry.name)]
-            if folder.lower().rstrip(os.sep).endswith(PHOTOS_LIBRARY):
-                entries = [entry for entry in entries if entry.name in _ORIGINALS]
         except OSError as error:
             self._fail(folder, why_unreadable(error))
             return
+        lone_raw = _lone_raw(entry.name for entry in entries) if self.takes_raw else frozenset()
         for entry in entries:
-            self._look_at(entry)
+            self._look_at(entry, device, is_photo=suffix_of(entry.name) in PHOTO_SUFFIXES or entry.name in lone_raw)
 
     def _is_shown(self, name: str) -> bool:
         # What was moved away as a copy must not come back as the copy of something.
         return name != QUARANTINE_NAME and (self.include_hidden or not name.startswith("."))
 
-    def _look_at(self, entry: os.DirEntry[str]) -> None:
+    def _look_at(self, entry: os.DirEntry[str], device: int, *, is_photo: bool) -> None:
         try:
             # Not entry.stat(): on Windows it does not carry the inode.
             status = os.stat(entry.path)
@@ -156,11 +166,13 @@ class _Walk:
             self._fail(entry.path, why_unreadable(error))
             return
         if stat.S_ISDIR(status.st_mode):
-            if not is_link or self._is_link_to_follow(entry.path):
-                self._walk_later(entry.path, is_link=is_link)
-            return
-        is_photo = os.path.splitext(entry.name)[1].lower() in PHOTO_SUFFIXES
-        if is_photo or not stat.S_ISREG(status.st_mode):
+            if is_link and not self._is_link_to_follow(entry.path):
+                return
+            if self.one_file_system and status.st_dev != device:
+                self._fail(entry.path, "It is on another file system, and --one-file-system says to stay on one.")
+                return
+            self._walk_later(entry.path, is_link=is_link, device=device)
+        elif is_photo or not stat.S_ISREG(status.st_mode):
             self._take(entry.path, status, is_link=is_link)
 
     def _is_link_to_follow(self, path: str) -> bool:
@@ -180,7 +192,34 @@ class _Walk:
         name = (is_link, PhotoFile(path, status.st_size, status.st_mtime_ns))
         identity = (status.st_dev, status.st_ino)
         known = self.names.get(identity, name)
+        if known[1].path in self.in_libraries:
+            return
         self.names[identity] = min(name, known, key=lambda item: (item[0], os.fsencode(item[1].path)))
+
+    def _take_library(self, library: str) -> None:
+        """Take the photos of a library of Apple Photos, each under the name that Photos has for it."""
+        listing = read_library(library, include_hidden=self.include_hidden)
+        self.failed_in_libraries.extend(listing.failed)
+        for photo in listing.photos:
+            try:
+                status = os.stat(photo.path)
+            except OSError as error:
+                self._fail(photo.path, why_unreadable(error))
+                continue
+            # A file that the library only refers to may have been met as a plain one: Photos must find it, too.
+            file = PhotoFile(photo.path, status.st_size, status.st_mtime_ns)
+            self.names[status.st_dev, status.st_ino] = (False, file)
+            self.in_libraries[photo.path] = photo
 
     def _fail(self, path: str, message: str) -> None:
         self.failed[path] = FailedFile(path=path, code="UNREADABLE", message=message)
+
+
+def _lone_raw(names: Iterable[str]) -> frozenset[str]:
+    """Return the RAW files among the names of one folder that belong to no photo there."""
+    listed = list(names)
+    photos = [name.lower() for name in listed if suffix_of(name) in PHOTO_SUFFIXES]
+    owners = {*photos, *(os.path.splitext(name)[0] for name in photos)}
+    return frozenset(
+        name for name in listed if suffix_of(name) in RAW_SUFFIXES and os.path.splitext(name)[0].lower() not in owners
+    )

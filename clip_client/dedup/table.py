@@ -5,14 +5,20 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from clip_client.dedup.report import DuplicateReport, printable
+from clip_client.dedup.raw import can_read_raw
+from clip_client.dedup.report import printable
 from clip_client.dedup.thresholds import is_random
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
+
+    from clip_client.dedup.report import DuplicateReport, FailedFile, Member
 
 _MOST_GROUPS: Final = 50
 """Groups that a terminal shows; the JSON file and the page have them all."""
+_MOST_FAILED: Final = 50
 
 
 def print_report(report: DuplicateReport, console: Console) -> None:
@@ -31,11 +37,11 @@ def print_report(report: DuplicateReport, console: Console) -> None:
             table.add_row(Text(str(number), style="bold"), Text(heading, style="bold"))
             for member in group.members:
                 kept = member.path == group.keep
-                note = "keep" if kept else "never moved" if member.moment or member.is_reference else ""
+                note = "keep" if kept else "never moved" if _never_moves(member) else ""
                 why = "; ".join(filter(None, (member.moment, *map(str, member.matches))))
                 table.add_row(
                     Text(note, style="green" if kept else "yellow"),
-                    Text.assemble(printable(member.path), (f"\n{why}" if why else "", "dim")),
+                    Text.assemble(printable(member.label), (f"\n{why}" if why else "", "dim")),
                     f"{member.width}x{member.height}",
                     human_bytes(member.size_bytes),
                     "" if kept else f"{member.similarity:.4f}",
@@ -44,9 +50,15 @@ def print_report(report: DuplicateReport, console: Console) -> None:
         console.print(table)
         if len(report.groups) > _MOST_GROUPS:
             console.print(f"... and {len(report.groups) - _MOST_GROUPS} more groups, not shown here", markup=False)
-    for failure in report.failed:
+    print_failed(report.failed, console)
+    if report.bytes_only:
+        # The file's name says why: RAW files are the only ones that are taken without a picture.
         console.print(
-            Text.assemble((failure.code, "yellow"), f" {printable(failure.path)}: {failure.message}"), soft_wrap=True
+            f"{counted(len(report.bytes_only), 'RAW file')} compared by bytes only, for want of a preview"
+            + ("" if can_read_raw() else "; pip install 'clip-triton[raw]' reads previews"),
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
         )
     copies = sum(len(group.members) - 1 for group in report.groups)
     if report.coverage is not None and report.coverage.method != "exact":
@@ -69,6 +81,26 @@ def print_report(report: DuplicateReport, console: Console) -> None:
             "The weights of this model are random: groups show re-encoded and resized copies only.",
             style="yellow",
             soft_wrap=True,
+        )
+
+
+def _never_moves(member: Member) -> bool:
+    return bool(member.moment or member.is_reference or member.in_library)
+
+
+def print_failed(failed: Sequence[FailedFile], console: Console) -> None:
+    """Print which files were not compared, and why."""
+    from rich.text import Text
+
+    for failure in failed[:_MOST_FAILED]:
+        console.print(
+            Text.assemble((failure.code, "yellow"), f" {printable(failure.path)}: {failure.message}"), soft_wrap=True
+        )
+    if len(failed) > _MOST_FAILED:
+        console.print(
+            f"... and {counted(len(failed) - _MOST_FAILED, 'file')} more not compared; --json and --report list all",
+            soft_wrap=True,
+            highlight=False,
         )
 
 

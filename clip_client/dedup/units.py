@@ -3,37 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from clip_client.dedup.scan import PHOTO_SUFFIXES
+from clip_client.dedup.file_kinds import COMPANION_KINDS, PHOTO_SUFFIXES, RAW, RAW_SUFFIXES, Companion, is_raw
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-RAW: Final = "RAW file"
-FILM: Final = "film"
-SIDECAR: Final = "sidecar"
-
-_KINDS: Final = {
-    **dict.fromkeys(
-        ".3fr .arw .cr2 .cr3 .crw .dcr .dng .erf .fff .gpr .iiq .kdc .mef .mos .mrw .nef .nrw .orf .pef .raf .raw .rw2 "
-        ".rwl .sr2 .srf .srw .x3f".split(),
-        RAW,
-    ),
-    **dict.fromkeys(".mov .mp4".split(), FILM),
-    **dict.fromkeys(".aae .dop .pp3 .thm .xmp".split(), SIDECAR),
-}
-"""Ending -> what such a file is to a photo of the same name beside it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Companion:
-    """A file that belongs to a photo."""
-
-    path: str
-    kind: str
-    """``"RAW file"``, ``"film"`` or ``"sidecar"``."""
 
 
 def companions(photos: Iterable[str]) -> dict[str, tuple[Companion, ...]]:
@@ -41,19 +18,16 @@ def companions(photos: Iterable[str]) -> dict[str, tuple[Companion, ...]]:
 
     A file belongs to the photo in its folder that has its name up to the ending, in any case, or its whole name
     followed by the ending (``a.jpg.xmp``). Where two photos of the folder have that name, whether they were asked for
-    or not, it belongs to neither: nobody can tell which.
+    or not, it belongs to neither: nobody can tell which. A RAW file that is itself one of ``photos`` has no other.
     """
     folders: dict[str, list[str]] = {}
     for photo in photos:
         folders.setdefault(os.path.dirname(photo), []).append(photo)
     found: dict[str, tuple[Companion, ...]] = {}
     for folder, inside in folders.items():
-        owners, files = _listing(folder)
+        listing = _listing(folder)
         for photo in inside:
-            name = os.path.basename(photo)
-            stem = os.path.splitext(name)[0].lower()
-            own = [*files.get(name.lower(), ()), *(files.get(stem, ()) if owners.get(stem, 0) < 2 else ())]
-            if own:
+            if own := listing.of(photo):
                 found[photo] = tuple(sorted(own, key=lambda companion: os.fsencode(companion.path)))
     return found
 
@@ -64,19 +38,35 @@ def what_would_be_lost(victim: Iterable[Companion], survivor: Iterable[Companion
     return next((companion.kind for companion in victim if companion.kind not in kept), "")
 
 
-def _listing(folder: str) -> tuple[dict[str, int], dict[str, list[Companion]]]:
-    """Return how many photos have each stem, and the companions by the lower-case name that they belong to."""
-    owners: dict[str, int] = {}
-    files: dict[str, list[Companion]] = {}
+@dataclass(frozen=True, kw_only=True)
+class _Folder:
+    photos: Counter[str]
+    """How many photos have each stem, in lower case."""
+    raws: Counter[str]
+    """How many RAW files have."""
+    companions: dict[str, list[Companion]]
+    """By the name in lower case that they belong to."""
+
+    def of(self, photo: str) -> list[Companion]:
+        name = os.path.basename(photo)
+        stem = os.path.splitext(name)[0].lower()
+        own = self.companions.get(name.lower(), [])
+        if not is_raw(name):
+            return own + (self.companions.get(stem, []) if self.photos[stem] < 2 else [])
+        beside = self.companions.get(stem, []) if self.raws[stem] < 2 and not self.photos[stem] else []
+        return own + [companion for companion in beside if companion.kind != RAW]
+
+
+def _listing(folder: str) -> _Folder:
+    found = _Folder(photos=Counter(), raws=Counter(), companions={})
     try:
         names = os.listdir(folder or os.curdir)
     except OSError:
-        return owners, files
+        return found
     for name in names:
-        stem, suffix = os.path.splitext(name)
-        if suffix.lower() in PHOTO_SUFFIXES:
-            owners[stem.lower()] = owners.get(stem.lower(), 0) + 1
-        elif kind := _KINDS.get(suffix.lower()):
-            companion = Companion(path=os.path.join(folder, name), kind=kind)
-            files.setdefault(stem.lower(), []).append(companion)
-    return owners, files
+        stem, suffix = os.path.splitext(name.lower())
+        found.photos[stem] += suffix in PHOTO_SUFFIXES
+        found.raws[stem] += suffix in RAW_SUFFIXES
+        if kind := COMPANION_KINDS.get(suffix):
+            found.companions.setdefault(stem, []).append(Companion(path=os.path.join(folder, name), kind=kind))
+    return found

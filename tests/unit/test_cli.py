@@ -74,6 +74,7 @@ def test_a_threshold_that_is_no_similarity_is_named() -> None:
 
 
 def test_a_bad_address_is_misuse(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "1.jpg").write_bytes(b"x")
     assert main(["dedup", str(tmp_path), "--url", "ftp://localhost:8000"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
 
@@ -89,6 +90,7 @@ def test_health_is_quiet_but_names_the_step(capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize("command", ["dedup", "health", "doctor"])
 def test_no_server_is_one_sentence(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     url = f"127.0.0.1:{free_port()}"
+    (tmp_path / "1.jpg").write_bytes(b"x")  # without a photo nobody would look for a server
     paths = [str(tmp_path)] if command == "dedup" else []
     assert main([command, *paths, "--url", url]) == 1
     output = capsys.readouterr()
@@ -100,6 +102,7 @@ def test_the_environment_names_the_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("CLIP_URL", f"127.0.0.1:{free_port()}")
+    (tmp_path / "1.jpg").write_bytes(b"x")
     assert main(["dedup", str(tmp_path)]) == 1
     assert "127.0.0.1" in capsys.readouterr().err
 

@@ -1,0 +1,94 @@
+"""The last part of ``clip-client dedup``: say what could leave and what could not, and move it where asked to."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from clip_client.cli.failure import CommandFailed, CommandMisused
+from clip_client.cli.progress import progress_bars
+from clip_client.cli.undo_command import print_failures
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from clip_client.dedup import DuplicateReport, Scan, Store
+    from clip_client.dedup.plan import Plan
+
+
+def check_action(arguments: argparse.Namespace, found: Scan) -> None:
+    """Raise CommandFailed where ``--apply`` could not do its work on what was found; before the long part."""
+    from clip_client.dedup.photos_album import NoAlbum, check_photos
+
+    if arguments.apply and found.in_libraries:
+        try:
+            check_photos()
+        except NoAlbum as error:
+            raise CommandFailed(str(error)) from None
+
+
+def act(report: DuplicateReport, paths: Sequence[str], store: Store, arguments: argparse.Namespace) -> int:
+    """Do what ``--apply`` or ``--dry-run`` asks for, else say what they would do; return the exit code."""
+    from clip_client.dedup.plan import SAFE_TIERS, plan_removals
+    from clip_client.dedup.report import printable
+
+    try:
+        plan = plan_removals(report, paths, tiers=arguments.act_on or SAFE_TIERS)
+    except ValueError as error:
+        raise CommandMisused(str(error)) from None
+    is_asked = arguments.apply or arguments.dry_run
+    for left in plan.left:
+        if is_asked or left.is_blocked:
+            print(f"stays: {printable(left.path)}: {printable(left.reason)}")
+    if arguments.apply:
+        return _apply(plan, store, arguments)
+    if arguments.dry_run:
+        _print_plan(plan)
+    _print_totals(plan, "would move" if arguments.dry_run else "would move with --apply")
+    return 0
+
+
+def _print_plan(plan: Plan) -> None:
+    from clip_client.dedup.report import printable
+
+    for removal in plan.removals:
+        along = "".join(f", with {printable(companion.path)}" for companion in removal.companions)
+        print(f"would move: {printable(removal.victim.path)}{along}; kept: {printable(removal.survivor.label)}")
+    for entry in plan.for_album:
+        print(f"for the album: {printable(entry.victim.label)}; kept: {printable(entry.survivor.label)}")
+
+
+def _print_totals(plan: Plan, verb: str) -> None:
+    from clip_client.dedup.photos_album import ALBUM
+    from clip_client.dedup.table import counted, human_bytes
+
+    print(f"{counted(len(plan.removals), 'photo')} of {human_bytes(plan.size_bytes)} {verb}")
+    if plan.for_album:
+        print(f"{counted(len(plan.for_album), 'photo')} of Apple Photos would go into its album {ALBUM!r}")
+
+
+def _apply(plan: Plan, store: Store, arguments: argparse.Namespace) -> int:
+    from clip_client.dedup.act import HARDLINK, QUARANTINE, apply
+    from clip_client.dedup.photos_album import ALBUM, NoAlbum, fill_album
+    from clip_client.dedup.table import counted
+
+    method = HARDLINK if arguments.hard_link else QUARANTINE
+    with progress_bars() as show:
+        applied = apply(plan, store.journal, method=method, on_progress=show)
+    moved = sum(outcome.done for outcome in applied.outcomes)
+    # With a store of its own, undo has to be told which.
+    where = "" if arguments.store is None else f" --store {arguments.store}"
+    back = f"; bring them back with: clip-client undo --run {applied.run}{where}" if moved else ""
+    print(f"{counted(moved, 'photo')} moved{back}")
+    left = print_failures(applied.outcomes)
+    if plan.for_album:
+        try:
+            with progress_bars() as show:
+                listed = fill_album(plan.for_album, on_progress=show)
+        except NoAlbum as error:
+            print(f"clip-client: {error}", file=sys.stderr)
+            return 1
+        print(f"{counted(sum(outcome.done for outcome in listed), 'photo')} in the album {ALBUM!r} of Apple Photos")
+        left += print_failures(listed)
+    return 0 if left == 0 else 1

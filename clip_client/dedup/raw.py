@@ -1,0 +1,90 @@
+"""RAW files: what a sensor saw, with a JPEG inside that the camera made of it. Only that JPEG is looked at.
+
+LibRaw, through rawpy, finds it; without rawpy, and where there is none, such a file is compared by its bytes only.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import Any, Final
+
+from clip_client.dedup.looks import BYTES_ONLY, Look, look_at
+from clip_client.dedup.moments import read_moment
+
+NEEDS_RAWPY: Final = "Previews in RAW files are read by rawpy: pip install 'clip-triton[raw]'."
+
+_ORIENTATION: Final = {3: 3, 5: 8, 6: 6}
+"""LibRaw's ``flip`` -> EXIF orientation: half a turn, a quarter to the left, a quarter to the right."""
+_ORIENTATION_TAG: Final = 0x0112
+
+
+def can_read_raw() -> bool:
+    """Tell whether rawpy is installed; it is not imported."""
+    return find_spec("rawpy") is not None
+
+
+def bytes_only() -> Look:
+    """Return the facts about a content that no picture could be read from."""
+    message = "No preview could be read from this RAW file." if can_read_raw() else NEEDS_RAWPY
+    return Look(is_flat=True, code=BYTES_ONLY, message=message)
+
+
+def raw_preview(data: bytes) -> bytes | None:
+    """Return the picture inside a RAW file as the bytes of an image file that says its orientation; None without."""
+    return None if (found := _open(data)) is None else found[0]
+
+
+def look_at_raw(data: bytes) -> Look:
+    """Note the facts about a RAW file: its looks by the preview, its size by the sensor. Never raises."""
+    found = _open(data)
+    if found is None:
+        return bytes_only()
+    preview, (width, height) = found
+    look = look_at(preview)
+    if look.code:
+        return bytes_only()
+    moment = read_moment(data)  # most are TIFF files to Pillow, at least as far as their EXIF goes
+    return replace(look, width=width, height=height, moment=look.moment if moment.taken_ms is None else moment)
+
+
+def _open(data: bytes) -> tuple[bytes, tuple[int, int]] | None:
+    """Return the preview and the size of the upright photo, in pixels."""
+    if not can_read_raw():
+        return None
+    import rawpy
+
+    try:
+        with rawpy.imread(io.BytesIO(data)) as raw:
+            thumbnail = raw.extract_thumb()
+            sizes = raw.sizes
+    except Exception:  # rawpy has an exception for each of LibRaw's errors, and damaged files raise others
+        return None
+    upright = (sizes.height, sizes.width) if sizes.flip in (5, 6) else (sizes.width, sizes.height)
+    if thumbnail.format == rawpy.ThumbFormat.JPEG:
+        return _with_orientation(bytes(thumbnail.data), sizes.flip), upright
+    return _as_png(thumbnail.data), upright
+
+
+def _with_orientation(jpeg: bytes, flip: int) -> bytes:
+    """Write the orientation into a JPEG file that does not say it; its pixels stay as they are."""
+    from PIL import Image
+
+    with Image.open(io.BytesIO(jpeg)) as image:
+        exif = image.getexif()
+    if flip not in _ORIENTATION or _ORIENTATION_TAG in exif:
+        return jpeg
+    exif[_ORIENTATION_TAG] = _ORIENTATION[flip]
+    block: bytes = exif.tobytes()
+    return jpeg[:2] + b"\xff\xe1" + struct.pack(">H", len(block) + 2) + block + jpeg[2:]
+
+
+def _as_png(pixels: Any) -> bytes:
+    """``pixels``: uint8 (H, W, 3); LibRaw has turned these upright itself."""
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
