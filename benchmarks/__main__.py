@@ -1,7 +1,6 @@
 """``python -m benchmarks``: list the experiments; ``python -m benchmarks NAME ...``: run one; ``report``: show results.
 
-``python -m benchmarks all`` runs the study of serving, one experiment after another, within an hour on two cores. What
-was stopped continues where it was when the same command is given again.
+``python -m benchmarks all`` runs the study of serving, one experiment after another (see ``study.py``).
 """
 
 from __future__ import annotations
@@ -10,13 +9,11 @@ import ast
 import subprocess
 import sys
 from pathlib import Path
-from typing import Final
 
 from rich.console import Console
 from rich.table import Table
 
-STUDY: Final = ("three_way", "queue_delay", "serialisation", "latency", "precision", "operators", "scaling")
-"""What ``all`` runs, in this order."""
+from benchmarks.study import STEPS
 
 
 def experiments() -> dict[str, str]:
@@ -36,11 +33,7 @@ def main() -> int:
     known = experiments()
     name, *arguments = sys.argv[1:] or [""]
     if name == "all":
-        for step in STUDY:
-            code = _run(step, arguments)
-            if code:
-                return code
-        return _run("report", [])
+        return _run("study", arguments)
     if name in known:
         return _run(name, arguments)
     if name not in ("", "-h", "--help"):
@@ -49,7 +42,9 @@ def main() -> int:
     for stem, question in known.items():
         table.add_row(stem, question)
     Console().print(table)
-    print("\npython -m benchmarks NAME --help says what each takes; 'all' runs " + ", ".join(STUDY) + ".")
+    print(
+        "\npython -m benchmarks NAME --help says what each takes; 'all' runs " + ", ".join(step.name for step in STEPS)
+    )
     return 0 if name in ("", "-h", "--help") else 2
 
 

@@ -26,7 +26,7 @@ from rich.table import Table
 
 from benchmarks.harness import RESULTS, Worker, percentiles, write_result
 from benchmarks.null_repository import write_null_repository
-from benchmarks.perf_analyzer import find_or_install, run, write_input
+from benchmarks.perf_analyzer import UNSTABLE, find_or_install, run, write_input
 from benchmarks.sample_photos import write_thumbnails
 from benchmarks.server import QUIET, serving
 from clip_client import ClipClient
@@ -119,9 +119,9 @@ def analyze(url: str, data: Path, order: dict[str, Any]) -> dict[str, Any]:
             rows=order["rows"],
         )
     except RuntimeError as error:
-        if "stable measurement" not in str(error):
+        if UNSTABLE not in str(error):
             raise
-        # It gives no figures where its own windows differ too much; the round then has none of it.
+        # The round then has none of it.
         return {"offered_in_flight": order["rows"] * order["concurrency"], "rate": None}
     after, took = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter() - start
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime

@@ -38,8 +38,8 @@ def main() -> None:
     """Measure, print the table, keep the JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repository", type=Path, default=Path("triton_models"))
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=8.0, help="per system and round")
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--seconds", type=float, default=6.0, help="per system and round")
     parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args()
 

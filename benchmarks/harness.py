@@ -12,6 +12,9 @@ import os
 import statistics
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +24,7 @@ from benchmarks.environment import environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from contextlib import AbstractContextManager, ExitStack
     from types import TracebackType
 
     from typing_extensions import Self
@@ -40,7 +44,8 @@ class Worker:
     """One system under test, in a process of its own that loads once and measures on request.
 
     The process runs ``python -m <module> <arguments>`` and speaks lines of JSON: ``{"ready": ...}`` once it is warm,
-    then one object for each line that it reads, which holds the seconds to measure. ``cores`` pins it.
+    then one object for each line that it reads, which holds the seconds to measure. ``cores`` pins it. The constructor
+    does not wait: workers that are made one after another start at the same time.
     """
 
     def __init__(
@@ -52,7 +57,11 @@ class Worker:
         )
         if cores := set(cores):
             os.sched_setaffinity(self._process.pid, cores)
-        self.ready = self._read()
+
+    @cached_property
+    def ready(self) -> dict[str, Any]:
+        """What the worker said once it was warm; waits for it."""
+        return self._read()
 
     def __enter__(self) -> Self:
         return self
@@ -69,6 +78,7 @@ class Worker:
 
     def ask(self, order: Mapping[str, Any]) -> dict[str, Any]:
         """Send one order, ``seconds`` and whatever else this worker knows, and return its answer."""
+        assert self.ready
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
@@ -86,12 +96,16 @@ class Worker:
 class Journal:
     """What one run has measured so far, on disk, so that the same command continues after it was stopped.
 
-    A journal belongs to one experiment with one ``plan``; with another plan it starts anew. :meth:`finish` turns it
-    into the result.
+    A journal belongs to one experiment with one ``plan``; with another plan it starts anew. ``total`` is the number of
+    cells, for the remaining time. :meth:`finish` turns it into the result.
     """
 
-    def __init__(self, experiment: str, plan: Mapping[str, Any], directory: Path = JOURNALS) -> None:
+    def __init__(
+        self, experiment: str, plan: Mapping[str, Any], directory: Path = JOURNALS, *, total: int | None = None
+    ) -> None:
         self.experiment = experiment
+        self._total = total
+        self._seconds: list[float] = []
         self.plan = json.loads(json.dumps(plan))
         directory.mkdir(parents=True, exist_ok=True)
         self._path = directory / f"{experiment}.jsonl"
@@ -107,12 +121,22 @@ class Journal:
     def cell(self, name: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Return what ``name`` measured before, or measure it now."""
         if name not in self.cells:
+            begun = time.perf_counter()
             self.cells[name] = measure()
+            self._seconds.append(time.perf_counter() - begun)
             with self._path.open("a") as file:
                 file.write(json.dumps({"cell": name, "result": self.cells[name]}) + "\n")
             rate = self.cells[name].get("rate")
-            _say(f"{self.experiment}  {name:<44}" + (f" {rate:8.1f} images/s" if rate is not None else " done"))
+            figure = f" {rate:8.1f} images/s" if rate is not None else " done"
+            _say(f"{self.experiment} {self._progress()} {name:<44}{figure}")
         return self.cells[name]
+
+    def _progress(self) -> str:
+        """How many cells there are, and how long the others take if they are as long as those of this process."""
+        if self._total is None:
+            return f"{len(self.cells)}"
+        left_s = (self._total - len(self.cells)) * statistics.mean(self._seconds)
+        return f"{len(self.cells)}/{self._total}, {left_s / 60:.1f} min left "
 
     def has(self, *names: str) -> bool:
         """Whether all of these are measured, so that nothing need be started for them."""
@@ -123,6 +147,16 @@ class Journal:
         path = write_result(self.experiment, {"plan": self.plan, **result, "cells": self.cells}, directory)
         self._path.unlink()
         return path
+
+
+def started(stack: ExitStack, contexts: Mapping[str, AbstractContextManager[Any]]) -> dict[str, Any]:
+    """Enter all ``contexts`` at once, each on a thread; ``stack`` leaves them. Returns name -> what it gave."""
+    with ThreadPoolExecutor(max(1, len(contexts))) as threads:
+        futures = {name: threads.submit(context.__enter__) for name, context in contexts.items()}
+    for name, future in futures.items():
+        if future.exception() is None:
+            stack.push(contexts[name].__exit__)
+    return {name: future.result() for name, future in futures.items()}
 
 
 def interleave(workers: Iterable[Worker], *, rounds: int, seconds: float) -> dict[str, list[dict[str, Any]]]:

@@ -124,7 +124,8 @@ def main() -> None:
         "seconds": arguments.seconds,
     }
     passport = installed_passport(arguments.repository)
-    journal = Journal("latency", {**plan, "model": passport and passport.id})
+    total = 1 + arguments.rounds * (len(arguments.rows) + len(arguments.concurrency) + len(OFFERED))
+    journal = Journal("latency", {**plan, "model": passport and passport.id}, total=total)
     summary = measure(journal, arguments.repository, **plan)
 
     table = Table(title="One caller, growing requests; then growing concurrency; then an open loop")

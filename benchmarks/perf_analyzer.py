@@ -28,9 +28,15 @@ from rich.table import Table
 from benchmarks.harness import RESULTS, write_result
 from benchmarks.sample_photos import write_thumbnails
 from benchmarks.server import QUIET, serving
+from preprocess_ensemble.decode import decode
+from preprocess_ensemble.repository import installed_passport
+from preprocess_ensemble.transform import PreprocessConfig, preprocess
 
 WHEELS: Final = ("tritonclient==2.50.0", "nvidia-cuda-runtime-cu12")
 """The binary, and the CUDA library that it links to, GPU or not. tritonclient 2.60 and newer need glibc 2.38."""
+ENCODER: Final = "clip_encoder"
+UNSTABLE: Final = "stable measurement"
+"""perf_analyzer gives no figures where its own windows differ too much, and says so in these words."""
 UNPACKED: Final = Path("build") / "perf_analyzer"
 
 
@@ -75,6 +81,19 @@ def write_input(path: Path, images: list[bytes]) -> None:
     path.write_text(json.dumps({"data": [{"image": {"content": {"b64": row}, "shape": [1]}} for row in rows]}))
 
 
+def write_pixels(path: Path, images: list[bytes], repository: Path) -> None:
+    """Write the input file of the encoder: what the first step makes of the images."""
+    passport = installed_passport(repository)
+    if passport is None:
+        raise SystemExit(f"there is no model in {repository}: run clip-export")
+    config = PreprocessConfig.from_mapping(passport.preprocess)
+    rows = []
+    for image in images:
+        pixels = base64.b64encode(preprocess(decode(image), config).tobytes()).decode()
+        rows.append({"pixels": {"content": {"b64": pixels}, "shape": [*config.size, 3]}, "status": [0]})
+    path.write_text(json.dumps({"data": rows}))
+
+
 def run(
     binary: Path,
     environment: dict[str, str],
@@ -84,18 +103,26 @@ def run(
     data: Path,
     concurrency: int,
     rows: int,
+    requests: int = 50,
     stability_percent: int = 10,
 ) -> dict[str, float]:
     """Measure one model at one concurrency; return rows per second and latencies in milliseconds.
 
-    Three windows in a row must agree within ``stability_percent``; raises ``RuntimeError`` if ten windows did not.
+    Three windows of ``requests`` in a row must agree within ``stability_percent``; raises ``RuntimeError`` if ten windows did not.
     """
     with tempfile.TemporaryDirectory() as scratch:
         table = Path(scratch) / "latency.csv"
         command: list[str | Path] = [binary, "-m", model, "-u", url, "-i", "grpc", "-b", str(rows), "-f", table]
-        command += ["--shape", "image:1", "--input-data", data, "--concurrency-range", str(concurrency)]
+        command += ["--input-data", data, "--concurrency-range", str(concurrency)]
+        if model != ENCODER:
+            command += ["--shape", "image:1"]
         # Count windows: a time window of a slow model may hold too few requests to agree with the next one.
-        command += ["--measurement-mode", "count_windows", "--measurement-request-count", str(max(50, 4 * concurrency))]
+        command += [
+            "--measurement-mode",
+            "count_windows",
+            "--measurement-request-count",
+            str(max(requests, 4 * concurrency)),
+        ]
         command += ["--stability-percentage", str(stability_percent)]
         ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         if not table.exists():
@@ -116,9 +143,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url", help="gRPC address of a running server; without it one is started")
     parser.add_argument("--repository", type=Path, default=Path("triton_models"))
-    parser.add_argument("--models", nargs="+", default=["clip_image", "clip_preprocess"])
+    parser.add_argument("--models", nargs="+", default=["clip_image", "clip_preprocess", ENCODER])
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--rows", type=int, default=1, help="images per request")
+    parser.add_argument("--requests", type=int, default=50, help="in a window, at least; three windows must agree")
     parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     try:
@@ -131,21 +159,31 @@ def main() -> None:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         photos = scratch / "photos"
         write_thumbnails(photos)
-        data = scratch / "input.json"
-        write_input(data, [path.read_bytes() for path in sorted(photos.iterdir())])
+        images = [path.read_bytes() for path in sorted(photos.iterdir())]
+        data, pixels = scratch / "input.json", scratch / "pixels.json"
+        write_input(data, images)
+        if ENCODER in arguments.models:
+            write_pixels(pixels, images, arguments.repository)
         url = arguments.url or stack.enter_context(serving(arguments.repository, *QUIET, "--open-statistics")).grpc_url
         for model in arguments.models:
             for concurrency in arguments.concurrency:
                 with Console(stderr=True).status(f"{model}, concurrency {concurrency}"):
-                    figures = run(
-                        binary,
-                        environment,
-                        model=model,
-                        url=url,
-                        data=data,
-                        concurrency=concurrency,
-                        rows=arguments.rows,
-                    )
+                    try:
+                        figures = run(
+                            binary,
+                            environment,
+                            model=model,
+                            url=url,
+                            data=pixels if model == ENCODER else data,
+                            concurrency=concurrency,
+                            rows=arguments.rows,
+                            requests=arguments.requests,
+                        )
+                    except RuntimeError as error:
+                        if UNSTABLE not in str(error):
+                            raise
+                        print(f"{model}, concurrency {concurrency}: no figures, its windows differed", file=sys.stderr)
+                        continue
                 found.append({"model": model, "concurrency": concurrency, **figures})
 
     table = Table(title=f"perf_analyzer, sample photos of 256 pixels, {arguments.rows} to a request")

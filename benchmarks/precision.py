@@ -7,6 +7,8 @@ row is the whole ensemble on its own server; a row below the gate of its precisi
 from __future__ import annotations
 
 import argparse
+import subprocess
+import sys
 import tempfile
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -17,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.environments import openvino_python
-from benchmarks.harness import RESULTS, Journal, Worker, cosine_to_first, spread
+from benchmarks.harness import RESULTS, Journal, Worker, cosine_to_first, spread, started
 from benchmarks.sample_photos import write_thumbnails
 from benchmarks.server import QUIET, serving
 from benchmarks.variants import variant
@@ -52,28 +54,30 @@ def openvino_serving(repository: Path, precision: str) -> Iterator[str]:
         yield server.grpc_url
 
 
-def start(row: str, repository: Path, model: str | None, photos: Path, stack: ExitStack) -> Worker:
-    """Start the server of one row and its load."""
+@contextmanager
+def row_serving(row: str, repository: Path, model: str | None) -> Iterator[str]:
+    """The server of one row; gives its gRPC address."""
     if row.startswith("openvino"):
-        url = stack.enter_context(openvino_serving(repository, row.removeprefix("openvino-")))
-    elif row == "int8":
-        url = stack.enter_context(serving(_exported(repository, model, row, stack), *QUIET)).grpc_url
-    else:
-        url = stack.enter_context(serving(repository, *QUIET)).grpc_url
-    options = ("transport", "--url", url, "--photos", str(photos), "--repository", str(repository))
-    return stack.enter_context(Worker(row, "benchmarks.load", *options))
+        with openvino_serving(repository, row.removeprefix("openvino-")) as url:
+            yield url
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        served = repository
+        if row != "fp32":
+            served = Path(scratch) / "triton_models"
+            export(served, repository, model, row)
+        with serving(served, *QUIET) as server:
+            yield server.grpc_url
 
 
-def _exported(repository: Path, model: str | None, precision: str, stack: ExitStack) -> Path:
-    from preprocess_ensemble.export import export_model
-
+def export(directory: Path, repository: Path, model: str | None, precision: str) -> None:
+    """Export what ``repository`` holds in another precision, by the command, into ``directory``."""
     passport = installed_passport(repository)
-    assert passport is not None
-    directory = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "triton_models"
-    export_model(
-        model=model or passport.model, pretrained=passport.pretrained, precision=precision, repository=directory
-    )
-    return directory
+    if passport is None:
+        raise SystemExit(f"there is no model in {repository}: run clip-export")
+    which = ("--model", model or passport.model, "--pretrained", passport.pretrained, "--precision", precision)
+    command = (sys.executable, "-m", "preprocess_ensemble.export_command", *which, "--repository", str(directory))
+    subprocess.run(command, check=True, stdout=sys.stderr)
 
 
 def main() -> None:
@@ -87,11 +91,16 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     rounds, seconds, rows = arguments.rounds, arguments.seconds, arguments.rows
-    journal = Journal("precision", {"rows": rows, "rounds": rounds, "seconds": seconds})
+    journal = Journal("precision", {"rows": rows, "rounds": rounds, "seconds": seconds}, total=2 * rounds * len(rows))
     with ExitStack() as stack:
         photos = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         write_thumbnails(photos)
-        workers = {row: start(row, arguments.repository, arguments.model, photos, stack) for row in rows}
+        starting = {row: row_serving(row, arguments.repository, arguments.model) for row in rows}
+        common = ("--photos", str(photos), "--repository", str(arguments.repository))
+        workers = {
+            row: stack.enter_context(Worker(row, "benchmarks.load", "transport", "--url", url, *common))
+            for row, url in started(stack, starting).items()
+        }
         cosines = cosine_to_first({row: worker.ready["vectors"] for row, worker in workers.items()})
         for number in range(1, rounds + 1):
             for concurrency in (1, BATCH):

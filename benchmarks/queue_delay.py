@@ -141,7 +141,8 @@ def main() -> None:
         "seconds": arguments.seconds,
     }
     passport = installed_passport(arguments.repository)
-    journal = Journal("queue_delay", {**plan, "model": passport and passport.id})
+    total = len(arguments.delays_us) * len(arguments.instances) * len(arguments.concurrency) * arguments.rounds
+    journal = Journal("queue_delay", {**plan, "model": passport and passport.id}, total=total)
     cells = measure(journal, arguments.repository, **plan)
     advice = recommend(cells)
 

@@ -163,9 +163,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of JSON files; the page is written there")
     parser.add_argument("--readme", type=Path, default=Path("README.md"))
+    parser.add_argument("--page-only", action="store_true", help="leave the README and docs/performance.md as they are")
     arguments = parser.parse_args()
     results = newest(arguments.results)
     print(f"page: {render(results, arguments.results)}")
+    if arguments.page_only:
+        return
     table = readme_table(results)
     if not update_readme(arguments.readme, table):
         print(f"{arguments.readme} has no {BEGIN} ... {END}; the table would be:\n\n{table}")

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.harness import RESULTS, Journal, Worker, cosine_to_first
+from benchmarks.harness import RESULTS, Journal, Worker, cosine_to_first, started
 from benchmarks.sample_photos import write_thumbnails
 from benchmarks.server import QUIET, serving
 
@@ -53,10 +53,11 @@ def measure(journal: Journal, repository: Path, counts: Sequence[int], rounds: i
     with ExitStack() as stack:
         photos = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         write_thumbnails(photos)
-        servers = [
-            stack.enter_context(serving(repository, *QUIET, cores=cores[number :: max(counts)]))
+        starting = {
+            str(number): serving(repository, *QUIET, cores=cores[number :: max(counts)])
             for number in range(max(counts))
-        ]
+        }
+        servers = list(started(stack, starting).values())
         workers = {}
         for count in counts:
             url = ",".join(server.grpc_url for server in servers[:count])
@@ -91,7 +92,7 @@ def main() -> None:
     places = gpus() or len(os.sched_getaffinity(0))
     counts = [count for count in WANTED if count <= places]
     plan = {"counts": counts, "rounds": arguments.rounds, "seconds": arguments.seconds}
-    journal = Journal("scaling", plan)
+    journal = Journal("scaling", plan, total=len(counts) * arguments.rounds)
     summary = measure(journal, arguments.repository, counts, arguments.rounds, arguments.seconds)
     if arguments.price_per_hour is not None:
         best = max(summary["rates"].values())

@@ -2,8 +2,8 @@
 
 The model does nothing, so what is measured is serialising, sending, and parsing, on loopback: FP32 as JSON, FP32 and
 uint8 in binary over HTTP and gRPC, and the JPEG file over gRPC, by images to a request. The tensors are ready in
-memory; each answer carries a checksum of its payload, and a wrong one ends the run. For slower links the time that the
-bytes alone take is added by arithmetic, and labelled so.
+memory; each answer carries a checksum of its payload, and a wrong one ends the run. The same over two slow lines, which
+are a relay in a process of its own; beside what was measured there stands what bytes and round trip alone would take.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,6 +32,7 @@ from tritonclient.grpc import model_config_pb2
 from benchmarks.harness import RESULTS, Journal
 from benchmarks.sample_photos import write_thumbnails
 from benchmarks.server import free_port
+from benchmarks.slow_link import slow_link
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -49,6 +51,8 @@ SINKS: Final[Mapping[str, tuple[str, list[int]]]] = {
 }
 LINKS: Final[Mapping[str, tuple[float, float]]] = {"100 Mbit/s, 20 ms": (100e6, 20.0), "20 Mbit/s, 40 ms": (20e6, 40.0)}
 """Bits a second, and milliseconds there and back."""
+LINK_FORMS: Final = ("fp32-json", "fp32-grpc", "uint8-grpc", "jpeg-grpc")
+"""What is sent over slow lines: how a tensor is framed there matters less than its bytes."""
 
 Send = Callable[[int], Awaitable[tuple[float, int]]]
 
@@ -178,48 +182,93 @@ def over_links(point: Mapping[str, Any]) -> dict[str, float]:
     return {link: point["p50_ms"] + 8e3 * point["bytes"] / bits + trip for link, (bits, trip) in LINKS.items()}
 
 
-def measure(journal: Journal, *, rows: Sequence[int], rounds: int, seconds: float) -> list[dict[str, Any]]:
-    """Fill the journal; one point for each form and number of images a request."""
-    with sinks() as (grpc, http):
-        for count in rows:
-            arrays = payloads(count)
-            for number in range(1, rounds + 1):
-                for form in FORMS:
-                    array = arrays[form.partition("-")[0]]
-                    name = f"{form} {count} images round {number}"
-                    journal.cell(
-                        name,
-                        lambda f=form, a=array: asyncio.run(measure_form(f, a, grpc, http, seconds)),  # type: ignore[misc]
-                    )
-    points = []
-    for form in FORMS:
-        for count in rows:
-            runs = [journal.cells[f"{form} {count} images round {n}"] for n in range(1, rounds + 1)]
-            median = {key: statistics.median(run[key] for run in runs) for key in ("p50_ms", "ms_per_image", "bytes")}
-            points.append({"form": form, "rows": count, **median, "over_links_ms": over_links(median)})
-    return points
+def measure(
+    journal: Journal,
+    *,
+    rows: Sequence[int],
+    links: Sequence[str],
+    link_rows: Sequence[int],
+    rounds: int,
+    seconds: float,
+) -> dict[str, Any]:
+    """Fill the journal; a point for each form and number of images on loopback, and for each link."""
+    numbers = range(1, rounds + 1)
+    with ExitStack() as stack:
+        grpc, http = stack.enter_context(sinks())
+        addresses = {"loopback": (grpc, http)}
+        for link in links:
+            bits_per_s, trip_ms = LINKS[link]
+            line = {"megabits_per_s": bits_per_s / 1e6, "round_trip_ms": trip_ms}
+            lines = [stack.enter_context(slow_link(int(url.rpartition(":")[2]), **line)) for url in (grpc, http)]
+            addresses[link] = (lines[0], lines[1])
+        for number in numbers:
+            for link, urls in addresses.items():
+                for count in rows if link == "loopback" else link_rows:
+                    arrays = payloads(count)
+                    for form in FORMS if link == "loopback" else LINK_FORMS:
+                        send = partial(measure_form, form, arrays[form.partition("-")[0]], *urls, seconds)
+                        journal.cell(_name(form, count, link, number), lambda send=send: asyncio.run(send()))  # type: ignore[misc]
+
+    def median(form: str, count: int, link: str) -> dict[str, Any]:
+        runs = [journal.cells[_name(form, count, link, number)] for number in numbers]
+        figures = {key: statistics.median(run[key] for run in runs) for key in ("p50_ms", "ms_per_image", "bytes")}
+        return {"form": form, "rows": count, **figures}
+
+    points = [median(form, count, "loopback") for form in FORMS for count in rows]
+    computed = {(point["form"], point["rows"]): over_links(point) for point in points}
+    return {
+        "points": points,
+        "labels": dict(FORMS),
+        "over_links": [
+            {"link": link, **median(form, count, link), "computed_ms": computed.get((form, count), {}).get(link)}
+            for link in links
+            for form in LINK_FORMS
+            for count in link_rows
+        ],
+    }
+
+
+def _name(form: str, count: int, link: str, number: int) -> str:
+    return f"{form} {count} images, {link}, round {number}"
 
 
 def main() -> None:
     """Measure, print, keep the JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--links", nargs="*", choices=LINKS, default=list(LINKS))
+    parser.add_argument("--link-rows", type=int, nargs="+", default=[1, 8], help="images to a request over slow lines")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=1.5, help="per form, number of images and round")
+    parser.add_argument("--seconds", type=float, default=1.0, help="per form, number of images and round")
     parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args()
-    plan = {"rows": arguments.rows, "rounds": arguments.rounds, "seconds": arguments.seconds}
-    journal = Journal("serialisation", plan)
-    points = measure(journal, **plan)
-    table = Table(title="One request to a model that does nothing")
-    for heading in ("form", "images", "bytes", "ms", "ms an image", *(f"{link} (computed)" for link in LINKS)):
+    plan = {
+        "rows": arguments.rows,
+        "links": arguments.links,
+        "link_rows": arguments.link_rows,
+        "rounds": arguments.rounds,
+        "seconds": arguments.seconds,
+    }
+    cells = len(FORMS) * len(arguments.rows) + len(arguments.links) * len(LINK_FORMS) * len(arguments.link_rows)
+    journal = Journal("serialisation", plan, total=arguments.rounds * cells)
+    summary = measure(journal, **plan)
+    table = Table(title="One request to a model that does nothing, on loopback")
+    for heading in ("form", "images", "bytes", "ms", "ms an image"):
         table.add_column(heading, justify="left" if heading == "form" else "right")
-    for point in points:
-        links = (f"{ms:.0f}" for ms in point["over_links_ms"].values())
-        shown = (f"{point['p50_ms']:.2f}", f"{point['ms_per_image']:.3f}")
-        table.add_row(FORMS[point["form"]], str(point["rows"]), f"{point['bytes']:,.0f}", *shown, *links)
+    for point in summary["points"]:
+        shown = (f"{point['bytes']:,.0f}", f"{point['p50_ms']:.2f}", f"{point['ms_per_image']:.3f}")
+        table.add_row(FORMS[point["form"]], str(point["rows"]), *shown)
     Console().print(table)
-    print(f"kept in {journal.finish({'summary': {'points': points, 'labels': dict(FORMS)}}, arguments.results)}")
+    if summary["over_links"]:
+        table = Table(title="The same over slow lines")
+        for heading in ("line", "form", "images", "ms", "ms an image", "ms, computed"):
+            table.add_column(heading, justify="left" if heading in ("line", "form") else "right")
+        for point in summary["over_links"]:
+            computed = "" if point["computed_ms"] is None else f"{point['computed_ms']:.0f}"
+            shown = (f"{point['p50_ms']:.0f}", f"{point['ms_per_image']:.0f}", computed)
+            table.add_row(point["link"], FORMS[point["form"]], str(point["rows"]), *shown)
+        Console().print(table)
+    print(f"kept in {journal.finish({'summary': summary}, arguments.results)}")
 
 
 if __name__ == "__main__":

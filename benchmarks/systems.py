@@ -10,6 +10,7 @@ import argparse
 import io
 import itertools
 import json
+import logging
 import sys
 import time
 from pathlib import Path
@@ -114,6 +115,8 @@ def main() -> None:
     parser.add_argument("--repository", type=Path, default=Path("triton_models"))
     parser.add_argument("--model", help="JSON file of a model that open_clip does not know by name")
     arguments = parser.parse_args()
+    # open_clip warns of random weights through the root logger; which weights they are, the result says.
+    logging.basicConfig(level=logging.ERROR)
     files = [path.read_bytes() for path in sorted(arguments.photos.iterdir())]
     onnx = arguments.repository / "clip_encoder" / "1" / "model.onnx"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import tempfile
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,14 +18,16 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.float_models import write_float_model
-from benchmarks.harness import LEAST_COSINE, RESULTS, Journal, Worker, cosine_to_first, spread
+from benchmarks.harness import LEAST_COSINE, RESULTS, Journal, Worker, cosine_to_first, spread, started
+from benchmarks.precision import openvino_serving
 from benchmarks.sample_photos import write_thumbnails
-from benchmarks.server import QUIET, serving
+from benchmarks.server import QUIET, Server, serving
 from benchmarks.services import infinity, plain_service
 from preprocess_ensemble.repository import installed_passport
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
 SYSTEMS: Final[Mapping[str, str]] = {
     "pytorch": "open_clip in process, fp32",
@@ -40,8 +42,10 @@ SYSTEMS: Final[Mapping[str, str]] = {
     "openvino-bf16": "ensemble, OpenVINO bf16",
     "infinity": "infinity, fp32",
 }
-OUTSIDE: Final = frozenset({"infinity", "openvino-bf16"})
-"""They need an environment of their own."""
+OWN_SERVICE: Final = frozenset({"plain", "plain-batched", "openvino-bf16", "infinity"})
+"""The others in need of a server share one Triton."""
+TARGET: Final[Mapping[str, str]] = {"ensemble": "transport", "openvino-bf16": "transport", "plain-batched": "plain"}
+"""System -> its name in ``targets.TARGETS``, where that is another."""
 IN_PROCESS: Final[Mapping[str, str]] = {"pytorch": "fp32", "pytorch-bf16": "bf16"}
 RATIOS: Final = (
     ("ensemble", "plain-batched", 1.05),
@@ -53,36 +57,47 @@ RATIOS: Final = (
 baseline is an honest one."""
 
 
-def start(
-    system: str, repository: Path, model: str | None, photos: Path, batch: int, stack: ExitStack, urls: dict[str, str]
-) -> Worker:
-    """Start what ``system`` needs, unless it runs already, and the worker that loads it."""
-    common = ("--photos", str(photos), "--repository", str(repository))
-    if system in IN_PROCESS:
-        options = ("pytorch", "--batch", str(batch), "--precision", IN_PROCESS[system])
-        named = ("--model", model) if model else ()
-        return stack.enter_context(Worker(system, "benchmarks.systems", *options, *named, *common))
+def services(systems: Sequence[str], repository: Path, model: str | None) -> dict[str, AbstractContextManager[Any]]:
+    """What has to run for these systems, not yet started: infinity, the plain service twice, Triton, OpenVINO."""
     passport = installed_passport(repository)
-    assert passport is not None
+    if passport is None:
+        raise SystemExit(f"there is no model in {repository}: run clip-export")
     weights = (model or passport.model, passport.pretrained)
-    if system == "infinity":
-        target, url = "infinity", stack.enter_context(infinity(*weights))
-    elif system.startswith("plain"):
-        limit = 32 if system == "plain-batched" else 1
-        target, url = "plain", stack.enter_context(plain_service(*weights, max_batch=limit))
-    elif system == "openvino-bf16":
-        from benchmarks.precision import openvino_serving
+    known: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+        "plain": partial(plain_service, *weights, max_batch=1),
+        "plain-batched": partial(plain_service, *weights, max_batch=32),
+        "triton": partial(triton, repository),
+        "openvino-bf16": partial(openvino_serving, repository, "bf16"),
+        "infinity": partial(infinity, *weights),
+    }
+    wanted = {service_of(system) for system in systems if system not in IN_PROCESS}
+    return {name: start() for name, start in known.items() if name in wanted}
 
-        target, url = "transport", stack.enter_context(openvino_serving(repository, "bf16"))
-    else:
-        if "grpc" not in urls:
-            overlay = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            write_float_model(repository, overlay)
-            server = stack.enter_context(serving(repository, *QUIET, "--", f"--model-repository={overlay}"))
-            urls.update({"grpc": server.grpc_url, "http": server.http_url})
-        target = {"ensemble": "transport"}.get(system, system)
-        url = urls["http" if system in ("triton-json", "triton-http") else "grpc"]
-    return stack.enter_context(Worker(system, "benchmarks.load", target, "--url", url, *common))
+
+def service_of(system: str) -> str:
+    """Which of the services ``system`` talks to."""
+    return system if system in OWN_SERVICE else "triton"
+
+
+@contextmanager
+def triton(repository: Path) -> Iterator[Server]:
+    """The ensemble, and beside it a model that takes FP32 tensors."""
+    with tempfile.TemporaryDirectory() as overlay:
+        write_float_model(repository, Path(overlay))
+        with serving(repository, *QUIET, "--", f"--model-repository={overlay}") as server:
+            yield server
+
+
+def worker(system: str, size: int, running: Mapping[str, Any], common: Sequence[str], model: str | None) -> Worker:
+    """The load on ``system``, or the system itself where it is in process, with batches of ``size``."""
+    if system in IN_PROCESS:
+        options = ("pytorch", "--batch", str(size), "--precision", IN_PROCESS[system])
+        named = ("--model", model) if model else ()
+        return Worker(f"{system} {size}", "benchmarks.systems", *options, *named, *common)
+    url = running[service_of(system)]
+    if isinstance(url, Server):
+        url = url.http_url if system in ("triton-json", "triton-http") else url.grpc_url
+    return Worker(system, "benchmarks.load", TARGET.get(system, system), "--url", url, *common)
 
 
 def measure(
@@ -99,21 +114,24 @@ def measure(
     with ExitStack() as stack:
         photos = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         write_thumbnails(photos)
-        urls: dict[str, str] = {}
+        running = started(stack, services(systems, repository, model))
+        common = ("--photos", str(photos), "--repository", str(repository))
         # A worker in process has one batch size; it stands for a caller who sends as many images at once.
         workers = {
-            (system, size): start(system, repository, model, photos, size, stack, urls)
+            (system, size): stack.enter_context(worker(system, size, running, common, model))
             for system in systems
             for size in (concurrencies if system in IN_PROCESS else concurrencies[:1])
         }
+        for waited_for in workers.values():
+            assert waited_for.ready
         cosines = cosine_to_first({system: workers[system, concurrencies[0]].ready["vectors"] for system in systems})
         for concurrency in concurrencies:
             for number in range(1, rounds + 1):
                 for system in systems:
-                    worker = workers.get((system, concurrency), workers[system, concurrencies[0]])
+                    measured = workers.get((system, concurrency), workers[system, concurrencies[0]])
                     order = {"seconds": seconds, "concurrency": concurrency}
                     name = f"{system} x{concurrency} round {number}"
-                    journal.cell(name, partial(worker.ask, order))
+                    journal.cell(name, partial(measured.ask, order))
     return cosines
 
 
@@ -183,7 +201,7 @@ def main() -> None:
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=6.0, help="per system, concurrency and round")
+    parser.add_argument("--seconds", type=float, default=5.0, help="per system, concurrency and round")
     parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     plan = {
@@ -193,7 +211,8 @@ def main() -> None:
         "seconds": arguments.seconds,
     }
     passport = installed_passport(arguments.repository)
-    journal = Journal("three_way", {**plan, "model": passport and passport.id})
+    total = len(arguments.systems) * len(arguments.concurrency) * arguments.rounds
+    journal = Journal("three_way", {**plan, "model": passport and passport.id}, total=total)
     cosines = measure(
         journal,
         arguments.repository,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 
 import uvicorn
@@ -17,6 +18,8 @@ def main() -> int:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8002)
     arguments = parser.parse_args()
+    # open_clip warns of random weights through the root logger; /healthz and /model name the weights.
+    logging.basicConfig(level=logging.ERROR)
     try:
         settings = Settings.from_environment()
     except SettingError as error:

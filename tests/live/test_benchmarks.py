@@ -27,10 +27,9 @@ def run(name: str, *options: str, results: Path) -> dict[str, Any]:
     return result
 
 
-@pytest.mark.timeout(300)  # six processes start one after another
 def test_three_way(tiny_repository: Path, tmp_path: Path) -> None:
-    # The plain service has tests of its own.
-    systems = ("pytorch", "triton-json", "triton-http", "triton-grpc", "ensemble", "client")
+    # The plain service has tests of its own, and ClipClient is what test_scaling loads servers with.
+    systems = ("pytorch", "triton-json", "triton-http", "triton-grpc", "ensemble")
     options = ("--systems", *systems, "--concurrency", "2", "--rounds", "1", "--seconds", "0.2")
     model = ("--repository", str(tiny_repository), "--model", TINY_CLIP)
     summary = run("three_way", *model, *options, results=tmp_path)["summary"]
@@ -51,10 +50,17 @@ def test_queue_delay(tiny_repository: Path, tmp_path: Path) -> None:
 
 
 def test_serialisation(tmp_path: Path) -> None:
-    summary = run("serialisation", "--rows", "2", "--rounds", "1", "--seconds", "0.1", results=tmp_path)["summary"]
+    line = ("--links", "100 Mbit/s, 20 ms", "--link-rows", "2")
+    summary = run("serialisation", "--rows", "2", *line, "--rounds", "1", "--seconds", "0.1", results=tmp_path)[
+        "summary"
+    ]
     sizes = {point["form"]: point["bytes"] for point in summary["points"]}
     assert sizes["fp32-grpc"] == 2 * 602_112 == 4 * sizes["uint8-grpc"]
     assert sizes["fp32-json"] > sizes["fp32-grpc"] > sizes["jpeg-grpc"]
+    # Two tensors alone take 96 ms of that line, and it is 20 ms long.
+    slow = {point["form"]: point["p50_ms"] for point in summary["over_links"]}
+    assert slow["fp32-grpc"] > 100
+    assert slow["fp32-json"] > slow["fp32-grpc"] > slow["uint8-grpc"] > 20
 
 
 def test_latency(tiny_repository: Path, tmp_path: Path) -> None:
