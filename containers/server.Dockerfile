@@ -55,9 +55,10 @@ STOPSIGNAL SIGTERM
 # Exec form: clip-serve is the process that gets the signals. HTTP stays on the container's own loopback.
 ENTRYPOINT ["clip-serve", "--host", "0.0.0.0", "--health-port", "8003", "--repository", "/models", "--log-json"]
 
-# TensorRT twins in front of the same preprocessor. Engines are built before the server is ready, and found again at the
-# next start where the cache is a volume. The overlay names the ONNX file by a relative path, so both repositories lie as
-# they do in the source tree.
+# clip_image on TensorRT. The engine is built before the server is ready, and found again at the next start where the cache
+# is a volume. containers/tensorrt/models is there for those who want both encoders in one server (CMD with
+# `-- --model-repository=/clip/containers/tensorrt/models`); it names the ONNX file by a relative path, so both repositories
+# lie as they do in the source tree.
 FROM mounted AS tensorrt
 COPY --from=export /build/triton_models /clip/triton_models
 COPY containers/tensorrt/models /clip/containers/tensorrt/models
@@ -66,7 +67,7 @@ RUN ["install", "--directory", "--owner", "1000", "--group", "1000", "/var/cache
 USER 1000:1000
 VOLUME /var/cache/clip-triton/tensorrt
 CMD ["--repository", "/clip/triton_models", "--start-timeout-s", "1800", \
-    "--", "--model-repository=/clip/containers/tensorrt/models"]
+    "--tensorrt", "--tensorrt-cache", "/var/cache/clip-triton/tensorrt"]
 
 FROM mounted AS baked
 COPY --from=export /build/triton_models /models

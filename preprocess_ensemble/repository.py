@@ -19,7 +19,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-__all__ = ("DEFAULT_SHAPES", "Shapes", "configs", "encoder_directory", "installed_passport", "pending_files", "render")
+__all__ = (
+    "DEFAULT_SHAPES",
+    "Shapes",
+    "configs",
+    "encoder_directory",
+    "installed_passport",
+    "pending_files",
+    "read_config",
+    "render",
+)
 
 # The generated messages carry no types.
 ModelConfig = Any
@@ -118,7 +127,7 @@ def pending_files(repository: Path, shapes: Shapes) -> dict[Path, str]:
         if not path.exists():
             pending[path] = render(name, wanted)
             continue
-        found = _parse(path)
+        found = read_config(path)
         before = found.SerializeToString(deterministic=True)
         _copy_shapes(wanted, found)
         _copy_graph_level(wanted, found)
@@ -257,7 +266,8 @@ def _warmup(batch_size: int, pixels: list[int]) -> Any:
     )
 
 
-def _parse(path: Path) -> ModelConfig:
+def read_config(path: Path) -> ModelConfig:
+    """Parse a config.pbtxt. Raises RepositoryError where it is none."""
     try:
         return text_format.Parse(path.read_text(encoding="utf-8"), model_config_pb2.ModelConfig())
     except (text_format.ParseError, UnicodeDecodeError) as error:

@@ -10,14 +10,17 @@ import re
 import signal
 import socket
 import sys
+import tempfile
 import urllib.request
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from preprocess_ensemble.health_endpoint import serve_health
 from preprocess_ensemble.json_log import JsonFormatter
+from preprocess_ensemble.repository import RepositoryError
 from preprocess_ensemble.supervisor import CONNECT, Backend, Finding, Probe, StartError, Supervisor, SupervisorConfig
+from preprocess_ensemble.tensorrt import PRECISIONS, StagedRepository, TensorrtMissing, check_tensorrt, default_cache
 from preprocess_ensemble.tls import ServerTls, TlsError
 from preprocess_ensemble.triton_process import ServeConfig, TritonProcess
 
@@ -33,11 +36,11 @@ logger = logging.getLogger(__name__)
 _MODELS: Final = ("clip_preprocess", "clip_encoder", "clip_image")
 """In the order of loading: the ensemble needs the other two."""
 
-_CANARY_TIMEOUT_S: Final = 5.0
 _RELOAD_TIMEOUT_S: Final = 120.0
 _METRICS_TIMEOUT_S: Final = 2.0
-_DONE: Final = "nv_inference_request_success"
-"""Triton's counter of answered requests, one line for each model."""
+_DONE: Final = 'nv_inference_request_success{model="clip_image"'
+"""Triton's counter of answered requests. Of the ensemble only: the canary's own handshake is answered by the
+preprocessor, and would count as progress of an encoder that hangs."""
 
 
 class ServeError(Exception):
@@ -63,10 +66,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         http_host=options.http_host,
         tls=tls,
         open_statistics=options.open_statistics,
+        canary_timeout_s=options.canary_timeout_s,
         drain_s=options.drain_s,
         log_file=options.log_file,
         extra=tuple(options.triton_arguments),
     )
+    tensorrt = options.tensorrt and _Tensorrt(precision=options.tensorrt, cache=options.tensorrt_cache)
     supervision = SupervisorConfig(
         interval_s=options.canary_interval_s,
         frozen_after_s=options.frozen_after_s,
@@ -77,10 +82,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         _check_repository(config.repository)
         _check_ports(config, options.health_port)
+        if tensorrt:
+            check_tensorrt()
         if tls is not None:
             config = replace(config, tls_name=tls.check())
-        asyncio.run(_serve(config, supervision, options.health_port))
-    except (ServeError, StartError, TlsError, OSError) as error:
+        asyncio.run(_serve(config, supervision, options.health_port, tensorrt))
+    except (ServeError, StartError, TlsError, TensorrtMissing, RepositoryError, OSError) as error:
         sys.stderr.write(f"clip-serve: {error}\n")
         return 1
     return 0
@@ -126,6 +133,21 @@ def _parser() -> argparse.ArgumentParser:
         "(default: no such port)",
     )
     parser.add_argument(
+        "--tensorrt",
+        nargs="?",
+        const=PRECISIONS[0],
+        choices=PRECISIONS,
+        help="run the model on TensorRT, in fp16 unless told otherwise, under the names that clients know; the first "
+        "start builds an engine, which takes minutes (see --start-timeout-s)",
+    )
+    parser.add_argument(
+        "--tensorrt-cache",
+        type=Path,
+        default=default_cache(),
+        metavar="DIR",
+        help="keep TensorRT's engines and timings there (default: %(default)s)",
+    )
+    parser.add_argument(
         "--open-statistics",
         action="store_true",
         help="let anyone read how much each model is used; perf_analyzer needs it",
@@ -134,11 +156,19 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--log-json", action="store_true", help="log one JSON object a line")
     parser.add_argument("--canary-interval-s", type=_seconds, default=3.0, metavar="S", help="default: %(default)s")
     parser.add_argument(
+        "--canary-timeout-s",
+        type=_seconds,
+        default=5.0,
+        metavar="S",
+        help="a canary that takes longer means an overloaded server, or a frozen one (default: %(default)s)",
+    )
+    parser.add_argument(
         "--frozen-after-s",
         type=_seconds,
         default=20.0,
         metavar="S",
-        help="restart a server that finishes no request for so long (default: %(default)s)",
+        help="restart a server that finishes no request and does not compute for so long, or that computes without "
+        "finishing any for fifteen times as long (default: %(default)s)",
     )
     parser.add_argument(
         "--start-timeout-s",
@@ -233,14 +263,29 @@ def _check_ports(config: ServeConfig, health_port: int | None) -> None:
                 ) from None
 
 
-async def _serve(config: ServeConfig, supervision: SupervisorConfig, health_port: int | None) -> None:
+@dataclass(frozen=True, kw_only=True)
+class _Tensorrt:
+    """How to run the encoder on TensorRT."""
+
+    precision: str
+    cache: Path
+
+
+async def _serve(
+    config: ServeConfig, supervision: SupervisorConfig, health_port: int | None, tensorrt: _Tensorrt | None
+) -> None:
     # Here and not above: gRPC takes most of the time that `clip-serve --help` would need.
     from clip_client import ClipClient
 
     async with contextlib.AsyncExitStack() as stack:
+        staged = None
+        if tensorrt is not None:
+            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="clip-serve-")))
+            staged = StagedRepository(config.repository, directory, cache=tensorrt.cache, precision=tensorrt.precision)
+            config = replace(config, repository=directory)
         client_config = _client_config(config)
         client = await stack.enter_async_context(ClipClient(config=client_config))
-        supervisor = Supervisor(_backend(config, client_config, client), supervision)
+        supervisor = Supervisor(_backend(config, client_config, client, staged), supervision)
         loop = asyncio.get_running_loop()
         for name in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(name, supervisor.stop)
@@ -262,7 +307,7 @@ def _client_config(config: ServeConfig) -> ClientConfig:
     """For calls of this program to its own server."""
     from clip_client import ClientConfig
 
-    client = ClientConfig(urls=(config.grpc_url,), timeout_s=_CANARY_TIMEOUT_S)
+    client = ClientConfig(urls=(config.grpc_url,), timeout_s=config.canary_timeout_s)
     if config.tls is None:
         return client
     certificate, key = config.tls.canary_files or (None, None)
@@ -275,10 +320,20 @@ def _client_config(config: ServeConfig) -> ClientConfig:
     )
 
 
-def _backend(config: ServeConfig, client_config: ClientConfig, client: ClipClient) -> Backend:
+def _backend(
+    config: ServeConfig, client_config: ClientConfig, client: ClipClient, staged: StagedRepository | None
+) -> Backend:
     from clip_client._transport import reload_models
 
+    async def start() -> TritonProcess:
+        if staged is not None:
+            # Another model may have been exported since.
+            staged.refresh()
+        return await TritonProcess.start(config)
+
     async def reload() -> None:
+        if staged is not None:
+            staged.refresh()
         await reload_models(client_config, _MODELS, header=config.admin_header, timeout_s=_RELOAD_TIMEOUT_S)
 
     async def progress() -> float | None:
@@ -286,14 +341,14 @@ def _backend(config: ServeConfig, client_config: ClientConfig, client: ClipClien
         return await asyncio.to_thread(_requests_done, url)
 
     return Backend(
-        start=lambda: TritonProcess.start(config), probe=lambda: _embed_canary(client), progress=progress, reload=reload
+        start=start, probe=lambda: _embed_canary(client, config.canary_timeout_s), progress=progress, reload=reload
     )
 
 
-async def _embed_canary(client: ClipClient) -> Probe:
+async def _embed_canary(client: ClipClient, timeout_s: float) -> Probe:
     from clip_client import DeadlineExceeded, Overloaded
 
-    report = await client.health(timeout_s=_CANARY_TIMEOUT_S)
+    report = await client.health(timeout_s=timeout_s)
     failed = report.failed
     if failed is None:
         return Probe(finding=Finding.OK, model_id=report.model_id or "")
@@ -302,13 +357,13 @@ async def _embed_canary(client: ClipClient) -> Probe:
 
 
 def _requests_done(url: str) -> float | None:
-    """Sum of Triton's counters of answered requests, or ``None`` if it does not answer."""
+    """How many requests for embeddings Triton has answered, or ``None`` if it does not say."""
     try:
         with urllib.request.urlopen(url, timeout=_METRICS_TIMEOUT_S) as response:
             lines = response.read().decode().splitlines()
     except OSError:
         return None
-    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{_DONE}{{"))
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(_DONE))
 
 
 if __name__ == "__main__":

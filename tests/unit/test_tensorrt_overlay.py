@@ -10,6 +10,7 @@ from google.protobuf import json_format, text_format
 from tritonclient.grpc import model_config_pb2
 
 from preprocess_ensemble.backends.onnxruntime.session import model_file, plan_session
+from preprocess_ensemble.tensorrt import on_tensorrt
 
 ROOT = Path(__file__).parents[2]
 OVERLAY = ROOT / "containers" / "tensorrt" / "models"
@@ -53,6 +54,13 @@ def test_it_runs_the_file_that_clip_export_writes(encoder: Any) -> None:
     config = json_format.MessageToDict(encoder, preserving_proto_field_name=True)
     file = model_file(config, model_directory=OVERLAY / "clip_encoder_tensorrt", version="1")
     assert file.resolve() == ROOT / "triton_models" / "clip_encoder" / "1" / "model.onnx"
+
+
+def test_it_is_what_clip_serve_would_run(encoder: Any) -> None:
+    original = read(ROOT / "triton_models" / "clip_encoder")
+    derived = on_tensorrt(original, cache="/var/cache/clip-triton/tensorrt", precision="fp16")
+    derived.name, derived.default_model_filename = encoder.name, encoder.default_model_filename
+    assert encoder == derived
 
 
 def test_the_ensemble_differs_from_the_original_in_its_encoder_only() -> None:
