@@ -1,0 +1,120 @@
+"""The arithmetic on shapes, out of an exported graph: only the batch varies, so nearly all of it has one answer.
+
+PyTorch's exporter asks every tensor for its shape again wherever it reshapes one, a thousand nodes for ViT-B-32. On a
+GPU they run on the CPU between the kernels, and those that end in a float (the scale of attention) need a copy to the
+device, with which ONNX Runtime refuses CUDA graphs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    import numpy.typing as npt
+
+    Array = npt.NDArray[Any]
+
+__all__ = ("fix_shapes",)
+
+_ROWS: Final = (2, 3)
+"""Batches whose shapes are compared: what is the same for both does not depend on the batch."""
+_LARGEST: Final = 64
+"""Elements of a value that counts as arithmetic on shapes; weights that are expanded are larger."""
+
+
+def fix_shapes(file: Path) -> int:
+    """Put constants in place of the shapes in ``file`` that do not depend on the batch; return how many nodes it saves.
+
+    A target of ``Reshape`` that depends on it in one place gets -1 there. Shape inputs that vary otherwise stay as they
+    are. Every input must have the batch as its one dynamic dimension.
+    """
+    model = onnx.load(str(file))
+    graph = model.graph
+    before = len(graph.node)
+    names = _shape_values(graph)
+    first, second = (_evaluated(model, names, rows) for rows in _ROWS)
+    constants = {name: value for name, value in first.items() if _same(value, second[name])}
+    for node in graph.node:
+        if node.op_type == "Reshape" and (target := _with_one_unknown(node, first, second)) is not None:
+            # A name of its own: others may want the value itself.
+            name = f"{node.input[1]}/fixed"
+            constants[name] = target
+            node.input[1] = name
+    # What made a constant has no use any more, unless it makes something else that has.
+    kept = [node for node in graph.node if not all(output in constants for output in node.output)]
+    used = _keep_used(graph, kept)
+    graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in constants.items() if name in used)
+    onnx.save(model, str(file))
+    return before - len(graph.node)
+
+
+def _shape_values(graph: onnx.GraphProto) -> list[str]:
+    """Names of all values that are made of shapes and constants alone, in order."""
+    known = {tensor.name for tensor in graph.initializer}
+    found: list[str] = []
+    for node in graph.node:
+        if node.op_type == "Constant":
+            known.update(node.output)
+        elif node.op_type == "Shape" or all(name in known for name in node.input if name):
+            known.update(node.output)
+            found.extend(node.output)
+    return found
+
+
+def _evaluated(model: onnx.ModelProto, names: Sequence[str], rows: int) -> dict[str, Array]:
+    """The values of these names for a batch of ``rows`` zeros; those that are too large to be shapes are left out."""
+    import onnxruntime
+
+    probe = onnx.ModelProto()
+    probe.CopyFrom(model)
+    probe.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(probe.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    inputs = {}
+    for tensor in model.graph.input:
+        kind = tensor.type.tensor_type
+        shape = [dim.dim_value or rows for dim in kind.shape.dim]
+        inputs[tensor.name] = np.zeros(shape, onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type))
+    values = dict(zip(names, session.run(list(names), inputs), strict=True))
+    return {name: value for name, value in values.items() if value.size <= _LARGEST}
+
+
+def _same(first: Array, second: Array | None) -> bool:
+    return second is not None and first.shape == second.shape and bool(np.array_equal(first, second))
+
+
+def _with_one_unknown(node: onnx.NodeProto, first: dict[str, Array], second: dict[str, Array]) -> Array | None:
+    """The target of a ``Reshape`` with -1 where it depends on the batch; None where that says less than it does."""
+    target, other = first.get(node.input[1]), second.get(node.input[1])
+    if target is None or other is None or target.shape != other.shape or _same(target, other):
+        return None
+    varies = target != other
+    if varies.sum() != 1 or (target[~varies] < 1).any():
+        return None
+    fixed: Array = np.where(varies, -1, target).astype(np.int64)
+    return fixed
+
+
+def _keep_used(graph: onnx.GraphProto, nodes: Sequence[onnx.NodeProto]) -> set[str]:
+    """Leave in ``graph`` those of ``nodes`` and of its constants that an output needs; return all names in use."""
+    used = {output.name for output in graph.output}
+    kept = []
+    for node in reversed(nodes):
+        if used & set(node.output):
+            used.update(node.input)
+            kept.append(node)
+    del graph.node[:]
+    graph.node.extend(reversed(kept))
+    weights = [tensor for tensor in graph.initializer if tensor.name in used]
+    del graph.initializer[:]
+    graph.initializer.extend(weights)
+    return used
