@@ -6,7 +6,6 @@ LibRaw, through rawpy, finds it; without rawpy, and where there is none, such a 
 from __future__ import annotations
 
 import io
-import struct
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any, Final
@@ -15,10 +14,6 @@ from clip_client.dedup.looks import BYTES_ONLY, Look, look_at
 from clip_client.dedup.moments import read_moment
 
 NEEDS_RAWPY: Final = "Previews in RAW files are read by rawpy: pip install 'clip-triton[raw]'."
-
-_ORIENTATION: Final = {3: 3, 5: 8, 6: 6}
-"""LibRaw's ``flip`` -> EXIF orientation: half a turn, a quarter to the left, a quarter to the right."""
-_ORIENTATION_TAG: Final = 0x0112
 
 
 def can_read_raw() -> bool:
@@ -33,7 +28,10 @@ def bytes_only() -> Look:
 
 
 def raw_preview(data: bytes) -> bytes | None:
-    """Return the picture inside a RAW file as the bytes of an image file that says its orientation; None without."""
+    """Return the picture inside a RAW file as the bytes of an image file; None where there is none.
+
+    LibRaw writes the orientation into a JPEG that does not say its own.
+    """
     return None if (found := _open(data)) is None else found[0]
 
 
@@ -64,21 +62,8 @@ def _open(data: bytes) -> tuple[bytes, tuple[int, int]] | None:
         return None
     upright = (sizes.height, sizes.width) if sizes.flip in (5, 6) else (sizes.width, sizes.height)
     if thumbnail.format == rawpy.ThumbFormat.JPEG:
-        return _with_orientation(bytes(thumbnail.data), sizes.flip), upright
+        return bytes(thumbnail.data), upright
     return _as_png(thumbnail.data), upright
-
-
-def _with_orientation(jpeg: bytes, flip: int) -> bytes:
-    """Write the orientation into a JPEG file that does not say it; its pixels stay as they are."""
-    from PIL import Image
-
-    with Image.open(io.BytesIO(jpeg)) as image:
-        exif = image.getexif()
-    if flip not in _ORIENTATION or _ORIENTATION_TAG in exif:
-        return jpeg
-    exif[_ORIENTATION_TAG] = _ORIENTATION[flip]
-    block: bytes = exif.tobytes()
-    return jpeg[:2] + b"\xff\xe1" + struct.pack(">H", len(block) + 2) + block + jpeg[2:]
 
 
 def _as_png(pixels: Any) -> bytes:

@@ -21,6 +21,7 @@ from PIL import Image
 from benchmarks.sample_photos import write_with_copies
 from clip_client import ClipClient, SyncClipClient
 from clip_client.dedup import find_duplicates
+from tests.unit.raw_files import dng
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -64,7 +65,7 @@ async def test_finds_the_families_and_nothing_else(server: Server, families: dic
     assert report.failed == ()
     assert report.compared == sum(map(len, families.values()))
     by_keeper = {Path(group.keep).stem: group for group in report.groups}
-    assert by_keeper["Copy of coins"].tier == "exact"
+    assert by_keeper["coins"].tier == "exact"
     assert by_keeper["astronaut"].tier == "near-identical"
     assert by_keeper["motorcycle_left"].tier == "similar"
     for group in report.groups:
@@ -125,6 +126,26 @@ async def test_flat_pictures_are_grouped_by_their_bytes_only(server: Server, tmp
     (group,) = report.groups
     assert group.tier == "exact"
     assert {os.path.basename(member.path) for member in group.members} == {"black.png", "copy of black.png"}
+
+
+async def test_raw_files_alone_are_compared_by_their_previews_or_their_bytes(
+    server: Server, photos: Path, tmp_path: Path
+) -> None:
+    coffee = Image.open(photos / "coffee.jpg")
+    with_preview, without = dng(coffee), dng(None)
+    for name, data in (("1.dng", with_preview), ("2.dng", with_preview), ("3.nef", without), ("4.nef", without)):
+        (tmp_path / name).write_bytes(data)
+    shutil.copyfile(photos / "coffee.jpg", tmp_path / "5.jpg")
+    shutil.copyfile(photos / "rocket.jpg", tmp_path / "6.jpg")
+    (tmp_path / "6.dng").write_bytes(with_preview)  # belongs to the photo of its name
+    report = await find(server, tmp_path)
+    assert as_sets(report) == {
+        frozenset(str(tmp_path / name) for name in ("1.dng", "2.dng", "5.jpg")),
+        frozenset(str(tmp_path / name) for name in ("3.nef", "4.nef")),
+    }
+    assert {group.tier for group in report.groups} == {"near-identical", "exact"}
+    assert [os.path.basename(path) for path in report.bytes_only] == ["3.nef", "4.nef"]
+    assert (report.compared, report.failed) == (6, ())
 
 
 async def test_a_file_that_goes_away_does_not_take_its_copies_along(

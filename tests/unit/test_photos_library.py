@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from clip_client.cli.main import main
-from clip_client.dedup import photos_album, photos_library, scan
+from clip_client.dedup import photos_library, scan
 from clip_client.dedup.file_kinds import EDITED, FILM, RAW
 from clip_client.dedup.photos_album import ALBUM, NoAlbum, fill_album
 from clip_client.dedup.photos_library import is_library, read_library
@@ -166,8 +166,8 @@ class Photos:
 
 
 def on_a_mac(monkeypatch: pytest.MonkeyPatch, photos: Photos) -> None:
-    monkeypatch.setattr(photos_album.platform, "system", lambda: "Darwin")
-    monkeypatch.setitem(sys.modules, "photoscript", photos)  # type: ignore[arg-type]
+    monkeypatch.setattr("platform.system", lambda: "Darwin")
+    monkeypatch.setitem(sys.modules, "photoscript", photos)
 
 
 def uuid_of(entry: AlbumEntry) -> str:
@@ -211,7 +211,7 @@ def test_the_album_needs_a_mac(
     library: PhotosLibrary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wanted = entries(library, tmp_path)
-    monkeypatch.setattr(photos_album.platform, "system", lambda: "Linux")
+    monkeypatch.setattr("platform.system", lambda: "Linux")
     with pytest.raises(NoAlbum, match="only Photos on a Mac"):
         fill_album(wanted)
     assert main(["dedup", str(library.folder), "--apply", "--store", str(tmp_path / "store")]) == 1
