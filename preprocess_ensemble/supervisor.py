@@ -5,7 +5,8 @@ found decides what is done::
 
     Finding     what it means                                   what is done
     OK          the known image has the right vector            nothing
-    SLOW        no answer in time, or refused for load          nothing while requests make progress; else restart
+    SLOW        no answer in time, or refused for load          nothing while requests are finished or the server
+                                                                computes; else restart
     BROKEN      an error: dead stub, model gone, wrong vector   reload the models; if that does not help, restart
 
 and a server process that ended is restarted. Restarts are spaced by exponential back-off.
@@ -31,6 +32,14 @@ __all__ = ("CONNECT", "Backend", "Finding", "Probe", "StartError", "Supervisor",
 logger = logging.getLogger(__name__)
 
 _MAX_BACKOFF_S: Final = 60.0
+_COMPUTES: Final = 0.02
+"""Share of one core. A server that waits for work needs 0.006 of one, and one that has any and gets a fiftieth of its
+machine still makes its way."""
+
+_PATIENCE: Final = 15
+"""How many times ``frozen_after_s`` a server may compute without finishing a request: one full batch of a large model
+on a crowded machine takes minutes, and a defect that spins for ever must end, too."""
+
 _START_POLL_S: Final = 0.2
 _START_REFUSALS: Final = 3
 
@@ -67,6 +76,9 @@ class Process(Protocol):
     def running(self) -> bool:
         """Whether it has not ended."""
 
+    def computed_s(self) -> float:
+        """Processor time of it and its helpers so far."""
+
     async def ended(self) -> int:
         """Wait for its end."""
 
@@ -84,7 +96,7 @@ class Backend:
     start: Callable[[], Awaitable[Process]]
     probe: Callable[[], Awaitable[Probe]]
     progress: Callable[[], Awaitable[float | None]]
-    """Requests done so far, by the server's own count; ``None`` if it does not say."""
+    """Requests for embeddings done so far, by the server's own count; ``None`` if it does not say."""
     reload: Callable[[], Awaitable[None]]
     """Unload and load the models. Raises an exception with one sentence if the server refuses."""
 
@@ -96,13 +108,34 @@ class SupervisorConfig:
     interval_s: float = 3.0
     """Between two canaries."""
     frozen_after_s: float = 20.0
-    """A server that neither answers the canary nor finishes any request for so long is restarted."""
+    """A server that neither answers the canary nor finishes any request nor computes for so long is restarted; one that
+    computes, fifteen times as late."""
     start_timeout_s: float = 600.0
     """For loading all models; building a TensorRT engine takes minutes."""
     drain_s: float = 30.0
     """For requests that are under way when the server is stopped on purpose."""
     settled_after_s: float = 60.0
     """A server that was well for so long is restarted without delay when it fails."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _SignsOfLife:
+    """When a server was last found to compute."""
+
+    computed_s: float = 0.0
+    """Its processor time when it was last looked at."""
+    looked_at: float = 0.0
+    at: float = 0.0
+
+    @classmethod
+    def found(cls, computed_s: float, *, now: float) -> _SignsOfLife:
+        """The server is well at this moment."""
+        return cls(computed_s=computed_s, looked_at=now, at=now)
+
+    def seen(self, computed_s: float, *, now: float) -> _SignsOfLife:
+        """Look again."""
+        computes = computed_s - self.computed_s > _COMPUTES * (now - self.looked_at)
+        return _SignsOfLife(computed_s=computed_s, looked_at=now, at=now if computes else self.at)
 
 
 class StartError(Exception):
@@ -127,6 +160,7 @@ class Supervisor:
         self._well_since = 0.0
         self._last_progress: float | None = None
         self._progressed_at = 0.0
+        self._life = _SignsOfLife()
 
     def stop(self) -> None:
         """Drain and end; a second call ends the draining, too."""
@@ -180,9 +214,11 @@ class Supervisor:
             await self._pause(_START_POLL_S)
 
     def _set_ready(self) -> None:
+        assert self._process is not None
         self._status = "ready"
         self._model_id = self._probe.model_id or self._model_id
         self._progressed_at = self._well_since = time.monotonic()
+        self._life = _SignsOfLife.found(self._process.computed_s(), now=self._progressed_at)
 
     async def _watch_once(self) -> None:
         """Wait for the next canary or the end of the process, and act on what there is."""
@@ -199,13 +235,13 @@ class Supervisor:
             return
         match self._probe.finding:
             case Finding.OK:
-                self._recovered()
+                self._recovered(process)
             case Finding.SLOW:
-                await self._consider_slow()
+                await self._consider_slow(process)
             case Finding.BROKEN:
                 await self._repair(process)
 
-    def _recovered(self) -> None:
+    def _recovered(self, process: Process) -> None:
         if self._status == "overloaded":
             logger.warning("the server keeps up again")
         now = time.monotonic()
@@ -214,20 +250,30 @@ class Supervisor:
         self._status = "ready"
         self._model_id = self._probe.model_id
         self._progressed_at = now
+        self._life = _SignsOfLife.found(process.computed_s(), now=now)
 
-    async def _consider_slow(self) -> None:
-        """A canary that does not come through means overload as long as other requests do; else the server hangs."""
+    async def _consider_slow(self, process: Process) -> None:
+        """A canary that does not come through means overload as long as there is work being done; else it hangs.
+
+        A request that is finished is proof of that. Between two of them may lie a minute, where a full batch of a large
+        model runs on a machine that others use, too; then it is processor time that tells slow from frozen.
+        """
         done = await self._backend.progress()
         now = time.monotonic()
-        if done is not None and done != self._last_progress:
+        progressed = done is not None and done != self._last_progress
+        if progressed:
             self._last_progress, self._progressed_at = done, now
+        self._life = self._life.seen(process.computed_s(), now=now)
+        if progressed or self._life.at == now:
             if self._status != "overloaded":
-                logger.warning("overloaded: requests make progress, but the canary does not come through in time")
+                logger.warning("overloaded: the server is at work, but the canary does not come through in time")
             self._status = "overloaded"
-            return
         stuck_s = now - self._progressed_at
-        if stuck_s >= self._config.frozen_after_s:
-            await self._restart(f"no request was finished for {stuck_s:.0f} s")
+        idle_s = min(stuck_s, now - self._life.at)
+        limit_s = self._config.frozen_after_s
+        if idle_s > limit_s or stuck_s > _PATIENCE * limit_s:
+            at_work = "" if idle_s > limit_s else ", though the server computes"
+            await self._restart(f"no request was finished for {stuck_s:.0f} s{at_work}")
 
     async def _repair(self, process: Process) -> None:
         """Reload the models, which takes about a second, and restart the server if that does not help."""

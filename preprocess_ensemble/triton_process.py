@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 
 from preprocess_ensemble.launcher import PARENT_VARIABLE
 from preprocess_ensemble.process_arguments import hide_argument
+from preprocess_ensemble.process_group import processor_time_s
 from preprocess_ensemble.shared_memory import remove_stale_regions
 from preprocess_ensemble.triton_log import read_line
 
@@ -61,6 +62,8 @@ class ServeConfig:
     tls: ServerTls | None = None
     tls_name: str | None = None
     """A name that the certificate is good for, by which this machine calls the server."""
+    canary_timeout_s: float = 5.0
+    """How long the supervisor waits for the answer to its own image."""
     drain_s: int = 30
     """How long requests that are under way may take once the server is told to stop."""
     log_file: Path | None = None
@@ -161,6 +164,10 @@ class TritonProcess:
     def running(self) -> bool:
         """Whether the server has not ended; a frozen one runs."""
         return self._process.returncode is None
+
+    def computed_s(self) -> float:
+        """Processor time of the server and its stubs, in seconds; it falls when a stub ends."""
+        return processor_time_s(self.pid)
 
     async def ended(self) -> int:
         """Wait for the end; returns the exit code, negative for a signal."""

@@ -6,18 +6,25 @@ import asyncio
 import json
 import logging
 import os
+import subprocess
+import sys
+import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from benchmarks.server import free_port
 from preprocess_ensemble.health_endpoint import serve_health
+from preprocess_ensemble.process_group import processor_time_s
 from preprocess_ensemble.serve_command import main
 from preprocess_ensemble.supervisor import CONNECT, Backend, Finding, Probe, StartError, Supervisor, SupervisorConfig
 from preprocess_ensemble.triton_log import Remark, read_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 OK = Probe(finding=Finding.OK, model_id="m@1")
 SLOW = Probe(finding=Finding.SLOW, step="canary", message="No answer in time.")
@@ -31,10 +38,14 @@ class FakeProcess:
     def __init__(self) -> None:
         self._end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.stops: list[float] = []
+        self.computing: Callable[[], float] = lambda: 0.0
 
     @property
     def running(self) -> bool:
         return not self._end.done()
+
+    def computed_s(self) -> float:
+        return self.computing()
 
     async def ended(self) -> int:
         return await asyncio.shield(self._end)
@@ -149,6 +160,50 @@ async def test_a_frozen_server_is_restarted(count: float | None, caplog: pytest.
     await server.run()
     assert len(server.processes) == 2
     assert "no request was finished for" in caplog.text
+
+
+async def test_a_server_that_computes_is_slow_and_not_frozen(caplog: pytest.LogCaptureFixture) -> None:
+    """One batch of a large model on a crowded machine: no request is finished for much longer than the limit."""
+    server = FakeServer([OK])
+    slow_since: list[float] = []
+
+    async def probe() -> Probe:
+        if not server.ready:
+            return await FakeServer.probe(server)
+        slow_since.append(time.monotonic())
+        server.processes[0].computing = time.monotonic
+        return SLOW if slow_since[-1] - slow_since[0] < 5 * FAST.frozen_after_s else await FakeServer.probe(server)
+
+    server.probe = probe  # type: ignore[method-assign]
+    await server.run()
+    assert len(server.processes) == 1
+    assert "overloaded: the server is at work" in caplog.text
+
+
+async def test_a_server_that_computes_for_ever_is_restarted(caplog: pytest.LogCaptureFixture) -> None:
+    server = FakeServer([OK])
+
+    async def probe() -> Probe:
+        server.processes[0].computing = time.monotonic
+        return SLOW if len(server.processes) == 1 and server.ready else await FakeServer.probe(server)
+
+    server.probe = probe  # type: ignore[method-assign]
+    await server.run(replace(FAST, frozen_after_s=0.01))
+    assert len(server.processes) == 2
+    assert "though the server computes" in caplog.text
+
+
+def test_processor_time_is_that_of_the_whole_group() -> None:
+    code = "sum(range(10**7)); print('done', flush=True); input()"
+    # A shell that waits for its child: all the work is the child's.
+    command = ["sh", "-c", '"$0" -c "$1"; exit', sys.executable, code]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, start_new_session=True, **pipes) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "done\n"
+        assert processor_time_s(process.pid) > 0
+        process.communicate("\n")
+    assert processor_time_s(process.pid) == 0
 
 
 async def test_a_first_start_that_fails_is_an_error() -> None:
