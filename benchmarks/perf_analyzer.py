@@ -108,7 +108,8 @@ def run(
 ) -> dict[str, float]:
     """Measure one model at one concurrency; return rows per second and latencies in milliseconds.
 
-    Three windows of ``requests`` in a row must agree within ``stability_percent``; raises ``RuntimeError`` if ten windows did not.
+    Three windows of ``requests`` in a row must agree within ``stability_percent``; raises ``RuntimeError`` if ten
+    windows did not.
     """
     with tempfile.TemporaryDirectory() as scratch:
         table = Path(scratch) / "latency.csv"

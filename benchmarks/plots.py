@@ -195,6 +195,91 @@ def precision(summary: Mapping[str, Any]) -> bytes:
         return _png(figure)
 
 
+def links(summary: Mapping[str, Any]) -> bytes:
+    """Milliseconds of a request by line and form, one panel for each number of images; marks: by arithmetic."""
+    slow = summary["over_links"]
+    counts = sorted({point["rows"] for point in slow})
+    lines = ["loopback", *dict.fromkeys(point["link"] for point in slow)]
+    forms = list(dict.fromkeys(point["form"] for point in slow))
+    local = [{**point, "link": "loopback", "computed_ms": None} for point in summary["points"]]
+    at = {(point["link"], point["form"], point["rows"]): point for point in (*slow, *local)}
+    colours = dict(zip(forms, ("#d64545", "#7b8794", "#0ea5a4", OURS), strict=True))
+    with plt.rc_context(STYLE):
+        figure, all_axes = plt.subplots(1, len(counts), figsize=(5.2 * len(counts), 3.4), sharey=True, squeeze=False)
+        for axes, count in zip(all_axes[0], counts, strict=True):
+            for offset, form in enumerate(forms):
+                for place, line in enumerate(lines):
+                    point = at.get((line, form, count))
+                    if point is None:
+                        continue
+                    x = place + (offset - (len(forms) - 1) / 2) * 0.2
+                    axes.bar(x, point["p50_ms"], width=0.18, color=colours[form])
+                    label = f"{point['p50_ms']:.3g}"
+                    axes.annotate(
+                        label, (x, point["p50_ms"]), xytext=(0, 2), textcoords="offset points", ha="center", fontsize=7
+                    )
+                    if point["computed_ms"] is not None:
+                        axes.plot((x - 0.09, x + 0.09), [point["computed_ms"]] * 2, color=INK, linewidth=1.5)
+            axes.set_yscale("log")
+            axes.set_xticks(range(len(lines)), lines)
+            axes.set_title(f"{count} image{'s' if count > 1 else ''} to a request", fontsize=10)
+        all_axes[0][0].set_ylabel("ms a request, no model")
+        handles = [Rectangle((0, 0), 1, 1, color=colours[form]) for form in forms]
+        figure.legend(
+            handles, [summary["labels"][form] for form in forms], frameon=False, ncols=4, fontsize=8,
+            loc="outside lower center",
+        )  # fmt: skip
+        return _png(figure)
+
+
+def operators(summary: Mapping[str, Any]) -> bytes:
+    """Shares of the model's time by kind of node, one bar for each batch size."""
+    batches_ = sorted(summary, key=int)
+    kinds = [row["operator"] for row in summary[batches_[-1]]["operators"][:7]]
+    shades = plt.get_cmap("Blues_r")
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(figsize=(8, 0.6 * len(batches_) + 1.5))
+        for place, batch in enumerate(batches_):
+            shares = {row["operator"]: row["share"] for row in summary[batch]["operators"]}
+            parts = {kind: shares.get(kind, 0.0) for kind in kinds}
+            parts["all others"] = 1 - sum(parts.values())
+            left = 0.0
+            for number, (kind, share) in enumerate(parts.items()):
+                colour = OTHERS if kind == "all others" else shades(0.1 + 0.1 * number)
+                axes.barh(place, share, left=left, color=colour, height=0.6, label=kind if place == 0 else None)
+                if share > 0.04:
+                    ink = "white" if number < 4 else INK
+                    axes.text(left + share / 2, place, f"{share:.0%}", ha="center", va="center", color=ink, fontsize=8)
+                left += share
+        names = [f"batch {batch}, {summary[batch]['total_ms']:.0f} ms" for batch in batches_]
+        axes.set_yticks(range(len(batches_)), names)
+        axes.xaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
+        axes.set_xlabel("share of the model's time")
+        figure.legend(frameon=False, ncols=4, fontsize=8, loc="outside upper center")
+        return _png(figure)
+
+
+def scaling(summary: Mapping[str, Any]) -> bytes:
+    """Images per second by number of servers, beside so many times the rate of one."""
+    counts = sorted(map(int, summary["rates"]))
+    rates = [summary["rates"][str(count)] for count in counts]
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(figsize=(5, 3))
+        axes.bar(range(len(counts)), rates, color=OURS, width=0.6)
+        axes.plot(
+            range(len(counts)), [count * rates[0] for count in counts], "--o", color=OTHERS, label="so many times one"
+        )
+        for place, (count, rate) in enumerate(zip(counts, rates, strict=True)):
+            text = f"{rate:.1f} ({summary['efficiency'][str(count)]:.0%})"
+            axes.annotate(text, (place, 0), xytext=(0, 6), textcoords="offset points", ha="center", color="white")
+        axes.set_xticks(range(len(counts)), [str(count) for count in counts])
+        axes.set_xlabel("servers behind one client")
+        axes.set_ylabel("images per second")
+        axes.legend(frameon=False, loc="upper left")
+        axes.margins(y=0.15)
+        return _png(figure)
+
+
 def _png(figure: Figure) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, dpi=130)

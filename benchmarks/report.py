@@ -1,7 +1,7 @@
-"""One page, its pictures and the README's table, all from the kept results: ``python -m benchmarks.report``.
+"""One page, its pictures and the figures in the documents, from the kept results: ``python -m benchmarks.report``.
 
-The newest JSON of each experiment counts. No number is typed by hand: what stands in the README between the lines
-``<!-- benchmarks -->`` and ``<!-- /benchmarks -->`` is written here.
+The newest JSON of each experiment counts. No number is typed by hand: what stands in the README and in
+docs/performance.md between marker lines is written here (see ``figures.py``).
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from benchmarks import plots
+from benchmarks import figures, plots
 from benchmarks.harness import RESULTS
 from benchmarks.published import FIGURES, HARDWARE
 from benchmarks.three_way import SYSTEMS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 PICTURES: Final[Mapping[str, tuple[tuple[str, str, Callable[[Mapping[str, Any]], bytes]], ...]]] = {
     "three_way": (("three_way", "The same model, photos and machine, one image a request.", plots.three_way),),
@@ -39,8 +39,11 @@ PICTURES: Final[Mapping[str, tuple[tuple[str, str, Callable[[Mapping[str, Any]],
             "Serialise, send over loopback and parse, to a model that does nothing.",
             plots.serialisation,
         ),
+        ("links", "One request after another over each line; dashes: bytes and round trip alone.", plots.links),
     ),
     "precision": (("precision", "The whole ensemble by precision and provider of the encoder.", plots.precision),),
+    "operators": (("operators", "ONNX Runtime's own profile of the encoder.", plots.operators),),
+    "scaling": (("scaling", "Servers with cores, or a GPU, of their own; in brackets the efficiency.", plots.scaling),),
 }
 TITLES: Final[Mapping[str, str]] = {
     "three_way": "Ways of serving one model",
@@ -48,9 +51,11 @@ TITLES: Final[Mapping[str, str]] = {
     "latency": "Latency and saturation",
     "serialisation": "The form in which an image travels",
     "precision": "Precisions and providers",
+    "operators": "The model, operator by operator",
+    "scaling": "More servers",
 }
-BEGIN: Final = "<!-- benchmarks -->"
-END: Final = "<!-- /benchmarks -->"
+DOCUMENTS: Final = (Path("README.md"), Path("docs/performance.md"))
+"""What has figures between markers."""
 
 
 def newest(directory: Path) -> dict[str, dict[str, Any]]:
@@ -91,44 +96,36 @@ def own_figures(results: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
     return figures
 
 
-def readme_table(results: Mapping[str, Mapping[str, Any]]) -> str:
-    """The README's part, in Markdown."""
-    three_way = results.get("three_way")
-    if three_way is None:
-        return "No results yet: `python -m benchmarks three_way`."
-    summary, machine = three_way["summary"], three_way["environment"]
-    sizes = list(next(iter(summary["systems"].values()))["at"])
-    lines = [
-        "| images per second | " + " | ".join(f"concurrency {size}" for size in sizes) + " | least cosine |",
-        "|---|" + "---:|" * (len(sizes) + 1),
+def costs(results: Mapping[str, Mapping[str, Any]], price_per_hour: float | None) -> list[dict[str, Any]]:
+    """What 1,000 images take of the machine, by system, at the highest concurrency: seconds, and money if priced."""
+    if "three_way" not in results:
+        return []
+    rows = []
+    for system, row in results["three_way"]["summary"]["systems"].items():
+        rate = row["at"][max(row["at"], key=int)]["images_per_second"]["median"]
+        cost = None if price_per_hour is None else price_per_hour / 3.6 / rate
+        rows.append({"system": SYSTEMS[system], "seconds": 1000 / rate, "cost": cost})
+    return rows
+
+
+def gpu_sections(results: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The results of experiments on a GPU, which are named so, with their summaries as rows of dotted names."""
+    return [
+        {"result": result, "rows": list(_flat(result.get("summary", {})))}
+        for name, result in sorted(results.items())
+        if name.startswith("gpu")
     ]
-    for system, row in summary["systems"].items():
-        rates = (f"{row['at'][size]['images_per_second']['median']:.1f}" for size in sizes)
-        cosine = f"{row['cosine']:.6f}" if row["valid"] else f"{row['cosine']:.6f}, invalid"
-        lines.append(f"| {SYSTEMS[system]} | {' | '.join(rates)} | {cosine} |")
-    flags = ", ".join(machine["cpu_flags"])
-    lines += [
-        "",
-        (
-            f"{machine['cores']} cores of {machine['cpu']} ({flags}), medians of interleaved rounds, one image of 256 "
-            f"pixels a request; [raw figures](benchmarks/results/{three_way['file']}), `python -m benchmarks report`."
-        ),
-    ]
-    return "\n".join(lines)
 
 
-def update_readme(path: Path, table: str) -> bool:
-    """Put ``table`` between the two marker lines; False where the file has none."""
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        return False
-    path.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}", encoding="utf-8")
-    return True
+def _flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _flat(inner, f"{name}, {key}" if name else str(key))
+    elif isinstance(value, (int, float, str, bool)):
+        yield name, f"{value:,.4g}" if isinstance(value, float) else str(value)
 
 
-def render(results: Mapping[str, Mapping[str, Any]], directory: Path) -> Path:
+def render(results: Mapping[str, Mapping[str, Any]], directory: Path, *, price_per_hour: float | None = None) -> Path:
     """Write the pictures and ``report.html`` into ``directory``; return the page's path."""
     sections = []
     for name, pictures in PICTURES.items():
@@ -151,6 +148,10 @@ def render(results: Mapping[str, Mapping[str, Any]], directory: Path) -> Path:
         published=published,
         hardware=HARDWARE,
         systems=SYSTEMS,
+        perf_analyzer=results.get("perf_analyzer"),
+        costs=costs(results, price_per_hour),
+        price_per_hour=price_per_hour,
+        gpu=gpu_sections(results),
         others=[result for name, result in sorted(results.items()) if name not in PICTURES],
     )
     path = directory / "report.html"
@@ -159,19 +160,19 @@ def render(results: Mapping[str, Mapping[str, Any]], directory: Path) -> Path:
 
 
 def main() -> None:
-    """Write page, pictures and the README's table."""
+    """Write page and pictures, and the figures in the documents."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of JSON files; the page is written there")
-    parser.add_argument("--readme", type=Path, default=Path("README.md"))
-    parser.add_argument("--page-only", action="store_true", help="leave the README and docs/performance.md as they are")
+    parser.add_argument(
+        "--page-only", action="store_true", help=f"leave {' and '.join(map(str, DOCUMENTS))} as they are"
+    )
+    parser.add_argument("--price-per-hour", type=float, help="of the machine, for the cost of 1,000 images")
     arguments = parser.parse_args()
     results = newest(arguments.results)
-    print(f"page: {render(results, arguments.results)}")
-    if arguments.page_only:
-        return
-    table = readme_table(results)
-    if not update_readme(arguments.readme, table):
-        print(f"{arguments.readme} has no {BEGIN} ... {END}; the table would be:\n\n{table}")
+    print(f"page: {render(results, arguments.results, price_per_hour=arguments.price_per_hour)}")
+    for document in () if arguments.page_only else DOCUMENTS:
+        document.write_text(figures.fill(document.read_text(encoding="utf-8"), results), encoding="utf-8")
+        print(f"figures: {document}")
 
 
 if __name__ == "__main__":

@@ -6,15 +6,18 @@ import asyncio
 import json
 import subprocess
 import sys
+import threading
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
-from benchmarks import load, report
+from benchmarks import figures, load, report, study
 from benchmarks.baseline.batcher import Batcher
 from benchmarks.baseline.settings import SettingError, Settings
-from benchmarks.harness import Journal, cosine_to_first, percentiles
+from benchmarks.harness import Journal, cosine_to_first, percentiles, started
 from benchmarks.latency import saturation
 from benchmarks.queue_delay import recommend
 from benchmarks.serialisation import over_links
@@ -22,7 +25,9 @@ from benchmarks.three_way import summarise
 from clip_client._statistics import ModelStatistics
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_a_single_other_vector_shows_in_the_cosine() -> None:
@@ -194,31 +199,108 @@ def test_other_vectors_make_a_row_and_the_run_invalid() -> None:
     assert not summary["valid"]
 
 
-def test_page_and_readme_come_from_the_newest_result(tmp_path: Path) -> None:
-    machine = {
-        "cores": 2, "cpu": "a CPU", "cpu_flags": ["avx2"], "gpu": None, "system": "Linux", "python": "3.11",
-        "commit": "abc", "modified": False, "load_average": 0.1,
-    }  # fmt: skip
+MACHINE = {
+    "cores": 2, "cpu": "a CPU", "cpu_flags": ["avx2"], "gpu": None, "system": "Linux", "python": "3.11",
+    "commit": "abc", "modified": False, "load_average": 0.1,
+}  # fmt: skip
+
+
+def keep(directory: Path, name: str, day: str, **result: Any) -> None:
+    record = {"experiment": name, "environment": {**MACHINE, "time": day}, **result}
+    (directory / f"{name}-{day}.json").write_text(json.dumps(record))
+
+
+def test_page_and_figures_come_from_the_newest_result(tmp_path: Path) -> None:
     for day, cosine in (("2026-01-01", 0.99), ("2026-01-02", 1.0)):
-        result = {
-            "experiment": "three_way",
-            "environment": {**machine, "time": day},
-            "summary": three_way(cosine),
-        }
-        (tmp_path / f"three_way-{day}.json").write_text(json.dumps(result))
-    readme = tmp_path / "README.md"
-    readme.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n")
+        keep(tmp_path, "three_way", day, plan={"rounds": 2}, summary=three_way(cosine))
     results = report.newest(tmp_path)
-    assert report.update_readme(readme, report.readme_table(results))
-    text = readme.read_text()
-    assert text.startswith("before\n")
-    assert text.endswith("\nafter\n")
+    text = figures.fill("before\n<!-- benchmarks -->\nold\n<!-- /benchmarks -->\nafter\n", results)
+    assert text.startswith("before\n<!-- benchmarks -->\n2 cores of a CPU (avx2), no GPU;")
+    assert text.endswith("|\n<!-- /benchmarks -->\nafter\n")
     assert "| ensemble, JPEG over gRPC | 19.0 | 1.000000 |" in text
     assert "old" not in text
-    page = report.render(results, tmp_path).read_text()
+    assert figures.fill(text, results) == text
+    page = report.render(results, tmp_path, price_per_hour=3.6).read_text()
     assert "182.9 ms" in page
     assert "three_way-2026-01-02.json" in page
+    assert "<td>0.05263</td>" in page  # 1,000 images at 19 a second and 0.001 a second
+    assert "Unproved: there is no result of a machine with a GPU." in page
     assert (tmp_path / "three_way.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_part_without_results_names_the_command_that_makes_them() -> None:
+    for name, part in figures.PARTS.items():
+        assert "python -m benchmarks" in part({}), name
+
+
+def test_pictures_of_operators_scaling_and_slow_lines(tmp_path: Path) -> None:
+    profile = {
+        "total_ms": 50.0,
+        "operators": [{"operator": "MatMul", "ms": 40.0, "share": 0.8}, {"operator": "Conv", "ms": 10.0, "share": 0.2}],
+        "nodes_by_provider": {"CPUExecutionProvider": 2},
+        "cpu_fallbacks": [],
+        "fused_attention": [],
+    }
+    keep(tmp_path, "operators", "2026-01-01", model="ViT-B-32/random:0@0", summary={"1": profile, "32": profile})
+    servers = {"device": "CPU", "rates": {"1": 10.0, "2": 18.0}, "efficiency": {"1": 1.0, "2": 0.9}, "unproved": [4, 8]}
+    keep(tmp_path, "scaling", "2026-01-01", summary=servers)
+    forms = ("fp32-json", "fp32-http", "fp32-grpc", "uint8-grpc", "jpeg-grpc")
+    points = [{"form": form, "rows": 1, "p50_ms": 2.0, "ms_per_image": 2.0, "bytes": 9} for form in forms]
+    slow = [{**point, "link": "a line", "computed_ms": 1.5} for point in points if point["form"] != "fp32-http"]
+    summary = {"points": points, "labels": {form: form for form in forms}, "over_links": slow}
+    keep(tmp_path, "serialisation", "2026-01-01", summary=summary)
+    results = report.newest(tmp_path)
+    report.render(results, tmp_path)
+    for name in ("operators", "scaling", "serialisation", "links"):
+        assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    assert "| jpeg-grpc | 9 | 2.00 ms | 2 ms |" in figures.travel(results)
+    assert "2 servers 18.0 images/s (90%)" in figures.scaling(results)
+    assert "MatMul 80%, Conv 20%; attention not fused" in figures.operators(results)
+
+
+@pytest.mark.parametrize("document", report.DOCUMENTS, ids=str)
+def test_the_documents_state_the_newest_results(document: Path) -> None:
+    # After new results: python -m benchmarks report
+    text = (ROOT / document).read_text(encoding="utf-8")
+    assert figures.fill(text, report.newest(ROOT / "benchmarks" / "results")) == text
+
+
+def test_the_remaining_time_follows_what_was_slow() -> None:
+    steps = [study.Step(name=name, minutes=minutes, quick=()) for name, minutes in (("a", 2), ("b", 4), ("c", 6))]
+    assert study.minutes_left(steps, {}) == 12
+    assert study.minutes_left(steps, {"a": 180.0}) == pytest.approx(15)
+
+
+def test_a_stopped_study_knows_what_is_done(tmp_path: Path) -> None:
+    study.Done(["--quick"], tmp_path).add("latency", 5.0)
+    assert study.Done(["--quick"], tmp_path).seconds == {"latency": 5.0}
+    assert study.Done([], tmp_path).seconds == {}
+    study.Done(["--quick"], tmp_path).clear()
+    assert study.Done(["--quick"], tmp_path).seconds == {}
+
+
+def test_systems_start_together_and_one_that_fails_leaves_none_running() -> None:
+    together = threading.Barrier(2, timeout=30)
+    running: set[str] = set()
+
+    @contextmanager
+    def service(name: str, *, fails: bool = False) -> Iterator[str]:
+        together.wait()
+        if fails:
+            raise OSError(name)
+        running.add(name)
+        try:
+            yield name.upper()
+        finally:
+            running.discard(name)
+
+    with ExitStack() as stack:
+        assert started(stack, {"a": service("a"), "b": service("b")}) == {"a": "A", "b": "B"}
+        assert running == {"a", "b"}
+    assert running == set()
+    with pytest.raises(OSError, match="b"), ExitStack() as stack:
+        started(stack, {"a": service("a"), "b": service("b", fails=True)})
+    assert running == set()
 
 
 def test_every_experiment_is_listed_with_its_question() -> None:

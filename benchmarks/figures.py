@@ -1,0 +1,286 @@
+"""What the README and docs/performance.md say in numbers, as Markdown made from the kept results.
+
+In those files it stands between ``<!-- NAME -->`` and ``<!-- /NAME -->``; ``python -m benchmarks report`` writes it
+there, and a test holds the files to it.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+from typing import TYPE_CHECKING, Any, Final
+
+from benchmarks.operators import FLOP_PER_IMAGE
+from benchmarks.queue_delay import TIE
+from benchmarks.three_way import SYSTEMS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    Result = Mapping[str, Any]
+    Results = Mapping[str, Result]
+
+MARKED: Final = re.compile(r"(<!-- (?P<name>[a-z_]+) -->\n).*?(<!-- /(?P=name) -->)", re.DOTALL)
+
+
+def fill(text: str, results: Results) -> str:
+    """Return ``text`` with what belongs between its markers; one that :data:`PARTS` does not know stays as it is."""
+
+    def part(match: re.Match[str]) -> str:
+        make = PARTS.get(match["name"])
+        return match[0] if make is None else f"{match[1]}{make(results)}\n{match[3]}"
+
+    return MARKED.sub(part, text)
+
+
+def machine(result: Result) -> str:
+    """Cores, CPU, flags and GPU of the machine that ``result`` is of."""
+    where = result["environment"]
+    flags = f" ({', '.join(where['cpu_flags'])})" if where["cpu_flags"] else ""
+    return f"{where['cores']} cores of {where['cpu']}{flags}, {where['gpu'] or 'no GPU'}"
+
+
+def source(result: Result, folder: str) -> str:
+    """A link to the raw figures, and the command that made them."""
+    return f"[{result['experiment']}]({folder}/{result['file']})"
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table; all columns but the first are numbers."""
+    lines = [f"| {' | '.join(headings)} |", "|---|" + "---:|" * (len(headings) - 1)]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+def missing(name: str) -> str:
+    """What stands where there is no result yet."""
+    return f"Not measured yet: `python -m benchmarks {name}`."
+
+
+def readme(results: Results) -> str:
+    """All of the README's figures."""
+    parts = [_systems(results), _ceiling(results), _single_figures(results)]
+    return "\n\n".join(part for part in parts if part) or missing("all")
+
+
+def _systems(results: Results) -> str:
+    result = results.get("three_way")
+    if result is None:
+        return ""
+    systems = result["summary"]["systems"]
+    sizes = list(next(iter(systems.values()))["at"])
+    rows = []
+    for name, row in systems.items():
+        rates = (f"{row['at'][size]['images_per_second']['median']:.1f}" for size in sizes)
+        rows.append([SYSTEMS[name], *rates, f"{row['cosine']:.6f}" + ("" if row["valid"] else ", invalid")])
+    headings = ["images per second, one image a request", *(f"{size} callers" for size in sizes), "least cosine"]
+    return (
+        f"{machine(result)}; medians of {result['plan']['rounds']} interleaved rounds, JPEG files of 256 pixels, "
+        f"`python -m benchmarks three_way`, {source(result, 'benchmarks/results')}:\n\n{table(headings, rows)}"
+    )
+
+
+def _ceiling(results: Results) -> str:
+    result = results.get("end_to_end")
+    if result is None:
+        return ""
+    rows = []
+    for size, row in result["summary"].items():
+        rates = (f"{row['images_per_second'][name]['median']:.1f}" for name in ("session", "pytorch", "ensemble"))
+        ratio = row["ensemble_to_session"]
+        share = f"{ratio['median']:.3f} ({ratio['min']:.2f}-{ratio['max']:.2f})"
+        rows.append([size, *rates, share, f"{row['ensemble_latency_ms']['p50']:.0f} ms"])
+    headings = ["callers, or batch", "bare ONNX Runtime session", "open_clip's PyTorch loop", "ensemble, JPEG in"]
+    return (
+        f"{machine(result)}; the session is fed ready pixels, the others decode, `make measure`, "
+        f"{source(result, 'benchmarks/results')}:\n\n{table([*headings, 'ensemble / session', 'p50'], rows)}"
+    )
+
+
+def _single_figures(results: Results) -> str:
+    rows: list[list[str]] = []
+
+    def add(name: str, what: str, figure: Callable[[Result], str]) -> None:
+        if name in results:
+            rows.append([what, figure(results[name]), source(results[name], "benchmarks/results")])
+
+    add("fidelity", "fast path for large JPEG files, the worst of all classes", _fast_path)
+    add("preprocess", "open_clip's transform / this one, processor time, 12 MP, 2 MP, 256 px", _transform)
+    for share in ("preprocess / bare threads", "ensemble, real / harmonic bound"):
+        what = {"preprocess / bare threads": "preprocessing inside Triton / bare threads"}.get(
+            share, "ensemble / harmonic bound of its steps"
+        )
+        add("ensemble_tax", f"{what}, 32 and 1 images a request", lambda result, share=share: _tax(result, share))  # type: ignore[misc]
+    add("transfer", "2 MP photos over 20 Mbit/s and 40 ms, thumbnails / FP32 tensors", _thumbnails)
+    add("fuzz", "damaged files: crashes, hangs, changed neighbours", _damaged)
+    return table(["what", "figure", "of `python -m benchmarks ...`"], rows) if rows else ""
+
+
+def _fast_path(result: Result) -> str:
+    cosine = min(row["cosine_min"] for row in result["by_class"])
+    psnr_db = min(row["psnr_db_min"] for row in result["by_class"])
+    return f"cosine {cosine:.5f}, {psnr_db:.1f} dB ({len(result['by_class'])} classes)"
+
+
+def _transform(result: Result) -> str:
+    times = (result["sizes"][size]["one_core_ms"] for size in ("12 MP", "2 MP", "256 px"))
+    return ", ".join(f"{time_ms['open_clip'] / time_ms['fast path']:.2f}" for time_ms in times)
+
+
+def _tax(result: Result, share: str) -> str:
+    return ", ".join(
+        f"{result[name]['shares'][share]['median']:.2f}" for name in ("32 images a request", "1 image a request")
+    )
+
+
+def _thumbnails(result: Result) -> str:
+    runs = result["runs"]
+    ratio = statistics.median(a / b for a, b in zip(runs["thumbnail"], runs["FP32 tensor"], strict=True))
+    return f"{ratio:.1f} ({result['images_per_s']['FP32 tensor']['median']:.1f} images/s with tensors)"
+
+
+def _damaged(result: Result) -> str:
+    counts = (f"{len(result[kind]['findings'])} of {result[kind]['inputs']:,}" for kind in ("in_process", "live"))
+    return "{}, and {} live".format(*counts)
+
+
+def ratios(results: Results) -> str:
+    """What the comparison of systems must show, and whether it does."""
+    result = results.get("three_way")
+    if result is None:
+        return missing("three_way")
+    rows = [
+        [
+            f"{SYSTEMS[ratio['of']]} / {SYSTEMS[ratio['to']]}",
+            f"{ratio['median']:.2f} ({ratio['min']:.2f}-{ratio['max']:.2f})",
+            f"{ratio['required']}",
+            "holds" if ratio["median"] >= ratio["required"] else "does not hold",
+        ]
+        for ratio in result["summary"]["ratios"]
+    ]
+    size = result["summary"]["ratios"][0]["at_concurrency"]
+    headings = [f"images per second, {size} callers", "median of rounds", "at least wanted", ""]
+    return f"{machine(result)}, {source(result, '../benchmarks/results')}:\n\n{table(headings, rows)}"
+
+
+def queue_delay(results: Results) -> str:
+    """The recommended delay and instances, with what others cost."""
+    result = results.get("queue_delay")
+    if result is None:
+        return missing("queue_delay")
+    summary = result["summary"]
+    advice, cells = summary["recommended"], summary["cells"]
+    alone, crowd = (choose(cell["concurrency"] for cell in cells) for choose in (min, max))
+    rows = []
+    for count, delay_us in sorted({(cell["instances"], cell["delay_us"]) for cell in cells}):
+        at = {c["concurrency"]: c for c in cells if (c["instances"], c["delay_us"]) == (count, delay_us)}
+        chosen = (count, delay_us) == (advice["instances"], advice["max_queue_delay_microseconds"])
+        name = f"{count} x, {delay_us / 1000:g} ms"
+        figures = (f"{at[alone]['p50_ms']:.0f} ms", f"{at[crowd]['rate']:.1f}", f"{at[crowd]['share_batched']:.0%}")
+        rows.append([f"**{name}**" if chosen else name, *figures])
+    headings = ["instances, delay", f"p50 of {alone} caller", f"images/s, {crowd} callers", "batched"]
+    return (
+        f"{machine(result)}, {source(result, '../benchmarks/results')}, bold: recommended (a tie is {TIE:.0%}):\n\n"
+        f"{table(headings, rows)}"
+    )
+
+
+def latency(results: Results) -> str:
+    """Where the server is full, and what more callers get."""
+    result = results.get("latency")
+    if result is None:
+        return missing("latency")
+    summary = result["summary"]
+    curve = {point["concurrency"]: point for point in summary["by_concurrency"]}
+    full, alone, most = curve[summary["saturated_at"]], curve[min(curve)], curve[max(curve)]
+    stages = alone["server_ms"]
+    return (
+        f"{machine(result)}, {source(result, '../benchmarks/results')}: full at {full['concurrency']} callers with "
+        f"{full['rate']:.1f} images a second and a p50 of {full['latency_ms']['p50']:.0f} ms; "
+        f"{most['concurrency']} callers get {most['rate']:.1f} and wait {most['latency_ms']['p50']:.0f} ms. Of the "
+        f"{alone['latency_ms']['p50']:.0f} ms of a lone caller the model takes "
+        f"{stages['clip_encoder']['compute_infer']:.0f} and decoding {stages['clip_preprocess']['compute_infer']:.1f}. "
+        f"A server is ready {summary['cold_start_s']:.0f} s after its start."
+    )
+
+
+def precision(results: Results) -> str:
+    """Rates and cosines by precision."""
+    result = results.get("precision")
+    if result is None:
+        return missing("precision")
+    rows = []
+    for row in result["summary"].values():
+        rates = [f"{rate['median']:.1f}" for rate in row["rates"].values()]
+        gate = f"{row['required']}, {'passed' if row['valid'] else 'failed'}"
+        rows.append([row["label"], *rates, f"{row['cosine']:.6f}", gate])
+    sizes = next(iter(result["summary"].values()))["rates"]
+    headings = ["encoder", *(f"images/s, x{size}" for size in sizes), "least cosine", "gate"]
+    return f"{machine(result)}, {source(result, '../benchmarks/results')}:\n\n{table(headings, rows)}"
+
+
+def travel(results: Results) -> str:
+    """Milliseconds of a request of one image, by form and line."""
+    result = results.get("serialisation")
+    if result is None:
+        return missing("serialisation")
+    summary = result["summary"]
+    fewest = min(point["rows"] for point in summary["points"])
+    links = list(dict.fromkeys(point["link"] for point in summary["over_links"]))
+    slow = {(point["form"], point["link"]): point for point in summary["over_links"] if point["rows"] == fewest}
+    rows = []
+    for point in summary["points"]:
+        if point["rows"] == fewest:
+            over = (slow.get((point["form"], link)) for link in links)
+            times = (f"{one['p50_ms']:.0f} ms" if one else "" for one in over)
+            size, time_ms = f"{point['bytes']:,.0f}", f"{point['p50_ms']:.2f} ms"
+            rows.append([summary["labels"][point["form"]], size, time_ms, *times])
+    headings = [f"a request of {fewest}, no model", "bytes", "loopback", *links]
+    return f"{machine(result)}, {source(result, '../benchmarks/results')}:\n\n{table(headings, rows)}"
+
+
+def operators(results: Results) -> str:
+    """Where the model's own time goes."""
+    result = results.get("operators")
+    if result is None:
+        return missing("operators")
+    batch, found = max(result["summary"].items(), key=lambda item: int(item[0]))
+    shares = ", ".join(f"{row['operator']} {row['share']:.0%}" for row in found["operators"][:4])
+    attention = ", ".join(found["fused_attention"]) or "not fused"
+    rate = ""
+    if result["model"].startswith("ViT-B-32/"):
+        gflops = FLOP_PER_IMAGE * int(batch) / found["total_ms"] / 1e6
+        rate = f" Counted as the whole tower's {FLOP_PER_IMAGE / 1e9:.2f} GFLOP an image that is {gflops:.0f} GFLOP/s."
+    return (
+        f"{machine(result)}, {source(result, '../benchmarks/results')}: a batch of {batch} takes "
+        f"{found['total_ms']:.0f} ms, {shares}; attention {attention}.{rate}"
+    )
+
+
+def scaling(results: Results) -> str:
+    """What more servers give."""
+    result = results.get("scaling")
+    if result is None:
+        return missing("scaling")
+    summary = result["summary"]
+    rates = ", ".join(
+        f"{count} {'servers' if int(count) > 1 else 'server'} {rate:.1f} images/s ({summary['efficiency'][count]:.0%})"
+        for count, rate in summary["rates"].items()
+    )
+    unproved = ", ".join(map(str, summary["unproved"]))
+    return (
+        f"{machine(result)}, {summary['device']}, {source(result, '../benchmarks/results')}: {rates}. "
+        f"Unproved: {unproved} servers."
+    )
+
+
+PARTS: Final[Mapping[str, Callable[[Results], str]]] = {
+    "benchmarks": readme,
+    "ratios": ratios,
+    "queue_delay": queue_delay,
+    "latency": latency,
+    "precision": precision,
+    "travel": travel,
+    "operators": operators,
+    "scaling": scaling,
+}
+"""Marker -> what stands there."""
