@@ -1,4 +1,4 @@
-"""A model repository like another but for a few settings of the encoder: what an operator would edit by hand."""
+"""A model repository like another but for a few settings of one model: what an operator would edit by hand."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def variant(repository: Path, change: Callable[[Any], None]) -> Iterator[Path]:
-    """A repository for the length of a block; ``change`` is given the encoder's ModelConfig message.
+def variant(repository: Path, change: Callable[[Any], None], model: str = "clip_encoder") -> Iterator[Path]:
+    """A repository for the length of a block; ``change`` is given the ModelConfig message of ``model``.
 
     The weights are linked, or copied where the repository is on another file system than ``build/``.
     """
@@ -35,7 +35,7 @@ def variant(repository: Path, change: Callable[[Any], None]) -> Iterator[Path]:
                     os.link(file, target)
                 except OSError:
                     shutil.copyfile(file, target)
-        path = copy / "clip_encoder" / "config.pbtxt"
+        path = copy / model / "config.pbtxt"
         config = text_format.Parse(path.read_text(), model_config_pb2.ModelConfig())
         change(config)
         path.unlink()

@@ -1,0 +1,170 @@
+"""What one NVIDIA card gives, within 25 minutes and without a network: ``python -m benchmarks.gpu``.
+
+Parts in order of value, each in a process and a time limit of its own; each writes its JSON as soon as it ends or is
+cut, and a part that is complete is not run again. ``docs/gpu.md`` says what to carry to a machine that has nothing.
+``--device cpu`` runs the same with the CPU provider.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final
+
+from benchmarks import gpu_parts
+from benchmarks.environment import environment
+from benchmarks.gpu_roofline import summarise
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One part of the study."""
+
+    run: Callable[[gpu_parts.Study], None]
+    limit_s: float
+
+
+PARTS: Final = {
+    "session": Part(run=gpu_parts.session, limit_s=210),
+    "throughput_224": Part(run=gpu_parts.throughput_224, limit_s=300),
+    "single": Part(run=gpu_parts.single, limit_s=150),
+    "throughput_256": Part(run=gpu_parts.throughput_256, limit_s=180),
+    "queue_delay": Part(run=gpu_parts.queue_delay, limit_s=150),
+    "operators": Part(run=gpu_parts.operators, limit_s=60),
+    "tensorrt": Part(run=gpu_parts.tensorrt, limit_s=420),
+}
+"""By value; the limits add up to 24.5 minutes."""
+TERMINATE_S: Final = 15.0
+"""For servers to end when a part is cut."""
+SAID_LINES: Final = 20
+"""Of a part that failed, kept in its JSON."""
+
+
+def run_part(name: str, options: list[str], limit_s: float) -> str | None:
+    """Run one part in a process group of its own; None, or why it is not complete."""
+    command = [sys.executable, "-m", "benchmarks.gpu", "--inside", name, *options]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    said: deque[str] = deque(maxlen=SAID_LINES)
+    listener = threading.Thread(target=_listen, args=(process.stderr, said), daemon=True)
+    listener.start()
+    try:
+        process.wait(limit_s)
+        why = None
+    except subprocess.TimeoutExpired:
+        why = f"cut after {limit_s:.0f} s"
+        # To the servers and loads as well; clip-serve ends its tritonserver.
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(TERMINATE_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    listener.join(timeout=TERMINATE_S)
+    if why is None and process.returncode:
+        why = f"exit code {process.returncode}: {''.join(said)}"
+    return why
+
+
+def _listen(errors: IO[str], said: deque[str]) -> None:
+    """Pass on what the part says, and keep the end of it."""
+    for line in errors:
+        sys.stderr.write(line)
+        said.append(line)
+
+
+def keep(study: gpu_parts.Study, name: str, why: str | None) -> Path:
+    """Write what the part measured, with the environment, as ``gpu_<part>.json``."""
+    journal = study.journal(name)
+    here = environment()
+    record = {
+        "experiment": f"gpu_{name}",
+        "environment": here,
+        "device": study.device,
+        "model": study.model,
+        "complete": why is None,
+        "why_not": why,
+        "summary": summarise(name, journal.cells, here["gpu"]),
+        "cells": journal.cells,
+    }
+    path = study.output / f"gpu_{name}.json"
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps(record, indent=1) + "\n")
+    return new.replace(path)
+
+
+def is_complete(study: gpu_parts.Study, name: str) -> bool:
+    """Whether an earlier run finished this part with the same plan; a cell that failed is no reason to repeat it."""
+    path = study.output / f"gpu_{name}.json"
+    if not path.exists():
+        return False
+    kept: dict[str, Any] = json.loads(path.read_text())
+    return bool(kept["complete"]) and (kept["device"], kept["model"]) == (study.device, study.model)
+
+
+def main() -> int:
+    """Run the parts; 0 if all that were asked for are complete."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--exports", type=Path, default=Path("exports"), help="folder with fp32/ and fp16/ repositories"
+    )
+    parser.add_argument("--photos", type=Path, default=Path("photos"), help="folder with 224/ and 256/, of JPEG files")
+    parser.add_argument("--output", type=Path, default=Path("build/gpu"), help="for the JSON (default: %(default)s)")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="in this order")
+    parser.add_argument("--skip", nargs="+", choices=PARTS, default=[])
+    parser.add_argument("--minutes", type=float, default=25.0, help="for all parts together")
+    parser.add_argument("--seconds", type=float, default=4.0, help="of one measurement")
+    parser.add_argument("--quick", action="store_true", help="the fewest settings that touch everything")
+    parser.add_argument("--inside", choices=PARTS, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    study = gpu_parts.Study(
+        exports=arguments.exports.resolve(),
+        photos=arguments.photos.resolve(),
+        output=arguments.output.resolve(),
+        device=arguments.device,
+        seconds=arguments.seconds,
+        quick=arguments.quick,
+    )
+    if study.model is None:
+        parser.error(f"there is no exported model in {study.exports / 'fp32'}: see docs/gpu.md")
+    study.output.mkdir(parents=True, exist_ok=True)
+    if arguments.inside:
+        PARTS[arguments.inside].run(study)
+        return 0
+    end = time.monotonic() + 60 * arguments.minutes
+    options = [
+        *("--exports", str(study.exports), "--photos", str(study.photos), "--output", str(study.output)),
+        *("--device", study.device, "--seconds", str(study.seconds), *(("--quick",) if study.quick else ())),
+    ]
+    failed = False
+    for name in arguments.parts:
+        if name in arguments.skip:
+            continue
+        if is_complete(study, name):
+            print(f"{name}: complete already")
+            continue
+        left_s = end - time.monotonic()
+        if left_s < 20:
+            print(f"{name}: no time left")
+            failed = True
+            continue
+        why = run_part(name, options, min(PARTS[name].limit_s, left_s - TERMINATE_S / 3))
+        failed = failed or why is not None
+        print(f"{name}: {why or 'complete'}; kept in {keep(study, name, why)}", flush=True)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,195 @@
+"""How much of a card is used, and where the rest went: arithmetic on what the parts measured.
+
+Peaks are dense tensor-core rates with fp32 accumulation, in TFLOP/s, at the boost clock that the maker states; sheets
+that only give rates "with sparsity" are halved. A card whose name is not here has no roofline.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from benchmarks.operators import FLOP_PER_IMAGE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    Cells = Mapping[str, Mapping[str, Any]]
+
+GOALS: Final = {"throughput_224": 20_000.0, "throughput_256": 6_000.0}
+"""Images per second, for one H200 with 16 cores."""
+SINGLE_GOALS_MS: Final = {"p50": 4.0, "encoder": 2.5, "encoder with CUDA graphs": 1.0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """A card's peaks in TFLOP/s, and where they are stated."""
+
+    fp16: float
+    tf32: float
+    fp32: float
+    """Of the plain cores: what fp32 without TF32 runs on."""
+    source: str
+
+
+CARDS: Final[Mapping[str, Card]] = {
+    # The first whose words are all in the name counts.
+    "H200": Card(fp16=989.4, tf32=494.7, fp32=66.9, source="NVIDIA H200 Tensor Core GPU data sheet (halved)"),
+    "H100 PCIe": Card(fp16=756.0, tf32=378.0, fp32=51.2, source="NVIDIA H100 PCIe data sheet (halved)"),
+    "H100": Card(fp16=989.4, tf32=494.7, fp32=66.9, source="NVIDIA H100 Tensor Core GPU Architecture, table 2"),
+    "A100": Card(fp16=312.0, tf32=156.0, fp32=19.5, source="NVIDIA A100 Tensor Core GPU data sheet"),
+    "L40S": Card(fp16=362.1, tf32=183.0, fp32=91.6, source="NVIDIA L40S data sheet"),
+    "L4": Card(fp16=121.0, tf32=60.0, fp32=30.3, source="NVIDIA L4 data sheet (halved)"),
+    "A10": Card(fp16=125.0, tf32=62.5, fp32=31.2, source="NVIDIA A10 data sheet"),
+    "T4": Card(fp16=65.0, tf32=8.1, fp32=8.1, source="NVIDIA T4 data sheet"),
+}
+
+
+def card(name: str | None) -> Card | None:
+    """The card whose words are all in ``name``, as nvidia-smi gives it."""
+    words = (name or "").replace(",", " ").replace("-", " ").split()
+    return next((known for key, known in CARDS.items() if set(key.split()) <= set(words)), None)
+
+
+def peak_rate(known: Card, precision: str) -> float:
+    """Images per second if the card did nothing but ViT-B-32's products; ``precision`` is fp16, tf32 or fp32."""
+    peak: float = getattr(known, precision)
+    return peak * 1e12 / FLOP_PER_IMAGE
+
+
+def ladder(results: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """From the card's peak down to the service, fp16: each step's images per second, and its share of the one above.
+
+    ``results`` are the records of the parts by name, such as ``gpu_session``.
+    """
+    steps: list[tuple[str, float]] = []
+    session = results.get("gpu_session")
+    known = card(session["environment"]["gpu"]) if session else None
+    if known is not None:
+        steps.append((f"peak of the card ({known.source})", peak_rate(known, "fp16")))
+    if session:
+        best = [
+            (int(rows), point)
+            for cell in session["cells"].values()
+            if _precision(cell) == "fp16"
+            for rows, point in cell["batches"].items()
+        ]
+        if best:
+            steps.append(("the model's kernels", max(1e3 * rows / point["kernels_ms"]["p50"] for rows, point in best)))
+            steps.append(("with copies to the card and back", max(point["rate"] for _, point in best)))
+    for part, what in (("gpu_throughput_224", "served, from 224 px"), ("gpu_throughput_256", "served, from 256 px")):
+        rates = [cell["rate"] for cell in results.get(part, {}).get("cells", {}).values() if "rate" in cell]
+        if rates:
+            steps.append((what, max(rates)))
+    return [
+        {"what": what, "rate": rate, "of_above": rate / steps[number - 1][1] if number else 1.0}
+        for number, (what, rate) in enumerate(steps)
+    ]
+
+
+def _precision(cell: Mapping[str, Any]) -> str:
+    setting = cell.get("setting", {})
+    return "tf32" if setting.get("tf32") else str(setting.get("precision", ""))
+
+
+def summarise(part: str, cells: Cells, gpu: str | None) -> dict[str, Any]:
+    """The figures by which one part is judged; ``gpu`` is the card's name. What failed is there with its reason."""
+    known = card(gpu)
+    summary: dict[str, Any] = {
+        name: cell.get("unproved") or cell["error"].strip().splitlines()[-1]
+        for name, cell in cells.items()
+        if "error" in cell or "unproved" in cell
+    }
+    good = {name: cell for name, cell in cells.items() if name not in summary}
+    shown = {
+        "session": _session,
+        "throughput_224": _throughput,
+        "throughput_256": _throughput,
+        "operators": _operators,
+    }.get(part, _callers)
+    summary.update(shown(good, known))
+    if part in GOALS and "best images per second" in summary:
+        summary["goal"] = GOALS[part]
+        summary["goal reached"] = summary["best images per second"] >= GOALS[part]
+    return summary
+
+
+def _session(cells: Cells, known: Card | None) -> dict[str, Any]:
+    rows = {}
+    for name, cell in cells.items():
+        first, last = (cell["batches"][size] for size in (min(cell["batches"], key=int), max(cell["batches"], key=int)))
+        most = max(map(int, cell["batches"]))
+        kernels = 1e3 * most / last["kernels_ms"]["p50"]
+        rows[name] = {
+            "provider": cell["providers"][0],
+            "canary's cosine": cell["canary_cosine"],
+            "seconds to the first vector": cell["ready_s"],
+            "one image, ms": first["latency_ms"]["p50"],
+            "one image, kernels, ms": first["kernels_ms"]["p50"],
+            f"batch {most}, images per second": last["rate"],
+            f"batch {most}, kernels alone": kernels,
+        }
+        if known is not None:
+            rows[name]["kernels, share of peak"] = kernels / peak_rate(known, _precision(cell))
+    return rows
+
+
+def _throughput(cells: Cells, known: Card | None) -> dict[str, Any]:
+    rated = {name: cell for name, cell in cells.items() if "rate" in cell}
+    if not rated:
+        return {}
+    name, best = max(rated.items(), key=lambda pair: pair[1]["rate"])
+    cosines = [cell["cosine"] for cell in cells.values() if "cosine" in cell]
+    summary: dict[str, Any] = {
+        "best images per second": best["rate"],
+        "with": name,
+        "latency p50 there, ms": best["latency_ms"]["p50"],
+        "server": best["server"],
+    }
+    if cosines:
+        summary["least cosine"] = min(cosines)
+    if best["gpu"]:
+        samples = best["gpu"]["samples"]
+        summary["images per joule"] = best["gpu"]["images_per_joule"]
+        for key in ("watts", "gpu_percent", "memory_mb"):
+            values = [sample[key] for sample in samples if key in sample]
+            if values:
+                summary[f"{key}, median"] = statistics.median(values)
+    if known is not None:
+        summary["share of the card's fp16 peak"] = best["rate"] / peak_rate(known, "fp16")
+    return summary
+
+
+def _callers(cells: Cells, known: Card | None) -> dict[str, Any]:
+    return {
+        name: {
+            "seconds to ready": cell["ready_s"],
+            "least cosine": cell["cosine"],
+            **{f"{count} callers": _point(point) for count, point in cell["callers"].items()},
+        }
+        for name, cell in cells.items()
+    }
+
+
+def _point(point: Mapping[str, Any]) -> dict[str, Any]:
+    encoder = point["server"].get("clip_encoder", {})
+    return {
+        "images per second": point["rate"],
+        **{f"{quantile}, ms": value for quantile, value in point["latency_ms"].items()},
+        "encoder, ms": encoder.get("compute_infer"),
+        "share batched": encoder.get("share_batched"),
+    }
+
+
+def _operators(cells: Cells, known: Card | None) -> dict[str, Any]:
+    return {
+        name: {
+            "ms a run": cell["total_ms"],
+            "nodes by provider": cell["nodes_by_provider"],
+            "on the CPU all the same": ", ".join(cell["cpu_fallbacks"]) or "none",
+            "fused attention": ", ".join(cell["fused_attention"]) or "none",
+            "largest": ", ".join(f"{row['operator']} {row['share']:.0%}" for row in cell["operators"][:5]),
+        }
+        for name, cell in cells.items()
+    }
