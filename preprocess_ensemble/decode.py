@@ -123,15 +123,16 @@ def decode_into(data: bytes | memoryview, out: npt.NDArray[np.uint8], limits: De
     """
     data = bytes(data)
     header = read_header(data) if data.startswith(_JPEG_START) else None
-    if header is None or out.shape != (header.height, header.width, 3):
+    if (
+        header is None
+        or out.shape != (header.height, header.width, 3)
+        or not header.is_plain
+        or header.has_app1  # which only Pillow reads
+        or not _suits_turbo(data, header, limits, scale=1)
+    ):
         return False
-    with _only_decode_errors():
-        return (
-            header.is_plain
-            and not header.has_app1  # which only Pillow reads
-            and _suits_turbo(data, header, limits, scale=1)
-            and turbo_jpeg.decode(data, header, mode="RGB", out=out) is not None
-        )
+    with quiet_libraries():
+        return turbo_jpeg.decode(data, header, mode="RGB", out=out) is not None
 
 
 def _decode(data: bytes, limits: DecodeLimits, at_least: tuple[int, int] | None) -> Decoded:

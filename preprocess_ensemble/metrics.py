@@ -15,10 +15,13 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from preprocess_ensemble.decode import Decoder, Route
     from preprocess_ensemble.image_status import ImageStatus
+
+    _Outcome = tuple[ImageStatus, Route | None, Decoder | None]
+    """How one image ended and, where it is good, how it was decoded."""
 
 __all__ = ("PreprocessMetrics", "Tally")
 
@@ -35,22 +38,26 @@ class Tally:
     """Counts of one batch."""
 
     def __init__(self) -> None:
-        self.counts: Counter[tuple[str, _Labels]] = Counter()
+        self._outcomes: Counter[_Outcome] = Counter()
+        self._requests: Counter[int] = Counter()
 
-    def image(self, status: ImageStatus) -> None:
-        """Count one image."""
-        self._count("clip_preprocess_images_total", status=status.name)
+    def request(self, outcomes: Sequence[_Outcome]) -> None:
+        """Count one request and what became of each of its images."""
+        self._outcomes.update(outcomes)
+        self._requests[len(outcomes)] += 1
 
-    def decoded(self, route: Route, decoder: Decoder) -> None:
-        """Count one good image."""
-        self._count("clip_preprocess_decoded_total", route=route.value, decoder=decoder.value)
-
-    def request(self, rows: int) -> None:
-        """Count one request."""
-        self._count("clip_preprocess_requests_total", rows=_size_class(rows))
-
-    def _count(self, name: str, **labels: str) -> None:
-        self.counts[name, tuple(labels.items())] += 1
+    @property
+    def counts(self) -> Counter[tuple[str, _Labels]]:
+        """(name, labels) of a metric -> by how much it is more."""
+        counts: Counter[tuple[str, _Labels]] = Counter()
+        for (status, route, decoder), images in self._outcomes.items():
+            counts["clip_preprocess_images_total", (("status", status.name),)] += images
+            if route is not None and decoder is not None:
+                labels = (("route", route.value), ("decoder", decoder.value))
+                counts["clip_preprocess_decoded_total", labels] += images
+        for rows, requests in self._requests.items():
+            counts["clip_preprocess_requests_total", (("rows", _size_class(rows)),)] += requests
+        return counts
 
 
 class PreprocessMetrics:

@@ -7,6 +7,7 @@ deviation are carried here, and applied inside the ONNX graph.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ("SCALING_FLOOR", "PreprocessConfig", "preprocess")
 
-SCALING_FLOOR: Final = 2
+SCALING_FLOOR: Final = 1.5
 """A scaled decode keeps each side at least this many times the target's."""
 
 ResizeMode = Literal["shortest", "longest", "squash"]
@@ -97,7 +98,7 @@ class PreprocessConfig:
     def decode_at_least(self) -> tuple[int, int]:
         """(height, width) that a scaled decode must keep, so that the resize has something left to filter."""
         height, width = self.size
-        return SCALING_FLOOR * height, SCALING_FLOOR * width
+        return math.ceil(SCALING_FLOOR * height), math.ceil(SCALING_FLOOR * width)
 
     @property
     def id(self) -> str:
@@ -117,11 +118,12 @@ def preprocess(
     one pixel here. An image from a scaled decode is treated as the whole picture that it stands for.
     """
     scaled: ScaledFrom | None = image.info.get(SCALED_FROM)
-    if scaled is None or not scaled.describes(image):
-        scaled = ScaledFrom(image.size, (0, 0, *image.size))
-    height, width = _resized_size(scaled.size[1], scaled.size[0], config)
-    if (width, height) != image.size or scaled.size != image.size:
-        image = _resize(image, (width, height), scaled.box, config)
+    if scaled is not None and scaled.describes(image):
+        image = _resize_scaled(image, scaled, config)
+    else:
+        height, width = _resized_size(image.height, image.width, config)
+        if (width, height) != image.size:
+            image = _resize(image, (width, height), config)
     image = _center_crop_or_pad(image, config.size, config.fill_color)
     if image.mode != "RGB":
         image = image.convert("RGB")
@@ -131,22 +133,34 @@ def preprocess(
     return out
 
 
-def _resize(
-    image: Image.Image, size: tuple[int, int], box: tuple[float, float, float, float], config: PreprocessConfig
-) -> Image.Image:
-    """Resize `box` of the image to `size`, less the columns that the crop is going to cut off.
+def _resize(image: Image.Image, size: tuple[int, int], config: PreprocessConfig) -> Image.Image:
+    """Resize to `size`, less the columns that the crop is going to cut off.
 
     Pillow resizes the columns first and the rows then. Between the two is the place to leave out what nobody will
     see: the rest has the same pixels, in less time.
     """
     width, height = size
-    left, top, right, bottom = box
     target_width = config.size[1]
     if width > target_width:
-        image = image.resize((width, image.height), _resampling(config), (left, 0, right, image.height))
+        image = image.resize((width, image.height), _resampling(config))
         image = _center_crop_or_pad(image, (image.height, target_width), config.fill_color)
-        left, right, width = 0, target_width, target_width
-    return image.resize((width, height), _resampling(config), (left, top, right, bottom))
+        width = target_width
+    return image.resize((width, height), _resampling(config))
+
+
+def _resize_scaled(image: Image.Image, scaled: ScaledFrom, config: PreprocessConfig) -> Image.Image:
+    """Resize what the crop is going to leave of a scaled image, and nothing else.
+
+    Only here, where pixels are near the reference's and not the same: Pillow rounds the sides of a box.
+    """
+    height, width = _resized_size(scaled.size[1], scaled.size[0], config)
+    rows, columns = min(height, config.size[0]), min(width, config.size[1])
+    left, top, right, bottom = scaled.box
+    across, down = (right - left) / width, (bottom - top) / height
+    left += across * _margin(width, columns)
+    top += down * _margin(height, rows)
+    box = (left, top, min(right, left + across * columns), min(bottom, top + down * rows))
+    return image.resize((columns, rows), _resampling(config), box)
 
 
 def _resized_size(height: int, width: int, config: PreprocessConfig) -> tuple[int, int]:
@@ -183,10 +197,13 @@ def _center_crop_or_pad(image: Image.Image, size: tuple[int, int], fill_color: i
         image = canvas
     if image.size == (width, height):
         return image
-    # Half to even, as Python rounds, and as torchvision does.
-    top = round((image.height - height) / 2)
-    left = round((image.width - width) / 2)
+    left, top = _margin(image.width, width), _margin(image.height, height)
     return image.crop((left, top, left + width, top + height))
+
+
+def _margin(side: int, kept: int) -> int:
+    """What a crop in the middle cuts off before `kept`: half to even, as Python rounds, and as torchvision does."""
+    return round((side - kept) / 2)
 
 
 def _three(values: Sequence[float]) -> tuple[float, float, float]:

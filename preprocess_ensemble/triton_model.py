@@ -20,13 +20,13 @@ An image that fails never fails its request, and a request that is malformed nev
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import traceback
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -45,11 +45,11 @@ from preprocess_ensemble.decode import (
 )
 from preprocess_ensemble.metrics import PreprocessMetrics, Tally
 from preprocess_ensemble.passport import Passport, PassportError
+from preprocess_ensemble.team import Team
 from preprocess_ensemble.transform import PreprocessConfig, preprocess
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from concurrent.futures import Future
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -136,8 +136,7 @@ _PARAMETERS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
 """Name in config.pbtxt -> field of the settings or of DecodeLimits, and how to read its text."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Row:
+class _Row(NamedTuple):
     """What became of one row; ``log`` is for the server's log only."""
 
     status: ImageStatus
@@ -148,15 +147,18 @@ class _Row:
     log: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Work:
-    """One request while its rows are being decoded."""
+class _Work(NamedTuple):
+    """One request."""
 
     requested: frozenset[str]
-    count: int
+    files: Sequence[bytes]
+    """N of them."""
     pixels: npt.NDArray[np.uint8] | None
     """(N, H, W, 3), filled in by the threads; None where nothing decoded was asked for."""
-    rows: list[Future[_Row]]
+
+    def tasks(self) -> Iterator[tuple[bytes, npt.NDArray[np.uint8]]]:
+        """Every file that is to be decoded, and the (H, W, 3) to put it in."""
+        return iter(()) if self.pixels is None else zip(self.files, self.pixels, strict=True)
 
 
 class TritonPythonModel:
@@ -185,21 +187,23 @@ class TritonPythonModel:
             + (f"at reduced size, to {' x '.join(map(str, self._at_least))} or more" if self._at_least else "in full")
             + f", by {turbo_jpeg.library() or 'Pillow, because PyTurboJPEG or libturbojpeg is not installed'}."
         )
-        self._executor = ThreadPoolExecutor(settings.decode_threads, thread_name_prefix="decode")
+        self._team = Team(settings.decode_threads, "decode")
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer each request, in order; the rows of all of them share the threads."""
         tally = Tally()
         with quiet_libraries():
             begun = [self._begin(request) for request in requests]
-            responses = [self._finish(work, tally) for work in begun]
+            tasks = [task for work in begun if isinstance(work, _Work) for task in work.tasks()]
+            rows = iter(self._team.map(self._decode, tasks))
+        responses = [self._finish(work, rows, tally) for work in begun]
         if self._metrics is not None:
             self._metrics.add(tally)
         return responses
 
     def finalize(self) -> None:
         """Stop the threads."""
-        self._executor.shutdown()
+        self._team.close()
         if self._metrics is not None:
             self._metrics.close()
 
@@ -209,45 +213,42 @@ class TritonPythonModel:
         except _BadRequest as error:
             return error
         requested = frozenset(request.requested_output_names())
-        if not requested & _DECODED_OUTPUTS:
-            return _Work(requested=requested, count=len(files), pixels=None, rows=[])
-        pixels = np.empty((len(files), *self._preprocess.size, 3), dtype=np.uint8)
-        rows = [self._executor.submit(self._decode_into, pixels[row], file) for row, file in enumerate(files)]
-        return _Work(requested=requested, count=len(files), pixels=pixels, rows=rows)
+        decodes = not requested.isdisjoint(_DECODED_OUTPUTS)
+        pixels = np.empty((len(files), *self._preprocess.size, 3), dtype=np.uint8) if decodes else None
+        return _Work(requested, files, pixels)
 
-    def _decode_into(self, pixels: npt.NDArray[np.uint8], file: bytes) -> _Row:
+    def _decode(self, task: tuple[bytes, npt.NDArray[np.uint8]]) -> _Row:
+        file, pixels = task
         try:
             if decode_into(file, pixels, self._limits):
                 route = Route.OFF if self._at_least is None else Route.SMALL
-                return _Row(status=ImageStatus.OK, route=route, decoder=Decoder.TURBOJPEG)
+                return _Row(ImageStatus.OK, route, Decoder.TURBOJPEG)
             decoded = decode_with_route(file, self._limits, at_least=self._at_least)
             preprocess(decoded.image, self._preprocess, pixels)
         except Exception as error:
             pixels[...] = 0  # the memory is recycled, and may hold what another client sent
             if isinstance(error, DecodeError) and error.status is not ImageStatus.INTERNAL:
-                return _Row(status=error.status, message=error.message)
-            return _Row(status=ImageStatus.INTERNAL, message=_INTERNAL_MESSAGE, log=traceback.format_exc())
-        return _Row(status=ImageStatus.OK, route=decoded.route, decoder=decoded.decoder)
+                return _Row(error.status, message=error.message)
+            return _Row(ImageStatus.INTERNAL, message=_INTERNAL_MESSAGE, log=traceback.format_exc())
+        return _Row(ImageStatus.OK, decoded.route, decoded.decoder)
 
-    def _finish(self, work: _Work | _BadRequest, tally: Tally) -> Any:
+    def _finish(self, work: _Work | _BadRequest, decoded: Iterator[_Row], tally: Tally) -> Any:
         if isinstance(work, _BadRequest):
             return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(work), pb_utils.TritonError.INVALID_ARG))
-        rows = [row.result() for row in work.rows]
+        outputs: dict[str, npt.NDArray[Any]] = {}
         if work.pixels is not None:
-            tally.request(work.count)
-        for row in rows:
-            tally.image(row.status)
-            if row.route is not None and row.decoder is not None:
-                tally.decoded(row.route, row.decoder)
-            if row.log:
-                pb_utils.Logger.log_error(f"An image failed with a defect of this program.\n{row.log}")
-        outputs: dict[str, npt.NDArray[Any] | None] = {
-            "pixels": work.pixels,
-            "status": np.array([[row.status] for row in rows], dtype=np.int32),
-            "error": _text_column([row.message for row in rows]),
-        }
+            rows = list(itertools.islice(decoded, len(work.files)))
+            tally.request([(row.status, row.route, row.decoder) for row in rows])
+            for row in rows:
+                if row.log:
+                    pb_utils.Logger.log_error(f"An image failed with a defect of this program.\n{row.log}")
+            outputs = {
+                "pixels": work.pixels,
+                "status": np.array([[row.status] for row in rows], dtype=np.int32),
+                "error": _text_column([row.message for row in rows]),
+            }
         if "model" in work.requested:
-            outputs["model"] = _text_column([self._passport_text] * work.count)
+            outputs["model"] = _text_column([self._passport_text] * len(work.files))
         return pb_utils.InferenceResponse(
             output_tensors=[pb_utils.Tensor(name, array) for name, array in outputs.items() if name in work.requested]
         )
@@ -261,8 +262,8 @@ def _make_metrics(model: str) -> PreprocessMetrics | None:
         return None
 
 
-def _image_files(request: Any) -> npt.NDArray[np.object_]:
-    """The request's encoded files, shape (N,)."""
+def _image_files(request: Any) -> list[bytes]:
+    """The request's encoded files."""
     tensor = pb_utils.get_input_tensor_by_name(request, "image")
     if tensor is None:
         raise _BadRequest("The request lacks the input image: a BYTES tensor of shape [N, 1], one image file a row.")
@@ -272,7 +273,7 @@ def _image_files(request: Any) -> npt.NDArray[np.object_]:
             f"The input image has shape {list(files.shape)} and type {files.dtype}; "
             "it must be a BYTES tensor of shape [N, 1], one image file a row."
         )
-    column: npt.NDArray[np.object_] = files[:, 0]
+    column: list[bytes] = files[:, 0].tolist()
     return column
 
 

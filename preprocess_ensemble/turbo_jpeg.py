@@ -68,7 +68,9 @@ def decode(
     if turbo is None or not data.endswith(_END):
         return None
     try:
-        pixels: npt.NDArray[np.uint8] = turbo.decode(data, _PIXEL_FORMATS[mode], (1, scale), 0, out)
+        pixels: npt.NDArray[np.uint8] = turbo.decode(
+            data, _PIXEL_FORMATS[mode], None if scale == 1 else (1, scale), 0, out
+        )
     except (OSError, ValueError, Warning):
         return None
     return pixels

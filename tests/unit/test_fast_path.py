@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 CONFIG = PreprocessConfig(size=(64, 64), mean=(0, 0, 0), std=(1, 1, 1))
 AT_LEAST = CONFIG.decode_at_least
-LEAST_PSNR_DB = 40.0
+LEAST_PSNR_DB = 35.0
 """Less than what any case here has, more than what a fraction of a pixel out of place would leave."""
 
 
@@ -73,7 +73,7 @@ def deviation_db(data: bytes, config: PreprocessConfig = CONFIG) -> float:
     return psnr_db(preprocess(fast.image, config), preprocess(decode(data), config))
 
 
-@pytest.mark.parametrize("size", [(512, 512), (257, 256), (1021, 769)])
+@pytest.mark.parametrize("size", [(512, 512), (193, 192), (1021, 769)])
 @pytest.mark.parametrize(
     "options",
     [{"subsampling": 0}, {"subsampling": 1}, {"subsampling": 2}, {"progressive": True}, {"mode": "L"}],
@@ -138,8 +138,8 @@ def patched(data: bytes, marker: int, offset: int, value: int) -> bytes:
 
 ROUTES = {
     "large": (large_jpeg(), Route.SCALED),
-    "just large enough": (large_jpeg(size=(256, 256)), Route.SCALED),
-    "one pixel less": (large_jpeg(size=(256, 255)), Route.SMALL),
+    "just large enough": (large_jpeg(size=(192, 192)), Route.SCALED),
+    "one pixel less": (large_jpeg(size=(192, 191)), Route.SMALL),
     "png": (image_files.encoded(image_files.picture(size=(400, 300)), "PNG"), Route.NOT_JPEG),
     "cmyk": (large_jpeg("CMYK"), Route.UNUSUAL),
     "padding before a marker": (large_jpeg()[:2] + b"\xff" + large_jpeg()[2:], Route.UNUSUAL),

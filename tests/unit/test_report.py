@@ -199,7 +199,7 @@ def test_preview_of_what_is_no_picture_is_a_failure(tmp_path: Path) -> None:
     damaged.write_bytes(photo(tmp_path / "whole.jpg").read_bytes()[:120])
     outcomes = [preview(str(path)) for path in (text, damaged, tmp_path / "gone.jpg")]
     codes = [outcome.code if isinstance(outcome, FailedFile) else "" for outcome in outcomes]
-    assert codes == ["NOT_AN_IMAGE", "CORRUPT", "UNREADABLE"]
+    assert codes == ["NOT_AN_IMAGE", "TRUNCATED", "UNREADABLE"]
 
 
 def test_flat_pictures_are_told_from_photos(tmp_path: Path, photos: Path) -> None:
