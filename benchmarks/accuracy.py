@@ -1,9 +1,9 @@
 """How well copies are told from other photos: ``python -m benchmarks.accuracy [--photos DIR]``.
 
-Every photo gets some fifty copies, from a renamed file to a screenshot of it (:mod:`benchmarks.transforms`), and beside
-them lie pictures that only look alike. Detectors are compared on the same files: over pairs, over the groups they make,
-and by the one number that hurts: how many of 1,000 photos that they would delete had no copy left. Thresholds are
-chosen on one half of the photos and reported on the other; with random weights none is chosen.
+Every photo gets some sixty copies, from a renamed file to a screenshot of it (:mod:`benchmarks.transforms`), and beside
+them lie pictures that only look alike. Detectors are compared on the same files (:mod:`benchmarks.detectors`): over
+pairs, over the groups they make, and by the one number that hurts: how many of 1,000 photos that they would delete had
+no copy left. Thresholds are chosen on one half of the photos and reported on the other; with random weights none is.
 """
 
 from __future__ import annotations
@@ -11,159 +11,126 @@ from __future__ import annotations
 import argparse
 import asyncio
 import hashlib
-import sys
 import tempfile
-from contextlib import ExitStack
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from benchmarks.accuracy_page import write_page
-from benchmarks.harness import RESULTS, write_result
-from benchmarks.pair_metrics import delete_figures, group_figures, pair_figures, ranking_figures
+from benchmarks.detectors import Detector, Facts, imagededup_detectors, own_detectors
+from benchmarks.harness import JOURNALS, RESULTS, write_result
+from benchmarks.pair_metrics import curve, delete_figures, group_figures, pair_figures, ranking_figures
 from benchmarks.sample_photos import write_originals
 from benchmarks.server import serving
 from benchmarks.transforms import write_family, write_hard_negatives
-from clip_client import ClipClient
-from clip_client.dedup import scan, thresholds_for
-from clip_client.dedup.find import DEFAULT_HASH_BITS
-from clip_client.dedup.joining import Joining, bits_that_differ, where
+from clip_client import ClientConfig, ClipClient
+from clip_client.dedup import Store, scan, thresholds_for
 from clip_client.dedup.looks import look_at, pixel_hash
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from clip_client import ModelInfo
+    from clip_client._config import TransferName
 
-COSINES: Final = (0.9, 0.95, 0.97, 0.98, 0.985, 0.99, 0.995, 0.998)
-HASH_BITS: Final = (0, 3, 8, 10)
 TUNED_PRECISION: Final = 0.995
+WAYS: Final[tuple[TransferName, ...]] = ("original", "thumbnail")
+"""How photos travel to the server: as they are, and as the command line sends them where nothing is said."""
 _BOOTSTRAPS: Final = 200
+_PATIENCE_S: Final = 3600.0
+"""A server on a busy machine is slow, which is no reason to send it less: nobody waits for an answer here."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Corpus:
-    """Files and the truth about them; arrays run in parallel."""
+    """Files and the truth about them; all run in parallel."""
 
     paths: list[Path]
     family: NDArray[np.intp]
     """Number of the original; hard negatives are a family each."""
     change: list[str]
-    """What was done to the original; empty for originals, ``"negative"`` for hard negatives."""
+    """What was done to the original; empty for originals and for hard negatives."""
+    negatives: dict[str, list[NDArray[np.intp]]]
+    """Kind -> sets of rows that look alike and are not copies of each other."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Detector:
-    """One way to tell copies: which pairs it calls alike, and how it groups."""
+class Bars:
+    """A bar for each stage, on standard error."""
 
-    name: str
-    alike: NDArray[np.bool_]
-    """(N, N)"""
-    groups: list[list[int]]
-    """Rows, the kept one first."""
+    def __init__(self) -> None:
+        columns = (TextColumn("{task.description:<18}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self.progress = Progress(*columns, console=Console(stderr=True))
+        self._tasks: dict[str, Any] = {}
 
-
-def make_corpus(photos: list[Path], folder: Path) -> Corpus:
-    paths, family, change = [], [], []
-    for number, photo in enumerate(photos):
-        for name, path in write_family(photo, folder / f"{number:04d} {photo.stem}").items():
-            paths.append(path)
-            family.append(number)
-            change.append(name)
-    for alone, path in enumerate(path for some in write_hard_negatives(photos, folder / "negatives") for path in some):
-        paths.append(path)
-        family.append(len(photos) + alone)
-        change.append("negative")
-    return Corpus(paths=paths, family=np.array(family), change=change)
+    def __call__(self, what: str, done: int, total: int) -> None:
+        """Say how far a stage is."""
+        if what not in self._tasks:
+            self._tasks[what] = self.progress.add_task(what)
+        self.progress.update(self._tasks[what], completed=done, total=total)
 
 
-async def embed(url: str, paths: list[Path]) -> tuple[NDArray[np.float32], ModelInfo]:
-    async with ClipClient(url, timeout_s=3600) as clip:
-        batch = await clip.embed(paths)
-        batch.raise_for_errors()
-        return batch.vectors, await clip.model()
+def make_corpus(photos: list[Path], folder: Path, bars: Bars) -> Corpus:
+    """Write the copies of every photo, and what only looks alike."""
+    paths: list[Path] = []
+    family: list[int] = []
+    change: list[str] = []
+    folders = [folder / f"{number:04d} {photo.stem}" for number, photo in enumerate(photos)]
+    with ProcessPoolExecutor() as pool:
+        for number, written in enumerate(pool.map(write_family, photos, folders)):
+            paths += written.values()
+            family += [number] * len(written)
+            change += written
+            bars("writing copies", number + 1, len(photos))
+    negatives: dict[str, list[NDArray[np.intp]]] = {}
+    for kind, sets in write_hard_negatives(photos, folder / "negatives").items():
+        negatives[kind] = [
+            len(paths) + np.arange(len(members)) + sum(map(len, sets[:i])) for i, members in enumerate(sets)
+        ]
+        paths += [path for members in sets for path in members]
+    alone = len(paths) - len(family)
+    family += range(len(photos), len(photos) + alone)
+    return Corpus(paths=paths, family=np.array(family), change=change + [""] * alone, negatives=negatives)
 
 
-def detectors(corpus: Corpus, vectors: NDArray[np.float32], shipped: float) -> tuple[list[Detector], dict[str, Any]]:
-    """Return the detectors, and the scores (N, N) by which pairs can be ranked."""
-    data = [path.read_bytes() for path in corpus.paths]
-    looks = [look_at(one) for one in data]
-    flat = np.array([look.is_flat for look in looks])
-    rank = np.lexsort(([-len(one) for one in data], [-look.width * look.height for look in looks]))
-    hashes = np.array([look.perceptual_hash for look in looks], dtype=np.uint64)
-    bits = bits_that_differ(hashes[:, None], hashes[None, :]).astype(np.float64)
-    bits[flat, :] = bits[:, flat] = 64
-    seeing = vectors.astype(np.float64)
-    seeing[flat] = np.nan
-    cosine = np.nan_to_num(np.round(seeing @ seeing.T, 6), nan=-1.0)
-    exact = _equal([hashlib.sha256(one).hexdigest() for one in data])
-    pixels = exact | _equal([pixel_hash(one) for one in data])
-    found = [_detector("same bytes", exact, rank), _detector("same pixels (default of --apply)", pixels, rank)]
-    found += [_detector(f"pHash, {most} bits", pixels | (bits <= most), rank) for most in HASH_BITS]
-    found += [_detector(f"embedding {least:g}", pixels | (cosine >= least), rank) for least in COSINES]
-    all_tiers = pixels | (bits <= DEFAULT_HASH_BITS) | (cosine >= shipped)
-    found.append(_detector(f"all tiers: pixels, pHash {DEFAULT_HASH_BITS}, embedding {shipped:g}", all_tiers, rank))
-    joined = _detector("the same, connected components", all_tiers, rank, chained=True)
-    return [*found, joined], {"pHash": -bits, "embedding": cosine}
+def facts_of(path: Path) -> Facts:
+    """Look at one file as a search does; in a worker process."""
+    data = path.read_bytes()
+    look = look_at(data)
+    return Facts(look=look, sha256=hashlib.sha256(data).hexdigest(), pixels=pixel_hash(data), size_bytes=len(data))
 
 
-def _equal(keys: list[str]) -> NDArray[np.bool_]:
-    _, number = np.unique(keys, return_inverse=True)
-    same: NDArray[np.bool_] = number[:, None] == number[None, :]
-    return same
-
-
-def _detector(name: str, alike: NDArray[np.bool_], rank: NDArray[np.intp], *, chained: bool = False) -> Detector:
-    """Group best photo first: stars as the product makes them, or whole components for comparison."""
-    ordered = alike[np.ix_(rank, rank)]
-    if chained:
-        joining = Joining(len(ordered))
-        joining.join(*where(ordered))
-        groups = [rows.tolist() for rows in joining.components()]
-    else:
-        groups = _stars(ordered)
-    return Detector(name=name, alike=alike, groups=[rank[rows].tolist() for rows in groups if len(rows) > 1])
-
-
-def _stars(alike: NDArray[np.bool_]) -> list[list[int]]:
-    """Go down the rows: one that is alike to no kept row is kept, the others join the best kept row they are like."""
-    owner = np.full(len(alike), -1)
-    for row in range(len(alike)):
-        if owner[row] < 0:
-            owner[np.flatnonzero(alike[row] & (owner < 0))] = row
-            owner[row] = row
-    # The kept row comes first of its group, because it comes before all that it owns.
-    return [np.flatnonzero(owner == row).tolist() for row in np.unique(owner)]
-
-
-def others(corpus: Corpus) -> tuple[list[Detector], list[str]]:
-    """Return imagededup's detectors, and what is missing for them."""
-    try:
-        from imagededup.methods import CNN, PHash  # type: ignore[import-untyped,import-not-found,unused-ignore]
-    except ImportError as error:
-        return [], [f"imagededup: not installed ({error}); pip install imagededup"]
-    found, missing = [], []
-    rank = np.arange(len(corpus.paths))
-    hasher = PHash(verbose=False)
-    encodings = {str(row): hasher.encode_image(str(path)) for row, path in enumerate(corpus.paths)}
-    pairs = hasher.find_duplicates(encoding_map=encodings, max_distance_threshold=10, scores=False)
-    alike = np.eye(len(corpus.paths), dtype=bool)
-    for row, near in pairs.items():
-        alike[int(row), [int(other) for other in near]] = True
-    found.append(_detector("imagededup pHash, 10 bits (its default)", alike | alike.T, rank))
-    try:
-        network = CNN(verbose=False)
-        features = np.concatenate([network.encode_image(str(path)) for path in corpus.paths])
-    except Exception as error:  # whatever its download raises where there is no network
-        missing.append(f"imagededup CNN: its weights are not there ({type(error).__name__})")
-    else:
-        unit = features / np.linalg.norm(features, axis=1, keepdims=True)
-        found.append(_detector("imagededup CNN, 0.9 (its default)", unit @ unit.T >= 0.9, rank))
-    return found, missing
+async def embed(
+    url: str, way: TransferName, paths: Sequence[Path], facts: Sequence[Facts], store: Store, bars: Bars
+) -> tuple[NDArray[np.float32], ModelInfo]:
+    """Return (N, D); what an earlier run has embedded comes from ``store``, by content."""
+    config = ClientConfig(urls=(url,), transfer=way, timeout_s=_PATIENCE_S, target_latency_s=_PATIENCE_S)
+    async with ClipClient(config=config) as clip:
+        model = await clip.model()
+        shelf = store.vectors(model.vector_id)
+        table = shelf.read()
+        known = dict(zip(table.column("sha256").to_pylist(), table.column("vector").to_pylist(), strict=True))
+        keys = [bytes.fromhex(one.sha256) for one in facts]
+        first_with = {key: path for key, path in zip(keys, paths, strict=True) if key not in known}
+        new, done = list(first_with), 0
+        async with aclosing(clip.embed_stream(list(first_with.values()), ordered=False)) as items:
+            async for item in items:
+                if item.error is not None:
+                    raise item.error
+                known[new[item.index]] = item.vector
+                shelf.add({"sha256": new[item.index], "vector": item.vector, "code": "", "message": ""})
+                done += 1
+                bars(f"embedding, {way}", done, len(new))
+        shelf.flush()
+        return np.array([known[key] for key in keys], dtype=np.float32), model
 
 
 def judge(detector: Detector, corpus: Corpus, area: NDArray[np.intp]) -> dict[str, Any]:
@@ -171,11 +138,12 @@ def judge(detector: Detector, corpus: Corpus, area: NDArray[np.intp]) -> dict[st
     upper = np.triu_indices(len(corpus.paths), 1)
     same = corpus.family[upper[0]] == corpus.family[upper[1]]
     recalls: dict[str, list[float]] = {}
-    originals = {int(corpus.family[row]): row for row, change in enumerate(corpus.change) if change == ""}
-    for row, change in enumerate(corpus.change):
-        if change not in ("", "negative"):
-            hit = detector.alike[row, originals[int(corpus.family[row])]]
-            recalls.setdefault(change, []).append(float(hit))
+    original = 0
+    for row, change in enumerate(corpus.change[: min(sets[0][0] for sets in corpus.negatives.values())]):
+        if change == "":
+            original = row
+        else:
+            recalls.setdefault(change, []).append(float(detector.alike[row, original]))
     per_family = np.array(list(recalls.values())).mean(axis=0)  # (families,)
     random = np.random.default_rng(0)
     means = random.choice(per_family, (_BOOTSTRAPS, len(per_family))).mean(axis=1)
@@ -184,10 +152,17 @@ def judge(detector: Detector, corpus: Corpus, area: NDArray[np.intp]) -> dict[st
         "recall_by_change": {change: float(np.mean(hits)) for change, hits in recalls.items()},
         "recall_of_copies": float(per_family.mean()),
         "recall_95": np.percentile(means, [2.5, 97.5]).tolist(),
+        "negatives_merged": {kind: _merged(detector, sets) for kind, sets in corpus.negatives.items()},
         **pair_figures(detector.alike[upper], same),
         **group_figures(detector.groups, corpus.family, detector.alike),
         **delete_figures(detector.groups, corpus.family, area),
     }
+
+
+def _merged(detector: Detector, sets: list[NDArray[np.intp]]) -> float:
+    """Return the share of the pairs within ``sets`` that are called alike."""
+    blocks = [detector.alike[np.ix_(rows, rows)][np.triu_indices(len(rows), 1)] for rows in sets]
+    return float(np.concatenate(blocks).mean())
 
 
 def tuned(corpus: Corpus, cosine: NDArray[np.float64]) -> dict[str, float]:
@@ -199,10 +174,9 @@ def tuned(corpus: Corpus, cosine: NDArray[np.float64]) -> dict[str, float]:
         same = (corpus.family[rows][:, None] == corpus.family[rows][None, :])[upper]
         scores = cosine[np.ix_(rows, rows)][upper]
         if half == 0:
-            order = np.argsort(-scores, kind="stable")
-            precision = np.cumsum(same[order]) / np.arange(1, len(order) + 1)
+            at, precision, _ = curve(scores, same)
             enough = np.flatnonzero(precision >= TUNED_PRECISION)
-            result["threshold"] = float(scores[order][enough[-1]]) if len(enough) else 1.0
+            result["threshold"] = float(at[enough[-1]]) if len(enough) else 1.0
         figures = pair_figures(scores >= result["threshold"], same)
         result |= {f"{name}_{figure}": value for figure, value in figures.items()}
     return result
@@ -215,9 +189,11 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=100, help="originals to take")
     parser.add_argument("--url", help="a running server (default: start one)")
     parser.add_argument("--repository", type=Path, default=Path("triton_models"))
+    parser.add_argument("--store", type=Path, default=JOURNALS / "accuracy", help="vectors, so that a run continues")
     parser.add_argument("--page", type=Path, default=Path("build/accuracy.html"))
     parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args()
+    bars = Bars()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         photos = (
@@ -225,20 +201,31 @@ def main() -> None:
             if arguments.photos
             else write_originals(folder / "originals")
         )
-        corpus = make_corpus(photos, folder / "copies")
-        print(f"{len(corpus.paths)} files of {len(photos)} photos", file=sys.stderr)
+        if len(photos) < 2:
+            parser.error(f"{arguments.photos} holds {len(photos)} photos; two at least are compared")
+        stack.enter_context(bars.progress)
+        corpus = make_corpus(photos, folder / "copies", bars)
+        facts = []
+        with ProcessPoolExecutor() as pool:
+            for one in pool.map(facts_of, corpus.paths, chunksize=8):
+                facts.append(one)
+                bars("looking", len(facts), len(corpus.paths))
         url = arguments.url or stack.enter_context(serving(arguments.repository)).grpc_url
-        vectors, model = asyncio.run(embed(url, corpus.paths))
-        shipped = thresholds_for(model.id)
-        found, scores = detectors(corpus, vectors, shipped.similar)
-        rivals, missing = others(corpus)
-        looks = [look_at(path.read_bytes()) for path in corpus.paths]
-    area = np.array([look.width * look.height for look in looks])
-    figures = [judge(detector, corpus, area) for detector in (*found, *rivals)]
+        store = stack.enter_context(Store(arguments.store))
+        vectors = {}
+        for way in WAYS:
+            vectors[way], model = asyncio.run(embed(url, way, corpus.paths, facts, store, bars))
+        found, scores = own_detectors(facts, vectors, thresholds_for(model.id).similar)
+        rivals, their_scores, missing = imagededup_detectors(corpus.paths, bars)
+        area = np.array([one.look.width * one.look.height for one in facts])
+        figures = []
+        for detector in (*found, *rivals):
+            figures.append(judge(detector, corpus, area))
+            bars("judging", len(figures), len(found) + len(rivals))
     upper = np.triu_indices(len(corpus.paths), 1)
     same = corpus.family[upper[0]] == corpus.family[upper[1]]
-    rankings = {name: ranking_figures(score[upper], same) for name, score in scores.items()}
-    chosen = {} if model.is_random else tuned(corpus, scores["embedding"])
+    rankings = {name: ranking_figures(score[upper], same) for name, score in {**scores, **their_scores}.items()}
+    chosen = {} if model.is_random else tuned(corpus, scores[f"embedding, {WAYS[0]}"])
     result = {
         "model": model.id, "random_weights": model.is_random, "files": len(corpus.paths), "photos": len(photos),
         "detectors": figures, "rankings": rankings, "tuned": chosen, "missing": missing,

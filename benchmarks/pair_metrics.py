@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Bools = NDArray[np.bool_]
+
+_CURVE_POINTS: Final = 100
 
 
 def pair_figures(found: Bools, same: Bools) -> dict[str, float]:
@@ -26,16 +28,28 @@ def pair_figures(found: Bools, same: Bools) -> dict[str, float]:
     }
 
 
-def ranking_figures(scores: NDArray[np.float64], same: Bools) -> dict[str, float]:
-    """Return uAP (micro average precision) and the recall at 90 % precision, as DISC21 defines them."""
+def curve(
+    scores: NDArray[np.float64], same: Bools
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Return thresholds, falling, with the precision and the recall of the pairs at or above each.
+
+    Pairs of equal score pass together: a threshold cannot tell them apart.
+    """
     order = np.argsort(-scores, kind="stable")
-    hits = np.cumsum(same[order])
-    precision = hits / np.arange(1, len(order) + 1)
-    recall = hits / max(1, same.sum())
+    last = np.flatnonzero(np.diff(scores[order], append=-np.inf))
+    hits = np.cumsum(same[order])[last]
+    return scores[order][last], hits / (last + 1), hits / max(1, same.sum())
+
+
+def ranking_figures(scores: NDArray[np.float64], same: Bools) -> dict[str, Any]:
+    """Return uAP (micro average precision) and the recall at 90 % precision, as DISC21 defines them, and the curve."""
+    _, precision, recall = curve(scores, same)
     at_90 = recall[precision >= 0.9]
+    drawn = np.unique(np.searchsorted(recall, np.linspace(0, recall[-1], _CURVE_POINTS)))
     return {
-        "uap": float((precision * same[order]).sum() / max(1, same.sum())),
+        "uap": float((precision * np.diff(recall, prepend=0.0)).sum()),
         "recall_at_p90": float(at_90.max()) if len(at_90) else 0.0,
+        "curve": {"recall": recall[drawn].tolist(), "precision": precision[drawn].tolist()},
     }
 
 

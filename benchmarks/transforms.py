@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageOps
+from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageOps, features
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -126,7 +126,7 @@ CHANGES: Final[dict[str, Callable[[Picture], Picture]]] = {
     "T13 crop, jpeg": lambda image: _jpeg(_cropped(image, 0.05), 60),
     "T13 resize, brighter": lambda image: _brighter(_scaled(image, 0.5), 1.2),
 }
-"""Name -> change of the pixels; T0 to T2 and T5 change the file only and are written by :func:`write_family`."""
+"""Name -> change of the pixels; T0 to T2, T5 and the orientation tag change the file only: :func:`write_family`."""
 
 
 def write_family(original: Path, directory: Path) -> dict[str, Path]:
@@ -145,36 +145,91 @@ def write_family(original: Path, directory: Path) -> dict[str, Path]:
         ("T1 png, other metadata", ".png", {"exif": exif}),
         ("T5 webp q80", ".webp", {"quality": 80}),
         ("T5 webp q40", ".webp", {"quality": 40}),
+        *((("T5 avif q60", ".avif", {"quality": 60}),) if features.check("avif") else ()),
     )
     for name, suffix, options in plans:
         written[name] = directory / f"{name}{suffix}"
         image.save(written[name], **options)
+    sideways = Image.Exif()
+    sideways[0x0112] = 6  # shown turned by 90 degrees clockwise
+    written["T8 exif orientation"] = directory / "T8 exif orientation.jpg"
+    image.transpose(Image.Transpose.ROTATE_90).save(written["T8 exif orientation"], quality=95, exif=sideways)
     for name, change in CHANGES.items():
         written[name] = directory / f"{name}.png"
         change(image).save(written[name], compress_level=1)
     return written
 
 
-def write_hard_negatives(originals: list[Path], directory: Path) -> list[list[Path]]:
-    """Write sets of pictures that look alike and must all be kept: flat frames, and parts of one scene.
+def write_hard_negatives(originals: list[Path], directory: Path) -> dict[str, list[list[Path]]]:
+    """Write sets of pictures that look alike and must all be kept; return kind -> sets.
 
-    They stand in for what only people's own photos have, bursts above all.
+    They are built, because what they stand in for is on no list that may be passed on: people's own photos.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    flat = []
-    for level in range(20):
-        path = directory / f"flat {level}.png"
-        Image.new("RGB", (320, 240), (level, level, min(255, level + 2))).save(path)
-        flat.append(path)
-    sets = [flat]
-    for number, original in enumerate(originals):
-        with Image.open(original) as opened:
-            image = opened.convert("RGB")
-        width = round(image.width * 0.7)
-        pan = []
-        for step, left in enumerate((0, image.width - width)):
-            path = directory / f"pan {number} {step}.png"
-            image.crop((left, 0, left + width, image.height)).save(path, compress_level=1)
-            pan.append(path)
-        sets.append(pan)
-    return sets
+    flat = [Image.new("RGB", (320, 240), (level, level, min(255, level + 2))) for level in range(20)]
+    sets = {
+        "flat": [flat],
+        "page": [[_text_page(number) for number in range(10)]],
+        "chat": [[_chat(number) for number in range(10)]],
+    }
+    photos = [Image.open(original).convert("RGB") for original in originals]
+    sets["pan"] = [_pan(photo) for photo in photos]
+    sets["burst"] = [_burst(photo) for photo in photos]
+    written: dict[str, list[list[Path]]] = {}
+    for kind, some in sets.items():
+        written[kind] = []
+        for number, pictures in enumerate(some):
+            paths = [directory / f"{kind} {number} {step}.png" for step in range(len(pictures))]
+            for picture, path in zip(pictures, paths, strict=True):
+                picture.save(path, compress_level=1)
+            written[kind].append(paths)
+    return written
+
+
+def _pan(photo: Picture) -> list[Picture]:
+    """Two frames of one scene that share four sevenths of their width."""
+    width = round(photo.width * 0.7)
+    return [photo.crop((left, 0, left + width, photo.height)) for left in (0, photo.width - width)]
+
+
+def _burst(photo: Picture) -> list[Picture]:
+    """Three frames held by hand, 3 % apart, in which a tenth of the picture has moved on."""
+    width, height = round(photo.width * 0.9), round(photo.height * 0.9)
+    subject = photo.crop((photo.width * 2 // 5, photo.height // 4, photo.width * 3 // 5, photo.height * 3 // 4))
+    frames = []
+    for step in range(3):
+        scene = photo.copy()
+        scene.paste(subject, (photo.width * (4 + 2 * step) // 10, photo.height // 4))
+        left, top = round(photo.width * 0.03 * step), round(photo.height * 0.01 * step)
+        frames.append(_noisy(scene.crop((left, top, left + width, top + height)), 2))
+    return frames
+
+
+def _text_page(number: int) -> Picture:
+    """A page of one document: other words in the same places."""
+    words = np.random.default_rng(number)
+    page = Image.new("RGB", (600, 848), "white")
+    draw = ImageDraw.Draw(page)
+    for line in range(34):
+        text = " ".join("".join(map(chr, words.integers(97, 123, length))) for length in words.integers(2, 10, 9))
+        draw.text((60, 60 + 21 * line), text[:64], fill="black", font_size=14)
+    return page
+
+
+def _chat(number: int) -> Picture:
+    """A screenshot of one app: the same bars, other messages."""
+    random = np.random.default_rng(100 + number)
+    screen = Image.new("RGB", (585, 1266), (236, 240, 241))
+    draw = ImageDraw.Draw(screen)
+    draw.rectangle((0, 0, 585, 100), fill=(20, 120, 110))
+    draw.text((40, 40), "Family", fill="white", font_size=30)
+    top = 130
+    while top < 1150:
+        height, mine = int(random.integers(50, 160)), bool(random.integers(2))
+        left = 180 if mine else 20
+        draw.rounded_rectangle((left, top, left + 380, top + height), 16, fill=(210, 248, 198) if mine else "white")
+        for line in range(height // 30):
+            text = "".join(map(chr, random.integers(97, 123, 30)))
+            draw.text((left + 16, top + 12 + 28 * line), text, fill="black", font_size=20)
+        top += height + 16
+    return screen
