@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from clip_client.dedup.joining import Joining, alike_links, join_alike, usable_rows, where
+from clip_client.dedup.joining import Joining, alike_links, alike_pairs, join_alike, usable_rows
+from clip_client.dedup.sketch import make_sketch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -36,7 +37,7 @@ _SAMPLE: Final = 1000
 _TELLING_ROWS: Final = 400
 """... until so many of them had a neighbour: 2 missed of 400 are 0.5 % ..."""
 _MOST_SAMPLED: Final = 5000
-"""... or so many were searched, which is a third of the work with a million rows."""
+"""... or so many were searched, which is a small part of the work with a million rows."""
 _BLOCK_ROWS: Final = 4096
 _Z: Final = 1.96
 """95 % of a normal distribution lie within so many standard deviations."""
@@ -64,16 +65,17 @@ def join_vectors(
 ) -> Coverage:
     """Join the rows of ``vectors``, (N, D) unit rows or NaN, whose cosine similarity is at least ``threshold``."""
     rows = usable_rows(vectors)
+    sketch = make_sketch(vectors, rows, threshold, seed=seed)
     if len(rows) <= exact_rows:
-        join_alike(joining, rows, vectors, threshold)
+        join_alike(joining, rows, vectors, threshold, sketch=sketch)
         return EXACT
     nearest = _nearest_cells(vectors, rows, threshold, seed)
-    sample = _Sample(vectors, rows, nearest, threshold, seed)
+    sample = _Sample(vectors, rows, nearest, threshold, seed, sketch)
     for count in _CELLS_PER_VECTOR:
         coverage = sample.coverage(count)
         if coverage.recall >= LEAST_RECALL:
             break
-    links = [alike_links(rows[members], vectors, threshold) for members in _members(nearest[:, :count])]
+    links = [alike_links(rows[members], vectors, threshold, sketch=sketch) for members in _members(nearest[:, :count])]
     # All at once, because each call of join goes over the labels of all rows.
     joining.join(np.concatenate([left for left, _ in links]), np.concatenate([right for _, right in links]))
     return coverage
@@ -113,13 +115,20 @@ class _Sample:
     """
 
     def __init__(
-        self, vectors: Vectors, rows: Indices, nearest: NDArray[np.int32], threshold: float, seed: int
+        self,
+        vectors: Vectors,
+        rows: Indices,
+        nearest: NDArray[np.int32],
+        threshold: float,
+        seed: int,
+        sketch: Vectors | None,
     ) -> None:
         order = np.random.default_rng(seed + 2).permutation(len(rows))[:_MOST_SAMPLED]
         batches = []
         telling = 0
         for start in range(0, len(order), _SAMPLE):
-            batches.append(_pairs_by_need(vectors, rows, nearest, threshold, order[start : start + _SAMPLE]))
+            some = order[start : start + _SAMPLE]
+            batches.append(_pairs_by_need(vectors, rows, nearest, threshold, some, sketch))
             telling += np.count_nonzero(batches[-1].any(axis=1))
             if telling >= _TELLING_ROWS:
                 break
@@ -138,7 +147,12 @@ class _Sample:
 
 
 def _pairs_by_need(
-    vectors: Vectors, rows: Indices, nearest: NDArray[np.int32], threshold: float, sample: Indices
+    vectors: Vectors,
+    rows: Indices,
+    nearest: NDArray[np.int32],
+    threshold: float,
+    sample: Indices,
+    sketch: Vectors | None,
 ) -> NDArray[np.int64]:
     """Count, for each of ``sample``, its alike rows by how many cells per vector it takes until they share one.
 
@@ -147,10 +161,13 @@ def _pairs_by_need(
     cells = nearest.shape[1]
     # Two vectors share a cell that is the i-th of one and the j-th of the other once both are in max(i, j) cells.
     both = np.maximum.outer(np.arange(1, cells + 1), np.arange(1, cells + 1)).astype(np.int8)
-    sampled = vectors[rows[sample]]
+    sampled = rows[sample]
     needs = np.zeros(len(sample) * (cells + 2), dtype=np.int64)
     for start in range(0, len(rows), _BLOCK_ROWS):
-        a, b = where(vectors[rows[start : start + _BLOCK_ROWS]] @ sampled.T >= threshold)
+        some = rows[start : start + _BLOCK_ROWS]
+        a, b = alike_pairs(
+            vectors, some, sampled, threshold, None if sketch is None else (sketch[some], sketch[sampled])
+        )
         others = a + start != sample[b]
         a, b = a[others] + start, b[others]
         shared = nearest[a][:, :, None] == nearest[sample[b]][:, None, :]
@@ -164,7 +181,8 @@ def _wilson(share: float, draws: int) -> tuple[float, float]:
     shrink = 1 + _Z**2 / draws
     middle = (share + _Z**2 / (2 * draws)) / shrink
     half = _Z / shrink * (share * (1 - share) / draws + _Z**2 / (4 * draws**2)) ** 0.5
-    return max(0.0, middle - half), min(1.0, middle + half)
+    # With nothing missed the upper end is 1, which rounding may miss.
+    return max(0.0, middle - half), min(1.0, max(share, middle + half))
 
 
 def _members(nearest: NDArray[np.int32]) -> list[Indices]:

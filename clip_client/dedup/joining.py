@@ -7,7 +7,7 @@ pairs of 20,000 photos; here they cost time, one product each at most, but never
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -33,6 +33,9 @@ _PIVOTS: Final = 32
 
 _CLUMP_ROWS: Final = 64
 """A clump of fewer rows is not worth a second look."""
+
+_FEW_PAIRS: Final = 4096
+"""So many pairs of two blocks are multiplied one by one; where more are left, whole blocks are as fast."""
 
 _BITS: Final = 64
 
@@ -63,9 +66,7 @@ class Joining:
 
     def components(self) -> list[Indices]:
         """Return the rows of each component of two or more, ascending, the components by their first row."""
-        order = np.argsort(self.labels, kind="stable")
-        starts = np.flatnonzero(np.diff(self.labels[order], prepend=-1))
-        return [rows for rows in np.split(order, starts[1:]) if len(rows) > 1]
+        return equal_runs(self.labels)
 
 
 def components(vectors: Vectors, threshold: float, *, block_rows: int = BLOCK_ROWS) -> list[Indices]:
@@ -86,37 +87,63 @@ def usable_rows(vectors: Vectors) -> Indices:
 
 
 def join_alike(
-    joining: Joining, rows: Indices, vectors: Vectors, threshold: float, *, block_rows: int = BLOCK_ROWS
+    joining: Joining,
+    rows: Indices,
+    vectors: Vectors,
+    threshold: float,
+    *,
+    sketch: Vectors | None = None,
+    block_rows: int = BLOCK_ROWS,
 ) -> None:
     """Compare all of ``rows`` of ``vectors`` with each other and join those that are alike."""
-    joining.join(*alike_links(rows, vectors, threshold, block_rows=block_rows))
+    joining.join(*alike_links(rows, vectors, threshold, sketch=sketch, block_rows=block_rows))
 
 
 def alike_links(
-    rows: Indices, vectors: Vectors, threshold: float, *, block_rows: int = BLOCK_ROWS
+    rows: Indices, vectors: Vectors, threshold: float, *, sketch: Vectors | None = None, block_rows: int = BLOCK_ROWS
 ) -> tuple[Indices, Indices]:
     """Compare all of ``rows`` of ``vectors`` with each other; return pairs that join what hangs together.
 
-    These are fewer than ``rows``, however many pairs are alike.
+    These are fewer than ``rows``, however many pairs are alike. ``sketch`` is what
+    :func:`clip_client.dedup.sketch.make_sketch` made of ``vectors``.
     """
     if len(rows) < 2:
         return rows[:0], rows[:0]
     inside = Joining(len(rows))
-    gathered = vectors[rows]
     if len(rows) >= _HOT_ROWS:
-        clumps = _clumps(gathered, threshold)
+        clumps = _clumps(vectors[rows], threshold)
         # Clumps stand together from here on, so that blocks of one clump need no products.
         order = np.argsort(clumps, kind="stable")
-        rows, gathered = rows[order], gathered[order]
+        rows = rows[order]
         starts = np.flatnonzero(np.diff(clumps[order], prepend=-1))
         inside.labels = np.repeat(starts, np.diff(starts, append=len(rows)))
+    short = None if sketch is None else sketch[rows]
     for first, second in block_pairs(len(rows), block_rows):
         if _is_one_clump(inside.labels[first], inside.labels[second]):
             continue
-        left, right = where(gathered[first] @ gathered[second].T >= threshold - _SLACK)
+        shorts = None if short is None else (short[first], short[second])
+        left, right = alike_pairs(vectors, rows[first], rows[second], threshold - _SLACK, shorts)
         inside.join(left + first.start, right + second.start)
     linked = np.flatnonzero(inside.labels != np.arange(len(rows)))
     return rows[linked], rows[inside.labels[linked]]
+
+
+def alike_pairs(
+    vectors: Vectors, left: Indices, right: Indices, threshold: float, shorts: tuple[Vectors, Vectors] | None
+) -> tuple[Indices, Indices]:
+    """Return the positions in ``left`` and ``right`` of all pairs of rows that are alike.
+
+    ``shorts`` are the rows' sketches.
+    """
+    if shorts is not None:
+        a, b = where(shorts[0] @ shorts[1].T >= threshold - _SLACK)
+        if len(a) <= _FEW_PAIRS:
+            alike = np.einsum("ij,ij->i", vectors[left[a]], vectors[right[b]]) >= threshold
+            return a[alike], b[alike]
+    one = vectors[left]
+    # The same rows are given as the same array, since that halves the work.
+    other = one if np.array_equal(left, right) else vectors[right]
+    return where(one @ other.T >= threshold)
 
 
 def block_pairs(rows: int, block_rows: int = BLOCK_ROWS) -> Iterator[tuple[slice, slice]]:
@@ -141,17 +168,28 @@ def join_hashes(joining: Joining, rows: Indices, hashes: NDArray[np.uint64], mos
     edges = np.linspace(0, _BITS, most_bits + 2).astype(int)
     for low, high in itertools.pairwise(edges.tolist()):
         band = (distinct >> np.uint64(low)) & np.uint64((1 << (high - low)) - 1)
-        order = np.argsort(band, kind="stable")
-        starts = np.flatnonzero(np.diff(band[order], prepend=band[order[0]] + np.uint64(1)))
         found: list[tuple[Indices, Indices]] = []
-        for members in np.split(order, starts[1:]):
-            for first, second in block_pairs(len(members)) if len(members) > 1 else ():
+        for members in equal_runs(band):
+            for first, second in block_pairs(len(members)):
                 left, right = members[first], members[second]
                 a, b = where(bits_that_differ(distinct[left][:, None], distinct[right][None, :]) <= most_bits)
                 found.append((left[a], right[b]))
         if found:
             inside.join(np.concatenate([a for a, _ in found]), np.concatenate([b for _, b in found]))
     joining.join(rows[first_rows], rows[first_rows[inside.labels]])
+
+
+def equal_runs(values: NDArray[Any]) -> list[Indices]:
+    """Return the positions of each value that occurs twice or more, ascending, by rising value."""
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])) if len(order) else order
+    sizes = np.diff(starts, append=len(order))
+    # Most values of a collection occur once, and are to cost no Python.
+    many = sizes > 1
+    return [
+        order[start : start + size] for start, size in zip(starts[many].tolist(), sizes[many].tolist(), strict=True)
+    ]
 
 
 def where(true: NDArray[np.bool_]) -> tuple[Indices, Indices]:

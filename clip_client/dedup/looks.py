@@ -41,14 +41,19 @@ class Look:
 
     def to_row(self) -> dict[str, Any]:
         """Return the facts as a shelf holds them."""
-        row = {name.name: getattr(self, name.name) for name in fields(self) if name.name != "moment"}
+        row = {name: getattr(self, name) for name in _LOOK_COLUMNS}
         return row | asdict(self.moment)
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Look:
         """Read what :meth:`to_row` gave."""
-        moment = Moment(**{name.name: row[name.name] for name in fields(Moment)})
-        return cls(moment=moment, **{name.name: row[name.name] for name in fields(cls) if name.name != "moment"})
+        moment = Moment(**{name: row[name] for name in _MOMENT_COLUMNS})
+        return cls(moment=moment, **{name: row[name] for name in _LOOK_COLUMNS})
+
+
+# Asked once: a search reads a row for every photo in the store.
+_LOOK_COLUMNS: Final = tuple(column.name for column in fields(Look) if column.name != "moment")
+_MOMENT_COLUMNS: Final = tuple(column.name for column in fields(Moment))
 
 
 def look_at(data: bytes) -> Look:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clip_client.dedup import cells, joining
+from clip_client.dedup import cells, joining, sketch
 from clip_client.dedup.cells import join_vectors
 from clip_client.dedup.joining import Joining, bits_that_differ, components, join_hashes
+from clip_client.dedup.sketch import make_sketch
 
 if TYPE_CHECKING:
-    import pytest
     from numpy.typing import NDArray
 
 
@@ -93,3 +94,55 @@ def test_bits_are_counted_as_python_counts_them() -> None:
     numbers = [0, 1, 2**64 - 1, 2**63, 0x5555555555555555, 123456789012345678]
     counted = bits_that_differ(np.array(numbers, dtype=np.uint64), np.array([0], dtype=np.uint64))
     assert counted.tolist() == [number.bit_count() for number in numbers]
+
+
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(
+    seed=st.integers(0, 1000), spread=st.sampled_from([0.01, 0.1, 0.5]), threshold=st.sampled_from([0.8, 0.95, 0.99])
+)
+def test_a_sketch_never_says_less_than_the_vectors(seed: int, spread: float, threshold: float) -> None:
+    """Whatever the vectors: alike in most directions, in a few, or in none."""
+    random = np.random.default_rng(seed)
+    scale = random.random(64) ** 4
+    vectors = unit(
+        random.standard_normal((5, 64))[random.integers(0, 5, 60)] + spread * scale * random.standard_normal((60, 64))
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sketch, "LEAST_ROWS", 60)
+        patch.setattr(sketch, "_SAMPLE", 60)
+        patch.setattr(sketch, "_MOST_LEFT", 1.0)
+        short = make_sketch(vectors, np.arange(60), threshold)
+    assert short is not None
+    assert short.shape == (60, 32)
+    assert (short @ short.T >= vectors @ vectors.T - 1e-5).all()
+
+
+@pytest.mark.parametrize("few", [0, 4096])
+def test_the_same_hangs_together_with_and_without_a_sketch(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joining, "_FEW_PAIRS", few)
+    monkeypatch.setattr(sketch, "_SAMPLE", 1000)
+    monkeypatch.setattr(sketch, "LEAST_ROWS", 1000)
+    vectors, _ = families(1200, 300)
+    short = make_sketch(vectors, np.arange(1200), 0.95)
+    assert short is not None
+    joined = Joining(1200)
+    joining.join_alike(joined, np.arange(1200), vectors, 0.95, sketch=short, block_rows=100)
+    assert as_sets(joined.components()) == as_sets(components(vectors, 0.95))
+
+
+def test_no_sketch_where_it_would_leave_most_pairs() -> None:
+    random = np.random.default_rng(0)
+    vectors = unit(1 + 0.5 * random.standard_normal((4096, 64)))  # any two are alike by some 0.8
+    assert make_sketch(vectors, np.arange(4096), 0.8) is None
+    assert make_sketch(vectors[:100], np.arange(100), 0.95) is None
+
+
+def test_the_recall_is_stated_with_its_interval() -> None:
+    vectors, _ = families(3000, 300)
+    joined = Joining(3000)
+    coverage = join_vectors(joined, vectors, 0.95, exact_rows=100)
+    low, high = coverage.recall_95
+    assert 0.97 < low <= coverage.recall <= high <= 1
+    alone = unit(np.random.default_rng(0).standard_normal((300, 64)))
+    nothing = join_vectors(Joining(300), alone, 0.95, exact_rows=100)
+    assert (nothing.pairs, nothing.recall_95) == (0, (0.0, 1.0))
