@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from clip_client import ModelInfo
-    from clip_client._config import TransferName
+    from clip_client._transfer import TransferName
 
 TUNED_PRECISION: Final = 0.995
 WAYS: Final[tuple[TransferName, ...]] = ("original", "thumbnail")
@@ -212,7 +212,7 @@ def main() -> None:
                 bars("looking", len(facts), len(corpus.paths))
         url = arguments.url or stack.enter_context(serving(arguments.repository)).grpc_url
         store = stack.enter_context(Store(arguments.store))
-        vectors = {}
+        vectors: dict[str, NDArray[np.float32]] = {}
         for way in WAYS:
             vectors[way], model = asyncio.run(embed(url, way, corpus.paths, facts, store, bars))
         found, scores = own_detectors(facts, vectors, thresholds_for(model.id).similar)
