@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from clip_client.cli.failure import CommandFailed, CommandMisused
@@ -15,6 +16,16 @@ if TYPE_CHECKING:
 
     from clip_client.dedup import DuplicateReport, Scan, Store
     from clip_client.dedup.plan import Plan
+
+
+def check_asked_for(arguments: argparse.Namespace) -> None:
+    """Raise CommandMisused for a tier that is none."""
+    from clip_client.dedup.plan import check_tiers
+
+    try:
+        check_tiers(arguments.act_on or ())
+    except ValueError as error:
+        raise CommandMisused(str(error)) from None
 
 
 def check_action(arguments: argparse.Namespace, found: Scan) -> None:
@@ -39,14 +50,26 @@ def act(report: DuplicateReport, paths: Sequence[str], store: Store, arguments: 
         raise CommandMisused(str(error)) from None
     is_asked = arguments.apply or arguments.dry_run
     for left in plan.left:
-        if is_asked or left.is_blocked:
+        if left.is_blocked or (is_asked and not left.tier):
             print(f"stays: {printable(left.path)}: {printable(left.reason)}")
+    if is_asked:
+        _print_tiers_left(plan)
     if arguments.apply:
         return _apply(plan, store, arguments)
     if arguments.dry_run:
         _print_plan(plan)
-    _print_totals(plan, "would move" if arguments.dry_run else "would move with --apply")
+    _print_totals(plan)
     return 0
+
+
+def _print_tiers_left(plan: Plan) -> None:
+    """Say how many copies stay for their tier: the groups above show which, and there may be thousands."""
+    from clip_client.dedup.table import counted
+
+    by_tier = Counter(left.tier for left in plan.left if left.tier)
+    for tier, number in sorted(by_tier.items()):
+        verb = "stays" if number == 1 else "stay"
+        print(f"{counted(number, 'copy', 'copies')} {verb}: tier {tier}, without --act-on {tier}")
 
 
 def _print_plan(plan: Plan) -> None:
@@ -59,11 +82,12 @@ def _print_plan(plan: Plan) -> None:
         print(f"for the album: {printable(entry.victim.label)}; kept: {printable(entry.survivor.label)}")
 
 
-def _print_totals(plan: Plan, verb: str) -> None:
+def _print_totals(plan: Plan) -> None:
     from clip_client.dedup.photos_album import ALBUM
     from clip_client.dedup.table import counted, human_bytes
 
-    print(f"{counted(len(plan.removals), 'photo')} of {human_bytes(plan.size_bytes)} {verb}")
+    moved = f"{counted(len(plan.removals), 'photo')} of {human_bytes(plan.size_bytes)}" if plan.removals else "nothing"
+    print(f"--apply would move {moved}")
     if plan.for_album:
         print(f"{counted(len(plan.for_album), 'photo')} of Apple Photos would go into its album {ALBUM!r}")
 

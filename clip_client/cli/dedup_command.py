@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from clip_client.cli.connection import add_model_options, connected
-from clip_client.cli.dedup_action import act, check_action
+from clip_client.cli.dedup_action import act, check_action, check_asked_for
 from clip_client.cli.failure import CommandFailed, CommandMisused, need
 from clip_client.cli.output_file import check_place, replacing
 from clip_client.cli.progress import progress_bars
@@ -98,6 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
     for path in outputs:
         check_place(path)
     rules = _keep_rules(arguments)
+    check_asked_for(arguments)
     paths = named_paths(arguments)
     from rich.console import Console
 
@@ -106,7 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
     console = Console()
     with progress_bars() as show:
         show("looking for photos", 0, None)
-        found = scan_named(arguments, [*paths, *arguments.reference], raw=True)
+        found = scan_named(arguments, [*paths, *arguments.reference], raw=True, show=show)
     if not found.files:
         # Said before a server is looked for or a model is loaded: there is nothing for them to do.
         print_failed(found.failed, console)
@@ -138,7 +139,7 @@ async def _find(
     arguments: argparse.Namespace,
     rules: tuple[str, ...],
     store: Store,
-    show: Callable[[str, int, int], None],
+    show: Callable[[str, int, int | None], None],
 ) -> DuplicateReport:
     from clip_client.dedup import find_duplicates
 
@@ -155,7 +156,9 @@ async def _find(
         )
 
 
-def _write(report: DuplicateReport, arguments: argparse.Namespace, show: Callable[[str, int, int], None]) -> None:
+def _write(
+    report: DuplicateReport, arguments: argparse.Namespace, show: Callable[[str, int, int | None], None]
+) -> None:
     if arguments.json is not None:
         with replacing(arguments.json) as file:
             file.write(report.to_json().encode("ascii"))

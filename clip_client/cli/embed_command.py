@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
     with progress_bars() as show:
         tally = _Tally(show.say)
         show("looking for photos", 0, None)
-        found = scan_named(arguments)
+        found = scan_named(arguments, show=show)
         show("looking for photos", len(found.photos), len(found.photos))
         embed = _into_file if into_file else _into_folder
         if found.photos:

@@ -41,6 +41,7 @@ def progress_bars() -> Iterator[ProgressBars]:
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.table import Column
     from rich.text import Text
 
     class DoneColumn(ProgressColumn):
@@ -54,20 +55,23 @@ def progress_bars() -> Iterator[ProgressBars]:
     console = Console(stderr=True)
     columns = (
         TextColumn("{task.description}"),
-        BarColumn(),
-        DoneColumn(),
-        RateColumn(),
+        BarColumn(bar_width=None),  # whatever the other columns leave
+        DoneColumn(table_column=Column(no_wrap=True)),
+        RateColumn(table_column=Column(no_wrap=True)),
         TimeRemainingColumn(elapsed_when_finished=True),
     )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    is_shown = console.is_terminal
+    with Progress(*columns, console=console, transient=True, expand=True, disable=not is_shown) as progress:
         yield ProgressBars(progress)
 
 
 def _done(task: Task) -> str:
-    return "" if task.total is None else f"{task.completed:,.0f}/{task.total:,.0f}"
+    if task.total is None:
+        return f"{task.completed:,.0f}" if task.completed else ""
+    return f"{task.completed:,.0f}/{task.total:,.0f}"
 
 
 def _rate(per_second: float | None) -> str:
     if per_second is None:
         return ""
-    return f"{per_second:,.0f}/s" if per_second >= 99.5 else f"{per_second:.1f}/s"
+    return f"{per_second:,.0f} photos/s" if per_second >= 99.5 else f"{per_second:.1f} photos/s"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from clip_client.cli.failure import CommandFailed, need
 from clip_client.cli.store_options import add_store_option, opened_store
@@ -11,6 +12,11 @@ from clip_client.cli.undo_command import print_failures
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
+
+    from clip_client.dedup.journal import Unit
+
+_MOST_FOLDERS: Final = 20
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -36,16 +42,36 @@ def run(arguments: argparse.Namespace) -> int:
 
     with opened_store(arguments.store) as store:
         units = store.journal.units(IN_QUARANTINE, run=arguments.of_run)
-        size = sum(file.size_bytes for unit in units for file in unit.files)
-        print(f"{counted(len(units), 'photo')} of {human_bytes(size)} in the quarantine")
+        print(f"{counted(len(units), 'photo')} of {human_bytes(sum(map(_size, units)))} in the quarantine")
         if not units:
             return 0
+        _print_folders(units)
         if not arguments.yes and not _agreed():
             print("nothing was changed")
             return 0
         outcomes = purge(store.journal, run=arguments.of_run)
     print(f"{counted(sum(outcome.done for outcome in outcomes), 'photo')} in the system's trash")
     return 0 if print_failures(outcomes) == 0 else 1
+
+
+def _print_folders(units: Sequence[Unit]) -> None:
+    """Say which folders the photos came from, those with most to lose first."""
+    from clip_client.dedup.report import printable
+    from clip_client.dedup.table import counted, human_bytes
+
+    folders: dict[str, list[Unit]] = {}
+    for unit in units:
+        folders.setdefault(os.path.dirname(unit.files[0].original), []).append(unit)
+    by_size = sorted(folders.items(), key=lambda folder: (-sum(map(_size, folder[1])), folder[0]))
+    for folder, inside in by_size[:_MOST_FOLDERS]:
+        print(f"  {printable(folder)}: {counted(len(inside), 'photo')} of {human_bytes(sum(map(_size, inside)))}")
+    if len(by_size) > _MOST_FOLDERS:
+        print(f"  and {counted(len(by_size) - _MOST_FOLDERS, 'folder')} more; all photos: clip-client undo --list")
+
+
+def _size(unit: Unit) -> int:
+    """Return the size of a photo and what belongs to it."""
+    return sum(file.size_bytes for file in unit.files)
 
 
 def _agreed() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ from clip_client.cli.store_options import add_store_option, opened_store
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
     from clip_client.dedup.act import Outcome
 
@@ -41,9 +43,21 @@ def run(arguments: argparse.Namespace) -> int:
                 print(f"{unit.run}  {printable(unit.files[0].original)}  kept: {printable(unit.survivor)}")
             return 0
         outcomes = undo(store.journal, run=arguments.of_run, paths=arguments.paths or None)
+        outcomes += _unknown(arguments.paths, outcomes)
     done = sum(outcome.done for outcome in outcomes)
     print(f"{counted(done, 'photo')} back in place")
     return 0 if print_failures(outcomes) == 0 else 1
+
+
+def _unknown(paths: Sequence[str], outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
+    """Return a failure for each path that was named and from which nothing was moved."""
+    from clip_client.dedup.act import Outcome
+
+    known = {outcome.path for outcome in outcomes}
+    message = "Nothing in the quarantine came from there; clip-client undo --list tells what did."
+    return tuple(
+        Outcome(path=path, done=False, message=message) for path in paths if os.path.abspath(path) not in known
+    )
 
 
 def print_failures(outcomes: tuple[Outcome, ...]) -> int:

@@ -12,7 +12,7 @@ from clip_client.cli.failure import CommandFailed
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from clip_client.dedup import Scan
 
@@ -57,8 +57,14 @@ def named_paths(arguments: argparse.Namespace) -> list[str]:
     return named + ([] if arguments.files_from is None else _listed(arguments.files_from, null=arguments.null))
 
 
-def scan_named(arguments: argparse.Namespace, paths: Iterable[str] | None = None, *, raw: bool = False) -> Scan:
-    """Walk ``paths``, else what was named, as the options say."""
+def scan_named(
+    arguments: argparse.Namespace,
+    paths: Iterable[str] | None = None,
+    *,
+    raw: bool = False,
+    show: Callable[[str, int, int | None], None] | None = None,
+) -> Scan:
+    """Walk ``paths``, else what was named, as the options say; ``show`` is a bar for it."""
     from clip_client.dedup import scan
 
     return scan(
@@ -67,6 +73,7 @@ def scan_named(arguments: argparse.Namespace, paths: Iterable[str] | None = None
         follow_links=arguments.follow_links,
         one_file_system=arguments.one_file_system,
         raw=raw,
+        on_progress=show and (lambda found: show("looking for photos", found, None)),
     )
 
 

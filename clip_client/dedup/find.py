@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from clip_client.dedup.file_kinds import Companion
     from clip_client.dedup.library import Library
 
-    OnProgress = Callable[[str, int, int], None]
+    OnProgress = Callable[[str, int, int | None], None]
     Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 DEFAULT_HASH_BITS: Final = 3
@@ -62,8 +62,9 @@ async def find_duplicates(
     nothing is read or embedded twice, and what a person said to be different is never grouped again. The result does
     not depend on the order of ``paths``. A file that fails is listed in the report and harms no other.
 
-    ``on_progress(what, done, total)`` is called on the event loop. Raises ValueError for a threshold outside 0 to 1 or
-    an unknown rule, StoreError, and what ``ClipClient.embed_stream`` raises when the server fails.
+    ``on_progress(what, done, total)`` is called on the event loop; the total is None while it is not known. Raises
+    ValueError for a threshold outside 0 to 1 or an unknown rule, StoreError, and what ``ClipClient.embed_stream``
+    raises when the server fails.
     """
     rules = KeepRules(keep)
     if not -1 <= hash_bits <= 16:
@@ -80,8 +81,10 @@ async def find_duplicates(
     with nullcontext(store) if store is not None else Store() as held:
         search = _Search(held, rules, kept_folders, hash_bits, thresholds.similar, found)
         library = await gather(clip, found.files, held, report_progress)
+        report_progress("comparing", 0, None)
         comparison, coverage = await to_thread.run_sync(search.compare, library)
     groups = await to_thread.run_sync(make_groups, comparison, thresholds)
+    report_progress("comparing", len(found.files), len(found.files))
     failed = [*library.failed, *found.failed]
     return DuplicateReport(
         model=model.id,
@@ -230,5 +233,5 @@ def _is_below(path: str, folders: list[str]) -> bool:
     return any(path == folder or path.startswith(folder.rstrip(os.sep) + os.sep) for folder in folders)
 
 
-def _ignore(what: str, done: int, total: int) -> None:
+def _ignore(what: str, done: int, total: int | None) -> None:
     """Report progress to nobody."""

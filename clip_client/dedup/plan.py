@@ -56,6 +56,8 @@ class Left:
     """One sentence for people."""
     is_blocked: bool = False
     """True where it could not be moved if somebody wanted to."""
+    tier: str = ""
+    """Its tier, where it stays for nothing but that this was not asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,9 +86,7 @@ def plan_removals(
     reference folder always stay. Raises ValueError for a tier that is none, and for one that rests on vectors where
     the model's weights are random.
     """
-    unknown = [tier for tier in tiers if tier not in TIERS]
-    if unknown:
-        raise ValueError(f"there is no tier {unknown[0]!r}; the tiers are {', '.join(TIERS)}")
+    check_tiers(tiers)
     vague = [tier for tier in tiers if tier not in SAFE_TIERS]
     if vague and is_random(report.model):
         raise ValueError(
@@ -99,9 +99,10 @@ def plan_removals(
     for group in report.groups:
         survivor = group.members[0]
         for victim in group.members[1:]:
-            reason = _why_it_stays(victim, tiers) or _what_it_takes_along(victim, survivor, belongings)
-            if reason:
-                left.append(Left(path=victim.label, reason=reason))
+            reason = _why_it_stays(victim) or _what_it_takes_along(victim, survivor, belongings)
+            if reason or victim.tier not in tiers:
+                asked_for = reason or f"Its tier is {victim.tier}, which was not asked for."
+                left.append(Left(path=victim.label, reason=asked_for, tier="" if reason else victim.tier))
                 continue
             if victim.in_library is not None:
                 for_album.append(AlbumEntry(victim=victim, survivor=survivor))
@@ -115,6 +116,13 @@ def plan_removals(
                 tier = victim.tier
                 removals.append(Removal(victim=victim, survivor=survivor, tier=tier, companions=own, place=place))
     return Plan(removals=tuple(removals), left=tuple(left), for_album=tuple(for_album))
+
+
+def check_tiers(tiers: Iterable[str]) -> None:
+    """Raise ValueError for a tier that is none."""
+    for tier in tiers:
+        if tier not in TIERS:
+            raise ValueError(f"there is no tier {tier!r}; the tiers are {', '.join(TIERS)}")
 
 
 def roots_of(paths: Iterable[str | os.PathLike[str]]) -> frozenset[str]:
@@ -133,13 +141,11 @@ def _belongings(report: DuplicateReport) -> dict[str, tuple[Companion, ...]]:
     }
 
 
-def _why_it_stays(victim: Member, tiers: Sequence[str]) -> str:
+def _why_it_stays(victim: Member) -> str:
     if victim.is_reference:
         return "It lies in a reference folder."
     if victim.moment:
         return f"It shows {victim.moment}, so only a person can tell whether it is wanted."
-    if victim.tier not in tiers:
-        return f"Its tier is {victim.tier}, which was not asked for."
     return ""
 
 

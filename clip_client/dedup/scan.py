@@ -17,7 +17,7 @@ from clip_client.dedup.quarantine import QUARANTINE_NAME
 from clip_client.dedup.report import FailedFile, why_unreadable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 _KINDS: Final = (
     (stat.S_ISFIFO, "a FIFO"),
@@ -60,6 +60,7 @@ def scan(
     follow_links: bool = False,
     one_file_system: bool = False,
     raw: bool = False,
+    on_progress: Callable[[int], None] | None = None,
 ) -> Scan:
     """Walk ``paths``, files and folders, and collect the photos.
 
@@ -71,6 +72,7 @@ def scan(
     that leads back to a folder above it never is. Of several names of one file (hard links, links, overlapping
     ``paths``) one is kept: the one that Photos has for it, else rather a name of its own than a link, then the first in
     order. Each thing that fails is listed with its reason; only what is no path at all raises TypeError.
+    ``on_progress`` hears after each folder how many files there are so far.
     """
     if isinstance(paths, str | os.PathLike):  # its letters are paths, too, and one of them may be "/"
         paths = [paths]
@@ -81,7 +83,7 @@ def scan(
         if not isinstance(path, str | os.PathLike):
             raise TypeError(f"expected the path of a file or folder, got {type(path).__name__}")
         walk.start(os.fsdecode(path))
-    walk.run()
+    walk.run(on_progress or _ignore)
     return Scan(
         files=tuple(sorted((file for _, file in walk.names.values()), key=lambda file: os.fsencode(file.path))),
         failed=tuple(
@@ -124,11 +126,12 @@ class _Walk:
         else:
             self._take(path, status, is_link=is_link)
 
-    def run(self) -> None:
+    def run(self, on_progress: Callable[[int], None]) -> None:
         """Walk the folders, and the folders in them."""
         while self.waiting:
             _is_link, _name, folder, device = heapq.heappop(self.waiting)
             self._enter(folder, device)
+            on_progress(len(self.names))
 
     def _walk_later(self, path: str, *, is_link: bool, device: int) -> None:
         heapq.heappush(self.waiting, (is_link, os.fsencode(path), path, device))
@@ -223,3 +226,7 @@ def _lone_raw(names: Iterable[str]) -> frozenset[str]:
     return frozenset(
         name for name in listed if suffix_of(name) in RAW_SUFFIXES and os.path.splitext(name)[0].lower() not in owners
     )
+
+
+def _ignore(found: int) -> None:
+    """Report progress to nobody."""

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from clip_client.dedup.raw import can_read_raw
-from clip_client.dedup.report import printable
+from clip_client.dedup.report import EXACT, printable
 from clip_client.dedup.thresholds import is_random
 
 if TYPE_CHECKING:
@@ -14,42 +14,23 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from clip_client.dedup.report import DuplicateReport, FailedFile, Member
+    from clip_client.dedup.report import DuplicateGroup, DuplicateReport, FailedFile, Member
 
 _MOST_GROUPS: Final = 50
 """Groups that a terminal shows; the JSON file and the page have them all."""
 _MOST_FAILED: Final = 50
+_WIDEST: Final = 120
+"""Characters; beyond that the figures stand too far from the names that they belong to."""
+_NOTE_WIDTH: Final = len("never moved")
 
 
 def print_report(report: DuplicateReport, console: Console) -> None:
     """Print the groups, the files that failed and a summary."""
-    from rich.table import Table
-    from rich.text import Text
-
-    if report.groups:
-        table = Table(show_edge=False, pad_edge=False)
-        for heading, right in (("", False), ("photo", False), ("pixels", True), ("size", True), ("to kept", True)):
-            table.add_column(heading, justify="right" if right else "left", no_wrap=right, overflow="fold")
-        for number, group in enumerate(report.groups[:_MOST_GROUPS], start=1):
-            heading = f"{group.tier}, all pairs at least {at_least(group.min_similarity)}"
-            if group.reason:
-                heading += f"; kept: {printable(group.reason)}"
-            table.add_row(Text(str(number), style="bold"), Text(heading, style="bold"))
-            for member in group.members:
-                kept = member.path == group.keep
-                note = "keep" if kept else "never moved" if _never_moves(member) else ""
-                why = "; ".join(filter(None, (member.moment, *map(str, member.matches))))
-                table.add_row(
-                    Text(note, style="green" if kept else "yellow"),
-                    Text.assemble(printable(member.label), (f"\n{why}" if why else "", "dim")),
-                    f"{member.width}x{member.height}",
-                    human_bytes(member.size_bytes),
-                    "" if kept else f"{member.similarity:.4f}",
-                )
-            table.add_section()
-        console.print(table)
-        if len(report.groups) > _MOST_GROUPS:
-            console.print(f"... and {len(report.groups) - _MOST_GROUPS} more groups, not shown here", markup=False)
+    for number, group in enumerate(report.groups[:_MOST_GROUPS], start=1):
+        _print_group(number, group, console)
+    if len(report.groups) > _MOST_GROUPS:
+        left = counted(len(report.groups) - _MOST_GROUPS, "group")
+        console.print(f"... and {left} more, not shown here\n", markup=False, highlight=False)
     print_failed(report.failed, console)
     if report.bytes_only:
         # The file's name says why: RAW files are the only ones that are taken without a picture.
@@ -84,6 +65,36 @@ def print_report(report: DuplicateReport, console: Console) -> None:
         )
 
 
+def _print_group(number: int, group: DuplicateGroup, console: Console) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    heading = f"{number}. {summary(group)}"
+    if group.reason:
+        heading += f"; kept: {printable(group.reason)}"
+    console.print(Text(heading, style="bold"))
+    width = min(console.width, _WIDEST)
+    table = Table.grid(padding=(0, 2, 0, 0), expand=True)
+    table.width = width
+    table.add_column(width=_NOTE_WIDTH, no_wrap=True)
+    table.add_column(overflow="fold", ratio=1)
+    for right in (9, 7, 6):  # such as 6000x4000, 24.1 MB, 0.9993
+        table.add_column(width=right, justify="right", no_wrap=True)
+    for member in group.members:
+        kept = member.path == group.keep
+        note = "keep" if kept else "never moved" if _never_moves(member) else ""
+        why = "; ".join(filter(None, (member.moment, *map(str, member.matches))))
+        table.add_row(
+            Text(note, style="green" if kept else "yellow", justify="right"),
+            Text.assemble(printable(member.label), (f"\n{why}" if why else "", "dim")),
+            f"{member.width}x{member.height}" if member.width else "",
+            human_bytes(member.size_bytes),
+            "" if kept else f"{member.similarity:.4f}",
+        )
+    console.print(table)
+    console.print()
+
+
 def _never_moves(member: Member) -> bool:
     return bool(member.moment or member.is_reference or member.in_library)
 
@@ -107,6 +118,16 @@ def print_failed(failed: Sequence[FailedFile], console: Console) -> None:
 def counted(number: int, noun: str, plural: str | None = None) -> str:
     """``counted(1, "photo")`` is ``"1 photo"``, ``counted(1200, "photo")`` is ``"1,200 photos"``."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def summary(group: DuplicateGroup) -> str:
+    """Say what the photos of a group have in common: its tier, and the least similarity of all its pairs."""
+    if group.tier == EXACT:
+        return f"{counted(len(group.members), 'photo')}, {group.tier}"
+    return (
+        f"{counted(len(group.members), 'photo')}, {group.tier}, "
+        f"every pair at least {at_least(group.min_similarity)} alike"
+    )
 
 
 def at_least(similarity: float) -> str:

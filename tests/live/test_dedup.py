@@ -171,7 +171,7 @@ async def test_a_file_that_goes_away_does_not_take_its_copies_along(
 
 
 async def test_reports_progress_to_the_end(server: Server, photos: Path) -> None:
-    calls: list[tuple[str, int, int]] = []
+    calls: list[tuple[str, int, int | None]] = []
     async with ClipClient(server.grpc_url) as clip:
         await find_duplicates(clip, [photos], on_progress=lambda *call: calls.append(call))
     assert ("embedding", 20, 20) in calls

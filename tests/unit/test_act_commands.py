@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 from typing import TYPE_CHECKING
 
 import pytest
 
+from clip_client.cli.dedup_action import act
 from clip_client.cli.main import main
 from clip_client.dedup import Store
 from clip_client.dedup.act import apply
 from clip_client.dedup.plan import plan_removals
-from tests.unit.albums import album, write
+from clip_client.dedup.report import SIMILAR
+from tests.unit.albums import album, member, report, write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,6 +55,27 @@ def test_undo_says_what_could_not_come_back(
     assert "Another file has taken its name" in captured.err
 
 
+def test_undo_says_what_was_never_moved(store: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    never, moved = str(tmp_path / "root" / "other.jpg"), str(tmp_path / "root" / "copy.jpg")
+    assert main(["undo", never, moved, *store]) == 1
+    captured = capsys.readouterr()
+    assert "1 photo back in place" in captured.out
+    assert captured.err.startswith(f"left: {never}: Nothing in the quarantine came from there")
+
+
+def test_purge_sums_up_by_folder_and_needs_somebody_to_agree(
+    store: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["purge", *store]) == 1
+    captured = capsys.readouterr()
+    assert captured.out.splitlines() == [
+        "3 photos of 23 B in the quarantine",
+        f"  {tmp_path / 'root' / 'a'}: 2 photos of 17 B",
+        f"  {tmp_path / 'root'}: 1 photo of 6 B",
+    ]
+    assert "--yes" in captured.err
+
+
 def test_purge_of_nothing_asks_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["purge", "--store", str(tmp_path)]) == 0
     assert "0 photos of 0 B in the quarantine" in capsys.readouterr().out
@@ -81,3 +105,28 @@ def test_an_unknown_keep_rule_is_misuse_before_any_work(tmp_path: Path, capsys: 
     write(tmp_path / "1.jpg", b"x")
     assert main(["dedup", str(tmp_path), "--keep", "prettiest", "--store", str(tmp_path / "store")]) == 2
     assert "the rules are reference" in capsys.readouterr().err
+
+
+def test_an_unknown_tier_is_misuse_before_any_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "1.jpg", b"x")
+    assert main(["dedup", str(tmp_path), "--apply", "--act-on", "all", "--store", str(tmp_path / "store")]) == 2
+    assert "the tiers are exact" in capsys.readouterr().err
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_dry_run_counts_what_stays_for_its_tier_and_names_the_rest(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept, copy, similar, wanted = (write(tmp_path / f"{number}.jpg", b"x") for number in (1, 2, 3, 4))
+    groups = report(
+        (member(kept), member(copy), member(similar, tier=SIMILAR), member(wanted, is_reference=True)),
+    )
+    arguments = argparse.Namespace(act_on=None, apply=False, dry_run=True)
+    with Store(tmp_path / "store") as opened:
+        assert act(groups, [str(tmp_path)], opened, arguments) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"stays: {wanted}: It lies in a reference folder.",
+        "1 copy stays: tier similar, without --act-on similar",
+        f"would move: {copy}; kept: {kept}",
+        "--apply would move 1 photo of 1 B",
+    ]
