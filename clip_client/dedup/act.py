@@ -11,6 +11,7 @@ import stat
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from clip_client.dedup.database import StoreError
 from clip_client.dedup.hashing import Content, hash_file
 from clip_client.dedup.journal import (
     ABANDONED,
@@ -68,12 +69,13 @@ def apply(
     """Carry out ``plan``. Every file is hashed again right before: what has changed or gone is skipped and reported.
 
     With ``method="hardlink"`` the name of an exact copy stays, as a hard link to the kept file; its own file goes to
-    the quarantine all the same, so this can be undone, too. Raises StoreError where another process acts.
+    the quarantine all the same, so this can be undone, too. Raises StoreError where another process acts, and where
+    the journal cannot be written.
     """
     if method not in METHODS:
         raise ValueError(f"there is no method {method!r}; the methods are {', '.join(METHODS)}")
     run = new_run()
-    outcomes = []
+    outcomes: list[Outcome] = []
     with journal.acting():
         settle(journal)
         for done, removal in enumerate(plan.removals, start=1):
@@ -81,6 +83,12 @@ def apply(
                 outcome = _remove(removal, journal, run=run, method=method)
             except (OSError, CannotMove) as error:
                 outcome = Outcome(path=removal.victim.path, done=False, message=_sentence(error))
+            except StoreError as error:
+                moved = sum(outcome.done for outcome in outcomes)
+                raise StoreError(
+                    f"{error}; {moved} of {len(plan.removals)} photos were moved before, and come back with: "
+                    "clip-client undo"
+                ) from error
             outcomes.append(outcome)
             if on_progress is not None:
                 on_progress("moving", done, len(plan.removals))

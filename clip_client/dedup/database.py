@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -59,11 +59,21 @@ def open_database(path: Path, schema: str, *, version: int, durable: bool) -> sq
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """All of the block is committed at its end, or none of it; no other process writes meanwhile."""
-    connection.execute("BEGIN IMMEDIATE")
+    """All of the block is committed at its end, or none of it; no other process writes meanwhile.
+
+    Raises StoreError where the disk takes no more.
+    """
+    import sqlite3
+
     try:
+        connection.execute("BEGIN IMMEDIATE")
         yield
-    except BaseException:
-        connection.execute("ROLLBACK")
-        raise
-    connection.execute("COMMIT")
+        connection.execute("COMMIT")
+    except BaseException as error:
+        if connection.in_transaction:  # SQLite may have rolled back by itself
+            with suppress(sqlite3.Error):
+                connection.execute("ROLLBACK")
+        if not isinstance(error, sqlite3.OperationalError):
+            raise
+        _, _, path = connection.execute("PRAGMA database_list").fetchone()
+        raise StoreError(f"{path} cannot be written ({error}); make room on its disk") from error

@@ -188,7 +188,9 @@ class _Gathering:
         return file.path
 
     def _examine_all(self, pool: ThreadPoolExecutor, files: Sequence[PhotoFile]) -> list[Examined]:
-        return list(pool.map(self._examine, files))
+        examined = list(pool.map(self._examine, files))
+        # Of two copies that are read at the same time either may be the one that is looked at; it has to come first.
+        return sorted(examined, key=lambda one: not isinstance(one, FailedFile) and one[2] is None)
 
     def _examine(self, file: PhotoFile) -> Examined:
         """In a worker thread: read a file once, hash it, and look at it where nobody has."""

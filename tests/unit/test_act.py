@@ -180,6 +180,29 @@ def test_one_process_acts_at_a_time(tmp_path: Path, journal: Journal) -> None:
     assert journal.units(IN_QUARANTINE) == []
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows knows no limit on the size of a file")
+@pytest.mark.parametrize("room", [0, 5_000, 10_000, 20_000, 30_000])
+def test_a_journal_on_a_full_disk_loses_no_photo(tmp_path: Path, room: int) -> None:
+    """The limit fails each write of the journal beyond it, at another step for each amount of room."""
+    import resource
+
+    root, store = tmp_path / "root", tmp_path / "journal.sqlite"
+    plan = plan_removals(album(root), [root])
+    before = snapshot(root)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with opened(store) as journal:
+        full = store.with_name(f"{store.name}-wal").stat().st_size + room
+        resource.setrlimit(resource.RLIMIT_FSIZE, (full, limits[1]))
+        try:
+            with pytest.raises(StoreError, match=r"journal.sqlite cannot be written .*make room.*clip-client undo"):
+                apply(plan, journal)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert sorted(data for data, _, _ in snapshot(root).values()) == sorted(data for data, _, _ in before.values())
+        undo(journal)
+    assert without_access(snapshot(root)) == without_access(before)
+
+
 def test_purge_goes_to_the_trash_only_while_a_photo_is_kept(tmp_path: Path, journal: Journal) -> None:
     root, trash = tmp_path / "root", tmp_path / "trash"
     trash.mkdir()
