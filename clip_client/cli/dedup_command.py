@@ -40,6 +40,12 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         metavar="T",
         help="least cosine similarity to the kept photo, 0 to 1 (default: depends on the model)",
     )
+    parser.add_argument(
+        "--near-identical",
+        type=_similarity,
+        metavar="T",
+        help="least cosine similarity between any two photos of a group of that tier (default: depends on the model)",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the groups as JSON")
     parser.add_argument("--report", type=Path, metavar="FILE.html", help="write a page that shows each group")
     add_store_option(parser)
@@ -51,6 +57,7 @@ def _add_choice_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--hash-bits",
         type=int,
+        choices=range(-1, 17),
         default=3,
         metavar="N",
         help="photos are also alike where at most N of 64 bits of their perceptual hashes differ; -1 turns this off "
@@ -98,6 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
     for path in outputs:
         check_place(path)
     rules = _keep_rules(arguments)
+    _check_thresholds(arguments)
     check_asked_for(arguments)
     paths = named_paths(arguments)
     from rich.console import Console
@@ -134,6 +142,11 @@ def _keep_rules(arguments: argparse.Namespace) -> tuple[str, ...]:
         raise CommandMisused(str(error)) from None
 
 
+def _check_thresholds(arguments: argparse.Namespace) -> None:
+    if None not in (arguments.threshold, arguments.near_identical) and arguments.near_identical < arguments.threshold:
+        raise CommandMisused("--near-identical is the stricter of the two, and is below --threshold")
+
+
 async def _find(
     found: Scan,
     arguments: argparse.Namespace,
@@ -148,6 +161,7 @@ async def _find(
             clip,
             found,
             threshold=arguments.threshold,
+            near_identical=arguments.near_identical,
             hash_bits=arguments.hash_bits,
             references=arguments.reference,
             keep=rules,

@@ -46,6 +46,7 @@ async def find_duplicates(
     paths: Paths | Scan,
     *,
     threshold: float | None = None,
+    near_identical: float | None = None,
     hash_bits: int = DEFAULT_HASH_BITS,
     references: Iterable[str | os.PathLike[str]] = (),
     keep: Sequence[str] = DEFAULT_RULES,
@@ -56,11 +57,12 @@ async def find_duplicates(
 
     Photos are alike where their bytes, their pixels, their perceptual hashes (at most ``hash_bits`` bits differ; -1
     turns this off) or their vectors (cosine of at least ``threshold``, else what :func:`thresholds_for` says for the
-    model) are. Pictures of nearly one colour are alike by bytes and pixels only, RAW files without a preview by their
-    bytes. Folders in ``references`` are searched, too (a :class:`Scan` holds them already), and kept before all else.
-    ``keep`` names the rules that choose the kept photo (:class:`~clip_client.dedup.keep.KeepRules`). With ``store``
-    nothing is read or embedded twice, and what a person said to be different is never grouped again. The result does
-    not depend on the order of ``paths``. A file that fails is listed in the report and harms no other.
+    model; ``near_identical`` is that of the stricter tier) are. Pictures of nearly one colour are alike by bytes and
+    pixels only, RAW files without a preview by their bytes. Folders in ``references`` are searched, too (a
+    :class:`Scan` holds them already), and kept before all else. ``keep`` names the rules that choose the kept photo
+    (:class:`~clip_client.dedup.keep.KeepRules`). With ``store`` nothing is read or embedded twice, and what a person
+    said to be different is never grouped again. The result does not depend on the order of ``paths``. A file that
+    fails is listed in the report and harms no other.
 
     ``on_progress(what, done, total)`` is called on the event loop; the total is None while it is not known. Raises
     ValueError for a threshold outside 0 to 1 or an unknown rule, StoreError, and what ``ClipClient.embed_stream``
@@ -70,7 +72,7 @@ async def find_duplicates(
     if not -1 <= hash_bits <= 16:
         raise ValueError(f"perceptual hashes may differ in at most 16 bits (-1: not used), got {hash_bits}")
     model = await clip.model()
-    thresholds = thresholds_for(model.id, threshold)
+    thresholds = thresholds_for(model.id, threshold, near_identical=near_identical)
     report_progress = on_progress or _ignore
     kept_folders = [os.fsdecode(path) for path in references]
     if isinstance(paths, Scan):

@@ -49,21 +49,31 @@ def is_random(model_id: str) -> bool:
     return _weights(model_id)[1].partition(":")[0] == "random"
 
 
-def thresholds_for(model_id: str, threshold: float | None = None) -> Thresholds:
+def thresholds_for(model_id: str, threshold: float | None = None, *, near_identical: float | None = None) -> Thresholds:
     """Return the thresholds for a model id such as ``"ViT-B-32/openai@1a2b3c4d"``.
 
-    ``threshold`` replaces ``similar``. Raises ValueError where it is not between 0 and 1.
+    ``threshold`` replaces ``similar``, which is never above the other one. Raises ValueError where one is not between 0
+    and 1, or where ``near_identical`` is below ``threshold``.
     """
     table = _RANDOM if is_random(model_id) else _PER_MODEL.get(_weights(model_id), _TRAINED)
-    if threshold is None:
+    if threshold is None and near_identical is None:
         return table
-    if not 0 <= threshold <= 1:
-        raise ValueError(f"the threshold is a cosine similarity between 0 and 1, got {threshold}")
+    for asked in (threshold, near_identical):
+        if asked is not None and not 0 <= asked <= 1:
+            raise ValueError(f"the threshold is a cosine similarity between 0 and 1, got {asked}")
+    if threshold is not None and near_identical is not None and near_identical < threshold:
+        raise ValueError(f"near-identical is the stricter class, and {near_identical:g} is below {threshold:g}")
+    stricter = near_identical
+    if stricter is None:
+        stricter = max(threshold or 0, table.near_identical)
+    similar = min(table.similar, stricter) if threshold is None else threshold
+    given = [f"{asked:g}" for asked in (threshold, near_identical) if asked is not None]
+    asked_for = f"{' and '.join(given)} {'was' if len(given) == 1 else 'were'} asked for"
     return replace(
         table,
-        similar=threshold,
-        near_identical=max(threshold, table.near_identical),
-        source=f"{threshold:g} was asked for; by default: {table.source}",
+        similar=similar,
+        near_identical=stricter,
+        source=f"{asked_for}; by default: {table.source}",
     )
 
 

@@ -46,3 +46,16 @@ def test_an_asked_for_threshold_replaces_the_default() -> None:
 def test_no_other_number_is_a_threshold(value: float) -> None:
     with pytest.raises(ValueError, match="between 0 and 1"):
         thresholds_for("ViT-B-32/openai@1a2b3c4d", value)
+
+
+def test_the_stricter_threshold_can_be_asked_for_and_is_never_the_laxer_one() -> None:
+    of_model = thresholds_for("ViT-B-32/openai@1a2b3c4d")
+    asked = thresholds_for("ViT-B-32/openai@1a2b3c4d", near_identical=0.995)
+    assert (asked.similar, asked.near_identical) == (of_model.similar, 0.995)
+    lax = thresholds_for("ViT-B-32/openai@1a2b3c4d", near_identical=0.9)
+    assert (lax.similar, lax.near_identical) == (0.9, 0.9)
+    both = thresholds_for("ViT-B-32/openai@1a2b3c4d", 0.9, near_identical=0.95)
+    assert (both.similar, both.near_identical) == (0.9, 0.95)
+    assert both.source.startswith("0.9 and 0.95 were asked for")
+    with pytest.raises(ValueError, match=r"0\.8 is below 0\.9"):
+        thresholds_for("ViT-B-32/openai@1a2b3c4d", 0.9, near_identical=0.8)
