@@ -150,6 +150,8 @@ class _Row(NamedTuple):
 class _Work(NamedTuple):
     """One request."""
 
+    id: str
+    """As the client named it; what it is told of a failure has the same."""
     requested: frozenset[str]
     files: Sequence[bytes]
     """N of them."""
@@ -215,7 +217,7 @@ class TritonPythonModel:
         requested = frozenset(request.requested_output_names())
         decodes = not requested.isdisjoint(_DECODED_OUTPUTS)
         pixels = np.empty((len(files), *self._preprocess.size, 3), dtype=np.uint8) if decodes else None
-        return _Work(requested, files, pixels)
+        return _Work(request.request_id(), requested, files, pixels)
 
     def _decode(self, task: tuple[bytes, npt.NDArray[np.uint8]]) -> _Row:
         file, pixels = task
@@ -239,9 +241,11 @@ class TritonPythonModel:
         if work.pixels is not None:
             rows = list(itertools.islice(decoded, len(work.files)))
             tally.request([(row.status, row.route, row.decoder) for row in rows])
-            for row in rows:
+            for number, row in enumerate(rows):
                 if row.log:
-                    pb_utils.Logger.log_error(f"An image failed with a defect of this program.\n{row.log}")
+                    pb_utils.Logger.log_error(
+                        f"Image {number} of request {work.id} failed with a defect of this program.\n{row.log}"
+                    )
             outputs = {
                 "pixels": work.pixels,
                 "status": np.array([[row.status] for row in rows], dtype=np.int32),

@@ -36,14 +36,26 @@ if TYPE_CHECKING:
 TIMEOUT_S: Final = 30.0
 
 OBEDIENT_MODEL: Final = '''
-"""The real preprocessor, but it raises for one image, and for another waits until it may go on."""
+"""The real preprocessor, but it raises for one image, waits for another until it may go on, and has one defect."""
 
 import time
 from pathlib import Path
 
 import triton_python_backend_utils as pb_utils
 
+from preprocess_ensemble import triton_model
 from preprocess_ensemble.triton_model import TritonPythonModel as RealModel
+
+decode_into = triton_model.decode_into
+
+
+def decode_with_a_defect(file, *arguments):
+    if file == b"defect of my own":
+        raise RuntimeError("not foreseen")
+    return decode_into(file, *arguments)
+
+
+triton_model.decode_into = decode_with_a_defect
 
 
 class TritonPythonModel(RealModel):
@@ -133,6 +145,7 @@ class Triton:
     process: subprocess.Popen[bytes]
     url: str
     http_url: str
+    log: Path
 
     def stub(self, model: str) -> psutil.Process:
         children = psutil.Process(self.process.pid).children()
@@ -150,7 +163,7 @@ def _triton(repository: Path, folder: Path, *options: str) -> Iterator[Triton]:
     with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output, env=environment) as process:
         try:
             wait_until_ready(process, f"http://127.0.0.1:{http_port}/v2/health/ready", log)
-            yield Triton(process=process, url=f"localhost:{grpc_port}", http_url=f"localhost:{http_port}")
+            yield Triton(process=process, url=f"localhost:{grpc_port}", http_url=f"localhost:{http_port}", log=log)
         finally:
             process.terminate()
             try:
@@ -193,6 +206,19 @@ def triton(obedient_repository: Path, tmp_path_factory: pytest.TempPathFactory) 
     options = ("--model-control-mode=explicit", "--load-model=*")
     with _triton(obedient_repository, tmp_path_factory.mktemp("logs"), *options) as running:
         yield running
+
+
+async def test_a_defect_is_found_in_the_servers_log_by_the_id_that_the_client_has(triton: Triton) -> None:
+    async with ClipClient(triton.url, transfer="original") as clip:
+        batch = await clip.embed([b"", b"defect of my own"])
+    error = batch.errors[1]
+    assert error.code == "INTERNAL"
+    assert error.request_id
+    await until(lambda: f"of request {error.request_id} failed" in triton.log.read_text(encoding="utf-8"))
+    log = triton.log.read_text(encoding="utf-8")
+    assert "RuntimeError: not foreseen" in log
+    assert "defect of my own" not in log, "nothing of the image"
+    assert "not foreseen" not in str(error)
 
 
 @provokes(

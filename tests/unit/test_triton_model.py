@@ -65,6 +65,9 @@ class Request:
     inputs: list[Tensor]
     outputs: tuple[str, ...] = ALL_DECODED
 
+    def request_id(self) -> str:
+        return "a-request"
+
     def requested_output_names(self) -> list[str]:
         return list(self.outputs)
 
@@ -280,7 +283,9 @@ def test_a_defect_stays_in_its_row_and_its_text_in_the_log(
     assert response["status"].ravel().tolist() == [0, ImageStatus.INTERNAL, 0]
     assert b"secret" not in response["error"][1, 0]
     assert not response["pixels"][1].any()
+    assert "Image 1 of request a-request" in Logger.errors[0]
     assert "/secret/path" in Logger.errors[0]
+    assert "PNG" not in Logger.errors[0], "nothing of the image"
 
 
 @pytest.mark.parametrize(
