@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import statistics
 import sys
 import time
@@ -61,18 +62,31 @@ class Watch:
     """Reads clip-serve, tritonserver, its stubs and this process."""
 
     def __init__(self, server: Server) -> None:
-        serve = psutil.Process(server.process.pid)
-        (triton,) = serve.children()
-        self._prefix = region_prefix(triton.pid)
-        self._processes = {"client": psutil.Process(), "clip-serve": serve, "tritonserver": triton}
-        for model in ("clip_preprocess", "clip_encoder"):
-            for child in triton.children():
-                if f"/{model}/" in " ".join(child.cmdline()):
-                    self._processes[model] = child
+        self._serve = psutil.Process(server.process.pid)
         self._values: dict[tuple[str, bool], list[float]] = {}
+        self._restarts = 0
+        self._find()
+
+    def _find(self) -> None:
+        (triton,) = self._serve.children()
+        processes = {"client": psutil.Process(), "clip-serve": self._serve, "tritonserver": triton}
+        for model in ("clip_preprocess", "clip_encoder"):
+            (processes[model],) = (child for child in triton.children() if f"/{model}/" in " ".join(child.cmdline()))
+        self._prefix = region_prefix(triton.pid)
+        self._processes = processes
 
     def read(self) -> None:
-        """Note everything once."""
+        """Note everything once; nothing while one of the processes is being replaced, which counts as a restart."""
+        if not all(process.is_running() for process in self._processes.values()):
+            with contextlib.suppress(ValueError, psutil.Error):  # until the new ones are all there
+                self._find()
+                self._restarts += 1
+            return
+        with contextlib.suppress(psutil.NoSuchProcess):
+            self._read()
+
+    def _read(self) -> None:
+        self._note("restarts", self._restarts, exact=True)
         for name, process in self._processes.items():
             self._note(f"{name}, memory in MiB", process.memory_info().rss / MIB, exact=False)
             self._note(f"{name}, open files", process.num_fds(), exact=True)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     [
         ("disk full, export", "exit code 1"),
         ("disk full, embedding store", "exit code 1: clip-client: "),
+        ("disk full, journal", "all photos are there, undo brought back what was moved"),
         ("/dev/shm of 16 MB", "Failed to increase the shared memory pool"),
         ("models swapped", "loaded anew"),
     ],
