@@ -4,19 +4,25 @@ The question behind one instance of ``clip_preprocess`` with a thread for each c
 lock between two images, an instance is a process of its own and does not, but takes memory and splits Triton's batches.
 Both decode and transform the same files, on 1 core, 2, and so on up to all, in rounds, all combinations in turn.
 
-For more cores than this machine has there is a bound only: the time that Python itself needs for an image, which is
-measured with the pixel work, during which the lock is free, replaced by results that are there already.
+For more cores than this machine has, 8 and 16, it is *simulated*: each decode and each resize, during which the lock is
+free, is replaced by a sleep of the time that it takes here and a result that is there already. Sleeping takes no core,
+so all the threads wait for a real lock, held for real by the real rest of the program. It leaves out what cores do to
+each other's caches and memory, and holds as long as Python's part of all threads finds room on the cores there are.
+Efficiency is the rate over so many times the rate of one such thread. `benchmarks.server_threads` measures in Triton.
 """
 
 from __future__ import annotations
 
 import argparse
 import io
+import itertools
 import multiprocessing
 import os
 import statistics
+import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from unittest import mock
@@ -27,14 +33,17 @@ from PIL import Image
 from benchmarks.harness import RESULTS, write_result
 from preprocess_ensemble import turbo_jpeg
 from preprocess_ensemble.decode import decode, decode_into, quiet_libraries
+from preprocess_ensemble.team import Team
 from preprocess_ensemble.transform import PreprocessConfig, preprocess
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from multiprocessing.synchronize import Barrier
 
 CONFIG: Final = PreprocessConfig(size=(224, 224), mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
 SIZES: Final = {"256 px": (341, 256), "12 MP": (4000, 3000)}
 BATCH: Final = 32
+SIMULATED: Final = (8, 16)
 
 
 def file(size: tuple[int, int]) -> bytes:
@@ -57,13 +66,15 @@ def work(data: bytes, threads: int, cores: list[int], seconds: float, start: Bar
         if not decode_into(data, out[row]):
             preprocess(decode(data, at_least=CONFIG.decode_at_least), CONFIG, out[row])
 
-    with ThreadPoolExecutor(threads) as executor, quiet_libraries():
-        list(executor.map(one, range(min(BATCH, threads))))
+    with quiet_libraries():
+        team = Team(threads)
+        team.map(one, range(BATCH))
         start.wait()
         begin, images = time.perf_counter(), 0
         while time.perf_counter() - begin < seconds:
-            images += sum(1 for _ in executor.map(one, range(BATCH)))
+            images += len(team.map(one, range(BATCH)))
         results.put(images / (time.perf_counter() - begin))
+        team.close()
 
 
 def rate(data: bytes, processes: int, threads: int, cores: list[int], seconds: float) -> float:
@@ -81,54 +92,137 @@ def rate(data: bytes, processes: int, threads: int, cores: list[int], seconds: f
     return float(total)
 
 
-def python_seconds(data: bytes, images: int = 2000) -> float:
-    """Processor seconds an image for which the lock is held: all but libjpeg-turbo's and Pillow's pixel work."""
-    image = decode(data, at_least=CONFIG.decode_at_least)
-    pixels = np.asarray(image)
-    resized = Image.new("RGB", (CONFIG.size[1], CONFIG.size[0]))
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What becomes of the processor time of one image, in seconds."""
+
+    decode: float
+    resizes: tuple[float, ...]
+    """In the order in which they are called."""
+    python: float
+    """All the rest; the lock is held."""
+
+
+def parts(data: bytes, images: int = 100) -> Parts:
+    """Measure one file in one thread; medians."""
+    spent: list[float] = []
+
+    def timed(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*positional: Any, **named: Any) -> Any:
+            start = time.thread_time()
+            result = function(*positional, **named)
+            spent.append(time.thread_time() - start)
+            return result
+
+        return call
+
     out = np.empty((*CONFIG.size, 3), np.uint8)
+    rows = []
     with (
         quiet_libraries(),
-        mock.patch.object(turbo_jpeg, "decode", return_value=pixels),
-        mock.patch.object(Image.Image, "resize", return_value=resized),
+        mock.patch.object(turbo_jpeg, "decode", timed(turbo_jpeg.decode)),
+        mock.patch.object(Image.Image, "resize", timed(Image.Image.resize)),
     ):
-        start = time.thread_time()
         for _ in range(images):
+            spent.clear()
+            start = time.thread_time()
             preprocess(decode(data, at_least=CONFIG.decode_at_least), CONFIG, out)
-        return (time.thread_time() - start) / images
+            rows.append([*spent, time.thread_time() - start - sum(spent)])
+    decoding, *resizes, python = np.median(rows, axis=0).tolist()
+    return Parts(decode=decoding, resizes=tuple(resizes), python=python)
+
+
+@contextmanager
+def asleep(data: bytes, measured: Parts) -> Iterator[None]:
+    """Replace decode and resize by sleeps of the same length, for one file, in this process and those it forks."""
+    image = decode(data, at_least=CONFIG.decode_at_least)
+    pixels = np.asarray(image)
+    stages = threading.local()
+
+    def decoded(*_: Any, **__: Any) -> Any:
+        stages.resizes = itertools.cycle(measured.resizes)
+        time.sleep(measured.decode)
+        return pixels
+
+    def resized(self: Image.Image, size: tuple[int, int], *_: Any, **__: Any) -> Image.Image:
+        time.sleep(next(stages.resizes))
+        return blank[size]
+
+    sizes: list[tuple[int, int]] = []
+    resize = Image.Image.resize
+
+    def noted(self: Image.Image, size: tuple[int, int], *positional: Any, **named: Any) -> Image.Image:
+        sizes.append(size)
+        return resize(self, size, *positional, **named)
+
+    with mock.patch.object(Image.Image, "resize", noted):
+        preprocess(image, CONFIG)
+    blank = {size: Image.new("RGB", size) for size in sizes}
+    with mock.patch.object(turbo_jpeg, "decode", decoded), mock.patch.object(Image.Image, "resize", resized):
+        yield
+
+
+def splits(cores: int) -> list[int]:
+    """Numbers of processes to share so many cores."""
+    return [processes for processes in (1, 2, 4, cores) if processes <= cores and (processes <= 2 or cores >= 8)]
+
+
+def measured(data: bytes, counts: list[int], usable: list[int], rounds: int, seconds: float) -> dict[str, list[float]]:
+    """Images a second for every split of every number of cores, all in turn."""
+    rates: dict[tuple[int, int], list[float]] = {
+        (cores, processes): [] for cores in counts for processes in sorted(set(splits(cores)))
+    }
+    for _ in range(rounds):
+        for (cores, processes), values in rates.items():
+            values.append(rate(data, processes, cores // processes, usable[:cores], seconds))
+    return {label(*split): values for split, values in rates.items()}
+
+
+def label(cores: int, processes: int) -> str:
+    """Name one split."""
+    return f"{cores} cores: {processes} x {cores // processes} threads"
 
 
 def main() -> None:
     """Measure, print, keep the JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=1.5)
+    parser.add_argument("--seconds", type=float, default=1.0, help="per split and round")
     parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     usable = sorted(os.sched_getaffinity(0))
     counts = [count for count in (1, 2, 4, 8, 16, 32, 64) if count <= len(usable)]
-    found: dict[str, dict[str, list[float]]] = {}
-    held: dict[str, float] = {}
+    simulated = [count for count in SIMULATED if count > len(usable)]
+    found: dict[str, Any] = {}
     for name, size in SIZES.items():
         data = file(size)
-        cases = {(cores, split) for cores in counts for split in (1, 2, cores) if split <= cores}
-        rates: dict[tuple[int, int], list[float]] = {case: [] for case in sorted(cases)}
-        for _ in range(arguments.rounds):
-            for (cores, processes), values in rates.items():
-                values.append(rate(data, processes, cores // processes, usable[:cores], arguments.seconds))
-        found[name] = {}
-        for (cores, processes), values in rates.items():
-            label = f"{cores} cores: {processes} x {cores // processes} threads"
-            found[name][label] = values
-            print(f"{name:8} {label:32} {statistics.median(values):8.0f} images/s")
-        held[name] = python_seconds(data)
-        print(f"{name:8} Python's part {1e6 * held[name]:.0f} us: at most {1 / held[name]:.0f} images/s a process")
-    result = {
-        "library": turbo_jpeg.library() or "Pillow",
-        "batch": BATCH,
-        "images_per_second": found,
-        "python_seconds": held,
-    }
+        rates = measured(data, counts, usable, arguments.rounds, arguments.seconds)
+        split = parts(data)
+        with asleep(data, split):
+            # No core is pinned: the sleepers need none.
+            sleepers = {
+                (cores, processes): [
+                    rate(data, processes, cores // processes, usable, arguments.seconds)
+                    for _ in range(arguments.rounds)
+                ]
+                for cores in (1, *simulated)
+                for processes in sorted(set(splits(cores)))
+            }
+        alone = statistics.median(sleepers.pop((1, 1)))
+        efficiencies = {label(*key): statistics.median(values) / (key[0] * alone) for key, values in sleepers.items()}
+        found[name] = {
+            "images_per_second": rates,
+            "seconds": asdict(split),
+            "simulated_images_per_second": {label(*key): values for key, values in sleepers.items()},
+            "simulated_one_thread": alone,
+            "simulated_efficiency": efficiencies,
+        }
+        for case, values in rates.items():
+            print(f"{name:8} {case:32} {statistics.median(values):8.0f} images/s")
+        print(f"{name:8} Python's part of an image: {1e6 * split.python:.0f} us, with the lock held")
+        for case, efficiency in efficiencies.items():
+            print(f"{name:8} simulated: {case:32} {efficiency:8.2f} of one thread's rate times the cores")
+    result = {"library": turbo_jpeg.library() or "Pillow", "batch": BATCH, "sizes": found}
     print(f"kept in {write_result('decode_threads', result, arguments.results)}")
 
 

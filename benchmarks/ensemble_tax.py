@@ -12,12 +12,9 @@ Client and server share the cores. All systems run in turn, round after round.
 from __future__ import annotations
 
 import argparse
-import itertools
 import os
 import tempfile
 import time
-from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -26,17 +23,18 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import onnx
 import onnxruntime
-import tritonclient.grpc as triton
 from onnx import TensorProto, helper, numpy_helper
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.flood import flood
 from benchmarks.harness import RESULTS, spread, write_result
 from benchmarks.sample_photos import write_thumbnails
 from benchmarks.server import QUIET, serving
 from preprocess_ensemble import repository as model_repository
-from preprocess_ensemble.decode import decode, decode_into
+from preprocess_ensemble.decode import decode, decode_into, quiet_libraries
 from preprocess_ensemble.passport import Canary, Passport
+from preprocess_ensemble.team import Team
 from preprocess_ensemble.transform import PreprocessConfig, preprocess
 
 if TYPE_CHECKING:
@@ -109,12 +107,14 @@ def bare_threads(files: list[bytes], config: PreprocessConfig, threads: int) -> 
         if not decode_into(files[row], out[row]):
             preprocess(decode(files[row], at_least=config.decode_at_least), config, out[row])
 
+    team = Team(threads)
+
     def run(seconds: float) -> float:
         images = 0
         start = time.perf_counter()
-        with ThreadPoolExecutor(threads) as executor:
+        with quiet_libraries():
             while time.perf_counter() - start < seconds:
-                images += sum(1 for _ in executor.map(one, range(len(files))))
+                images += len(team.map(one, range(len(files))))
         return images / (time.perf_counter() - start)
 
     return run
@@ -132,36 +132,6 @@ def bare_session(onnx_file: Path, config: PreprocessConfig, batch: int) -> Calla
         while time.perf_counter() - start < seconds:
             session.run(["embedding"], inputs)
             images += batch
-        return images / (time.perf_counter() - start)
-
-    return run
-
-
-def served(url: str, model: str, output: str, files: list[bytes], batch: int, window: int) -> Callable[[float], float]:
-    """Keep ``window`` requests of ``batch`` images under way."""
-    client = triton.InferenceServerClient(url)
-    wanted = [triton.InferRequestedOutput(output)]
-    source = itertools.cycle(files)
-    inputs = []
-    for _ in range(len(files)):
-        rows = np.array(list(itertools.islice(source, batch)), dtype=object).reshape(-1, 1)
-        image = triton.InferInput("image", list(rows.shape), "BYTES")
-        image.set_data_from_numpy(rows)
-        inputs.append([image])
-    requests = itertools.cycle(inputs)
-
-    def run(seconds: float) -> float:
-        images = 0
-        start = time.perf_counter()
-        with ThreadPoolExecutor(window) as executor:
-            under_way = deque(
-                executor.submit(client.infer, model, next(requests), outputs=wanted) for _ in range(window)
-            )
-            while under_way:
-                under_way.popleft().result()
-                images += batch
-                if time.perf_counter() - start < seconds:
-                    under_way.append(executor.submit(client.infer, model, next(requests), outputs=wanted))
         return images / (time.perf_counter() - start)
 
     return run
@@ -219,15 +189,15 @@ def main() -> None:
             encoder_batch = min(32, batch * window)
             systems = {
                 "bare threads": bare_threads(files, config, threads),
-                "preprocess": served(null_url, "clip_preprocess", "status", files, batch, window),
+                "preprocess": flood(null_url, "clip_preprocess", "status", files, batch, window),
                 "session, null": bare_session(
                     model_repository.encoder_directory(null) / "model.onnx", config, encoder_batch
                 ),
                 "session, real": bare_session(
                     model_repository.encoder_directory(arguments.repository) / "model.onnx", config, encoder_batch
                 ),
-                "ensemble, null": served(null_url, "clip_image", "embedding", files, batch, window),
-                "ensemble, real": served(real_url, "clip_image", "embedding", files, batch, window),
+                "ensemble, null": flood(null_url, "clip_image", "embedding", files, batch, window),
+                "ensemble, real": flood(real_url, "clip_image", "embedding", files, batch, window),
             }
             rates = measure(systems, arguments.rounds, arguments.seconds)
             found = shares(rates)
