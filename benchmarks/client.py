@@ -1,8 +1,13 @@
 """What the client costs: ``python -m benchmarks.client``.
 
 ClipClient, tritonclient's asyncio class and perf_analyzer load the same server in a closed loop, each from a process of
-its own, one after the other in every round. With a model that does no work the clients are what is measured; with the
-real encoder all of them should be as fast as it is. CPU time is the load generator's own, without the server's.
+its own, one after the other in every round. All send the same photos as they are, in requests of the same number of
+rows, and read the same four outputs; no process is pinned, so each shares the cores with the server as the others do.
+perf_analyzer builds its requests before it measures, and does not look at the answers; the other two start from the
+files' bytes and end with arrays. With a model that does no work the clients are what is measured; with the real encoder
+all of them should be as fast as it is. CPU time is the load generator's own, without the server's.
+
+A run that was stopped goes on where it was.
 """
 
 from __future__ import annotations
@@ -15,7 +20,8 @@ import statistics
 import sys
 import tempfile
 import time
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,7 +30,7 @@ import tritonclient.grpc.aio as tritonclient
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.harness import RESULTS, Worker, percentiles, write_result
+from benchmarks.harness import RESULTS, Journal, Worker, percentiles
 from benchmarks.null_repository import write_null_repository
 from benchmarks.perf_analyzer import UNSTABLE, find_or_install, run, write_input
 from benchmarks.sample_photos import write_thumbnails
@@ -32,7 +38,7 @@ from benchmarks.server import QUIET, serving
 from clip_client import ClipClient
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 
     Send = Callable[[Sequence[bytes]], Awaitable[None]]
 
@@ -104,9 +110,14 @@ async def work(client: str, url: str, images: list[bytes]) -> None:
             print(json.dumps(await closed_loop(send, images, json.loads(line))), flush=True)
 
 
-def analyze(url: str, data: Path, order: dict[str, Any]) -> dict[str, Any]:
-    """perf_analyzer with the same load; its CPU time over what it achieved in all the time that it ran."""
+def analyze(url: str, data: Path, order: dict[str, Any], rate: float) -> dict[str, Any]:
+    """perf_analyzer with the same load; its CPU time over what it achieved in all the time that it ran.
+
+    It measures in three windows or more until they agree; each is about half as long as the others measure, at
+    ``rate``.
+    """
     binary, environment = find_or_install()
+    requests = max(1, round(rate * order["seconds"] / 2 / order["rows"]))
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     try:
         figures = run(
@@ -117,6 +128,8 @@ def analyze(url: str, data: Path, order: dict[str, Any]) -> dict[str, Any]:
             data=data,
             concurrency=order["concurrency"],
             rows=order["rows"],
+            requests=requests,
+            stability_percent=20,
         )
     except RuntimeError as error:
         if UNSTABLE not in str(error):
@@ -125,34 +138,70 @@ def analyze(url: str, data: Path, order: dict[str, Any]) -> dict[str, Any]:
         return {"offered_in_flight": order["rows"] * order["concurrency"], "rate": None}
     after, took = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter() - start
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    rate = figures["images_per_second"]
+    achieved = figures["images_per_second"]
     return {
         "offered_in_flight": order["rows"] * order["concurrency"],
-        "rate": rate,
+        "rate": achieved,
         "latency_ms": {"p50": figures["p50_ms"], "p99": figures["p99_ms"]},
-        "cpu_us_per_image": 1e6 * cpu / (rate * took),
+        "cpu_us_per_image": 1e6 * cpu / (achieved * took),
     }
 
 
-def measure(url: str, scratch: Path, photos: Path, *, cells: list[tuple[int, int]], arguments: Any) -> dict[str, Any]:
+def measure(
+    journal: Journal, model: str, repository: Path, scratch: Path, *, cells: list[tuple[int, int]], arguments: Any
+) -> dict[str, Any]:
     """All systems in turn, round after round; returns ``"system, concurrency, rows"`` -> the results of its rounds."""
-    data = scratch / "input.json"
-    write_input(data, [path.read_bytes() for path in sorted(photos.iterdir())])
-    runs: dict[str, Any] = {}
+    rounds = range(1, (arguments.rounds if model == "null" else arguments.real_rounds) + 1)
+    names = {
+        (number, cell, system): f"{model}, round {number}, {cell[0]} x {cell[1]}, {system}"
+        for number in rounds
+        for cell in cells
+        for system in SYSTEMS
+    }
     with ExitStack() as stack:
+        measured: Callable[[str, tuple[int, int]], dict[str, Any]] = _nothing_left
+        if not journal.has(*names.values()):
+            measured = stack.enter_context(_systems(repository, scratch, arguments.seconds))
+        runs: dict[str, Any] = {}
+        for (_, cell, system), name in names.items():
+            result = journal.cell(name, partial(measured, system, cell))
+            runs.setdefault(f"{system}, {cell[0]}, {cell[1]}", []).append(result)
+    return runs
+
+
+def _nothing_left(system: str, cell: tuple[int, int]) -> dict[str, Any]:
+    raise AssertionError("the journal had all of it")
+
+
+@contextmanager
+def _systems(
+    repository: Path, scratch: Path, seconds: float
+) -> Iterator[Callable[[str, tuple[int, int]], dict[str, Any]]]:
+    """Start a server and the load generators; gives what measures a system in a cell."""
+    photos, data = scratch / "photos", scratch / "input.json"
+    if not photos.exists():
+        write_thumbnails(photos)
+        write_input(data, [path.read_bytes() for path in sorted(photos.iterdir())])
+    with ExitStack() as stack:
+        # perf_analyzer asks for statistics.
+        url = stack.enter_context(serving(repository, *QUIET, "--open-statistics")).grpc_url
         common = ("--photos", str(photos), "--url", url)
         workers = {
             name: stack.enter_context(Worker(name, "benchmarks.client", "--worker", name, *common)) for name in OPEN
         }
-        for number in range(1, arguments.rounds + 1):
-            for concurrency, rows in cells:
-                order = {"concurrency": concurrency, "rows": rows, "seconds": arguments.seconds}
-                for system in SYSTEMS:
-                    result = workers[system].ask(order) if system in workers else analyze(url, data, order)
-                    runs.setdefault(f"{system}, {concurrency}, {rows}", []).append(result)
-                    rate = "not stable" if result["rate"] is None else f"{result['rate']:9.1f} images/s"
-                    print(f"round {number}  {system:<14} {concurrency:>3} x {rows:<3} {rate}", file=sys.stderr)
-    return runs
+        rates: dict[tuple[int, int], float] = {}
+
+        def measured(system: str, cell: tuple[int, int]) -> dict[str, Any]:
+            order = {"concurrency": cell[0], "rows": cell[1], "seconds": seconds}
+            if system not in workers:
+                # A run that was stopped may go on with perf_analyzer: then the rate is asked for again.
+                rate = rates.get(cell) or workers["ClipClient"].ask(order)["rate"]
+                return analyze(url, data, order, rate)
+            result = workers[system].ask(order)
+            rates[cell] = result["rate"]
+            return result
+
+        yield measured
 
 
 def summarize(runs: dict[str, Any], cells: list[tuple[int, int]]) -> dict[str, Any]:
@@ -200,8 +249,15 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=("null", "real"), default=["null", "real"])
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 16, 64])
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 32])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=5.0, help="of each client in each round")
+    parser.add_argument("--rounds", type=int, default=3, help="with the null encoder")
+    parser.add_argument("--real-rounds", type=int, default=2, help="with the real one")
+    parser.add_argument(
+        "--real-in-flight",
+        type=int,
+        default=64,
+        help="leave out what keeps more images under way with the real encoder: a CPU needs minutes for them",
+    )
+    parser.add_argument("--seconds", type=float, default=2.5, help="of each client in each round")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--worker", choices=OPEN, help=argparse.SUPPRESS)
     parser.add_argument("--photos", type=Path, help=argparse.SUPPRESS)
@@ -212,19 +268,25 @@ def main() -> None:
         asyncio.run(work(arguments.worker, arguments.url, images))
         return
 
+    plan = {
+        name: getattr(arguments, name)
+        for name in ("models", "concurrency", "rows", "rounds", "real_rounds", "real_in_flight", "seconds")
+    }
+    journal = Journal("client", {**plan, "repository": str(arguments.repository)})
     cells = [(concurrency, rows) for rows in arguments.rows for concurrency in arguments.concurrency]
-    results: dict[str, Any] = {}
-    for model in arguments.models:
-        with tempfile.TemporaryDirectory() as name:
-            scratch = Path(name)
-            photos = scratch / "photos"
-            write_thumbnails(photos)
-            repository = write_null_repository(scratch / "models") if model == "null" else arguments.repository
-            with serving(repository, *QUIET, "--open-statistics") as server:  # perf_analyzer asks for them
-                runs = measure(server.grpc_url, scratch, photos, cells=cells, arguments=arguments)
-        results[model] = {"summary": summarize(runs, cells), "runs": runs}
-        show(f"{model} model, medians of {arguments.rounds} rounds", results[model]["summary"])
-    print(f"kept in {write_result('client', results, arguments.results)}")
+    summaries: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as name:
+        scratch = Path(name)
+        for model in arguments.models:
+            if model == "null":
+                repository, chosen = write_null_repository(scratch / "models"), cells
+            else:
+                repository = arguments.repository
+                chosen = [cell for cell in cells if cell[0] * cell[1] <= arguments.real_in_flight]
+            runs = measure(journal, model, repository, scratch, cells=chosen, arguments=arguments)
+            summaries[model] = summarize(runs, chosen)
+            show(f"{model} encoder, medians of the rounds", summaries[model])
+    print(f"kept in {journal.finish({'summary': summaries}, arguments.results)}")
 
 
 if __name__ == "__main__":
