@@ -10,6 +10,7 @@ import re
 import statistics
 from typing import TYPE_CHECKING, Any, Final
 
+from benchmarks.gpu_roofline import ladder
 from benchmarks.operators import FLOP_PER_IMAGE
 from benchmarks.queue_delay import TIE
 from benchmarks.three_way import SYSTEMS
@@ -31,6 +32,13 @@ def fill(text: str, results: Results) -> str:
         return match[0] if make is None else f"{match[1]}{make(results)}\n{match[3]}"
 
     return MARKED.sub(part, text)
+
+
+def of_gpus(results: Results) -> dict[str, Result]:
+    """The results of ``benchmarks/gpu.py`` that are of a card; it can run on a CPU, too."""
+    return {
+        name: result for name, result in results.items() if name.startswith("gpu_") and result.get("device") != "cpu"
+    }
 
 
 def machine(result: Result) -> str:
@@ -58,8 +66,8 @@ def missing(name: str) -> str:
 
 def readme(results: Results) -> str:
     """All of the README's figures."""
-    parts = [_systems(results), _ceiling(results), _single_figures(results)]
-    return "\n\n".join(part for part in parts if part) or missing("all")
+    parts = [_systems(results), _ceiling(results), _on_a_gpu(results), _single_figures(results)]
+    return "\n\n".join(part for part in parts if part)
 
 
 def _systems(results: Results) -> str:
@@ -94,6 +102,16 @@ def _ceiling(results: Results) -> str:
         f"{machine(result)}; the session is fed ready pixels, the others decode, `make measure`, "
         f"{source(result, 'benchmarks/results')}:\n\n{table([*headings, 'ensemble / session', 'p50'], rows)}"
     )
+
+
+def _on_a_gpu(results: Results) -> str:
+    kept = of_gpus(results)
+    if not kept:
+        return "On a GPU: unproved, there is no result."
+    rows = [[step["what"], f"{step['rate']:,.0f}", f"{step['of_above']:.0%}"] for step in ladder(kept)]
+    sources = ", ".join(source(result, "benchmarks/results") for result in kept.values())
+    headings = ["from the card's peak down, fp16", "images per second", "of the line above"]
+    return f"{machine(next(iter(kept.values())))}, `python -m benchmarks.gpu`, {sources}:\n\n{table(headings, rows)}"
 
 
 def _single_figures(results: Results) -> str:

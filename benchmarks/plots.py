@@ -205,7 +205,9 @@ def links(summary: Mapping[str, Any]) -> bytes:
     at = {(point["link"], point["form"], point["rows"]): point for point in (*slow, *local)}
     colours = dict(zip(forms, ("#d64545", "#7b8794", "#0ea5a4", OURS), strict=True))
     with plt.rc_context(STYLE):
-        figure, all_axes = plt.subplots(1, len(counts), figsize=(5.2 * len(counts), 3.4), sharey=True, squeeze=False)
+        figure, all_axes = plt.subplots(
+            1, len(counts), figsize=(max(7.0, 5.2 * len(counts)), 3.4), sharey=True, squeeze=False
+        )
         for axes, count in zip(all_axes[0], counts, strict=True):
             for offset, form in enumerate(forms):
                 for place, line in enumerate(lines):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from benchmarks import figures, plots
+from benchmarks.gpu_roofline import ladder
 from benchmarks.harness import RESULTS
 from benchmarks.published import FIGURES, HARDWARE
 from benchmarks.three_way import SYSTEMS
@@ -108,12 +109,10 @@ def costs(results: Mapping[str, Mapping[str, Any]], price_per_hour: float | None
     return rows
 
 
-def gpu_sections(results: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The results of experiments on a GPU, which are named so, with their summaries as rows of dotted names."""
+def gpu_sections(of_gpus: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Each result with its summary as rows of names, joined by commas, and values."""
     return [
-        {"result": result, "rows": list(_flat(result.get("summary", {})))}
-        for name, result in sorted(results.items())
-        if name.startswith("gpu")
+        {"result": result, "rows": list(_flat(result.get("summary", {})))} for _, result in sorted(of_gpus.items())
     ]
 
 
@@ -151,8 +150,11 @@ def render(results: Mapping[str, Mapping[str, Any]], directory: Path, *, price_p
         perf_analyzer=results.get("perf_analyzer"),
         costs=costs(results, price_per_hour),
         price_per_hour=price_per_hour,
-        gpu=gpu_sections(results),
-        others=[result for name, result in sorted(results.items()) if name not in PICTURES],
+        gpu=gpu_sections(figures.of_gpus(results)),
+        ladder=ladder(figures.of_gpus(results)),
+        others=[
+            result for name, result in sorted(results.items()) if name not in PICTURES and not name.startswith("gpu_")
+        ],
     )
     path = directory / "report.html"
     path.write_text(page, encoding="utf-8")

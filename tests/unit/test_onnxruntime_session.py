@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -31,6 +32,12 @@ from preprocess_ensemble.backends.onnxruntime.signature import (
 from tests import tiny_onnx
 
 ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def all_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests may be run on some of a machine's cores; the sessions shall not know."""
+    monkeypatch.setattr(os, "cpu_count", lambda: len(os.sched_getaffinity(0)))
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +111,13 @@ def test_threads_are_left_to_onnx_runtime_unless_set(affine: Path) -> None:
     assert (options.intra_op_num_threads, options.inter_op_num_threads) == (0, 0)
     options = opened(affine, parameters(intra_op_thread_count="2", inter_op_thread_count="3"))
     assert (options.intra_op_num_threads, options.inter_op_num_threads) == (2, 3)
+
+
+def test_a_pinned_process_has_a_thread_for_each_of_its_cores(affine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 3, 5})
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    assert opened(affine, {}).intra_op_num_threads == 3
+    assert opened(affine, parameters(intra_op_thread_count="2")).intra_op_num_threads == 2
 
 
 def test_execution_mode(affine: Path) -> None:

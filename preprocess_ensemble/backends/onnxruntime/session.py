@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -206,8 +207,8 @@ def plan_session(config: ModelConfig, *, kind: str, device_id: int) -> SessionPl
     options.graph_optimization_level = _GRAPH_LEVELS.get(level, onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL)
     mode = int(_checked(parameters, "execution_mode", _one_of("0", "1"), "0"))
     options.execution_mode = _EXECUTION_MODES[mode]
-    # 0 leaves the number to ONNX Runtime, which takes the physical cores that this process may use.
-    options.intra_op_num_threads = max(0, int(_checked(parameters, "intra_op_thread_count", _integer, "0")))
+    threads = max(0, int(_checked(parameters, "intra_op_thread_count", _integer, "0")))
+    options.intra_op_num_threads = threads or _threads_of_a_pinned_process()
     options.inter_op_num_threads = max(0, int(_checked(parameters, "inter_op_thread_count", _integer, "0")))
     options.enable_cpu_mem_arena = _checked(parameters, "enable_mem_arena", _boolean, "1") == "1"
     options.enable_mem_pattern = _checked(parameters, "enable_mem_pattern", _boolean, "1") == "1"
@@ -244,6 +245,15 @@ def _buckets(parameters: Mapping[str, str], most: int, *, graphs: bool) -> tuple
             f"not {parameters[_BUCKETS]!r}."
         )
     return tuple(sorted({*sizes, most}))
+
+
+def _threads_of_a_pinned_process() -> int:
+    """The number of cores of a process that may not use all; else 0, which leaves the choice to ONNX Runtime.
+
+    Its own choice is a thread on each of the machine's cores, pinned there, whatever the process was confined to.
+    """
+    usable = len(os.sched_getaffinity(0))
+    return usable if usable < (os.cpu_count() or usable) else 0
 
 
 def _string_parameters(config: ModelConfig) -> dict[str, str]:
