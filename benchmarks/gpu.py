@@ -48,6 +48,8 @@ PARTS: Final = {
 """By value; the limits add up to 24.5 minutes."""
 TERMINATE_S: Final = 15.0
 """For servers to end when a part is cut."""
+COMMIT: Final = Path(__file__).parents[1] / "COMMIT"
+"""Written by ``gpu_kit``, since a tree that was carried has no git."""
 SAID_LINES: Final = 20
 """Of a part that failed, kept in its JSON."""
 
@@ -88,6 +90,8 @@ def keep(study: gpu_parts.Study, name: str, why: str | None) -> Path:
     """Write what the part measured, with the environment, as ``gpu_<part>.json``."""
     journal = study.journal(name)
     here = environment()
+    if here["commit"] is None and COMMIT.exists():
+        here["commit"] = COMMIT.read_text().strip()
     record = {
         "experiment": f"gpu_{name}",
         "environment": here,

@@ -68,7 +68,8 @@ class GpuMeter:
         }
 
     def _energy(self) -> float | None:
-        return self._read("nvmlDeviceGetTotalEnergyConsumption")
+        energy: int | None = self._read("nvmlDeviceGetTotalEnergyConsumption")
+        return energy
 
     def _watch(self) -> None:
         while not self._ended.wait(INTERVAL_S):

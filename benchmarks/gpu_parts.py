@@ -61,7 +61,7 @@ class Study:
     def model(self) -> str | None:
         """Id of the fp32 model."""
         passport = installed_passport(self.exports / "fp32")
-        return passport and passport.id
+        return None if passport is None else passport.id
 
     def some(self, values: Sequence[Any]) -> Sequence[Any]:
         """All of them, or the first two for a quick run."""

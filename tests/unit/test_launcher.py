@@ -4,6 +4,7 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
+import re
 import site
 import stat
 import subprocess
@@ -110,7 +111,8 @@ def test_command_adds_what_the_user_left_out(embedded: Wheel) -> None:
     assert f"--backend-directory={launcher.backend_directory(embedded)}" in command.argv
     assert f"--backend-config=python,shm-region-prefix-name={shared_memory.region_prefix(os.getpid())}" in command.argv
     assert command.environment["PATH"] == f"{Path(sys.executable).parent}:/bin"
-    assert command.environment["LD_LIBRARY_PATH"] == f"{embedded.libraries}:/lib/x"
+    folders = command.environment["LD_LIBRARY_PATH"].split(":")
+    assert (folders[0], folders[-1]) == (str(embedded.libraries), "/lib/x")
     assert command.environment["OTHER"] == "1"
 
 
@@ -259,3 +261,25 @@ def test_no_prefix_for_a_process_that_is_gone() -> None:
     child.wait()
     with pytest.raises(ProcessLookupError):
         shared_memory.region_prefix(child.pid)
+
+
+def test_the_folder_of_the_shared_python_is_found_or_its_absence_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it Triton waits for ever for a stub that cannot start."""
+    name = f"libpython{sys.version_info.major}.{sys.version_info.minor}.so.1.0"
+    monkeypatch.setattr(launcher.sysconfig, "get_config_var", {"LIBDIR": str(tmp_path)}.get)
+    monkeypatch.setattr(launcher.ctypes, "CDLL", lambda library: None)
+    assert launcher.libpython_folder("") is None, "the linker finds it"
+
+    def not_found(library: str) -> None:
+        raise OSError(library)
+
+    monkeypatch.setattr(launcher.ctypes, "CDLL", not_found)
+    with pytest.raises(LaunchError, match=rf"needs {re.escape(name)}.*apt-get install libpython3"):
+        launcher.libpython_folder("/nowhere")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / name).touch()
+    assert launcher.libpython_folder(f"/nowhere:{tmp_path / 'other'}") is None
+    (tmp_path / name).touch()
+    assert launcher.libpython_folder("") == tmp_path
