@@ -41,7 +41,8 @@ _LARGEST_BYTES: Final = 64 * 2**20
 _REMEMBER_S: Final = 5.0
 
 
-@dataclass(kw_only=True)
+# asyncio.run asks for the repr of what it returns, which would write every vector out.
+@dataclass(kw_only=True, repr=False)
 class Library:
     """Photos by content."""
 
