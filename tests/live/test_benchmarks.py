@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks.gpu_photos import write_photos
+
 ROOT = Path(__file__).parents[2]
 TINY_CLIP = str(ROOT / "tests" / "tiny_clip.json")
 
@@ -96,3 +98,29 @@ def test_scaling(tiny_repository: Path, tmp_path: Path) -> None:
     assert summary["efficiency"]["1"] == 1
     assert summary["least_cosine"] >= 0.9999
     assert summary["cost_per_1000_images"] == pytest.approx(1 / max(summary["rates"].values()))
+
+
+def test_gpu_with_the_cpu_provider(tiny_repository: Path, tmp_path: Path) -> None:
+    """The study of a card where there is none: everything but the provider. The second run finds all done."""
+    exports, photos = tmp_path / "exports", tmp_path / "photos"
+    exports.mkdir()
+    for precision in ("fp32", "fp16"):
+        (exports / precision).symlink_to(tiny_repository)
+    write_photos(photos)
+    parts = ["session", "single", "tensorrt"]
+    options = ("--exports", str(exports), "--photos", str(photos), "--output", str(tmp_path / "out"))
+    command = [sys.executable, "-m", "benchmarks.gpu", "--device", "cpu", "--quick", "--seconds", "0.2", *options]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    for said in ("complete; kept in", "complete already"):
+        ran = subprocess.run(
+            [*command, "--parts", *parts], capture_output=True, text=True, cwd=tmp_path, env=environment, check=False
+        )
+        assert ran.returncode == 0, ran.stderr
+        assert ran.stdout.count(said) == len(parts)
+    results = {part: json.loads((tmp_path / "out" / f"gpu_{part}.json").read_text()) for part in parts}
+    session = results["session"]["cells"]["fp16, graphs, batch 2"]
+    assert session["buckets"] == [1, 2]
+    assert session["canary_cosine"] > 0.9999
+    single = results["single"]["summary"]["fp16, graphs, batch 32"]
+    assert single["least cosine"] > 0.9999
+    assert 0 < single["1 callers"]["encoder, ms"] < single["1 callers"]["p99, ms"]
