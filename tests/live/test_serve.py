@@ -107,7 +107,7 @@ def test_sigkill_leaves_no_process_and_the_next_start_removes_its_memory(tiny_re
 
 
 def test_a_killed_stub_a_killed_server_and_a_frozen_one_are_restored(tiny_repository: Path) -> None:
-    with _watched(tiny_repository, "--frozen-after-s", "1") as watched:
+    with _watched(tiny_repository, "--frozen-after-s", "1", "--canary-timeout-s", "2") as watched:
         first = watched.triton.pid
 
         def restored(counter: str, count: int) -> bool:
