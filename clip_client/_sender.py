@@ -165,8 +165,14 @@ class Sender:
                 task.add_done_callback(self._request_done)
 
     def _wake_at(self, when: float | None) -> None:
-        """Dispatch again when a server has rested, and when the first waiting row runs out of time."""
-        deadline = next((row.deadline for row in self._waiting if row.deadline is not None), None)
+        """Dispatch again when a server has rested, and when the first waiting row runs out of time.
+
+        The first is enough: rows of a call with a deadline are given up by their call, and rows that have one of their
+        own were sent before, so they wait in front of all others.
+        """
+        while self._waiting and not self._waiting[0].open:
+            self._waiting.popleft()
+        deadline = self._waiting[0].deadline if self._waiting else None
         times = [time for time in (when, deadline) if time is not None]
         if self._timer is not None:
             self._timer.cancel()
@@ -177,9 +183,10 @@ class Sender:
     def _time_is_up(self) -> None:
         self._timer = None
         now = self._loop.time()
-        expired = [row for row in self._waiting if row.deadline is not None and row.deadline <= now]
-        _settle_all(expired, DeadlineExceeded("timeout_s ran out before a server took the image."))
-        self._drop_closed()
+        # No look at the others: under overload there are thousands, and one of them expires every other millisecond.
+        while self._waiting and (deadline := self._waiting[0].deadline) is not None and deadline <= now:
+            row = self._waiting.popleft()
+            row.settle(DeadlineExceeded("timeout_s ran out before a server took the image."))
         self._schedule()
 
     def _drop_closed(self) -> None:
@@ -192,7 +199,8 @@ class Sender:
         rows: list[Row] = []
         size = 0
         now = self._loop.time()
-        latency = server.limit.latency_s
+        # Where a server is down that is the reason why rows are late, and no sign of too much work.
+        latency = None if server.is_down else server.limit.latency_s
         while waiting and len(rows) < room:
             row = waiting[0]
             if row.model is not model:
