@@ -44,7 +44,8 @@ def print_report(report: DuplicateReport, console: Console) -> None:
     copies = sum(len(group.members) - 1 for group in report.groups)
     if report.coverage is not None and report.coverage.method != "exact":
         console.print(
-            f"compared in cells: {report.coverage.recall:.2%} of the alike pairs were met, measured on "
+            f"compared in cells: {report.coverage.recall:.2%} of the alike pairs were met "
+            f"(95 % interval: {report.coverage.recall_95[0]:.2%} to {report.coverage.recall_95[1]:.2%}), measured on "
             f"{counted(report.coverage.pairs, 'pair')}",
             soft_wrap=True,
         )
