@@ -122,12 +122,15 @@ def write_exports(target: Path, source: Path | None, model: str, pretrained: str
 def write_manifest(directory: Path) -> int:
     """List every file with its size and SHA-256 in ``MANIFEST.json``, which ``run.py`` checks; return all bytes."""
     files = {}
+    total = 0
     for path in sorted(directory.rglob("*")):
         if path.is_file() and path.name != "MANIFEST.json":
             digest = hashlib.sha256(path.read_bytes()).hexdigest()
-            files[str(path.relative_to(directory))] = {"bytes": path.stat().st_size, "sha256": digest}
+            size = path.stat().st_size
+            files[str(path.relative_to(directory))] = {"bytes": size, "sha256": digest}
+            total += size
     (directory / "MANIFEST.json").write_text(json.dumps(files, indent=1) + "\n")
-    return sum(entry["bytes"] for entry in files.values())
+    return total
 
 
 def main() -> int:

@@ -50,7 +50,7 @@ def session_cell(kernels_ms: float) -> dict[str, Any]:
 
 
 def test_the_ladder_leads_from_the_peak_to_the_service() -> None:
-    results = {
+    results: dict[str, dict[str, Any]] = {
         "gpu_session": {"environment": {"gpu": H200}, "cells": {"a": session_cell(1.0), "b": {"error": "x"}}},
         "gpu_throughput_224": {"cells": {"1": {"rate": 8_000.0}, "start": {"ready_s": 1.0}}},
     }
@@ -72,7 +72,7 @@ def test_what_failed_stays_in_the_summary_with_its_reason() -> None:
 def test_a_goal_is_judged_by_the_best_rate() -> None:
     gpu = {"images_per_joule": 40.0, "samples": [{"s": 0.2, "watts": 500.0, "gpu_percent": 90, "memory_mb": 4e3}]}
     point = {"rate": GOALS["throughput_224"], "latency_ms": {"p50": 9.0}, "server": {}, "gpu": gpu}
-    cells = {"start": {"cosine": 0.99995}, "a": point, "b": {**point, "rate": 1.0}}
+    cells: dict[str, dict[str, Any]] = {"start": {"cosine": 0.99995}, "a": point, "b": {**point, "rate": 1.0}}
     summary = summarise("throughput_224", cells, H200)
     assert summary["goal reached"]
     assert (summary["with"], summary["least cosine"], summary["watts, median"]) == ("a", 0.99995, 500.0)
