@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import traceback
 from dataclasses import dataclass
@@ -76,8 +77,11 @@ class _Settings:
     limits: DecodeLimits
 
     @classmethod
-    def from_parameters(cls, parameters: Mapping[str, str]) -> _Settings:
-        """Read the parameters; raises ``ValueError`` that names the parameter, its value and what it may be."""
+    def from_parameters(cls, parameters: Mapping[str, str], instances: int) -> _Settings:
+        """Read the parameters of a model of so many instances.
+
+        Raises ``ValueError`` that names the parameter, its value and what it may be.
+        """
         # Names in capitals are Triton's own, such as EXECUTION_ENV_PATH.
         unknown = sorted(name for name in parameters if name not in _PARAMETERS and not name.isupper())
         if unknown:
@@ -93,7 +97,7 @@ class _Settings:
             raise ValueError('parameter passport is missing; it should be "../clip_encoder/1/model.json"')
         return cls(
             passport=values.pop("passport"),
-            decode_threads=values.pop("decode_threads", 0) or _usable_cores(),
+            decode_threads=values.pop("decode_threads", 0) or math.ceil(_usable_cores() / instances),
             fast_decode=values.pop("fast_decode", True),
             limits=DecodeLimits(**values),
         )
@@ -172,7 +176,8 @@ class TritonPythonModel:
         name = config["name"]
         try:
             settings = _Settings.from_parameters(
-                {key: value["string_value"] for key, value in config.get("parameters", {}).items()}
+                {key: value["string_value"] for key, value in config.get("parameters", {}).items()},
+                instances=max(1, sum(group.get("count", 1) for group in config.get("instance_group", []))),
             )
             self._passport_text = _read_passport(Path(args["model_repository"]) / settings.passport)
             self._preprocess = PreprocessConfig.from_mapping(Passport.from_json(self._passport_text).preprocess)

@@ -359,3 +359,16 @@ def test_the_repository_re_exports_this_model(module: types.ModuleType) -> None:
     namespace: dict[str, Any] = {}
     exec(compile(path.read_text(), str(path), "exec"), namespace)
     assert namespace["TritonPythonModel"] is module.TritonPythonModel
+
+
+@pytest.mark.parametrize(("instances", "threads"), [(1, 6), (2, 3), (4, 2)])
+def test_instances_share_the_cores(
+    module: types.ModuleType, repository: Path, monkeypatch: pytest.MonkeyPatch, instances: int, threads: int
+) -> None:
+    monkeypatch.setattr(module, "_usable_cores", lambda: 6)
+    args = arguments(repository, decode_threads="0")
+    config = json.loads(args["model_config"]) | {"instance_group": [{"count": instances}]}
+    model = module.TritonPythonModel()
+    model.initialize(args | {"model_config": json.dumps(config)})
+    model.finalize()
+    assert f" {threads} decode threads" in Logger.remarks[-1]
