@@ -8,6 +8,7 @@ both.
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import ctypes.util
 import hashlib
@@ -19,7 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf import text_format
-from tritonclient.grpc import model_config_pb2
 
 from preprocess_ensemble.launcher import NVIDIA_SERVER
 from preprocess_ensemble.repository import ENCODER, MODEL_FILE, encoder_directory, installed_passport, read_config
@@ -53,10 +53,9 @@ def on_tensorrt(encoder: ModelConfig, *, cache: str, precision: str) -> ModelCon
     The shape profile lists every input, from one row to ``max_batch_size``, so that no batch size builds an engine of
     its own. Layer normalisation stays fp32: in fp16 its sums overflow on some images. ``cache`` is a folder.
     """
-    config = model_config_pb2.ModelConfig()
-    config.CopyFrom(encoder)
+    config = copy.deepcopy(encoder)
     for group in config.instance_group:
-        group.kind = model_config_pb2.ModelInstanceGroup.KIND_GPU
+        group.kind = group.KIND_GPU
     config.optimization.ClearField("execution_accelerators")
     accelerator = config.optimization.execution_accelerators.gpu_execution_accelerator.add(name="tensorrt")
     most = config.max_batch_size
