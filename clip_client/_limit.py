@@ -7,9 +7,10 @@ sign of that queue is time. The rule is additive increase, multiplicative decrea
 * An answer is *late* when it took longer than ``target_latency_s``, or than a quarter of the time that its caller had:
   under overload an image may wait for half of its time before it is sent, and the last quarter is for what varies.
 * A late answer takes the limit down to 0.8 of itself, a refusal or an expired deadline to half; once per round trip.
-* An answer in time lets the limit grow, if it was used: at first by the rows that were answered (slow start: it
-  doubles per round trip), after the first decrease by ``sqrt(limit)`` rows per round trip (the step of Netflix's
-  Gradient2).
+* An answer in time lets the limit grow, if it has held somebody back since the last one: at first by the rows that
+  were answered (slow start: it doubles per round trip), after the first decrease by ``sqrt(limit)`` rows per round trip
+  (the step of Netflix's Gradient2). A limit that held nobody back proves nothing by its size, and grown on it would be
+  head-room that was never tried, for the next burst to fill (congestion window validation, RFC 7661).
 
 The target is a fixed time, and no multiple of the shortest latency seen as in TCP Vegas: clients that do not know of
 each other then judge one queue by one measure and converge to equal shares, while one that first saw the server busy
@@ -41,6 +42,7 @@ class AdaptiveLimit:
         self._fastest_s = math.inf
         self._limit = float(min(_INITIAL, maximum))
         self._slow_start = True
+        self._held_back = False
         self._decreased_at = -math.inf
 
     @property
@@ -54,8 +56,11 @@ class AdaptiveLimit:
         A request takes at most half of the limit, so that the server always has the next one, and is never a sliver of
         what will be free in a moment: that would split every later request, too (the silly window of RFC 813).
         """
-        wanted = min(waiting, max_batch_size, max(1, self.limit // 2))
-        return wanted if self.limit - self.in_flight >= wanted else 0
+        best = min(waiting, max_batch_size)
+        wanted = min(best, max(1, self.limit // 2))
+        room = wanted if self.limit - self.in_flight >= wanted else 0
+        self._held_back = self._held_back or room < best
+        return room
 
     def started(self, rows: int) -> None:
         """A request of so many rows was sent."""
@@ -63,14 +68,14 @@ class AdaptiveLimit:
 
     def answered(self, rows: int, *, started_at: float, now: float, time_given_s: float) -> None:
         """The server has answered the request that was sent at ``started_at``, whose caller had ``time_given_s``."""
-        used = 2 * self.in_flight >= self.limit
+        held_back, self._held_back = self._held_back, False
         self.in_flight -= rows
         latency = now - started_at
         self.latency_s = latency if self.latency_s is None else self.latency_s + _SMOOTHING * (latency - self.latency_s)
         self._fastest_s = min(self._fastest_s, latency)
         if latency > min(self._target_latency_s, self._patience_s(time_given_s)):
             self._decrease(_LATE_FACTOR, started_at, now)
-        elif used:
+        elif held_back:
             step = rows if self._slow_start else rows / math.sqrt(self._limit)
             self._limit = min(self._limit + step, float(self._maximum))
 

@@ -107,6 +107,19 @@ def test_a_limit_that_is_not_used_does_not_grow() -> None:
     assert limit.limit == 16
 
 
+def test_a_limit_that_holds_nobody_back_does_not_grow() -> None:
+    # Thirty callers, one image each, all at once: the limit grows until it lets them, and no further.
+    limit = AdaptiveLimit(maximum=256, target_latency_s=0.5)
+    now = 0.0
+    for _ in range(100):
+        for _ in range(30):
+            limit.started(limit.room(1, MAX_BATCH))
+        now += 0.01
+        for _ in range(limit.in_flight):
+            limit.answered(1, started_at=now - 0.01, now=now, time_given_s=TIMEOUT_S)
+    assert 30 <= limit.limit <= 32
+
+
 def test_a_refusal_halves_once_per_round_trip() -> None:
     limit = new_limit()
     limit.started(8)
@@ -127,7 +140,8 @@ def test_never_below_one_and_never_above_the_maximum() -> None:
     assert limit.limit == 1
     assert limit.room(5, MAX_BATCH) == 1
     for step in range(5000):
-        limit.in_flight = limit.limit
+        assert limit.room(10**9, MAX_BATCH)
+        limit.started(1)
         limit.answered(1, started_at=100.0 + step, now=100.001 + step, time_given_s=TIMEOUT_S)
     assert limit.limit == 20
 
