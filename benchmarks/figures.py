@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import statistics
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.gpu_roofline import ladder
@@ -119,7 +120,8 @@ def _single_figures(results: Results) -> str:
 
     def add(name: str, what: str, figure: Callable[[Result], str]) -> None:
         if name in results:
-            rows.append([what, figure(results[name]), source(results[name], "benchmarks/results")])
+            with suppress(KeyError):  # a run of a part only
+                rows.append([what, figure(results[name]), source(results[name], "benchmarks/results")])
 
     add("fidelity", "fast path for large JPEG files, the worst of all classes", _fast_path)
     add("preprocess", "open_clip's transform / this one, processor time, 12 MP, 2 MP, 256 px", _transform)
@@ -129,7 +131,18 @@ def _single_figures(results: Results) -> str:
         )
         add("ensemble_tax", f"{what}, 32 and 1 images a request", lambda result, share=share: _tax(result, share))  # type: ignore[misc]
     add("transfer", "2 MP photos over 20 Mbit/s and 40 ms, thumbnails / FP32 tensors", _thumbnails)
+    add("client", "client / perf_analyzer, no model, one image a request, 1, 16, 64 callers", _against_perf_analyzer(1))
+    add("client", "the same with 32 images a request", _against_perf_analyzer(32))
+    add(
+        "overload",
+        "ten times the capacity from four clients: good answers / peak, latest after its deadline",
+        _overload,
+    )
     add("fuzz", "damaged files: crashes, hangs, changed neighbours", _damaged)
+    add("grouping", "100,000 vectors compared exactly / the bare matrix products, even and skewed", _exact_groups)
+    add("grouping", "a million vectors, even and skewed", _large_groups)
+    add("scan", "10,000 files: first scan, second scan; a million known files", _scans)
+    add("accuracy", "harmful deletes per 1,000: `--apply`, its pHash tier, imagededup's pHash", _harm)
     return table(["what", "figure", "of `python -m benchmarks ...`"], rows) if rows else ""
 
 
@@ -159,6 +172,40 @@ def _thumbnails(result: Result) -> str:
 def _damaged(result: Result) -> str:
     counts = (f"{len(result[kind]['findings'])} of {result[kind]['inputs']:,}" for kind in ("in_process", "live"))
     return "{}, and {} live".format(*counts)
+
+
+def _against_perf_analyzer(rows: int) -> Callable[[Result], str]:
+    def figure(result: Result) -> str:
+        cells = result["summary"]["null"]
+        return ", ".join(f"{cells[f'{callers} x {rows}']['to_perf_analyzer']:.2f}" for callers in (1, 16, 64))
+
+    return figure
+
+
+def _overload(result: Result) -> str:
+    return f"{result['overload']['goodput_to_peak']:.2f}, {result['overload']['latest_ms']:.0f} ms"
+
+
+def _exact_groups(result: Result) -> str:
+    cells = (result["cells"][f"100000 {shape} exact"] for shape in ("even", "skewed"))
+    return ", ".join(f"{cell['seconds'] / cell['bare_products_seconds']:.2f}" for cell in cells)
+
+
+def _large_groups(result: Result) -> str:
+    cells = [result["cells"][f"1000000 {shape} cells"] for shape in ("even", "skewed")]
+    each = ", ".join(f"{cell['seconds']:.0f} s (recall {cell['pair_recall']:.4f})" for cell in cells)
+    return f"{each}; {max(cell['peak_gb'] for cell in cells):.1f} GB"
+
+
+def _scans(result: Result) -> str:
+    first, second = (result[name]["scan_seconds"] for name in ("first", "second"))
+    return f"{first:.1f} s, {second:.2f} s; {result['bookkeeping']['seconds']:.0f} s"
+
+
+def _harm(result: Result) -> str:
+    found = {row["detector"]: row["harmful_per_1000"] for row in result["detectors"]}
+    names = ("same pixels (default of --apply)", "pHash, 3 bits", "imagededup pHash, 10 bits (its default)")
+    return ", ".join(f"{found[name]:.1f}" for name in names)
 
 
 def ratios(results: Results) -> str:
