@@ -111,9 +111,7 @@ def costs(results: Mapping[str, Mapping[str, Any]], price_per_hour: float | None
 
 def gpu_sections(of_gpus: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Each result with its summary as rows of names, joined by commas, and values."""
-    return [
-        {"result": result, "rows": list(_flat(result.get("summary", {})))} for _, result in sorted(of_gpus.items())
-    ]
+    return [{"result": result, "rows": list(_flat(result.get("summary", {})))} for _, result in sorted(of_gpus.items())]
 
 
 def _flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from os import PathLike
+from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -232,3 +233,13 @@ def _positive(name: str, value: float) -> None:
 def _at_least_one(name: str, value: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+
+
+def read_pem(name: str, pem: Pem | None) -> bytes | None:
+    """The bytes of a certificate or key. Raises ValueError with the option's ``name`` where the file cannot be read."""
+    if pem is None or isinstance(pem, bytes):
+        return pem
+    try:
+        return Path(pem).read_bytes()
+    except OSError as error:
+        raise ValueError(f"{name} cannot be read: {error.strerror or type(error).__name__}") from None

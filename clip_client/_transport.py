@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
-import numpy as np
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from clip_client import _contract as contract
+from clip_client._config import read_pem
 from clip_client._errors import (
     ClipError,
     DeadlineExceeded,
@@ -25,38 +24,17 @@ from clip_client._errors import (
     Unauthorized,
     Unavailable,
 )
+from clip_client._messages import keep_memory, malformed, read_answer, read_strings, tensors, with_strings
 from clip_client._statistics import read_statistics
 from clip_client._tracing import Metadata, request_span
-from clip_client._transport_types import Answer
+from clip_client._transport_types import ModelSettings, ServerDescription
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
-    from clip_client._config import ClientConfig, Endpoint, Pem
+    from clip_client._config import ClientConfig, Endpoint
     from clip_client._statistics import ModelStatistics
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSettings:
-    """How a server runs one model, from its own copy of the configuration."""
-
-    backend: str
-    """``"onnxruntime"``, ``"python"``, ``"tensorrt"``, ...; empty for an ensemble."""
-    kinds: tuple[str, ...]
-    """Of each instance group: ``"KIND_CPU"``, ``"KIND_GPU"``, or ``"KIND_AUTO"`` where the server chose."""
-    accelerators: tuple[str, ...]
-    """Execution accelerators that the configuration names, such as ``"tensorrt"``."""
-    parameters: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerDescription:
-    """What a server says of itself."""
-
-    name: str
-    version: str
-    models: Mapping[str, ModelSettings]
-    """The three models of the wire contract, by name."""
+    from clip_client._transport_types import Answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,12 +148,7 @@ ERROR_TABLE: Final[tuple[ErrorRow, ...]] = (
     _row("UNAUTHENTICATED", None, Unauthorized, _REFUSED),
     _row("PERMISSION_DENIED", None, Unauthorized, _REFUSED),
     # gRPC: a message over a limit of the server. Splitting it would not be ours to decide silently.
-    _row(
-        "RESOURCE_EXHAUSTED",
-        r"larger than max|message size",
-        ProtocolMismatch,
-        _TOO_LARGE,
-    ),
+    _row("RESOURCE_EXHAUSTED", r"larger than max|message size", ProtocolMismatch, _TOO_LARGE),
     # Envoy's and other proxies' circuit breakers; gRPC servers out of memory or streams.
     _row("RESOURCE_EXHAUSTED", None, Overloaded, _FULL),
     # gRPC: another service behind the port (gRPC maps HTTP 404 to this).
@@ -223,7 +196,7 @@ class TritonTransport:
         """``server_name`` is the name to ask for, and to expect in the certificate, where the endpoint is a number."""
         self.endpoint = endpoint
         self._metadata = _metadata(config)
-        _keep_memory()
+        keep_memory()
         self._channel = _open_channel(endpoint, config, credentials, server_name)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
         # Without the stub's serializer, which would copy each image twice.
@@ -240,7 +213,7 @@ class TritonTransport:
         request = _request(contract.ENSEMBLE, images, _ANSWER_OUTPUTS, request_id)
         with request_span(self.endpoint, rows=len(images), request_id=request_id) as trace:
             response = await self._call(self._model_infer, request, timeout_s, request_id, trace)
-        return _read_answer(response, len(images), request_id)
+        return read_answer(response, len(images), request_id)
 
     async def passport(self, *, request_id: str, timeout_s: float) -> str:
         """Ask the preprocessor for its optional output; one empty row, which it then does not even decode."""
@@ -254,10 +227,10 @@ class TritonTransport:
                     "--model-repository triton_models, or point the client at the right server."
                 ) from None
             raise
-        raw = _tensors(response, request_id).get(contract.MODEL)
+        raw = tensors(response, request_id).get(contract.MODEL)
         if raw is None:
-            raise _malformed(request_id)
-        return _read_strings(raw, 1, request_id)[0]
+            raise malformed(request_id)
+        return read_strings(raw, 1, request_id)[0]
 
     async def max_batch_size(self, *, timeout_s: float) -> int:
         """``max_batch_size`` of the ensemble, from the server's own copy of its configuration."""
@@ -401,20 +374,6 @@ def _channel_options(config: ClientConfig) -> list[tuple[str, int | str]]:
     ]
 
 
-def _keep_memory() -> None:
-    """Have the memory of one request used again for the next.
-
-    glibc gives free memory at the top of its heap back to the system, above twice the size of the largest block that
-    was ever mapped and freed (``mallopt``, M_TRIM_THRESHOLD and M_MMAP_THRESHOLD). A program that frees nothing larger
-    than its requests gives them all back and takes them anew, page by page: 0.7 ms of 1.4 for each 500 KB. This block
-    is as large as any request by default. It is never written to, so it takes no memory; elsewhere it does nothing.
-    """
-    bytes(_LARGEST_REQUEST)
-
-
-_LARGEST_REQUEST: Final = 8 * 2**20
-
-
 def _metadata(config: ClientConfig) -> tuple[tuple[str, str], ...]:
     if config.token is None:
         return ()
@@ -423,94 +382,16 @@ def _metadata(config: ClientConfig) -> tuple[tuple[str, str], ...]:
 
 def _credentials(config: ClientConfig) -> grpc.ChannelCredentials:
     return grpc.ssl_channel_credentials(
-        root_certificates=_read_pem("ca_certificate", config.ca_certificate),
-        private_key=_read_pem("client_key", config.client_key),
-        certificate_chain=_read_pem("client_certificate", config.client_certificate),
+        root_certificates=read_pem("ca_certificate", config.ca_certificate),
+        private_key=read_pem("client_key", config.client_key),
+        certificate_chain=read_pem("client_certificate", config.client_certificate),
     )
 
 
-def _read_pem(name: str, pem: Pem | None) -> bytes | None:
-    if pem is None or isinstance(pem, bytes):
-        return pem
-    try:
-        return Path(pem).read_bytes()
-    except OSError as error:
-        raise ValueError(f"{name} cannot be read: {error.strerror or type(error).__name__}") from None
-
-
 def _request(model: str, images: Sequence[bytes], outputs: Sequence[str], request_id: str) -> bytes:
-    """A ``ModelInferRequest``, serialised.
-
-    The images are a field of their own behind what protobuf has written: messages of one type, one behind the other,
-    are one message (protobuf's encoding, "Last One Wins"). Protobuf itself took 0.9 ms to copy 450 KB in and out, this
-    takes 0.02 ms.
-    """
+    """A ``ModelInferRequest``, serialised."""
     request = service_pb2.ModelInferRequest(model_name=model, id=request_id)
     request.inputs.add(name=contract.IMAGE, datatype="BYTES", shape=[len(images), 1])
     for name in outputs:
         request.outputs.add(name=name)
-    tensor_bytes = sum(map(len, images)) + 4 * len(images)
-    parts = [request.SerializeToString(), _RAW_INPUT_CONTENTS, _varint(tensor_bytes)]
-    for image in images:
-        # A BYTES tensor is, per element, a 4-byte little-endian length and then the bytes.
-        parts += (len(image).to_bytes(4, "little"), image)
-    return b"".join(parts)
-
-
-_LENGTH_DELIMITED: Final = 2
-"""Protobuf's wire type of bytes: tag and length as varints, then the bytes."""
-
-
-def _varint(number: int) -> bytes:
-    """Protobuf's encoding of a number: seven bits to a byte, the lowest first, the top bit where more follow."""
-    encoded = bytearray()
-    while number > 0x7F:
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    encoded.append(number)
-    return bytes(encoded)
-
-
-_RAW_INPUT_CONTENTS: Final = _varint(
-    service_pb2.ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER << 3 | _LENGTH_DELIMITED
-)
-
-
-def _tensors(response: Any, request_id: str) -> dict[str, bytes]:
-    if len(response.outputs) != len(response.raw_output_contents):
-        raise _malformed(request_id)
-    return {tensor.name: raw for tensor, raw in zip(response.outputs, response.raw_output_contents, strict=True)}
-
-
-def _read_answer(response: Any, rows: int, request_id: str) -> Answer:
-    raw = _tensors(response, request_id)
-    try:
-        return Answer(
-            vectors=np.frombuffer(raw[contract.EMBEDDING], dtype="<f4").reshape(rows, -1),
-            statuses=np.frombuffer(raw[contract.STATUS], dtype="<i4").reshape(rows),
-            errors=_read_strings(raw[contract.ERROR], rows, request_id),
-            fingerprints=np.frombuffer(raw[contract.FINGERPRINT], dtype="<i4").reshape(rows, 2),
-        )
-    except (KeyError, ValueError):
-        raise _malformed(request_id) from None
-
-
-def _read_strings(raw: bytes, count: int, request_id: str) -> tuple[str, ...]:
-    if raw == bytes(4 * count):
-        # All empty, as the sentences about images nearly always are.
-        return ("",) * count
-    texts, offset = [], 0
-    for _ in range(count):
-        end = offset + 4 + int.from_bytes(raw[offset : offset + 4], "little")
-        if offset + 4 > len(raw) or end > len(raw):
-            raise _malformed(request_id)
-        texts.append(raw[offset + 4 : end].decode("utf-8", "replace"))
-        offset = end
-    return tuple(texts)
-
-
-def _malformed(request_id: str) -> ProtocolMismatch:
-    return ProtocolMismatch(
-        "The answer does not have the tensors of this contract; install the same clip-triton on both sides.",
-        request_id=request_id,
-    )
+    return with_strings(request.SerializeToString(), request.RAW_INPUT_CONTENTS_FIELD_NUMBER, images)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -24,6 +24,29 @@ class Answer:
     """n sentences, empty where the status is 0."""
     fingerprints: NDArray[np.int32]
     """Shape (n, 2)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSettings:
+    """How a server runs one model, from its own copy of the configuration."""
+
+    backend: str
+    """``"onnxruntime"``, ``"python"``, ``"tensorrt"``, ...; empty for an ensemble."""
+    kinds: tuple[str, ...]
+    """Of each instance group: ``"KIND_CPU"``, ``"KIND_GPU"``, or ``"KIND_AUTO"`` where the server chose."""
+    accelerators: tuple[str, ...]
+    """Execution accelerators that the configuration names, such as ``"tensorrt"``."""
+    parameters: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerDescription:
+    """What a server says of itself."""
+
+    name: str
+    version: str
+    models: Mapping[str, ModelSettings]
+    """The three models of the wire contract, by name."""
 
 
 class Transport(Protocol):

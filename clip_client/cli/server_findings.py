@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
     from clip_client import ClientConfig, ModelInfo
     from clip_client._config import Endpoint
-    from clip_client._transport import ModelSettings, ServerDescription, TritonTransport
-    from clip_client._transport_types import Transport
+    from clip_client._transport import TritonTransport
+    from clip_client._transport_types import ModelSettings, ServerDescription, Transport
 
 _KINDS: Final = {"KIND_CPU": "CPU", "KIND_GPU": "GPU", "KIND_AUTO": "a GPU where the server has one, else the CPU"}
 

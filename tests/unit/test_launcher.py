@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ctypes
 import importlib.metadata
 import importlib.util
 import os
@@ -9,6 +10,7 @@ import site
 import stat
 import subprocess
 import sys
+import sysconfig
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
@@ -268,14 +270,14 @@ def test_the_folder_of_the_shared_python_is_found_or_its_absence_told(
 ) -> None:
     """Without it Triton waits for ever for a stub that cannot start."""
     name = f"libpython{sys.version_info.major}.{sys.version_info.minor}.so.1.0"
-    monkeypatch.setattr(launcher.sysconfig, "get_config_var", {"LIBDIR": str(tmp_path)}.get)
-    monkeypatch.setattr(launcher.ctypes, "CDLL", lambda library: None)
+    monkeypatch.setattr(sysconfig, "get_config_var", {"LIBDIR": str(tmp_path)}.get)
+    monkeypatch.setattr(ctypes, "CDLL", lambda library: None)
     assert launcher.libpython_folder("") is None, "the linker finds it"
 
     def not_found(library: str) -> None:
         raise OSError(library)
 
-    monkeypatch.setattr(launcher.ctypes, "CDLL", not_found)
+    monkeypatch.setattr(ctypes, "CDLL", not_found)
     with pytest.raises(LaunchError, match=rf"needs {re.escape(name)}.*apt-get install libpython3"):
         launcher.libpython_folder("/nowhere")
     (tmp_path / "other").mkdir()
