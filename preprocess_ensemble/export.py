@@ -8,19 +8,13 @@ The graph does all that follows the resize, so there is one definition of it, be
 
 from __future__ import annotations
 
-import difflib
-import hashlib
-import json
-import re
 import shutil
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import onnx
-import open_clip
 import torch
 from torch import nn
 
@@ -29,6 +23,16 @@ from preprocess_ensemble.canary import canary_image
 from preprocess_ensemble.class_token import read_only_the_class_token
 from preprocess_ensemble.decode import decode
 from preprocess_ensemble.fixed_shapes import fix_shapes
+from preprocess_ensemble.network import (
+    ExportError,
+    WeightsUnavailable,
+    WrongChoice,
+    find_source,
+    first_line,
+    load_network,
+    preprocessing_of,
+    weights_sha256,
+)
 from preprocess_ensemble.passport import Canary, Gate, Passport, fingerprint
 from preprocess_ensemble.repository import (
     MODEL_FILE,
@@ -63,20 +67,6 @@ _MAX_FILE_BYTES: Final = 2_000_000_000
 _GRAPH_BYTES: Final = 8_000_000
 """Room for the nodes of the graph, the passport and the configuration: everything but the weights."""
 
-_RANDOM: Final = re.compile(r"random(?::(\d+))?")
-
-
-class ExportError(Exception):
-    """The export cannot be done; the message says why and what to do. The repository is as it was."""
-
-
-class WrongChoice(ExportError):
-    """There is no such model, weights or precision."""
-
-
-class WeightsUnavailable(ExportError):
-    """The pretrained weights cannot be downloaded."""
-
 
 def export_model(
     *,
@@ -98,11 +88,11 @@ def export_model(
     """
     if precision not in PRECISIONS:
         raise WrongChoice(f"There is no precision {precision!r}; choose {' or '.join(PRECISIONS)}.")
-    source = _source(model, pretrained)
+    source = find_source(model, pretrained)
     report(f"loading {source.model}, weights {source.pretrained}")
-    network = _load(source)
-    config = _preprocessing(network)
-    weights = _weights_sha256(network)
+    network = load_network(source)
+    config = preprocessing_of(network)
+    weights = weights_sha256(network)
     mark = fingerprint(model=source.model, weights_sha256=weights, preprocess=config.to_mapping(), precision=precision)
 
     directory = encoder_directory(repository)
@@ -157,7 +147,7 @@ def load_model(model: str, pretrained: str) -> nn.Module:
 
     Raises ExportError.
     """
-    return _load(_source(model, pretrained))
+    return load_network(find_source(model, pretrained))
 
 
 def describe_model(
@@ -168,9 +158,9 @@ def describe_model(
     It has the id and the fingerprint of the exported model, since its vectors are the same. ``embed_canary`` embeds
     one encoded image.
     """
-    source = _source(model, pretrained)
-    config = _preprocessing(network)
-    weights = _weights_sha256(network)
+    source = find_source(model, pretrained)
+    config = preprocessing_of(network)
+    weights = weights_sha256(network)
     image = canary_image()
     vector = tuple(float(f"{number:.9g}") for number in embed_canary(image))
     return Passport(
@@ -190,128 +180,6 @@ def describe_model(
         opset=gate.OPSET,
         ir_version=gate.IR_VERSION,
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Source:
-    """What to load, after the names were checked."""
-
-    model: str
-    pretrained: str
-    """As in the passport: a tag, ``file:NAME`` or ``random:SEED``."""
-    seed: int | None = None
-    checkpoint: Path | None = None
-
-
-def _source(model: str, pretrained: str) -> _Source:
-    name = _register(Path(model)) if model.endswith(".json") else model
-    known = open_clip.list_models()
-    if name not in known:
-        raise WrongChoice(f"open_clip has no model {name!r}; {_near(name, known)}")
-    if match := _RANDOM.fullmatch(pretrained):
-        seed = int(match[1] or 0)
-        return _Source(model=name, pretrained=f"random:{seed}", seed=seed)
-    tags = open_clip.list_pretrained_tags_by_model(name)
-    if pretrained in tags:
-        _check_activation(name, pretrained)
-        return _Source(model=name, pretrained=pretrained)
-    if Path(pretrained).is_file():
-        return _Source(model=name, pretrained=f"file:{Path(pretrained).name}", checkpoint=Path(pretrained))
-    if Path(pretrained).suffix or len(Path(pretrained).parts) > 1:
-        raise WrongChoice(f"There is no checkpoint file {pretrained}.")
-    raise WrongChoice(f"{name} has no pretrained weights {pretrained!r}; {_near(pretrained, [*tags, 'random'])}")
-
-
-def _register(path: Path) -> str:
-    """Make the model in an open_clip configuration file known under the file's name; return that name."""
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise WrongChoice(f"The model file {path} cannot be read: {error.strerror}.") from None
-    except ValueError as error:
-        raise WrongChoice(f"The model file {path} is not JSON: {error}.") from None
-    if not isinstance(config, dict) or not {"embed_dim", "vision_cfg", "text_cfg"} <= config.keys():
-        raise WrongChoice(f"The model file {path} is no open_clip model: it needs embed_dim, vision_cfg and text_cfg.")
-    if path.stem not in open_clip.list_models():
-        open_clip.add_model_config(path)
-    elif open_clip.get_model_config(path.stem) != config:
-        raise WrongChoice(f"open_clip has another model named {path.stem!r}; rename {path}.")
-    return path.stem
-
-
-def _near(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=5, cutoff=0.4) or known[:10]
-    return f"did you mean {', '.join(near)}?"
-
-
-def _check_activation(name: str, tag: str) -> None:
-    """Refuse weights under an activation that they were not trained with: open_clip only warns, and vectors suffer."""
-    trained_quick = bool(open_clip.get_pretrained_cfg(name, tag).get("quick_gelu", False))
-    if trained_quick == bool((open_clip.get_model_config(name) or {}).get("quick_gelu", False)):
-        return
-    other = f"{name}-quickgelu" if trained_quick else name.removesuffix("-quickgelu")
-    raise WrongChoice(f"The weights {tag!r} were trained with another activation; use --model {other}.")
-
-
-def _load(source: _Source) -> nn.Module:
-    if source.seed is None and source.checkpoint is None:
-        _download(source)
-    pretrained = None if source.seed is not None else str(source.checkpoint or source.pretrained)
-    try:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(source.seed or 0)
-            # A text tower from a hub is never wanted: its weights come with the checkpoint, or are random as well.
-            network = open_clip.create_model(source.model, pretrained=pretrained, precision="fp32", pretrained_hf=False)
-    except Exception as error:  # each format of checkpoint has errors of its own
-        if pretrained is None:
-            raise
-        reason = _first_line(error)
-        raise ExportError(f"The weights {pretrained} do not fit the model {source.model}: {reason}.") from error
-    network.eval()
-    return network  # type: ignore[no-any-return]
-
-
-def _download(source: _Source) -> None:
-    """Bring the weights of a tag into open_clip's cache; raises WeightsUnavailable."""
-    config = open_clip.get_pretrained_cfg(source.model, source.pretrained)
-    try:
-        open_clip.download_pretrained(config)
-    except Exception as error:  # of huggingface_hub, its HTTP library, urllib, or open_clip itself
-        root: BaseException = error
-        while deeper := root.__cause__ or root.__context__:
-            root = deeper
-        tried = config.get("hf_hub", "").rstrip("/") or config.get("url", "")
-        raise WeightsUnavailable(
-            f"The weights {source.pretrained!r} of {source.model} are not in the cache and cannot be downloaded.\n"
-            f"  tried: {tried}\n"
-            f"  got:   {_first_line(root)}\n"
-            "Three ways out:\n"
-            f"  a checkpoint file:   clip-export --model {source.model} --pretrained FILE.safetensors\n"
-            f"  a mirror of the hub: HF_ENDPOINT=https://MIRROR clip-export --model {source.model} "
-            f"--pretrained {source.pretrained}\n"
-            f"  untrained weights:   clip-export --model {source.model} --pretrained random "
-            "(enough to try everything out, not to judge similarity)"
-        ) from error
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0].rstrip(".: ") or type(error).__name__
-
-
-def _preprocessing(network: nn.Module) -> PreprocessConfig:
-    try:
-        return PreprocessConfig.from_mapping(open_clip.get_model_preprocess_cfg(network))
-    except ValueError as error:
-        raise ExportError(f"The model's preprocessing is not supported: {error}") from error
-
-
-def _weights_sha256(network: nn.Module) -> str:
-    digest = hashlib.sha256()
-    for name, tensor in sorted(network.state_dict().items()):
-        values = (tensor.float() if tensor.is_floating_point() else tensor).cpu().numpy()
-        digest.update(f"{name}{tuple(values.shape)}".encode())
-        digest.update(values.tobytes())
-    return digest.hexdigest()
 
 
 def _graph_bytes(network: nn.Module) -> int:
@@ -367,7 +235,7 @@ def _write_graph(
             warnings.simplefilter("ignore")
             torch.onnx.export(_Graph(network, config, mark).eval(), example, str(file), **options)
     except (torch.onnx.OnnxExporterError, RuntimeError) as error:
-        reason = _first_line(error)
+        reason = first_line(error)
         raise ExportError(f"The model cannot be written as ONNX with opset {gate.OPSET}: {reason}.") from error
     if _graph_bytes(network) <= _MAX_FILE_BYTES:
         fix_shapes(file)

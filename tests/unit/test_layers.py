@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("clip_client", "preprocess_ensemble")
+EXPORT = {f"preprocess_ensemble/{name}.py" for name in ("export", "network", "class_token")}
 
 
 @dataclass(frozen=True)
@@ -77,8 +78,8 @@ def test_there_is_something_to_check() -> None:
             {"preprocess_ensemble/triton_model.py", "preprocess_ensemble/backends/onnxruntime/model.py"},
         ),
         ("triton_python_backend_utils", "clip_client", set()),
-        ("torch", "preprocess_ensemble", {"preprocess_ensemble/export.py", "preprocess_ensemble/class_token.py"}),
-        ("open_clip", "preprocess_ensemble", {"preprocess_ensemble/export.py", "preprocess_ensemble/class_token.py"}),
+        ("torch", "preprocess_ensemble", EXPORT),
+        ("open_clip", "preprocess_ensemble", EXPORT),
         ("tritonclient", "preprocess_ensemble", {"preprocess_ensemble/repository.py"}),
         ("grpc", "preprocess_ensemble", set()),
     ],
