@@ -20,6 +20,7 @@ import io
 import itertools
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -39,7 +40,7 @@ from rich.table import Table
 from tritonclient.utils import InferenceServerException
 
 from benchmarks.harness import RESULTS, write_result
-from benchmarks.server import ServerDidNotStart, free_port, serving
+from benchmarks.server import serving
 from clip_client import ClipClient, ClipError
 
 if TYPE_CHECKING:
@@ -178,14 +179,11 @@ def _fill_shared_memory(server: Broken) -> str:
 
 
 def _swap_models(server: Broken) -> str:
-    """As after an export of the same weights: other files, and a load of what is loaded already."""
+    """As after an export of the same weights: other files, which clip-serve is told to serve."""
     for file in (server.repository / "clip_encoder" / "1").iterdir():
         os.utime(file)
-    os.utime(server.repository / "clip_preprocess" / "1" / "model.py")
-    with triton.InferenceServerClient(server.grpc_url) as client:
-        for name in ("clip_encoder", "clip_preprocess"):
-            client.load_model(name)
-    return "both models loaded anew"
+    server.process.send_signal(signal.SIGUSR1)
+    return "clip-serve was told to serve what is there now"
 
 
 FAULTS: Final[dict[str, Callable[[Broken], str]]] = {
@@ -202,11 +200,6 @@ FAULTS: Final[dict[str, Callable[[Broken], str]]] = {
 
 @contextmanager
 def _server(repository: Path, fault: str) -> Iterator[Broken]:
-    if fault == "models swapped":
-        # A tritonserver of its own: the model control of clip-serve is for nobody else.
-        with _bare_triton(repository) as broken:
-            yield broken
-        return
     options = ("--canary-interval-s", "1", "--canary-timeout-s", "2", "--frozen-after-s", "3")
     with tempfile.TemporaryDirectory() as name:
         python = Path(sys.executable)
@@ -223,42 +216,6 @@ def _python_with_little_shared_memory(directory: Path) -> Path:
     script.write_text(f"#!/bin/sh\nexec unshare --mount sh -c '{mount}' {sys.executable} \"$@\"\n", encoding="utf-8")
     script.chmod(0o755)
     return script
-
-
-@contextmanager
-def _bare_triton(repository: Path) -> Iterator[Broken]:
-    grpc, metrics = free_port(), free_port()
-    launch = (sys.executable, "-c", "from preprocess_ensemble.launcher import main; main()")
-    options = ("--model-control-mode=explicit", "--load-model=*", "--allow-http=false", "--grpc-address=127.0.0.1")
-    ports = (f"--grpc-port={grpc}", "--metrics-address=127.0.0.1", f"--metrics-port={metrics}")
-    with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(
-            [*launch, f"--model-repository={repository}", *options, *ports], stdout=log, stderr=subprocess.STDOUT
-        )
-        try:
-            with triton.InferenceServerClient(f"127.0.0.1:{grpc}") as client:
-                deadline = time.monotonic() + 120
-                while not _is_ready(client):
-                    if process.poll() is not None or time.monotonic() > deadline:
-                        raise ServerDidNotStart("tritonserver was not ready")
-                    time.sleep(0.1)
-            yield Broken(repository, f"127.0.0.1:{grpc}", psutil.Process(process.pid))
-        finally:
-            process.terminate()
-            try:
-                process.wait(60)
-            except subprocess.TimeoutExpired:
-                # Seen once after models were unloaded under load: glibc found tritonserver's heap damaged as the thread
-                # of a Python model ended, and its crash handler waited for the heap's lock for ever.
-                process.kill()
-                process.wait()
-
-
-def _is_ready(client: triton.InferenceServerClient) -> bool:
-    try:
-        return bool(client.is_model_ready("clip_image"))
-    except InferenceServerException:
-        return False
 
 
 class _Stream:

@@ -139,6 +139,7 @@ def _single_figures(results: Results) -> str:
         _overload,
     )
     add("fuzz", "damaged files: crashes, hangs, changed neighbours", _damaged)
+    add("faults", "a server broken under load: wrong and lost answers, longest recovery", _broken)
     add("grouping", "100,000 vectors compared exactly / the bare matrix products, even and skewed", _exact_groups)
     add("grouping", "a million vectors, even and skewed", _large_groups)
     add("scan", "10,000 files: first scan, second scan; a million known files", _scans)
@@ -184,6 +185,13 @@ def _against_perf_analyzer(rows: int) -> Callable[[Result], str]:
 
 def _overload(result: Result) -> str:
     return f"{result['overload']['goodput_to_peak']:.2f}, {result['overload']['latest_ms']:.0f} ms"
+
+
+def _broken(result: Result) -> str:
+    outcomes = result["outcomes"]
+    wrong, lost, offered = (sum(one[key] for one in outcomes) for key in ("wrong", "lost", "offered"))
+    slowest = max(one["recovery_s"] for one in outcomes)
+    return f"{wrong} and {lost} of {offered:,} ({len(outcomes)} faults), {slowest:.0f} s"
 
 
 def _exact_groups(result: Result) -> str:

@@ -98,7 +98,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="clip-serve",
         description="Run Triton on a model repository and keep it serving: it is watched by embedding a known image, "
         "and reloaded or restarted when that fails.",
-        epilog="Arguments after -- go to tritonserver as they are.",
+        epilog="Arguments after -- go to tritonserver as they are. SIGUSR1: drain, and start again on what the repository "
+        "holds now.",
     )
     parser.add_argument(
         "--repository", type=Path, default=Path("triton_models"), metavar="DIR", help="default: %(default)s"
@@ -289,6 +290,7 @@ async def _serve(
         loop = asyncio.get_running_loop()
         for name in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(name, supervisor.stop)
+        loop.add_signal_handler(signal.SIGUSR1, supervisor.renew)
         if health_port is not None:
             await stack.enter_async_context(serve_health(config.host, health_port, supervisor.report))
 

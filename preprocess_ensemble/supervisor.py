@@ -150,6 +150,7 @@ class Supervisor:
         self._config = config
         self._stopping = asyncio.Event()
         self._impatient = asyncio.Event()
+        self._renewing = asyncio.Event()
         self._process: Process | None = None
         self._status = "starting"
         self._probe = Probe(finding=Finding.BROKEN, step="start", message="the server is starting")
@@ -167,6 +168,10 @@ class Supervisor:
         if self._stopping.is_set():
             self._impatient.set()
         self._stopping.set()
+
+    def renew(self) -> None:
+        """Have the server drain, end and start again, on what its repository holds now."""
+        self._renewing.set()
 
     def report(self) -> tuple[bool, Mapping[str, Any]]:
         """Whether images are embedded, and what was found last. An overloaded server still embeds."""
@@ -226,6 +231,13 @@ class Supervisor:
         assert process is not None
         await self._pause(self._config.interval_s)
         if self._stopping.is_set():
+            return
+        if self._renewing.is_set():
+            # Not an unload and a load: under load these have damaged tritonserver's heap (24.10).
+            self._renewing.clear()
+            self._failures = 0
+            await self._restart("told to serve what the repository holds now", drain_s=self._config.drain_s)
+            self._failures = 0
             return
         if not process.running:
             await self._restart(f"tritonserver ended ({await process.reason()})")
@@ -301,7 +313,7 @@ class Supervisor:
         logger.warning("reloaded the models within %.1f s, because of %s", time.monotonic() - started, why)
         self._set_ready()
 
-    async def _restart(self, why: str) -> None:
+    async def _restart(self, why: str, *, drain_s: float = 0) -> None:
         while not self._stopping.is_set():
             self._status = "restarting"
             if time.monotonic() - self._well_since > self._config.settled_after_s:
@@ -310,7 +322,7 @@ class Supervisor:
             self._failures += 1
             self._restarts += 1
             logger.error("restarting tritonserver%s: %s", f" in {delay_s:g} s" if delay_s else "", why)
-            await self._stop_process(drain_s=0)
+            await self._stop_process(drain_s=drain_s)
             await self._pause(delay_s)
             if self._stopping.is_set():
                 return
@@ -338,10 +350,10 @@ class Supervisor:
             raise error
 
     async def _pause(self, seconds: float) -> None:
-        """Sleep, but wake up when told to stop or when the process ends."""
+        """Sleep, but wake up when told to stop or, while a process runs, to renew it, and when it ends."""
         waiters: set[asyncio.Task[Any]] = {asyncio.create_task(self._stopping.wait())}
         if self._process is not None:
-            waiters.add(asyncio.create_task(_ended(self._process)))
+            waiters |= {asyncio.create_task(self._renewing.wait()), asyncio.create_task(_ended(self._process))}
         _, pending = await asyncio.wait(waiters, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         for task in pending:
             task.cancel()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         ("disk full, embedding store", "exit code 1: clip-client: "),
         ("disk full, journal", "all photos are there, undo brought back what was moved"),
         ("/dev/shm of 16 MB", "Failed to increase the shared memory pool"),
-        ("models swapped", "loaded anew"),
+        ("models swapped", "told to serve"),
     ],
 )
 async def test_nothing_is_wrong_or_lost(tiny_repository: Path, fault: str, remark: str) -> None:

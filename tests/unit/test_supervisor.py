@@ -92,6 +92,9 @@ class FakeServer:
         step = self.script.pop(0)
         if isinstance(step, Probe):
             return step
+        if step == "renew":
+            self.supervisor.renew()
+            return OK
         self.processes[-1].die(1)
         return SLOW
 
@@ -136,6 +139,13 @@ async def test_a_server_that_ends_is_restarted_and_not_announced_again(caplog: p
     await server.run()
     assert (len(server.processes), server.reloads, len(server.ready)) == (2, 0, 1)
     assert "restarting tritonserver: tritonserver ended (exit code 1)" in caplog.text
+
+
+async def test_a_server_is_drained_and_restarted_where_it_is_told_to() -> None:
+    server = FakeServer([OK, "renew", OK, OK])
+    await server.run()
+    assert [process.stops for process in server.processes] == [[FAST.drain_s], [FAST.drain_s]]
+    assert (server.reloads, len(server.ready)) == (0, 1)
 
 
 async def test_overload_is_reported_and_not_restarted() -> None:
