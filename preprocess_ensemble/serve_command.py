@@ -98,8 +98,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="clip-serve",
         description="Run Triton on a model repository and keep it serving: it is watched by embedding a known image, "
         "and reloaded or restarted when that fails.",
-        epilog="Arguments after -- go to tritonserver as they are. SIGUSR1: drain, and start again on what the repository "
-        "holds now.",
+        epilog="Arguments after -- go to tritonserver as they are. SIGUSR1: drain, and start again on what the "
+        "repository holds now.",
     )
     parser.add_argument(
         "--repository", type=Path, default=Path("triton_models"), metavar="DIR", help="default: %(default)s"
