@@ -81,7 +81,8 @@ def _systems(results: Results) -> str:
     for name, row in systems.items():
         rates = (f"{row['at'][size]['images_per_second']['median']:.1f}" for size in sizes)
         rows.append([SYSTEMS[name], *rates, f"{row['cosine']:.6f}" + ("" if row["valid"] else ", invalid")])
-    headings = ["images per second, one image a request", *(f"{size} callers" for size in sizes), "least cosine"]
+    callers = ["1 caller" if size == "1" else f"{size} callers" for size in sizes]
+    headings = ["images per second, one image a request", *callers, "least cosine"]
     return (
         f"{machine(result)}; medians of {result['plan']['rounds']} interleaved rounds, JPEG files of 256 pixels, "
         f"`python -m benchmarks three_way`, {source(result, 'benchmarks/results')}:\n\n{table(headings, rows)}"
