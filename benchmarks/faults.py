@@ -77,11 +77,11 @@ class Outcome:
     remark: str = ""
 
 
-def pictures() -> list[bytes]:
+def pictures(count: int = PICTURES) -> list[bytes]:
     """Coarse noise, which even a model with random weights tells apart."""
     randomness = np.random.default_rng(0)
     files = []
-    for _ in range(PICTURES):
+    for _ in range(count):
         file = io.BytesIO()
         noise = Image.fromarray(randomness.integers(0, 256, (8, 8, 3), dtype=np.uint8))
         noise.resize((256, 256), Image.Resampling.NEAREST).save(file, "JPEG")

@@ -29,8 +29,15 @@ def fill(text: str, results: Results) -> str:
     """Return ``text`` with what belongs between its markers; one that :data:`PARTS` does not know stays as it is."""
 
     def part(match: re.Match[str]) -> str:
-        make = PARTS.get(match["name"])
-        return match[0] if make is None else f"{match[1]}{make(results)}\n{match[3]}"
+        name = match["name"]
+        if name == "benchmarks":
+            made = readme(results)
+        elif name in PARTS:
+            experiment, make = PARTS[name]
+            made = make(results[experiment]) if experiment in results else missing(experiment)
+        else:
+            return match[0]
+        return f"{match[1]}{made}\n{match[3]}"
 
     return MARKED.sub(part, text)
 
@@ -217,11 +224,8 @@ def _harm(result: Result) -> str:
     return ", ".join(f"{found[name]:.1f}" for name in names)
 
 
-def ratios(results: Results) -> str:
+def ratios(result: Result) -> str:
     """What the comparison of systems must show, and whether it does."""
-    result = results.get("three_way")
-    if result is None:
-        return missing("three_way")
     rows = [
         [
             f"{SYSTEMS[ratio['of']]} / {SYSTEMS[ratio['to']]}",
@@ -236,11 +240,8 @@ def ratios(results: Results) -> str:
     return f"{machine(result)}, {source(result, '../benchmarks/results')}:\n\n{table(headings, rows)}"
 
 
-def queue_delay(results: Results) -> str:
+def queue_delay(result: Result) -> str:
     """The recommended delay and instances, with what others cost."""
-    result = results.get("queue_delay")
-    if result is None:
-        return missing("queue_delay")
     summary = result["summary"]
     advice, cells = summary["recommended"], summary["cells"]
     alone, crowd = (choose(cell["concurrency"] for cell in cells) for choose in (min, max))
@@ -258,11 +259,8 @@ def queue_delay(results: Results) -> str:
     )
 
 
-def latency(results: Results) -> str:
+def latency(result: Result) -> str:
     """Where the server is full, and what more callers get."""
-    result = results.get("latency")
-    if result is None:
-        return missing("latency")
     summary = result["summary"]
     curve = {point["concurrency"]: point for point in summary["by_concurrency"]}
     full, alone, most = curve[summary["saturated_at"]], curve[min(curve)], curve[max(curve)]
@@ -277,11 +275,8 @@ def latency(results: Results) -> str:
     )
 
 
-def precision(results: Results) -> str:
+def precision(result: Result) -> str:
     """Rates and cosines by precision."""
-    result = results.get("precision")
-    if result is None:
-        return missing("precision")
     rows = []
     for row in result["summary"].values():
         rates = [f"{rate['median']:.1f}" for rate in row["rates"].values()]
@@ -292,11 +287,8 @@ def precision(results: Results) -> str:
     return f"{machine(result)}, {source(result, '../benchmarks/results')}:\n\n{table(headings, rows)}"
 
 
-def travel(results: Results) -> str:
+def travel(result: Result) -> str:
     """Milliseconds of a request of one image, by form and line."""
-    result = results.get("serialisation")
-    if result is None:
-        return missing("serialisation")
     summary = result["summary"]
     fewest = min(point["rows"] for point in summary["points"])
     links = list(dict.fromkeys(point["link"] for point in summary["over_links"]))
@@ -312,11 +304,8 @@ def travel(results: Results) -> str:
     return f"{machine(result)}, {source(result, '../benchmarks/results')}:\n\n{table(headings, rows)}"
 
 
-def operators(results: Results) -> str:
+def operators(result: Result) -> str:
     """Where the model's own time goes."""
-    result = results.get("operators")
-    if result is None:
-        return missing("operators")
     batch, found = max(result["summary"].items(), key=lambda item: int(item[0]))
     shares = ", ".join(f"{row['operator']} {row['share']:.0%}" for row in found["operators"][:4])
     attention = ", ".join(found["fused_attention"]) or "not fused"
@@ -330,11 +319,8 @@ def operators(results: Results) -> str:
     )
 
 
-def scaling(results: Results) -> str:
+def scaling(result: Result) -> str:
     """What more servers give."""
-    result = results.get("scaling")
-    if result is None:
-        return missing("scaling")
     summary = result["summary"]
     rates = ", ".join(
         f"{count} {'servers' if int(count) > 1 else 'server'} {rate:.1f} images/s ({summary['efficiency'][count]:.0%})"
@@ -347,14 +333,13 @@ def scaling(results: Results) -> str:
     )
 
 
-PARTS: Final[Mapping[str, Callable[[Results], str]]] = {
-    "benchmarks": readme,
-    "ratios": ratios,
-    "queue_delay": queue_delay,
-    "latency": latency,
-    "precision": precision,
-    "travel": travel,
-    "operators": operators,
-    "scaling": scaling,
+PARTS: Final[Mapping[str, tuple[str, Callable[[Result], str]]]] = {
+    "ratios": ("three_way", ratios),
+    "queue_delay": ("queue_delay", queue_delay),
+    "latency": ("latency", latency),
+    "precision": ("precision", precision),
+    "travel": ("serialisation", travel),
+    "operators": ("operators", operators),
+    "scaling": ("scaling", scaling),
 }
-"""Marker -> what stands there."""
+"""Marker -> the experiment that it is of, and what makes of its result what stands there."""

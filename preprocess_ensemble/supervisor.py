@@ -198,6 +198,7 @@ class Supervisor:
 
     async def _start(self) -> None:
         """Bring up a process until its canary is right. Returns early when told to stop."""
+        self._renewing.clear()  # what starts now is new
         self._process = await self._backend.start()
         deadline = time.monotonic() + self._config.start_timeout_s
         refusals = 0
@@ -229,12 +230,11 @@ class Supervisor:
         """Wait for the next canary or the end of the process, and act on what there is."""
         process = self._process
         assert process is not None
-        await self._pause(self._config.interval_s)
+        await self._pause(self._config.interval_s, self._renewing)
         if self._stopping.is_set():
             return
         if self._renewing.is_set():
             # Not an unload and a load: under load these have damaged tritonserver's heap (24.10).
-            self._renewing.clear()
             self._failures = 0
             await self._restart("told to serve what the repository holds now", drain_s=self._config.drain_s)
             self._failures = 0
@@ -349,11 +349,11 @@ class Supervisor:
         elif error := stopped.exception():
             raise error
 
-    async def _pause(self, seconds: float) -> None:
-        """Sleep, but wake up when told to stop or, while a process runs, to renew it, and when it ends."""
-        waiters: set[asyncio.Task[Any]] = {asyncio.create_task(self._stopping.wait())}
+    async def _pause(self, seconds: float, *events: asyncio.Event) -> None:
+        """Sleep, but wake up when told to stop, when the process ends, and at any of ``events``."""
+        waiters: set[asyncio.Task[Any]] = {asyncio.create_task(event.wait()) for event in (self._stopping, *events)}
         if self._process is not None:
-            waiters |= {asyncio.create_task(self._renewing.wait()), asyncio.create_task(_ended(self._process))}
+            waiters.add(asyncio.create_task(_ended(self._process)))
         _, pending = await asyncio.wait(waiters, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         for task in pending:
             task.cancel()

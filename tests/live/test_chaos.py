@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 import urllib.request
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
 import psutil
-from PIL import Image
 
+from benchmarks.faults import pictures
 from benchmarks.server import free_port, serving
 from clip_client import ClipClient
 
@@ -30,18 +28,6 @@ SERVER_DIES_AT: Final = (200, 400, 600)
 STUB_DIES_AT: Final = 800
 
 
-def _pictures() -> list[bytes]:
-    """Coarse noise: 40 small files that even a random model tells apart."""
-    randomness = np.random.default_rng(0)
-    files = []
-    for _ in range(PICTURES):
-        buffer = io.BytesIO()
-        noise = Image.fromarray(randomness.integers(0, 256, (8, 8, 3), dtype=np.uint8))
-        noise.resize((224, 224), Image.Resampling.NEAREST).save(buffer, "JPEG")
-        files.append(buffer.getvalue())
-    return files
-
-
 def _triton(server: Server) -> psutil.Process:
     (triton,) = psutil.Process(server.process.pid).children()
     return triton
@@ -58,18 +44,18 @@ def _report(port: int) -> dict[str, Any]:
 
 
 async def test_nothing_is_lost_or_doubled_while_the_server_is_killed(tiny_repository: Path) -> None:
-    pictures = _pictures()
+    files = pictures(PICTURES)
     port = free_port()
     options = ("--health-port", str(port), "--canary-interval-s", "0.5")
     with serving(tiny_repository, *options) as server:
         async with ClipClient(server.grpc_url, timeout_s=60, transfer="original") as clip:
-            expected = (await clip.embed(pictures)).vectors
+            expected = (await clip.embed(files)).vectors
             victims: dict[int, Callable[[Server], psutil.Process]] = dict.fromkeys(SERVER_DIES_AT, _triton)
             victims[STUB_DIES_AT] = _stub
 
             async def stream(*, ordered: bool, deaths: bool) -> list[int]:
                 indices = []
-                source = (pictures[number % PICTURES] for number in range(IMAGES))
+                source = (files[number % PICTURES] for number in range(IMAGES))
                 async for item in clip.embed_stream(source, ordered=ordered, max_in_flight=IN_FLIGHT):
                     assert item.error is None
                     assert item.vector is not None

@@ -141,8 +141,9 @@ async def test_a_server_that_ends_is_restarted_and_not_announced_again(caplog: p
     assert "restarting tritonserver: tritonserver ended (exit code 1)" in caplog.text
 
 
-async def test_a_server_is_drained_and_restarted_where_it_is_told_to() -> None:
-    server = FakeServer([OK, "renew", OK, OK])
+@pytest.mark.parametrize("script", [[OK, "renew", OK, OK], ["renew", OK, OK]], ids=["at work", "starting"])
+async def test_a_server_is_drained_and_restarted_where_it_is_told_to(script: list[Probe | str]) -> None:
+    server = FakeServer(script)
     await server.run()
     assert [process.stops for process in server.processes] == [[FAST.drain_s], [FAST.drain_s]]
     assert (server.reloads, len(server.ready)) == (0, 1)
@@ -238,7 +239,7 @@ async def test_restarts_are_spaced_ever_wider(
 ) -> None:
     pauses: list[float] = []
 
-    async def pause(self: Supervisor, seconds: float) -> None:
+    async def pause(self: Supervisor, seconds: float, *events: asyncio.Event) -> None:
         pauses.append(seconds)
 
     monkeypatch.setattr(Supervisor, "_pause", pause)

@@ -352,6 +352,7 @@ def test_tritons_own_parameters_are_let_through(module: types.ModuleType, reposi
     model = module.TritonPythonModel()
     model.initialize(arguments(repository, FORCE_CPU_ONLY_INPUT_TENSORS="yes", decode_threads="3"))
     model.finalize()
+    assert " 3 decode threads" in Logger.remarks[-1]
 
 
 def test_the_repository_re_exports_this_model(module: types.ModuleType) -> None:
