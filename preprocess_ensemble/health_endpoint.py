@@ -25,6 +25,10 @@ __all__ = ("serve_health",)
 _REQUEST_S: Final = 5.0
 _REQUEST_BYTES: Final = 8192
 
+_MOST_CONNECTIONS: Final = 64
+"""Open at a time. A probe needs a few milliseconds of one; who holds more than that open would take this program the
+files that it needs to look after the server."""
+
 
 @asynccontextmanager
 async def serve_health(
@@ -32,18 +36,30 @@ async def serve_health(
 ) -> AsyncIterator[None]:
     """Answer on ``host:port`` inside the block with what ``report`` returns: healthy, and the JSON.
 
-    Raises ``OSError`` if the port cannot be opened.
+    Where too many connections are open, the one that has kept silent for longest gives way. Raises ``OSError`` if the
+    port cannot be opened.
     """
+    connections: dict[asyncio.StreamWriter, None] = {}  # oldest first
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(connections) >= _MOST_CONNECTIONS:
+            oldest = next(iter(connections))
+            del connections[oldest]
+            oldest.transport.abort()
+        connections[writer] = None
         with contextlib.suppress(OSError, asyncio.TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _REQUEST_S)
             writer.write(_response(head, report))
             await asyncio.wait_for(writer.drain(), _REQUEST_S)
+        connections.pop(writer, None)
         writer.close()
 
     async with await asyncio.start_server(answer, host, port, limit=_REQUEST_BYTES):
-        yield
+        try:
+            yield
+        finally:
+            for writer in connections:
+                writer.transport.abort()
 
 
 def _response(head: bytes, report: Callable[[], tuple[bool, Mapping[str, Any]]]) -> bytes:

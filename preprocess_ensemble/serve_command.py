@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import http.client
 import logging
-import re
+import os
 import signal
-import socket
 import sys
 import tempfile
 import urllib.request
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from preprocess_ensemble.health_endpoint import serve_health
 from preprocess_ensemble.json_log import JsonFormatter
+from preprocess_ensemble.preflight import ServeError, check_ports, check_repository
 from preprocess_ensemble.repository import RepositoryError
 from preprocess_ensemble.supervisor import CONNECT, Backend, Finding, Probe, StartError, Supervisor, SupervisorConfig
 from preprocess_ensemble.tensorrt import PRECISIONS, StagedRepository, TensorrtMissing, check_tensorrt, default_cache
@@ -41,10 +42,6 @@ _METRICS_TIMEOUT_S: Final = 2.0
 _DONE: Final = 'nv_inference_request_success{model="clip_image"'
 """Triton's counter of answered requests. Of the ensemble only: the canary's own handshake is answered by the
 preprocessor, and would count as progress of an encoder that hangs."""
-
-
-class ServeError(Exception):
-    """Nothing can be served with these settings; the message is one sentence with the remedy."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -80,8 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         drain_s=options.drain_s + 10.0,
     )
     try:
-        _check_repository(config.repository)
-        _check_ports(config, options.health_port)
+        check_repository(config.repository)
+        check_ports(_addresses(config, options.health_port))
         if tensorrt:
             check_tensorrt()
         if tls is not None:
@@ -180,7 +177,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--drain-s",
-        type=int,
+        type=_whole_seconds,
         default=30,
         metavar="S",
         help="how long requests under way may take when the server is told to stop (default: %(default)s)",
@@ -210,58 +207,31 @@ def _tls(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Server
 
 
 def _port(text: str) -> int:
-    port = int(text)
-    if not 1 <= port <= 65535:
+    if not text.isdecimal() or not 1 <= int(text) <= 65535:
         raise argparse.ArgumentTypeError(f"{text} is not a port: use a number from 1 to 65535")
-    return port
+    return int(text)
 
 
 def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0 < seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number of seconds")
-    return seconds
+    with contextlib.suppress(ValueError):
+        if 0 < (seconds := float(text)) < float("inf"):
+            return seconds
+    raise argparse.ArgumentTypeError(f"{text} is not a positive number of seconds")
 
 
-def _check_repository(repository: Path) -> None:
-    if not repository.is_dir():
-        raise ServeError(f"There is no model repository {repository}: name one by --repository DIR.")
-    if not (repository / "clip_image" / "config.pbtxt").is_file():
-        raise ServeError(f"{repository} holds no model clip_image: make it by `clip-export --repository {repository}`.")
-    encoder = repository / "clip_encoder"
-    config = encoder / "config.pbtxt"
-    text = config.read_text(encoding="utf-8", errors="replace") if config.is_file() else ""
-    elsewhere = re.search(r"default_model_filename\s*:\s*[\"'](?!model\.onnx[\"'])", text)
-    if encoder.is_dir() and not elsewhere and not any(encoder.glob("*/model.onnx")):
-        raise ServeError(
-            f"{encoder} holds no model.onnx, for no weights are in git: run `clip-export --repository {repository}`."
-        )
+def _whole_seconds(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number of seconds")
+    return int(text)
 
 
-def _check_ports(config: ServeConfig, health_port: int | None) -> None:
-    ports = {"grpc": config.grpc_port, "http": config.http_port, "metrics": config.metrics_port, "health": health_port}
-    hosts = {"http": config.http_host}
-    taken: dict[int, str] = {}
-    for name, port in ports.items():
-        if port is None:
-            continue
-        if port in taken:
-            raise ServeError(f"--{taken[port]}-port and --{name}-port are both {port}: give each a port of its own.")
-        taken[port] = name
-        host = hosts.get(name, config.host)
-        try:
-            address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        except socket.gaierror:
-            raise ServeError(f"The address {host!r} is not known: use --host with one of this machine's.") from None
-        with socket.socket(address[0], socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(address[4])
-            except OSError as error:
-                raise ServeError(
-                    f"Port {port} on {host} cannot be used ({error.strerror}): "
-                    f"stop what uses it, or choose another by --{name}-port."
-                ) from None
+def _addresses(config: ServeConfig, health_port: int | None) -> dict[str, tuple[str, int]]:
+    addresses = {
+        "grpc": (config.host, config.grpc_port),
+        "http": (config.http_host, config.http_port),
+        "metrics": (config.host, config.metrics_port),
+    }
+    return addresses if health_port is None else {**addresses, "health": (config.host, health_port)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,6 +248,8 @@ async def _serve(
     # Here and not above: gRPC takes most of the time that `clip-serve --help` would need.
     from clip_client import ClipClient
 
+    repository = config.repository
+    _call_without_proxy(config.client_host.strip("[]"))
     async with contextlib.AsyncExitStack() as stack:
         staged = None
         if tensorrt is not None:
@@ -288,9 +260,12 @@ async def _serve(
         client = await stack.enter_async_context(ClipClient(config=client_config))
         supervisor = Supervisor(_backend(config, client_config, client, staged), supervision)
         loop = asyncio.get_running_loop()
-        for name in (signal.SIGINT, signal.SIGTERM):
+        stops = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # which is what nohup is for
+            stops.append(signal.SIGHUP)
+        for name in stops:
             loop.add_signal_handler(name, supervisor.stop)
-        loop.add_signal_handler(signal.SIGUSR1, supervisor.renew)
+        loop.add_signal_handler(signal.SIGUSR1, _renew, supervisor, repository)
         if health_port is not None:
             await stack.enter_async_context(serve_health(config.host, health_port, supervisor.report))
 
@@ -303,6 +278,24 @@ async def _serve(
             sys.stdout.flush()
 
         await supervisor.run(announce)
+
+
+def _renew(supervisor: Supervisor, repository: Path) -> None:
+    """What is missing now would be missing after the restart, and the old model would be gone."""
+    try:
+        check_repository(repository)
+    except (ServeError, OSError) as error:
+        logger.error("not restarted as told, and the old model stays: %s", error)
+        return
+    supervisor.renew()
+
+
+def _call_without_proxy(host: str) -> None:
+    """A proxy that the environment names is for calls to elsewhere; gRPC would ask it even for those to loopback."""
+    for name in ("no_proxy", "no_grpc_proxy"):  # gRPC reads the second alone where it is set
+        value = os.environ.get(name) or os.environ.get(name.upper())
+        if value or name == "no_proxy":
+            os.environ[name] = ",".join(filter(None, (value, host)))
 
 
 def _client_config(config: ServeConfig) -> ClientConfig:
@@ -330,7 +323,10 @@ def _backend(
     async def start() -> TritonProcess:
         if staged is not None:
             # Another model may have been exported since.
-            staged.refresh()
+            try:
+                staged.refresh()
+            except RepositoryError as error:
+                raise StartError(str(error)) from None
         return await TritonProcess.start(config)
 
     async def reload() -> None:
@@ -363,9 +359,10 @@ def _requests_done(url: str) -> float | None:
     try:
         with urllib.request.urlopen(url, timeout=_METRICS_TIMEOUT_S) as response:
             lines = response.read().decode().splitlines()
-    except OSError:
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(_DONE))
+    except (OSError, http.client.HTTPException, ValueError):
+        # It may end, or be killed, in the middle of the answer.
         return None
-    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(_DONE))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ found decides what is done::
     Finding     what it means                                   what is done
     OK          the known image has the right vector            nothing
     SLOW        no answer in time, or refused for load          nothing while requests are finished or the server
-                                                                computes; else restart
+                                                                computes; else "stuck", and in a while restart
     BROKEN      an error: dead stub, model gone, wrong vector   reload the models; if that does not help, restart
 
 and a server process that ended is restarted. Restarts are spaced by exponential back-off.
@@ -254,7 +254,7 @@ class Supervisor:
                 await self._repair(process)
 
     def _recovered(self, process: Process) -> None:
-        if self._status == "overloaded":
+        if self._status in ("overloaded", "stuck"):
             logger.warning("the server keeps up again")
         now = time.monotonic()
         if now - self._well_since > self._config.settled_after_s:
@@ -276,16 +276,19 @@ class Supervisor:
         if progressed:
             self._last_progress, self._progressed_at = done, now
         self._life = self._life.seen(process.computed_s(), now=now)
-        if progressed or self._life.at == now:
-            if self._status != "overloaded":
-                logger.warning("overloaded: the server is at work, but the canary does not come through in time")
-            self._status = "overloaded"
+        at_work = progressed or self._life.at == now
+        # Without a sign of work it may still be overload, of a machine that others use; but nobody gets an answer now.
+        status = "overloaded" if at_work else "stuck"
+        if status != self._status:
+            what = "the server is at work, but" if at_work else "the server does nothing, and"
+            logger.warning("%s: %s the canary does not come through in time", status, what)
+        self._status = status
         stuck_s = now - self._progressed_at
         idle_s = min(stuck_s, now - self._life.at)
         limit_s = self._config.frozen_after_s
         if idle_s > limit_s or stuck_s > _PATIENCE * limit_s:
-            at_work = "" if idle_s > limit_s else ", though the server computes"
-            await self._restart(f"no request was finished for {stuck_s:.0f} s{at_work}")
+            though = "" if idle_s > limit_s else ", though the server computes"
+            await self._restart(f"no request was finished for {stuck_s:.0f} s{though}")
 
     async def _repair(self, process: Process) -> None:
         """Reload the models, which takes about a second, and restart the server if that does not help."""
@@ -323,7 +326,8 @@ class Supervisor:
             self._restarts += 1
             logger.error("restarting tritonserver%s: %s", f" in {delay_s:g} s" if delay_s else "", why)
             await self._stop_process(drain_s=drain_s)
-            await self._pause(delay_s)
+            # Who says that there is something new need not wait for the next try of the old.
+            await self._pause(delay_s, self._renewing)
             if self._stopping.is_set():
                 return
             try:

@@ -12,8 +12,8 @@ __all__ = ("Remark", "read_line")
 _LINE: Final = re.compile(r"(?P<level>[IWEF])\d{4} [\d:.]+ \d+ \S+\] (?P<text>.*)")
 """Triton's default log format: ``E1121 13:04:26.771774 8809 model_lifecycle.cc:642] "text"``."""
 
-_FATAL: Final = re.compile(r"(?:error|failed): (?P<text>.*)", re.IGNORECASE)
-"""What the server prints by itself before it gives up."""
+_FATAL: Final = re.compile(r"(?:error|failed|(?:\S*/)?tritonserver): (?P<text>.*)", re.IGNORECASE)
+"""What the server, or its launcher, prints before it gives up; with its path in front where it is about an option."""
 
 _NOT_LOADED: Final = re.compile(r"failed to load '(?P<model>[^']+)' version \d+: (?P<reason>.*)")
 _EXCEPTION: Final = re.compile(r"^(?:\w+: )?TritonModelException: ")

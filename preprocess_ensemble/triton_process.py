@@ -12,9 +12,10 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import TYPE_CHECKING, Final
 
 from preprocess_ensemble.launcher import PARENT_VARIABLE
+from preprocess_ensemble.log_file import LogFile
 from preprocess_ensemble.process_arguments import hide_argument
 from preprocess_ensemble.process_group import processor_time_s
 from preprocess_ensemble.shared_memory import remove_stale_regions
@@ -122,7 +123,7 @@ class TritonProcess:
     The main thread, because the kernel ends the server together with the *thread* that started it.
     """
 
-    def __init__(self, process: asyncio.subprocess.Process, log: BinaryIO | None, *, secret: str) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, log: LogFile | None, *, secret: str) -> None:
         self._process = process
         self._log = log
         self._secret = secret
@@ -136,7 +137,7 @@ class TritonProcess:
 
         Raises ``OSError`` if the log file cannot be opened.
         """
-        log = config.log_file.open("ab") if config.log_file is not None else None
+        log = LogFile(config.log_file) if config.log_file is not None else None
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-c",
@@ -237,7 +238,6 @@ class TritonProcess:
             hidden = hidden or hide_argument(self.pid, self._secret.encode(), program="tritonserver")
             if self._log is not None:
                 self._log.write(line)
-                self._log.flush()
             if _IDLE in line:
                 self._idle.set()
             remark = read_line(line.decode("utf-8", "replace").rstrip())

@@ -159,6 +159,22 @@ async def test_overload_is_reported_and_not_restarted() -> None:
     assert server.statuses[-1] == "ready"
 
 
+async def test_a_server_that_gives_no_sign_of_work_is_not_called_healthy() -> None:
+    server = FakeServer([OK, SLOW, OK, OK])
+    healthy = []
+    probe = server.probe
+
+    async def note() -> Probe:
+        healthy.append(server.supervisor.report()[0])
+        return await probe()
+
+    server.probe = note  # type: ignore[method-assign]
+    await server.run(replace(FAST, frozen_after_s=10))
+    assert healthy == [False, True, False, True, True]
+    assert server.statuses == ["starting", "ready", "stuck", "ready", "ready"]
+    assert len(server.processes) == 1
+
+
 @pytest.mark.parametrize("count", [None, 7.0])
 async def test_a_frozen_server_is_restarted(count: float | None, caplog: pytest.LogCaptureFixture) -> None:
     """Whether the server does not even count, or counts the same all the time."""
@@ -249,6 +265,25 @@ async def test_restarts_are_spaced_ever_wider(
     assert len(server.processes) == 5
 
 
+async def test_what_is_new_is_tried_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    """A server that did not start is tried again more and more seldom, but not where somebody says that it will."""
+
+    class Server(FakeServer):
+        async def start(self) -> FakeProcess:
+            process = await super().start()
+            if 1 < len(self.processes) < 6:
+                process.die(1)
+                self.supervisor.renew()
+            return process
+
+    server = Server([OK, "die", OK])
+    started = time.monotonic()
+    await server.run()
+    assert len(server.processes) == 6
+    assert "restarting tritonserver in 8 s" in caplog.text
+    assert time.monotonic() - started < 8
+
+
 async def test_a_second_stop_ends_the_draining() -> None:
     class Endless(FakeProcess):
         async def stop(self, *, drain_s: float) -> None:
@@ -295,6 +330,11 @@ async def test_the_health_endpoint_tells_the_truth() -> None:
         ("Error: Failed to initialize NVML", None),
         ('W1121 12:59:17.755776 8215 a.cc:1] "careful"', Remark(level="warning", text="careful")),
         (
+            "/a/bin/tritonserver: unrecognized option '--what'",
+            Remark(level="error", text="unrecognized option '--what'"),
+        ),
+        ("tritonserver: No server is installed.", Remark(level="error", text="No server is installed.")),
+        (
             "error: creating server: Internal - failed to load all models",
             Remark(level="error", text="creating server: Internal - failed to load all models"),
         ),
@@ -316,7 +356,8 @@ def test_what_triton_says_is_put_in_plain_words(line: str, remark: Remark | None
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--no-such-option"], ["models"], ["--grpc-port", "x"], ["--grpc-port", "70000"]]
+    "arguments",
+    [["--no-such-option"], ["models"], ["--grpc-port", "x"], ["--grpc-port", "70000"], ["--drain-s", "-5"]],
 )
 def test_misuse_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:

@@ -1,0 +1,53 @@
+"""The file that Triton's output is appended to, which others rotate, and whose disk may fill up."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ("LogFile",)
+
+logger = logging.getLogger(__name__)
+
+
+class LogFile:
+    """Append lines to ``path``: to a new file of that name once the old one was moved away, and to none while none can
+    be written, since a server must not end for want of a log.
+
+    Raises ``OSError`` if the file cannot be opened at first.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = path.open("ab", buffering=0)
+        self._failing = False
+
+    def write(self, line: bytes) -> None:
+        """Append one line; a failure is logged, once in a row."""
+        try:
+            if self._was_moved():
+                file = self._path.open("ab", buffering=0)
+                self._file.close()
+                self._file = file
+            self._file.write(line)
+            self._failing = False
+        except OSError as error:
+            if not self._failing:
+                logger.error("triton's lines are lost while %s cannot be written (%s)", self._path, error.strerror)
+            self._failing = True
+
+    def close(self) -> None:
+        """Close it."""
+        with contextlib.suppress(OSError):
+            self._file.close()
+
+    def _was_moved(self) -> bool:
+        try:
+            return not os.path.samestat(self._path.stat(), os.fstat(self._file.fileno()))
+        except FileNotFoundError:
+            return True

@@ -1,0 +1,163 @@
+"""What ``clip-serve`` does about its surroundings: signals, proxies, logs, ports; no server is started here."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import threading
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from benchmarks.server import free_port
+from preprocess_ensemble import serve_command
+from preprocess_ensemble.health_endpoint import serve_health
+from preprocess_ensemble.log_file import LogFile
+from preprocess_ensemble.preflight import ServeError, check_ports
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from preprocess_ensemble.supervisor import Probe
+
+
+class Signalled:
+    """In the place of the supervisor: sends this process a signal, and notes what it is told."""
+
+    number = signal.SIGTERM
+    told: list[str]
+
+    def __init__(self, *_: object) -> None:
+        Signalled.told = []
+        self._told = asyncio.Event()
+
+    def stop(self) -> None:
+        self.told.append("stop")
+        self._told.set()
+
+    def renew(self) -> None:
+        self.told.append("renew")
+        self._told.set()
+
+    def report(self) -> tuple[bool, dict[str, object]]:
+        return True, {}
+
+    async def run(self, _: Callable[[Probe], None]) -> None:
+        os.kill(os.getpid(), self.number)
+        # Python tells the loop of a signal before the loop does anything else.
+        await asyncio.sleep(0.05)
+
+
+def _serve(monkeypatch: pytest.MonkeyPatch, repository: Path, number: signal.Signals) -> list[str]:
+    monkeypatch.setattr(serve_command, "Supervisor", Signalled)
+    monkeypatch.setattr(Signalled, "number", number)
+    for name in ("no_proxy", "no_grpc_proxy"):
+        monkeypatch.setenv(name, "")
+    ports = [f"--{name}-port={free_port()}" for name in ("grpc", "http", "metrics")]
+    assert serve_command.main([f"--repository={repository}", *ports]) == 0
+    return Signalled.told
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """What looks like one."""
+    (tmp_path / "clip_image").mkdir()
+    (tmp_path / "clip_image" / "config.pbtxt").touch()
+    return tmp_path
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals_stop_it(number: signal.Signals, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _serve(monkeypatch, repository, number) == ["stop"]
+
+
+def test_under_nohup_a_terminal_may_go(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert _serve(monkeypatch, repository, signal.SIGHUP) == []
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_repository_that_is_not_whole_does_not_replace_the_one_at_work(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert _serve(monkeypatch, repository, signal.SIGUSR1) == ["renew"]
+    real = Signalled.run
+
+    async def run(self: Signalled, ready: Callable[[Probe], None]) -> None:
+        (repository / "clip_encoder").mkdir()
+        await real(self, ready)
+
+    monkeypatch.setattr(Signalled, "run", run)
+    assert _serve(monkeypatch, repository, signal.SIGUSR1) == []
+    assert "not restarted as told, and the old model stays:" in caplog.text
+    assert "no model.onnx" in caplog.text
+
+
+def test_its_own_server_is_not_called_through_a_proxy(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    _serve(monkeypatch, repository, signal.SIGTERM)
+    assert urllib.request.proxy_bypass("127.0.0.1")
+    assert not urllib.request.proxy_bypass("elsewhere.example")
+
+
+async def test_silent_connections_do_not_keep_the_health_endpoint_from_answering() -> None:
+    port = free_port()
+    async with serve_health("127.0.0.1", port, lambda: (True, {"status": "ready"})):
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(100)]
+        url = f"http://127.0.0.1:{port}/healthz"
+        text = await asyncio.to_thread(lambda: urllib.request.urlopen(url, timeout=5).read())
+        assert text == b'{"status": "ready"}\n'
+        # Long before its own time is over.
+        with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
+            await asyncio.wait_for(silent[0][0].readexactly(1), timeout=3)
+    for _, writer in silent:
+        writer.close()
+
+
+def test_a_log_file_may_be_moved_away(tmp_path: Path) -> None:
+    log = LogFile(tmp_path / "log")
+    log.write(b"first\n")
+    (tmp_path / "log").rename(tmp_path / "log.1")
+    log.write(b"second\n")
+    log.close()
+    assert (tmp_path / "log.1").read_bytes() == b"first\n"
+    assert (tmp_path / "log").read_bytes() == b"second\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_a_log_file_on_a_full_disk_is_no_reason_to_end(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.ERROR)
+    log = LogFile(Path("/dev/full"))
+    log.write(b"first\n")
+    log.write(b"second\n")
+    log.close()
+    assert [record.getMessage() for record in caplog.records] == [
+        "triton's lines are lost while /dev/full cannot be written (No space left on device)"
+    ]
+
+
+def test_a_server_that_ends_while_it_tells_its_figures_tells_none() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def half_an_answer() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nnv_")
+
+        thread = threading.Thread(target=half_an_answer)
+        thread.start()
+        assert serve_command._requests_done(f"http://127.0.0.1:{listener.getsockname()[1]}/metrics") is None
+        thread.join()
+
+
+def test_an_address_of_another_machine_is_named() -> None:
+    with pytest.raises(ServeError, match=r"203\.0\.113\.5 is no address of this machine: use --host"):
+        check_ports({"grpc": ("203.0.113.5", free_port())})
