@@ -344,6 +344,9 @@ def _open_channel(
     endpoint: Endpoint, config: ClientConfig, credentials: grpc.ChannelCredentials | None, server_name: str | None
 ) -> Any:
     options = _channel_options(config)
+    if endpoint.host == "localhost" or endpoint.host.startswith("127.") or endpoint.host == "::1":
+        # gRPC asks the proxy that the environment names even for calls to this machine.
+        options.append(("grpc.enable_http_proxy", 0))
     name = config.server_name or server_name
     if name is not None:
         options += [("grpc.default_authority", name), ("grpc.ssl_target_name_override", name)]

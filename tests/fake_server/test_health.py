@@ -35,6 +35,15 @@ async def test_a_whole_service() -> None:
         assert server.requests[-1].images == (PNG_1X1,)
 
 
+async def test_a_proxy_is_not_asked_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with FakeTriton() as server:
+        monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+        for name in ("no_proxy", "no_grpc_proxy"):
+            monkeypatch.delenv(name, raising=False)
+        async with ClipClient(server.url) as clip:
+            assert (await clip.health()).ok
+
+
 async def test_nobody_there() -> None:
     async with FakeTriton() as server:
         assert (await broken_step(server, "localhost:1"))[0] == "connect"
