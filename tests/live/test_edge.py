@@ -6,6 +6,7 @@ What the test changes are addresses and the folder of the secrets; everything el
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -226,3 +227,24 @@ async def test_what_is_too_much_at_once_is_refused_at_once(edge: Edge) -> None:
     finally:
         triton.resume()
     await asyncio.to_thread(_wait_until_ready, edge.metrics_url, None)
+
+
+async def test_one_token_cannot_fill_the_memory(edge: Edge) -> None:
+    """Requests that never end are held, whole ones may be large, and there may be thousands of them."""
+    (envoy,) = (child for child in psutil.Process().children() if str(edge.log.parent) in " ".join(child.cmdline()))
+    before = envoy.memory_info().rss
+    async with edge.channel() as channel, edge.channel() as another:
+        infer = "/inference.GRPCInferenceService/ModelInfer"
+        calls = [
+            one.stream_unary(infer)(metadata=edge.metadata("mallory")) for _ in range(40) for one in (channel, another)
+        ]
+
+        async def push(call: Any) -> None:
+            with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                await call.write(bytes(15 * 2**20))
+
+        await asyncio.gather(*map(push, calls))
+        assert envoy.memory_info().rss - before < 700 * 2**20, "of 1200 MB that were sent"
+        for call in calls:
+            call.cancel()
+    await _embed(edge.config(edge.signer.token(subject="alice")))
