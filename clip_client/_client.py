@@ -13,7 +13,7 @@ import anyio
 
 from clip_client._balancer import Balancer
 from clip_client._batch import Collector, EmbeddedItem, EmbeddingBatch, embedded_item
-from clip_client._config import DEFAULT_URL, ClientConfig, EndpointKind
+from clip_client._config import DEFAULT_URL, ClientConfig, EndpointKind, at_least_one, positive_seconds
 from clip_client._connect import make_transports
 from clip_client._errors import ClipError, DeadlineExceeded, Unavailable
 from clip_client._handshake import ask_for_model
@@ -99,6 +99,7 @@ class ClipClient:
     ) -> None:
         self._config = make_config(url, timeout_s=timeout_s, token=token, transfer=transfer, config=config)
         self._state = "new"
+        self._loop: asyncio.AbstractEventLoop
         self._balancer: Balancer
         self._sender: Sender
         self._loader: Loader
@@ -115,6 +116,7 @@ class ClipClient:
     async def __aenter__(self) -> Self:
         if self._state != "new":
             raise RuntimeError("a ClipClient can be entered once; make a new one")
+        self._loop = asyncio.get_running_loop()
         self._threads = anyio.CapacityLimiter(_READERS)
         self._balancer = Balancer(self._config, make_transports(self._config))
         self._sender = Sender(self._balancer, self._config, self._forget)
@@ -132,11 +134,13 @@ class ClipClient:
         if self._state != "open":
             return
         self._state = "closed"
-        if self._handshake is not None and not self._handshake.done():
-            self._handshake.cancel()
-            await asyncio.wait({self._handshake})
-        await self._sender.aclose()
-        await self._balancer.aclose()
+        # Shielded, because anyio cancels a task again at each of its awaits, and connections would stay open.
+        with anyio.CancelScope(shield=True):
+            if self._handshake is not None and not self._handshake.done():
+                self._handshake.cancel()
+                await asyncio.wait({self._handshake})
+            await self._sender.aclose()
+            await self._balancer.aclose()
 
     async def embed(self, images: ImageSources, *, timeout_s: float | None = None) -> EmbeddingBatch:
         """Embed one image or an iterable of images.
@@ -179,8 +183,8 @@ class ClipClient:
         that cancels its requests and leaves nothing running, but a source that is blocking keeps its thread until it
         comes back.
         """
-        if max_in_flight is not None and max_in_flight < 1:
-            raise ValueError(f"max_in_flight must be at least 1, got {max_in_flight!r}")
+        if max_in_flight is not None:
+            at_least_one("max_in_flight", max_in_flight)
         self._check_open()
         deadline = None if timeout_s is None else self._deadline(timeout_s)
         model = await self._model(self._deadline(timeout_s))
@@ -257,9 +261,15 @@ class ClipClient:
 
     def _deadline(self, timeout_s: float | None) -> float:
         self._check_open()
-        if timeout_s is not None and not timeout_s > 0:
-            raise ValueError(f"timeout_s must be a positive number of seconds, got {timeout_s!r}")
-        return asyncio.get_running_loop().time() + (self._config.timeout_s if timeout_s is None else timeout_s)
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            raise RuntimeError(
+                "this ClipClient belongs to another event loop: make one in each, or use SyncClipClient, which any "
+                "thread may call"
+            )
+        if timeout_s is not None:
+            positive_seconds("timeout_s", timeout_s)
+        return loop.time() + (self._config.timeout_s if timeout_s is None else timeout_s)
 
     def _known_model(self) -> ModelInfo | None:
         task = self._handshake

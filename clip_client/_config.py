@@ -19,6 +19,10 @@ DEFAULT_URL: Final = f"localhost:{DEFAULT_PORT}"
 
 DEFAULT_PLAIN_PORT: Final = 8002
 """That of the plain service, ``http://``."""
+
+_LONGEST_S: Final = 1e9
+"""Seconds. gRPC counts deadlines in 64 bits of nanoseconds, and one that does not fit counts as passed."""
+
 _HOST: Final = re.compile(r"[\w.-]+|[0-9A-Fa-f:.%]*:[0-9A-Fa-f:.%]*", re.ASCII)
 
 Pem = bytes | str | PathLike[str]
@@ -189,16 +193,16 @@ class ClientConfig:
         endpoints = self.endpoints
         if len(endpoints) > 1 and any(endpoint.kind is not EndpointKind.GRPC for endpoint in endpoints):
             raise ValueError("local: and auto: stand alone: name either one of them, or servers")
-        _positive("timeout_s", self.timeout_s)
-        _positive("target_latency_s", self.target_latency_s)
-        _positive("keepalive_time_s", self.keepalive_time_s)
-        _at_least_one("max_in_flight", self.max_in_flight)
-        _at_least_one("max_request_bytes", self.max_request_bytes)
-        _at_least_one("max_image_bytes", self.max_image_bytes)
+        positive_seconds("timeout_s", self.timeout_s)
+        positive_seconds("target_latency_s", self.target_latency_s)
+        positive_seconds("keepalive_time_s", self.keepalive_time_s)
+        at_least_one("max_in_flight", self.max_in_flight)
+        at_least_one("max_request_bytes", self.max_request_bytes)
+        at_least_one("max_image_bytes", self.max_image_bytes)
         if self.transfer not in TRANSFERS:
             raise ValueError(f"transfer must be one of {', '.join(TRANSFERS)}, got {self.transfer!r}")
         if self.local_threads is not None:
-            _at_least_one("local_threads", self.local_threads)
+            at_least_one("local_threads", self.local_threads)
         if (self.client_certificate is None) != (self.client_key is None):
             raise ValueError("client_certificate and client_key belong together: give both or neither")
         tls = all(endpoint.tls for endpoint in endpoints)
@@ -225,12 +229,14 @@ def _is_loopback(host: str) -> bool:
     return host in {"localhost", "::1"} or bool(re.fullmatch(r"127(\.\d+){3}", host))
 
 
-def _positive(name: str, value: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-        raise ValueError(f"{name} must be a positive number of seconds, got {value!r}")
+def positive_seconds(name: str, value: float) -> None:
+    """Raise ValueError where ``value`` is no number above 0 and up to 1e9; ``name`` is the argument's."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _LONGEST_S:
+        raise ValueError(f"{name} must be a positive number of seconds, at most {_LONGEST_S:g}, got {value!r}")
 
 
-def _at_least_one(name: str, value: int) -> None:
+def at_least_one(name: str, value: int) -> None:
+    """Raise ValueError where ``value`` is no whole number of 1 or more; ``name`` is the argument's."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
 

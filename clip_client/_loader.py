@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from clip_client._errors import ImageError, ProtocolMismatch
 from clip_client._images import load, picture_of
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from clip_client._config import ClientConfig
     from clip_client._model import ModelInfo
     from preprocess_ensemble.transform import PreprocessConfig
+
+_TURNS: Final = 64
+"""Locks that objects share by their address: several times the threads, so that different ones seldom meet."""
 
 
 class Loader:
@@ -31,6 +34,7 @@ class Loader:
         self._max_bytes = config.max_image_bytes
         # Many threads wait for files, but no more than this decode: each may hold a large picture.
         self._cores = threading.BoundedSemaphore(os.cpu_count() or 1)
+        self._turns = tuple(threading.Lock() for _ in range(_TURNS))
 
     def ready(self, source: object) -> bytes | None:
         """The bytes that travel, where there is nothing to do; else None: then :meth:`load` is due, in a thread."""
@@ -48,6 +52,14 @@ class Loader:
         Raises ImageError with the code that the server would give, or ``UNREADABLE``; and ProtocolMismatch where the
         model's preprocessing is not known here.
         """
+        if isinstance(source, str | os.PathLike | bytes | bytearray | memoryview):
+            return self._load(source, model)
+        # Reading a file object moves it on, and Pillow decodes a picture when it is first used: where one object is
+        # given twice, two threads must not do that at once.
+        with self._turns[id(source) // 16 % _TURNS]:
+            return self._load(source, model)
+
+    def _load(self, source: object, model: ModelInfo) -> bytes:
         jpeg = self._transfer.jpeg
         if jpeg is None:
             return load(source, max_bytes=self._max_bytes)

@@ -7,7 +7,7 @@ import copy
 import random
 import uuid
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from clip_client._errors import ClipError, DeadlineExceeded, ImageError, Overloaded, ProtocolMismatch, Unavailable
 from clip_client._retry import RetryBudget, is_retried
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from clip_client._images import ImageSource
     from clip_client._model import ModelInfo
     from clip_client._transport_types import Answer
+
+_CLOSED: Final = "The client was closed before the image was sent."
 
 
 class Row:
@@ -74,6 +76,7 @@ class Sender:
         self._waiting: deque[Row] = deque()
         self._requests: dict[asyncio.Task[None], _Request] = {}
         self._abandoned = 0
+        self._closed = False
         self._scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._counters = Counters()
@@ -82,7 +85,10 @@ class Sender:
         self._randomness = random.Random()
 
     def submit(self, rows: Sequence[Row]) -> None:
-        """Queue rows whose payloads are there."""
+        """Queue rows whose payloads are there; after the end they get Unavailable at once."""
+        if self._closed:
+            _settle_all(rows, Unavailable(_CLOSED))
+            return
         now = self._loop.time()
         for row in rows:
             row.submitted_at = now
@@ -131,25 +137,26 @@ class Sender:
 
     async def aclose(self) -> None:
         """Cancel every request; whoever still waits gets Unavailable."""
+        self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        waiting, self._waiting = self._waiting, deque()
         tasks = list(self._requests)
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        _settle_all(waiting, Unavailable("The client was closed before the image was sent."))
+        waiting, self._waiting = self._waiting, deque()
+        _settle_all(waiting, Unavailable(_CLOSED))
 
     def _schedule(self) -> None:
         # At the end of this turn of the loop, so that a burst of rows travels together.
-        if not self._scheduled and self._waiting:
+        if not self._scheduled and self._waiting and not self._closed:
             self._scheduled = True
             self._loop.call_soon(self._dispatch)
 
     def _dispatch(self) -> None:
         self._scheduled = False
-        while self._waiting:
+        while self._waiting and not self._closed:
             model = self._waiting[0].model
             choice = self._balancer.choose(len(self._waiting), model.max_batch_size)
             if choice is None:

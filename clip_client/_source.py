@@ -103,6 +103,7 @@ class _AsyncSource(_BufferedSource):
     def __init__(self, images: AsyncIterable[object], room: int, on_arrival: Callable[[], None]) -> None:
         super().__init__(on_arrival)
         self._room = asyncio.Semaphore(room)
+        self._closed = False
         self._task = asyncio.create_task(self._run(images), name="clip_client source")
 
     async def _run(self, images: AsyncIterable[object]) -> None:
@@ -112,7 +113,10 @@ class _AsyncSource(_BufferedSource):
                 self._buffer.append(item)
                 self._on_arrival()
                 await self._room.acquire()
-        except Exception as error:
+        except BaseException as error:
+            if self._closed:
+                raise
+            # A CancelledError, too, of something that the source itself waited for: nobody else would hear of the end.
             self.error = error
         self._ended = True
         self._on_arrival()
@@ -121,6 +125,7 @@ class _AsyncSource(_BufferedSource):
         self._room.release()
 
     async def aclose(self) -> None:
+        self._closed = True
         self._task.cancel()
         await asyncio.wait({self._task})
         self._buffer.clear()
@@ -160,7 +165,7 @@ class _ThreadSource(_BufferedSource):
                     break
                 self._buffer.append(item)
                 self._announce()
-        except Exception as error:
+        except BaseException as error:  # whatever it is, or the consumer would wait for ever
             self.error = error
         self._ended = True
         self._announce()

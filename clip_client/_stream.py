@@ -87,9 +87,11 @@ class Stream:
         loads = list(self._loads)
         for task in loads:
             task.cancel()
-        if loads:
-            await asyncio.wait(loads)
-        await self._source.aclose()
+        # Shielded, because anyio cancels a task again at each of its awaits, and the source would run on behind it.
+        with anyio.CancelScope(shield=True):
+            await self._source.aclose()
+            if loads:
+                await asyncio.wait(loads)
 
     async def more(self) -> bool:
         """Wait until :meth:`rows` has some; False at the end. Raises the source's error there, once all is out."""

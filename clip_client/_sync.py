@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
@@ -12,7 +13,7 @@ from clip_client._client import ClipClient
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Generator, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
     from types import TracebackType
 
     from typing_extensions import Self
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from clip_client._transfer import TransferName
     from clip_client.dedup.report import DuplicateReport
 
+T = TypeVar("T")
+
 
 class SyncClipClient:
     """:class:`ClipClient` for code without an event loop.
@@ -36,7 +39,8 @@ class SyncClipClient:
             batch = clip.embed(["a.jpg", "b.jpg"])
 
     Same arguments, same methods, same errors, but they block. Any number of threads may share one; it works in
-    notebooks, where a loop already runs. There is no second implementation behind it.
+    notebooks, where a loop already runs, and an interrupt (Ctrl-C) ends the call. There is no second implementation
+    behind it.
     """
 
     def __init__(
@@ -75,7 +79,7 @@ class SyncClipClient:
 
     def embed(self, images: ImageSources, *, timeout_s: float | None = None) -> EmbeddingBatch:
         """See :meth:`ClipClient.embed`."""
-        return self._open_portal().call(partial(self._client.embed, images, timeout_s=timeout_s))
+        return self._call(partial(self._client.embed, images, timeout_s=timeout_s))
 
     def embed_stream(
         self,
@@ -88,29 +92,41 @@ class SyncClipClient:
         """See :meth:`ClipClient.embed_stream`; leaving the loop early ends the stream when the generator is closed."""
         portal = self._open_portal()
         items = self._client.embed_stream(source, ordered=ordered, max_in_flight=max_in_flight, timeout_s=timeout_s)
+        # A step that was interrupted may still be on its way out when the stream is closed.
+        turn = asyncio.Lock()
+
+        async def step() -> EmbeddedItem:
+            async with turn:
+                return await items.__anext__()
+
+        async def end() -> None:
+            async with turn:
+                await items.aclose()
+
         try:
             while True:
                 try:
-                    item = portal.call(items.__anext__)
+                    item = self._call(step)
                 except StopAsyncIteration:
                     return
                 yield item
         finally:
-            portal.call(items.aclose)
+            if self._portal is portal:  # closing the client has ended the stream, too
+                self._call(end)
 
     def find_duplicates(
         self, images: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], *, threshold: float | None = None
     ) -> DuplicateReport:
         """See :meth:`ClipClient.find_duplicates`."""
-        return self._open_portal().call(partial(self._client.find_duplicates, images, threshold=threshold))
+        return self._call(partial(self._client.find_duplicates, images, threshold=threshold))
 
     def model(self, *, timeout_s: float | None = None) -> ModelInfo:
         """See :meth:`ClipClient.model`."""
-        return self._open_portal().call(partial(self._client.model, timeout_s=timeout_s))
+        return self._call(partial(self._client.model, timeout_s=timeout_s))
 
     def health(self, *, timeout_s: float | None = None) -> HealthReport:
         """See :meth:`ClipClient.health`."""
-        return self._open_portal().call(partial(self._client.health, timeout_s=timeout_s))
+        return self._call(partial(self._client.health, timeout_s=timeout_s))
 
     def stats(self) -> ClientStats:
         """See :meth:`ClipClient.stats`."""
@@ -125,6 +141,15 @@ class SyncClipClient:
     def is_local(self) -> bool:
         """See :attr:`ClipClient.is_local`."""
         return self._client.is_local
+
+    def _call(self, work: Callable[[], Awaitable[T]]) -> T:
+        future = self._open_portal().start_task_soon(work)
+        try:
+            return future.result()
+        except BaseException:
+            # An interrupt reaches the thread that waits here, and not the one that works.
+            future.cancel()
+            raise
 
     def _open_portal(self) -> BlockingPortal:
         if self._portal is None:

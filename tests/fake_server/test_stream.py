@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import itertools
 import threading
 import tracemalloc
 from collections import Counter
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
+import anyio
 import grpc
 import numpy as np
 import pytest
@@ -201,6 +204,45 @@ async def test_leaving_early_leaves_nothing_behind(kind: str, how: str) -> None:
         assert (await clip.embed(b"y")).errors == {}
 
 
+async def test_a_scope_of_anyio_that_ends_leaves_nothing_behind() -> None:
+    class Stuck(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            reached.set()
+            go_on.wait(20)
+            return b""
+
+    reached, go_on = threading.Event(), threading.Event()
+    async with FakeTriton() as server:
+        with anyio.CancelScope() as scope:
+            async with ClipClient(server.url) as clip, anyio.create_task_group() as group:
+                group.start_soon(clip.embed, (Stuck() for _ in itertools.count()))
+                await until(reached.is_set)
+                # Another handshake is on its way when the client is left.
+                clip._handshake = asyncio.create_task(asyncio.sleep(20), name="clip_client handshake")  # type: ignore[arg-type]
+                scope.cancel()
+        go_on.set()
+        # anyio cancels again at each await, also at those that end what was begun.
+        assert other_tasks() == set()
+
+
+@pytest.mark.parametrize("kind", ["thread", "async"])
+async def test_a_source_that_is_cancelled_ends_the_stream(kind: str) -> None:
+    async def images_async() -> AsyncIterator[bytes]:
+        yield b"a"
+        raise asyncio.CancelledError("by what the source waited for")
+
+    def images() -> Iterator[bytes]:
+        yield b"a"
+        raise asyncio.CancelledError("by what the source waited for")
+
+    async with FakeTriton() as server, ClipClient(server.url) as clip:
+        items = clip.embed_stream(images() if kind == "thread" else images_async())
+        assert (await anext(items)).index == 0
+        with pytest.raises(asyncio.CancelledError, match="waited for"):
+            await asyncio.wait_for(anext(items), 20)
+        assert other_tasks() == set()
+
+
 async def test_cancelling_embed_cancels_its_request_on_the_server() -> None:
     async with FakeTriton() as server, ClipClient(server.url) as clip:
         server.script(Reply(delay_s=float("inf")))
@@ -244,8 +286,12 @@ async def test_two_streams_share_a_client() -> None:
 
 async def test_wrong_arguments() -> None:
     async with FakeTriton() as server, ClipClient(server.url) as clip:
-        with pytest.raises(ValueError, match="max_in_flight"):
-            await collect(clip.embed_stream([], max_in_flight=0))
+        for room in (0, 1.5, True):
+            with pytest.raises(ValueError, match="max_in_flight"):
+                await collect(clip.embed_stream([], max_in_flight=room))  # type: ignore[arg-type]
+        for seconds in (0, -1, float("inf"), float("nan"), 1e12, True):
+            with pytest.raises(ValueError, match="timeout_s"):
+                await clip.embed([], timeout_s=seconds)
     with pytest.raises(RuntimeError, match="async with"):
         await collect(clip.embed_stream([]))
 
@@ -259,3 +305,28 @@ async def test_a_stream_whose_client_is_closed_under_it() -> None:
         with pytest.raises(Unavailable):
             await task
         assert other_tasks() == set()
+
+
+async def test_what_comes_after_the_client_is_closed_fails_at_once() -> None:
+    go_on = asyncio.Event()
+
+    async def images() -> AsyncIterator[bytes]:
+        yield b"a"
+        await go_on.wait()
+        yield b"b"
+
+    async with FakeTriton() as server:
+        async with ClipClient(server.url) as clip:
+            items = clip.embed_stream(images())
+            await anext(items)
+        go_on.set()
+        with pytest.raises(Unavailable, match="closed"):
+            await asyncio.wait_for(anext(items), 20)
+        assert other_tasks() == set()
+
+
+def test_a_client_belongs_to_one_event_loop() -> None:
+    clip = ClipClient("localhost:1")
+    asyncio.run(clip.__aenter__())
+    with pytest.raises(RuntimeError, match="another event loop"):
+        asyncio.run(clip.embed([]))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -96,3 +98,35 @@ def test_closing_from_another_thread_ends_a_call(server: FakeTriton) -> None:
         clip.close()
         with pytest.raises(Unavailable, match="closed"):
             call.result(timeout=20)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no signal to one thread")
+@pytest.mark.parametrize("what", ["embed", "stream"])
+def test_an_interrupt_ends_the_call(server: FakeTriton, what: str) -> None:
+    server.answer_always(Reply(delay_s=float("inf")))
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def interrupt() -> None:
+        while not server.requests:
+            pass
+        signal.pthread_kill(main, signal.SIGINT)
+
+    with SyncClipClient(server.url) as clip, ThreadPoolExecutor(1) as pool:
+        pool.submit(interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            clip.embed([b"a"]) if what == "embed" else next(clip.embed_stream([b"a"]))
+        # The thread that embeds has stopped, too.
+        while server.in_flight:
+            pass
+        server.answer_always(Reply())
+        assert clip.embed([b"b"]).errors == {}
+
+
+def test_a_stream_that_outlives_its_client(server: FakeTriton) -> None:
+    with SyncClipClient(server.url) as clip:
+        items, others = (clip.embed_stream([b"a", b"b"]) for _ in range(2))
+        assert next(items).index == next(others).index == 0
+    others.close()
+    with pytest.raises(RuntimeError, match="not open"):
+        next(items)

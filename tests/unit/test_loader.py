@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -142,3 +143,15 @@ def test_a_picture_in_memory_that_breaks_a_limit_is_judged_as_a_file() -> None:
 def test_a_preprocessing_that_is_not_known_here_is_no_matter_of_the_image() -> None:
     with pytest.raises(ProtocolMismatch, match="transfer='original'"):
         loader().load(NOISE, model(resize_mode="seam carving"))
+
+
+def test_an_object_that_is_given_twice_is_read_by_one_thread_at_a_time() -> None:
+    data = encoded(Image.effect_noise((1200, 900), 60).convert("RGB"), "JPEG")
+    load = loader().load
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(4):
+            picture = Image.open(io.BytesIO(data))  # not decoded yet
+            assert len(set(pool.map(lambda _, picture=picture: load(picture, model()), range(4)))) == 1
+        file = io.BytesIO(data)
+        sizes = [len(found) for found in pool.map(lambda _: load(file, model()), range(4))]
+    assert sorted(map(bool, sizes)) == [False, False, False, True]
