@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from clip_client.dedup.database import StoreError
+from clip_client.dedup.file_kinds import PICTURES
 from clip_client.dedup.hashing import Content, hash_file
 from clip_client.dedup.journal import (
     ABANDONED,
@@ -26,7 +27,15 @@ from clip_client.dedup.journal import (
     Unit,
     new_run,
 )
-from clip_client.dedup.quarantine import CannotMove, bring_back, forget_empty_folders, put_away, sync_folder
+from clip_client.dedup.plan import another_picture
+from clip_client.dedup.quarantine import (
+    CannotMove,
+    bring_back,
+    check_disk,
+    forget_empty_folders,
+    put_away,
+    sync_folder,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -112,8 +121,13 @@ def undo(journal: Journal, *, run: str | None = None, paths: Iterable[str] | Non
 
 
 def settle(journal: Journal) -> None:
-    """Bring order into what killed processes left; the caller holds :meth:`Journal.acting`."""
+    """Bring order into what killed processes left; the caller holds :meth:`Journal.acting`.
+
+    What lies on a disk that is not there waits for it.
+    """
     for unit in journal.units((PLANNED, RESTORING, PURGING)):
+        if _why_out_of_reach(unit):
+            continue  # until its disk is there again
         if unit.state == PURGING:
             gone = not any(os.path.lexists(file.quarantined) for file in unit.files)
             journal.mark(unit, PURGED if gone else MOVED)
@@ -133,6 +147,7 @@ def _remove(removal: Removal, journal: Journal, *, run: str, method: str) -> Out
     if files[0].sha256 != victim.sha256:
         raise CannotMove("It has changed since it was compared.")
     _check_survivor(survivor.path, survivor.sha256, path)
+    _check_pictures(removal, files[1:])
     unit = journal.plan(
         run=run,
         method=method,
@@ -187,6 +202,15 @@ def _check_survivor(survivor: str, sha256: str, victim: str) -> None:
         raise CannotMove("It is the kept photo itself under another name.")
 
 
+def _check_pictures(removal: Removal, files: list[MovedFile]) -> None:
+    """Make sure that each RAW file and film that would go along is beside the kept photo, too."""
+    for companion, file in zip(removal.companions, files, strict=True):
+        if companion.kind in PICTURES:
+            beside = (hash_file(other.path) for other in removal.beside_survivor if other.kind == companion.kind)
+            if not any(isinstance(content, Content) and content.sha256 == file.sha256 for content in beside):
+                raise CannotMove(another_picture(companion.kind))
+
+
 def _check_unchanged(file: MovedFile) -> None:
     """Catch a program that wrote into the file between its hash and its move."""
     status = os.lstat(file.quarantined)
@@ -196,7 +220,7 @@ def _check_unchanged(file: MovedFile) -> None:
 
 def _restore(unit: Unit, journal: Journal) -> Outcome:
     path = unit.files[0].original
-    message = _back(journal.mark(unit, RESTORING), journal, at_end=RESTORED)
+    message = _why_out_of_reach(unit) or _back(journal.mark(unit, RESTORING), journal, at_end=RESTORED)
     return Outcome(path=path, done=not message, message=message or "Back in its place.")
 
 
@@ -209,11 +233,22 @@ def _back(unit: Unit, journal: Journal, *, at_end: str) -> str:
             forget_empty_folders(file.quarantined)
         except (OSError, CannotMove) as error:
             problems.append(_sentence(error))
+    if out_of_reach := problems and _why_out_of_reach(unit):
+        return out_of_reach
     # What could not come back still lies in the quarantine, where the next undo finds it; what somebody took out of
     # there is no longer in anybody's hands.
     lies_there = any(os.path.lexists(file.quarantined) for file in unit.files)
     journal.mark(unit, MOVED if problems and lies_there else at_end)
     return problems[0] if problems else ""
+
+
+def _why_out_of_reach(unit: Unit) -> str:
+    """Say that the disk of a unit is not there; empty where it is."""
+    try:
+        check_disk(unit.files[0].quarantined)
+    except CannotMove as error:
+        return str(error)
+    return ""
 
 
 def _sentence(error: OSError | CannotMove) -> str:

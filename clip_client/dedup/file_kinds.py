@@ -25,6 +25,9 @@ FILM: Final = "film"
 SIDECAR: Final = "sidecar"
 EDITED: Final = "edited version"
 
+PICTURES: Final = frozenset({RAW, FILM})
+"""Companions that nobody can make again: a copy takes them along only where the kept photo has the very same."""
+
 COMPANION_KINDS: Final = {
     **dict.fromkeys(RAW_SUFFIXES, RAW),
     **dict.fromkeys(".mov .mp4".split(), FILM),

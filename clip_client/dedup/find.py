@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,7 @@ import numpy as np
 from anyio import to_thread
 
 from clip_client.dedup.cells import Coverage, join_vectors
+from clip_client.dedup.folders import Folders
 from clip_client.dedup.groups import Comparison, make_groups
 from clip_client.dedup.joining import Joining, join_hashes
 from clip_client.dedup.keep import DEFAULT_RULES, Candidate, KeepRules
@@ -154,7 +156,7 @@ class _Search:
     def _candidates(self, contents: list[str], library: Library) -> list[list[Candidate]]:
         """Return the files of each content, best first."""
         belongings = self._belongings(file.path for sha256 in contents for file in library.copies[sha256])
-        folders = [os.path.abspath(folder) for folder in self.references]
+        references = Folders(self.references)
         made = []
         for sha256 in contents:
             files = [
@@ -164,7 +166,7 @@ class _Search:
                     size_bytes=file.size_bytes,
                     mtime_ns=file.mtime_ns,
                     look=library.looks[sha256],
-                    is_reference=bool(folders) and _is_below(os.path.abspath(file.path), folders),
+                    is_reference=references.hold(file.path),
                     companions=tuple(companion.kind for companion in belongings.get(file.path, ())),
                     in_library=self.found.in_libraries.get(file.path),
                 )
@@ -199,11 +201,12 @@ class _Search:
         known = dict(zip(table.column("sha256").to_pylist(), table.column("pixels").to_pylist(), strict=True))
         new = [row for row in wanted if bytes.fromhex(contents[row]) not in known]
         with ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="clip_client pixels") as pool:
-            paths = (library.copies[contents[row]][0].path for row in new)
-            for row, pixels in zip(new, pool.map(_pixels_of, paths), strict=True):
-                key = bytes.fromhex(contents[row])
-                known[key] = pixels
-                shelf.add({"sha256": key, "pixels": pixels})
+            keys = [bytes.fromhex(contents[row]) for row in new]
+            paths = [library.copies[contents[row]][0].path for row in new]
+            for key, pixels in zip(keys, pool.map(_pixels_of, paths, keys), strict=True):
+                known[key] = pixels or ""
+                if pixels is not None:
+                    shelf.add({"sha256": key, "pixels": pixels})
         shelf.flush()
         library.work = replace(library.work, pixels_decoded=len(new))
         first_with: dict[str, int] = {}
@@ -223,16 +226,14 @@ class _Search:
         return apart
 
 
-def _pixels_of(path: str) -> str:
+def _pixels_of(path: str, sha256: bytes) -> str | None:
+    """Return the hash of a file's pixels; None where it no longer holds the content of this hash."""
     try:
         with open(path, "rb") as file:
-            return pixel_hash(file.read())
+            data = file.read()
     except OSError:
-        return ""
-
-
-def _is_below(path: str, folders: list[str]) -> bool:
-    return any(path == folder or path.startswith(folder.rstrip(os.sep) + os.sep) for folder in folders)
+        return None
+    return pixel_hash(data) if hashlib.sha256(data).digest() == sha256 else None
 
 
 def _ignore(what: str, done: int, total: int | None) -> None:

@@ -10,7 +10,7 @@ from clip_client.dedup.file_kinds import EDITED, Companion
 from clip_client.dedup.quarantine import CannotMove, Place, place_for
 from clip_client.dedup.report import EXACT, SAME_PIXELS, TIERS
 from clip_client.dedup.thresholds import is_random
-from clip_client.dedup.units import companions, what_would_be_lost
+from clip_client.dedup.units import companions, other_picture, what_would_be_lost
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 
 SAFE_TIERS = (EXACT, SAME_PIXELS)
 """What is moved where nobody asks for more: no model has a say in these."""
+
+_COMPARED_ITSELF = (
+    "The RAW file beside it was named and compared by itself, and may be what is kept of another group; name their "
+    "folder instead."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +35,8 @@ class Removal:
     """The kept photo of its group."""
     tier: str
     companions: tuple[Companion, ...]
+    beside_survivor: tuple[Companion, ...]
+    """What belongs to the kept photo."""
     place: Place
 
     @property
@@ -95,11 +102,17 @@ def plan_removals(
         )
     roots = roots_of(paths)
     belongings = _belongings(report)
+    compared = {os.path.abspath(member.path) for group in report.groups for member in group.members}
     removals, left, for_album = [], [], []
     for group in report.groups:
         survivor = group.members[0]
         for victim in group.members[1:]:
-            reason = _why_it_stays(victim) or _what_it_takes_along(victim, survivor, belongings)
+            own, of_survivor = belongings.get(victim.path, ()), belongings.get(survivor.path, ())
+            reason = (
+                _why_it_stays(victim)
+                or _what_it_takes_along(own, of_survivor)
+                or next((_COMPARED_ITSELF for one in own if os.path.abspath(one.path) in compared), "")
+            )
             if reason or victim.tier not in tiers:
                 asked_for = reason or f"Its tier is {victim.tier}, which was not asked for."
                 left.append(Left(path=victim.label, reason=asked_for, tier="" if reason else victim.tier))
@@ -112,9 +125,16 @@ def plan_removals(
             except CannotMove as error:
                 left.append(Left(path=victim.path, reason=str(error), is_blocked=True))
             else:
-                own = belongings.get(victim.path, ())
-                tier = victim.tier
-                removals.append(Removal(victim=victim, survivor=survivor, tier=tier, companions=own, place=place))
+                removals.append(
+                    Removal(
+                        victim=victim,
+                        survivor=survivor,
+                        tier=victim.tier,
+                        companions=own,
+                        beside_survivor=of_survivor,
+                        place=place,
+                    )
+                )
     return Plan(removals=tuple(removals), left=tuple(left), for_album=tuple(for_album))
 
 
@@ -149,9 +169,16 @@ def _why_it_stays(victim: Member) -> str:
     return ""
 
 
-def _what_it_takes_along(victim: Member, survivor: Member, belongings: dict[str, tuple[Companion, ...]]) -> str:
-    own = belongings.get(victim.path, ())
+def _what_it_takes_along(own: tuple[Companion, ...], of_survivor: tuple[Companion, ...]) -> str:
     if any(companion.kind == EDITED for companion in own):
         return "It has an edited version, and the originals are what was compared, so only a person can choose."
-    lost = what_would_be_lost(own, belongings.get(survivor.path, ()))
-    return f"It has a {lost} beside it, which the kept photo has not." if lost else ""
+    lost = what_would_be_lost(own, of_survivor)
+    if lost:
+        return f"It has a {lost} beside it, which the kept photo has not."
+    other = other_picture(own, of_survivor)
+    return another_picture(other) if other else ""
+
+
+def another_picture(kind: str) -> str:
+    """Say why a photo stays whose RAW file or film is not that of the kept photo."""
+    return f"The {kind} beside it is another than the kept photo has, or damaged."

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from clip_client.dedup.act import Outcome, settle
 from clip_client.dedup.hashing import Content, hash_file
 from clip_client.dedup.journal import MOVED, PURGED, PURGING
-from clip_client.dedup.quarantine import forget_empty_folders
+from clip_client.dedup.quarantine import CannotMove, check_disk, forget_empty_folders
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,6 +49,10 @@ def _system_trash() -> Callable[[str], None]:
 
 def _purge(unit: Unit, journal: Journal, trash: Callable[[str], None]) -> Outcome:
     path = unit.files[0].original
+    try:
+        check_disk(unit.files[0].quarantined)
+    except CannotMove as error:
+        return Outcome(path=path, done=False, message=str(error))
     if not _is_kept(unit, journal, frozenset()):
         message = f"The photo that was kept instead is no longer as it was: {unit.survivor}."
         return Outcome(path=path, done=False, message=message)

@@ -177,6 +177,22 @@ def bring_back(file: MovedFile, *, replace_equal: bool = False) -> None:
         os.utime(original, ns=(file.atime_ns, file.mtime_ns))
 
 
+def check_disk(quarantined: str) -> None:
+    """Raise CannotMove where nothing can be known about a file that was put away, because its disk is not there.
+
+    The folder around the quarantine is then missing, or, as a mount point, empty: where the quarantine was emptied by
+    hand there is at least something in it.
+    """
+    folder = quarantined.partition(f"{os.sep}{QUARANTINE_NAME}{os.sep}")[0] or os.sep
+    try:
+        with os.scandir(folder) as entries:
+            if next(entries, None) is not None:
+                return
+    except OSError:
+        pass
+    raise CannotMove(f"{folder} is missing or empty; connect its disk, and say the same again.")
+
+
 def forget_empty_folders(quarantined: str) -> None:
     """Remove the folders around a file that has left the quarantine, up to the quarantine itself, while empty."""
     folder = os.path.dirname(quarantined)

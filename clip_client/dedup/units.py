@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clip_client.dedup.file_kinds import COMPANION_KINDS, PHOTO_SUFFIXES, RAW, RAW_SUFFIXES, Companion, is_raw
+from clip_client.dedup.file_kinds import COMPANION_KINDS, PHOTO_SUFFIXES, PICTURES, RAW, RAW_SUFFIXES, Companion, is_raw
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -36,6 +36,26 @@ def what_would_be_lost(victim: Iterable[Companion], survivor: Iterable[Companion
     """Name the first kind of file that belongs to the victim and to no survivor; empty where there is none."""
     kept = {companion.kind for companion in survivor}
     return next((companion.kind for companion in victim if companion.kind not in kept), "")
+
+
+def other_picture(victim: Iterable[Companion], survivor: Iterable[Companion]) -> str:
+    """Name the first RAW file or film of the victim that has another size than all such files of the survivor."""
+    kept = {(companion.kind, _size(companion.path)) for companion in survivor}
+    return next(
+        (
+            companion.kind
+            for companion in victim
+            if companion.kind in PICTURES and (companion.kind, _size(companion.path)) not in kept
+        ),
+        "",
+    )
+
+
+def _size(path: str) -> int | None:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -62,7 +62,7 @@ def album(root: Path) -> DuplicateReport:
     first = [
         write(root / "a" / name, b"first", 10**18 + index) for index, name in enumerate(("1.jpg", "2.jpg", "3.jpg"))
     ]
-    write(root / "a" / "1.cr2", b"raw")
+    write(root / "a" / "1.cr2", b"raw too")
     write(root / "a" / "2.cr2", b"raw too")
     write(root / "a" / "2.jpg.xmp", b"")
     write(root / "a" / "1.xmp", b"sidecar")

@@ -12,7 +12,7 @@ import pytest
 
 from clip_client.dedup.act import HARDLINK, METHODS, QUARANTINE, apply, undo
 from clip_client.dedup.database import StoreError
-from clip_client.dedup.journal import IN_QUARANTINE, Journal
+from clip_client.dedup.journal import IN_QUARANTINE, MOVED, PLANNED, PURGING, RESTORING, Journal
 from clip_client.dedup.plan import plan_removals
 from clip_client.dedup.purge import purge
 from clip_client.dedup.quarantine import QUARANTINE_NAME
@@ -145,6 +145,50 @@ def test_a_raw_file_that_only_the_copy_has_keeps_it(tmp_path: Path) -> None:
     plan = plan_removals(report((member(first), member(second))), [tmp_path])
     assert plan.removals == ()
     assert plan.left[0].reason == "It has a RAW file beside it, which the kept photo has not."
+
+
+def test_a_raw_file_that_is_another_than_the_kept_photos_stays(tmp_path: Path, journal: Journal) -> None:
+    kept, cut, changed = (write(tmp_path / name, b"x") for name in ("1.jpg", "2.jpg", "3.jpg"))
+    for name, data in (("1.NEF", b"raw"), ("2.NEF", b"whole raw"), ("3.NEF", b"war")):
+        write(tmp_path / name, data)
+    plan = plan_removals(report((member(kept), member(cut), member(changed))), [tmp_path])
+    assert [(left.path, "is another than" in left.reason) for left in plan.left] == [(str(cut), True)]
+    (outcome,) = apply(plan, journal).outcomes  # of equal size: only their bytes tell
+    assert "is another than" in outcome.message
+    assert len(list(tmp_path.glob("*.NEF"))) == 3
+
+
+def test_a_raw_file_that_was_compared_itself_does_not_follow_a_photo(tmp_path: Path) -> None:
+    photos = [write(tmp_path / name, b"x") for name in ("1.jpg", "2.jpg")]
+    raws = [write(tmp_path / name, b"raw") for name in ("2.nef", "1.nef")]
+    plan = plan_removals(report(tuple(map(member, raws)), tuple(map(member, photos))), [tmp_path])
+    # Else both RAW files would go, each because the other one is kept.
+    assert [removal.victim.path for removal in plan.removals] == [str(tmp_path / "1.nef")]
+    assert "compared by itself" in plan.left[0].reason
+
+
+@pytest.mark.parametrize("unmounted", ["missing", "empty"])
+def test_a_disk_that_is_not_there_is_waited_for(tmp_path: Path, journal: Journal, unmounted: str) -> None:
+    disk, away = tmp_path / "disk", tmp_path / "away"
+    kept, copy = write(tmp_path / "1.jpg", b"x"), write(disk / "2.jpg", b"x")
+    write(disk / "3.jpg", b"y")
+    apply(plan_removals(report((member(kept), member(copy))), [disk]), journal)
+    (unit,) = journal.units(IN_QUARANTINE)
+    disk.rename(away)
+    if unmounted == "empty":
+        disk.mkdir()
+    for state in (MOVED, RESTORING, PURGING, PLANNED):  # as a process that was killed may have left it
+        journal.mark(unit, state)
+        for outcome in (*undo(journal), *purge(journal, trash=os.unlink)):
+            assert not outcome.done
+            assert "connect its disk" in outcome.message
+        assert [found.state for found in journal.units(IN_QUARANTINE)] == [state]
+    if unmounted == "empty":
+        disk.rmdir()
+    away.rename(disk)
+    undo(journal)
+    assert copy.read_bytes() == b"x"
+    assert journal.units(IN_QUARANTINE) == []
 
 
 def test_what_is_reached_through_links_or_lies_elsewhere_stays(tmp_path: Path) -> None:

@@ -1,0 +1,45 @@
+"""Folders that a person named, known by what they are and not by how they are written."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class Folders:
+    """Some folders; files, too, are taken for themselves.
+
+    The same folder has many names: through links, through mounts, in another case on some file systems. A search meets
+    a file under one of them, and a person may have named another.
+    """
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self._identities = {identity for path in paths if (identity := _identity(path)) is not None}
+        self._known: dict[str, bool] = {}
+        """Whether a folder, by its real path, is one of them or lies in one."""
+
+    def hold(self, path: str) -> bool:
+        """Tell whether the file at ``path`` is in one of them, however deep."""
+        if not self._identities:
+            return False
+        return self._is_inside(os.path.dirname(os.path.abspath(path))) or _identity(path) in self._identities
+
+    def _is_inside(self, folder: str) -> bool:
+        inside = self._known.get(folder)
+        if inside is None:
+            real = os.path.realpath(folder)
+            above = os.path.dirname(real)
+            inside = _identity(real) in self._identities or (above != real and self._is_inside(above))
+            self._known[folder] = inside
+        return inside
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
