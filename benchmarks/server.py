@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -47,7 +48,7 @@ def free_port() -> int:
 def serving(
     repository: Path, *options: str, python: str | Path = sys.executable, cores: Collection[int] = ()
 ) -> Iterator[Server]:
-    """Run ``clip-serve`` on free ports; the block starts when it is ready, and the end of the block stops it.
+    """Run ``clip-serve`` on free ports; the block starts when it is ready, and the end of the block stops it at once.
 
     ``python`` is that of the environment to serve with; ``cores`` pins the server and all that it starts. Raises
     :class:`ServerDidNotStart` if it ends before it is ready.
@@ -75,6 +76,9 @@ def serving(
             metrics_url=f"http://127.0.0.1:{metrics}/metrics",
         )
     finally:
-        process.terminate()
+        # Nobody waits for an answer any more: the second signal ends the draining that the first begins. Two of the
+        # same kind may arrive as one.
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGINT)
         process.wait(timeout=60)
         process.stdout.close()

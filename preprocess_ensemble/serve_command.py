@@ -320,7 +320,11 @@ def _backend(
 ) -> Backend:
     from clip_client._transport import reload_models
 
+    listens = False
+
     async def start() -> TritonProcess:
+        nonlocal listens
+        listens = False
         if staged is not None:
             # Another model may have been exported since.
             try:
@@ -328,6 +332,14 @@ def _backend(
             except RepositoryError as error:
                 raise StartError(str(error)) from None
         return await TritonProcess.start(config)
+
+    async def probe() -> Probe:
+        nonlocal listens
+        # Not by the client: its channel tries again the more rarely the longer nobody listens.
+        listens = listens or await _listens(config)
+        if not listens:
+            return Probe(finding=Finding.SLOW, step=CONNECT, message=f"Nobody listens at {config.grpc_url} yet.")
+        return await _embed_canary(client, config.canary_timeout_s)
 
     async def reload() -> None:
         if staged is not None:
@@ -338,9 +350,17 @@ def _backend(
         url = f"http://{config.client_host}:{config.metrics_port}/metrics"
         return await asyncio.to_thread(_requests_done, url)
 
-    return Backend(
-        start=start, probe=lambda: _embed_canary(client, config.canary_timeout_s), progress=progress, reload=reload
-    )
+    return Backend(start=start, probe=probe, progress=progress, reload=reload)
+
+
+async def _listens(config: ServeConfig) -> bool:
+    try:
+        connecting = asyncio.open_connection(config.client_host.strip("[]"), config.grpc_port)
+        _, writer = await asyncio.wait_for(connecting, config.canary_timeout_s)
+    except (OSError, asyncio.TimeoutError):
+        return False
+    writer.close()
+    return True
 
 
 async def _embed_canary(client: ClipClient, timeout_s: float) -> Probe:

@@ -18,7 +18,7 @@ import pytest
 
 from benchmarks.server import free_port
 from preprocess_ensemble.health_endpoint import serve_health
-from preprocess_ensemble.process_group import processor_time_s
+from preprocess_ensemble.process_group import any_runs, processor_time_s
 from preprocess_ensemble.serve_command import main
 from preprocess_ensemble.supervisor import CONNECT, Backend, Finding, Probe, StartError, Supervisor, SupervisorConfig
 from preprocess_ensemble.triton_log import Remark, read_line
@@ -231,6 +231,15 @@ def test_processor_time_is_that_of_the_whole_group() -> None:
         assert processor_time_s(process.pid) > 0
         process.communicate("\n")
     assert processor_time_s(process.pid) == 0
+
+
+def test_who_has_ended_does_not_run_though_nobody_has_waited_for_it() -> None:
+    with subprocess.Popen(["sh", "-c", "read line"], start_new_session=True, stdin=subprocess.PIPE) as process:
+        assert any_runs(process.pid)
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        os.killpg(process.pid, 0)  # a signal still finds it
+        assert not any_runs(process.pid)
 
 
 async def test_a_first_start_that_fails_is_an_error() -> None:
