@@ -39,7 +39,7 @@ def fix_shapes(file: Path) -> int:
     graph = model.graph
     before = len(graph.node)
     names = _shape_values(graph)
-    first, second = (_evaluated(model, names, rows) for rows in _ROWS)
+    first, second = _evaluated(model, names)
     constants = {name: value for name, value in first.items() if _same(value, second[name])}
     for node in graph.node:
         if node.op_type == "Reshape" and (target := _with_one_unknown(node, first, second)) is not None:
@@ -68,24 +68,30 @@ def _shape_values(graph: onnx.GraphProto) -> list[str]:
     return found
 
 
-def _evaluated(model: onnx.ModelProto, names: Sequence[str], rows: int) -> dict[str, Array]:
-    """The values of these names for a batch of ``rows`` zeros; those that are too large to be shapes are left out."""
+def _evaluated(model: onnx.ModelProto, names: Sequence[str]) -> list[dict[str, Array]]:
+    """The values of these names for a batch of each size of ``_ROWS``; those too large to be shapes are left out."""
     import onnxruntime
 
-    probe = onnx.ModelProto()
-    probe.CopyFrom(model)
-    probe.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    graph = model.graph
+    outputs = len(graph.output)
+    # Not on a copy of the model, which would hold its weights once more.
+    graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    file = model.SerializeToString()
+    del graph.output[outputs:]
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(probe.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    inputs = {}
-    for tensor in model.graph.input:
-        kind = tensor.type.tensor_type
-        shape = [dim.dim_value or rows for dim in kind.shape.dim]
-        inputs[tensor.name] = np.zeros(shape, onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type))
-    values = dict(zip(names, session.run(list(names), inputs), strict=True))
-    return {name: value for name, value in values.items() if value.size <= _LARGEST}
+    session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+    evaluated = []
+    for rows in _ROWS:
+        inputs = {}
+        for tensor in graph.input:
+            kind = tensor.type.tensor_type
+            shape = [dim.dim_value or rows for dim in kind.shape.dim]
+            inputs[tensor.name] = np.zeros(shape, onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type))
+        values = dict(zip(names, session.run(list(names), inputs), strict=True))
+        evaluated.append({name: value for name, value in values.items() if value.size <= _LARGEST})
+    return evaluated
 
 
 def _same(first: Array, second: Array | None) -> bool:
