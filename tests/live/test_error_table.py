@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import signal
-import subprocess
 import sys
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -24,12 +22,12 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelQueuePolicy
 from benchmarks.server import free_port
 from clip_client import ClientConfig, ClipClient, ClipError, DeadlineExceeded, ProtocolMismatch, _transport
 from clip_client._transport import ERROR_TABLE, ErrorRow, TritonTransport, find_row, make_transports
-from preprocess_ensemble.launcher import PARENT_VARIABLE
 from tests.fake_server.waiting import until
-from tests.live.test_tritonserver import wait_until_ready
+from tests.live.bare import launched, wait_until_live
 from tests.unit.test_errors import SEEN
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
@@ -157,19 +155,12 @@ def _triton(repository: Path, folder: Path, *options: str) -> Iterator[Triton]:
     grpc_port, http_port = free_port(), free_port()
     command = [sys.executable, "-m", "preprocess_ensemble.launcher", f"--model-repository={repository}"]
     command += ["--grpc-address=127.0.0.1", "--http-address=127.0.0.1", "--allow-metrics=false"]
+    command += ["--disable-auto-complete-config"]
     command += [f"--grpc-port={grpc_port}", f"--http-port={http_port}", *options]
-    environment = {**os.environ, PARENT_VARIABLE: str(os.getpid())}
     log = folder / f"{grpc_port}.log"
-    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output, env=environment) as process:
-        try:
-            wait_until_ready(process, f"http://127.0.0.1:{http_port}/v2/health/ready", log)
-            yield Triton(process=process, url=f"localhost:{grpc_port}", http_url=f"localhost:{http_port}", log=log)
-        finally:
-            process.terminate()
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
+    with launched(command, log) as process:
+        wait_until_live(process, http_port, log)
+        yield Triton(process=process, url=f"localhost:{grpc_port}", http_url=f"localhost:{http_port}", log=log)
 
 
 @asynccontextmanager

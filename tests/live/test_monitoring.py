@@ -63,7 +63,7 @@ class Prometheus:
 @contextmanager
 def _prometheus(directory: Path, server: Server, health_port: int) -> Iterator[Prometheus]:
     config = yaml.safe_load((CONTAINERS / "prometheus" / "prometheus.yaml").read_text(encoding="utf-8"))
-    config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    config["global"] = {"scrape_interval": "200ms", "evaluation_interval": "200ms"}
     targets = {"triton": server.metrics_url.split("/")[2], "clip-serve": f"127.0.0.1:{health_port}"}
     config["scrape_configs"] = [
         {"job_name": job["job_name"], "static_configs": [{"targets": [targets[job["job_name"]]]}]}

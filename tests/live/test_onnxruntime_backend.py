@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +15,10 @@ from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from benchmarks.server import free_port
 from tests import tiny_onnx
+from tests.live.bare import launched, wait_until_live
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 AFFINE_IO = """
@@ -62,55 +63,60 @@ BAD = {
 }
 
 
+FILLED_IN = frozenset({"without_io", "gathering"})
+"""Models whose configurations leave out what the backend then says: they have a server that asks it."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Backend:
-    client: InferenceServerClient
-    log: Path
+    clients: Mapping[bool, InferenceServerClient]
+    logs: Mapping[bool, Path]
+
+    def client(self, model: str) -> InferenceServerClient:
+        return self.clients[model in FILLED_IN]
+
+    def log(self, model: str) -> str:
+        return self.logs[model in FILLED_IN].read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
 def backend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backend]:
-    """A tritonserver with all models above, loaded where they can be."""
-    repository = tmp_path_factory.mktemp("models")
-    for name, config in {**GOOD, **{name: config for name, (config, _) in BAD.items()}}.items():
-        (repository / name / "1").mkdir(parents=True)
-        text = f'backend: "onnxruntime" {ONE} {config}'
-        (repository / name / "config.pbtxt").write_text(text, encoding="utf-8")
-        if name not in ("no_file", "elsewhere"):
-            tiny_onnx.affine(repository / name / "1" / "model.onnx", batch=2 if name == "unbatched" else "batch")
-    tiny_onnx.gather(repository / "gathering" / "1" / "model.onnx")
-    (repository / "broken_file" / "1" / "model.onnx").write_bytes(b"not a model")
-
-    ports = {name: free_port() for name in ("grpc", "http", "metrics")}
-    options = [
-        f"--{name}-{key}={value}"
-        for name, port in ports.items()
-        for key, value in (("port", port), ("address", "127.0.0.1"))
-    ]
-    log = repository / "log"
-    command = [sys.executable, "-m", "preprocess_ensemble.launcher", f"--model-repository={repository}"]
-    with log.open("wb") as file:
-        process = subprocess.Popen([*command, "--exit-on-error=false", *options], stdout=file, stderr=file)
-    client = InferenceServerClient(f"127.0.0.1:{ports['grpc']}")
-    try:
-        _await(lambda: client.is_server_live(), process)
-        yield Backend(client=client, log=log)
-    finally:
-        client.close()
-        process.terminate()
-        process.wait(60)
+    """Two tritonservers with all models above, loaded where they can be."""
+    configs = {**GOOD, **{name: config for name, (config, _) in BAD.items()}}
+    clients: dict[bool, InferenceServerClient] = {}
+    logs: dict[bool, Path] = {}
+    with ExitStack() as stack:
+        starting = []
+        for asked in (False, True):
+            repository = tmp_path_factory.mktemp("models")
+            for name, config in configs.items():
+                if (name in FILLED_IN) == asked:
+                    _write_model(repository / name, config)
+            ports = {name: free_port() for name in ("grpc", "http", "metrics")}
+            command = [sys.executable, "-m", "preprocess_ensemble.launcher", f"--model-repository={repository}"]
+            command += [f"--{name}-port={port}" for name, port in ports.items()]
+            command += [f"--{name}-address=127.0.0.1" for name in ports]
+            # To ask a model means one more process for it.
+            command += ["--exit-on-error=false", *(() if asked else ("--disable-auto-complete-config",))]
+            logs[asked] = repository / "log"
+            starting.append((stack.enter_context(launched(command, logs[asked])), ports["http"], logs[asked]))
+            clients[asked] = stack.enter_context(InferenceServerClient(f"127.0.0.1:{ports['grpc']}"))
+        for process, http_port, log in starting:
+            wait_until_live(process, http_port, log, ready=False)
+        yield Backend(clients=clients, logs=logs)
 
 
-def _await(condition: Any, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and process.poll() is None:
-        try:
-            if condition():
-                return
-        except InferenceServerException:
-            pass
-        time.sleep(0.1)
-    raise AssertionError("tritonserver did not start")
+def _write_model(directory: Path, config: str) -> None:
+    name = directory.name
+    (directory / "1").mkdir(parents=True)
+    (directory / "config.pbtxt").write_text(f'backend: "onnxruntime" {ONE} {config}', encoding="utf-8")
+    file = directory / "1" / "model.onnx"
+    if name == "gathering":
+        tiny_onnx.gather(file)
+    elif name == "broken_file":
+        file.write_bytes(b"not a model")
+    elif name not in ("no_file", "elsewhere"):
+        tiny_onnx.affine(file, batch=2 if name == "unbatched" else "batch")
 
 
 def _tensor(name: str, array: np.ndarray[Any, Any]) -> InferInput:
@@ -126,18 +132,18 @@ def _x(rows: int, value: float = 1.0) -> np.ndarray[Any, Any]:
 @pytest.mark.parametrize("model", [name for name in GOOD if name != "gathering"])
 def test_answers(backend: Backend, model: str) -> None:
     x = np.arange(8, dtype=np.float32).reshape(2, 4)
-    result = backend.client.infer(model, [_tensor("x", x)])
+    result = backend.client(model).infer(model, [_tensor("x", x)])
     np.testing.assert_array_equal(result.as_numpy("y"), x * 2 + 1)
     np.testing.assert_array_equal(result.as_numpy("z"), -x)
 
 
 def test_only_requested_outputs_are_returned(backend: Backend) -> None:
-    result = backend.client.infer("batched", [_tensor("x", _x(1))], outputs=[InferRequestedOutput("z")])
+    result = backend.client("batched").infer("batched", [_tensor("x", _x(1))], outputs=[InferRequestedOutput("z")])
     assert [output.name for output in result.get_response().outputs] == ["z"]
 
 
 def _executions(backend: Backend, model: str) -> int:
-    statistics = backend.client.get_inference_statistics(model, as_json=True)["model_stats"][0]
+    statistics = backend.client(model).get_inference_statistics(model, as_json=True)["model_stats"][0]
     return int(statistics.get("execution_count", 0))
 
 
@@ -148,7 +154,7 @@ def test_requests_are_run_together_and_get_their_own_rows(backend: Backend, mode
     answers: list[Any] = []
     wanted = {1: ["y"], 2: ["z"], 3: ["y", "z"]}
     for rows, names in wanted.items():
-        backend.client.async_infer(
+        backend.client(model).async_infer(
             model,
             [_tensor("x", _x(rows, rows))],
             lambda result, error: answers.append(error or result),
@@ -170,7 +176,7 @@ def test_requests_are_run_together_and_get_their_own_rows(backend: Backend, mode
 
 
 def test_inputs_outputs_and_batching_are_filled_in(backend: Backend) -> None:
-    config = backend.client.get_model_config("without_io", as_json=True)["config"]
+    config = backend.client("without_io").get_model_config("without_io", as_json=True)["config"]
     assert config["max_batch_size"] == 4
     assert [(io["name"], io["data_type"], io["dims"]) for io in config["input"]] == [("x", "TYPE_FP32", ["4"])]
     assert [io["name"] for io in config["output"]] == ["y", "z"]
@@ -179,23 +185,23 @@ def test_inputs_outputs_and_batching_are_filled_in(backend: Backend) -> None:
 
 def test_a_failed_run_tells_the_client_nothing_of_the_server(backend: Backend) -> None:
     with pytest.raises(InferenceServerException) as error:
-        backend.client.infer("gathering", [_tensor("x", np.array([[9]]))])
+        backend.client("gathering").infer("gathering", [_tensor("x", np.array([[9]]))])
     assert error.value.status() == "StatusCode.INTERNAL"
     assert error.value.message() == "gathering could not run this batch; the reason is in the server's log."
-    assert "Gather" in backend.log.read_text(encoding="utf-8"), "the log has the details"
-    result = backend.client.infer("gathering", [_tensor("x", np.array([[2]]))])
+    assert "Gather" in backend.log("gathering"), "the log has the details"
+    result = backend.client("gathering").infer("gathering", [_tensor("x", np.array([[2]]))])
     assert result.as_numpy("y") == [[30]], "the next request is served"
 
 
 @pytest.mark.parametrize("model", BAD)
 def test_what_must_not_load(backend: Backend, model: str) -> None:
-    index = backend.client.get_model_repository_index(as_json=True)["models"]
+    index = backend.client(model).get_model_repository_index(as_json=True)["models"]
     entry = next(each for each in index if each["name"] == model)
     assert entry.get("state") != "READY"
     assert BAD[model][1] in entry["reason"]
 
 
 def test_the_log_says_what_was_set(backend: Backend) -> None:
-    log = backend.log.read_text(encoding="utf-8")
+    log = backend.log("batched")
     assert "batched_0_0: ONNX Runtime" in log
     assert "CPUExecutionProvider, ORT_ENABLE_ALL, ORT_SEQUENTIAL, intra-op threads by default" in log

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
-import time
-import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +11,7 @@ import pytest
 
 from benchmarks.server import free_port
 from preprocess_ensemble.launcher import install
+from tests.live.bare import launched, wait_until_live
 from tests.live.raw import infer
 
 TRACKED = Path(__file__).parents[2] / "triton_models"
@@ -42,29 +40,16 @@ def test_the_tracked_repository_loads_without_auto_completion(repository: Path, 
         *addresses,
     ]
     ports = ["--grpc-port", str(grpc), "--http-port", str(http), "--allow-metrics=false"]
-    with (tmp_path / "log").open("w") as log, subprocess.Popen([*command, *ports], stdout=log, stderr=log) as server:
-        try:
-            wait_until_ready(server, f"http://127.0.0.1:{http}/v2/health/ready", tmp_path / "log")
-            image = next(photos.glob("astronaut.*")).read_bytes()
-            outputs = ["embedding", "status", "error", "fingerprint"]
-            answer = infer(f"127.0.0.1:{grpc}", "clip_image", [image, b"no image"], outputs=outputs)
-        finally:
-            server.terminate()
+    with launched([*command, *ports], tmp_path / "log") as server:
+        wait_until_live(server, http, tmp_path / "log")
+        image = next(photos.glob("astronaut.*")).read_bytes()
+        outputs = ["embedding", "status", "error", "fingerprint"]
+        answer = infer(f"127.0.0.1:{grpc}", "clip_image", [image, b"no image"], outputs=outputs)
     assert answer["status"].ravel().tolist() == [0, 2]
     assert np.linalg.norm(answer["embedding"][0]) == pytest.approx(1, abs=1e-6)
     assert np.isnan(answer["embedding"][1]).all()
     assert answer["error"].ravel()[0] == b""
     assert answer["fingerprint"].shape == (2, 2)
-
-
-def wait_until_ready(server: subprocess.Popen[bytes], url: str, log: Path) -> None:
-    while True:
-        try:
-            with urllib.request.urlopen(url, timeout=5):
-                return
-        except OSError:
-            assert server.poll() is None, log.read_text()
-            time.sleep(0.2)
 
 
 def test_a_launcher_is_a_program_of_this_environment(tmp_path: Path) -> None:

@@ -1,0 +1,49 @@
+"""A tritonserver without a supervisor: what breaks stays broken."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+import urllib.request
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from preprocess_ensemble.launcher import PARENT_VARIABLE
+from preprocess_ensemble.shared_memory import remove_stale_regions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+
+@contextmanager
+def launched(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a command that becomes a tritonserver; at the end of the block nothing is left of it.
+
+    It is killed, since a Triton that is asked to end takes two seconds more to unload its models.
+    """
+    environment = {**os.environ, PARENT_VARIABLE: str(os.getpid())}
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output, env=environment, start_new_session=True)
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        remove_stale_regions()
+
+
+def wait_until_live(server: subprocess.Popen[bytes], http_port: int, log: Path, *, ready: bool = True) -> None:
+    """Return once the server answers; ``ready``: and has loaded all that it was told to."""
+    url = f"http://127.0.0.1:{http_port}/v2/health/{'ready' if ready else 'live'}"
+    while True:
+        try:
+            with urllib.request.urlopen(url, timeout=5):
+                return
+        except OSError:
+            assert server.poll() is None, log.read_text(encoding="utf-8")
+            time.sleep(0.05)
