@@ -218,7 +218,8 @@ def server_command(arguments: Sequence[str], environment: Mapping[str, str], *, 
     A backend directory, a cache directory and a shared-memory prefix are added only where the arguments name none.
     Raises ``LaunchError``.
     """
-    env = dict(environment)
+    # Triton starts its stubs by the bash that it finds on PATH, and waits for ever for those that it cannot start.
+    env = {"PATH": os.defpath, **environment}
     # The stub runs the python3 that it finds first. An unresolved path: resolving leads out of a virtual environment.
     _prepend(env, "PATH", Path(sys.executable).parent)
     package_root = Path(__file__).resolve().parents[1]

@@ -104,9 +104,9 @@ class ServeConfig:
             # The configurations say everything; else Triton asks each model for the rest, in a process that is started
             # for that alone, and every load and reload takes more than a second longer.
             "--disable-auto-complete-config",
-            f"--grpc-address={self.host}",
-            f"--http-address={self.http_host}",
-            f"--metrics-address={self.host}",
+            f"--grpc-address={f'[{self.host}]' if ':' in self.host else self.host}",
+            f"--http-address={_libevent_address(self.http_host)}",
+            f"--metrics-address={_libevent_address(self.host)}",
             f"--grpc-port={self.grpc_port}",
             f"--http-port={self.http_port}",
             f"--metrics-port={self.metrics_port}",
@@ -250,6 +250,10 @@ class TritonProcess:
             if remark.level == "error" and self._first_error is None:
                 self._first_error = remark.text
             logger.log(logging.ERROR if remark.level == "error" else logging.WARNING, "triton: %s", remark.text)
+
+
+def _libevent_address(host: str) -> str:
+    return f"ipv6:{host}" if ":" in host else host
 
 
 def _package_root() -> str:

@@ -142,6 +142,7 @@ def test_a_package_that_is_not_installed_reaches_the_stub(embedded: Wheel, monke
     monkeypatch.setattr(site, "getsitepackages", list)
     command = launcher.server_command([], {"PYTHONPATH": "/mine"}, pid=os.getpid())
     assert command.environment["PYTHONPATH"] == f"{ROOT}:/mine"
+    assert "/bin" in command.environment["PATH"].split(":"), "Triton needs a bash, whatever the environment is"
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from preprocess_ensemble import serve_command
 from preprocess_ensemble.health_endpoint import serve_health
 from preprocess_ensemble.log_file import LogFile
 from preprocess_ensemble.preflight import ServeError, check_ports
+from preprocess_ensemble.triton_process import ServeConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -161,3 +162,12 @@ def test_a_server_that_ends_while_it_tells_its_figures_tells_none() -> None:
 def test_an_address_of_another_machine_is_named() -> None:
     with pytest.raises(ServeError, match=r"203\.0\.113\.5 is no address of this machine: use --host"):
         check_ports({"grpc": ("203.0.113.5", free_port())})
+
+
+def test_addresses_are_written_as_each_part_of_triton_reads_them(tmp_path: Path) -> None:
+    """gRPC takes brackets, the library of the two others a prefix."""
+    config = ServeConfig(repository=tmp_path, host="::", http_host="::1")
+    expected = ("--grpc-address=[::]", "--http-address=ipv6:::1", "--metrics-address=ipv6:::")
+    assert set(expected) <= set(config.arguments)
+    assert config.grpc_url == "grpc://[::1]:8001"
+    assert "--grpc-address=10.0.0.5" in ServeConfig(repository=tmp_path, host="10.0.0.5").arguments
