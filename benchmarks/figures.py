@@ -312,7 +312,11 @@ def operators(result: Result) -> str:
     rate = ""
     if result["model"].startswith("ViT-B-32/"):
         gflops = FLOP_PER_IMAGE * int(batch) / found["total_ms"] / 1e6
-        rate = f" Counted as the whole tower's {FLOP_PER_IMAGE / 1e9:.2f} GFLOP an image that is {gflops:.0f} GFLOP/s."
+        rate = f" Counted as the whole tower's {FLOP_PER_IMAGE / 1e9:.2f} GFLOP an image that is {gflops:.0f} GFLOP/s"
+        if roofs := result.get("roofs"):
+            peak = roofs["product_gflops"]["fp32"]["best"]
+            rate += f", {gflops / peak:.0%} of the {peak:.0f} that bare products reach in the same run"
+        rate += "."
     return (
         f"{machine(result)}, {source(result, '../benchmarks/results')}: a batch of {batch} takes "
         f"{found['total_ms']:.0f} ms, {shares}; attention {attention}.{rate}"

@@ -16,13 +16,16 @@ import sys
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from benchmarks import gpu_parts
 from benchmarks.environment import environment
+from benchmarks.gpu_meter import card_name
 from benchmarks.gpu_roofline import summarise
+from preprocess_ensemble.tensorrt import usable_gpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,29 +40,51 @@ class Part:
 
 
 PARTS: Final = {
+    "roofs": Part(run=gpu_parts.roofs, limit_s=60),
+    "options": Part(run=gpu_parts.options, limit_s=90),
     "session": Part(run=gpu_parts.session, limit_s=210),
     "throughput_224": Part(run=gpu_parts.throughput_224, limit_s=300),
     "single": Part(run=gpu_parts.single, limit_s=150),
     "throughput_256": Part(run=gpu_parts.throughput_256, limit_s=180),
     "queue_delay": Part(run=gpu_parts.queue_delay, limit_s=150),
     "operators": Part(run=gpu_parts.operators, limit_s=60),
-    "tensorrt": Part(run=gpu_parts.tensorrt, limit_s=420),
+    "tensorrt": Part(run=gpu_parts.tensorrt, limit_s=300),
 }
-"""By value; the limits add up to 24.5 minutes."""
+"""By value; the limits add up to 25 minutes."""
 TERMINATE_S: Final = 15.0
 """For servers to end when a part is cut."""
+LOG: Final = "gpu.log"
+"""What all parts and their servers said, in the folder of the results."""
 COMMIT: Final = Path(__file__).parents[1] / "COMMIT"
 """Written by ``gpu_kit``, since a tree that was carried has no git."""
 SAID_LINES: Final = 20
 """Of a part that failed, kept in its JSON."""
+CHECK_S: Final = 120.0
+"""For one product of two small matrices: a first start reads a gigabyte of libraries."""
 
 
-def run_part(name: str, options: list[str], limit_s: float) -> str | None:
-    """Run one part in a process group of its own; None, or why it is not complete."""
+def unusable(device: str) -> str | None:
+    """Why ``device`` cannot be used, in one sentence; None if it can multiply two small matrices."""
+    if device == "cuda" and not usable_gpus():
+        return "the driver shows no NVIDIA GPU (does nvidia-smi?)"
+    command = [sys.executable, "-m", "benchmarks.roofs", "--device", device, "--check"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=CHECK_S)
+    except subprocess.TimeoutExpired:
+        return f"a product of two small matrices takes longer than {CHECK_S:.0f} s"
+    sys.stderr.write(done.stderr)
+    if not done.returncode:
+        return None
+    said = done.stderr.strip().splitlines()
+    return said[-1] if said else f"a product of two small matrices ended with exit code {done.returncode}"
+
+
+def run_part(name: str, options: list[str], limit_s: float, log: Path) -> str | None:
+    """Run one part in a process group of its own, its words into ``log``, too; None, or why it is not complete."""
     command = [sys.executable, "-m", "benchmarks.gpu", "--inside", name, *options]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True)
     said: deque[str] = deque(maxlen=SAID_LINES)
-    listener = threading.Thread(target=_listen, args=(process.stderr, said), daemon=True)
+    listener = threading.Thread(target=_listen, args=(process.stderr, said, log), daemon=True)
     listener.start()
     try:
         process.wait(limit_s)
@@ -68,22 +93,26 @@ def run_part(name: str, options: list[str], limit_s: float) -> str | None:
         why = f"cut after {limit_s:.0f} s"
         # To the servers and loads as well; clip-serve ends its tritonserver.
         os.killpg(process.pid, signal.SIGTERM)
-        try:
+        with suppress(subprocess.TimeoutExpired):
             process.wait(TERMINATE_S)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+    # Whoever is left would hold the card's memory in the next part.
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
     listener.join(timeout=TERMINATE_S)
     if why is None and process.returncode:
         why = f"exit code {process.returncode}: {''.join(said)}"
     return why
 
 
-def _listen(errors: IO[str], said: deque[str]) -> None:
+def _listen(errors: IO[str], said: deque[str], log: Path) -> None:
     """Pass on what the part says, and keep the end of it."""
-    for line in errors:
-        sys.stderr.write(line)
-        said.append(line)
+    with errors, log.open("a") as file:
+        for line in errors:
+            sys.stderr.write(line)
+            file.write(line)
+            file.flush()
+            said.append(line)
 
 
 def keep(study: gpu_parts.Study, name: str, why: str | None) -> Path:
@@ -92,6 +121,7 @@ def keep(study: gpu_parts.Study, name: str, why: str | None) -> Path:
     here = environment()
     if here["commit"] is None and COMMIT.exists():
         here["commit"] = COMMIT.read_text().strip()
+    here["gpu"] = here["gpu"] or card_name()
     record = {
         "experiment": f"gpu_{name}",
         "environment": here,
@@ -99,13 +129,23 @@ def keep(study: gpu_parts.Study, name: str, why: str | None) -> Path:
         "model": study.model,
         "complete": why is None,
         "why_not": why,
-        "summary": summarise(name, journal.cells, here["gpu"]),
+        "summary": _summary(name, journal.cells, here["gpu"]),
         "cells": journal.cells,
     }
     path = study.output / f"gpu_{name}.json"
     new = path.with_suffix(".new")
     new.write_text(json.dumps(record, indent=1) + "\n")
     return new.replace(path)
+
+
+def _summary(name: str, cells: dict[str, Any], gpu: str | None) -> dict[str, Any]:
+    """The summary, or why there is none: what was measured is kept in any case."""
+    try:
+        return summarise(name, cells, gpu)
+    except (
+        Exception
+    ) as error:  # A cell of a form that nobody thought of must not cost the parts that are still to come.
+        return {"no summary": f"{type(error).__name__}: {error}"}
 
 
 def is_complete(study: gpu_parts.Study, name: str) -> bool:
@@ -133,6 +173,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="the fewest settings that touch everything")
     parser.add_argument("--inside", choices=PARTS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    end = time.monotonic() + 60 * arguments.minutes
     study = gpu_parts.Study(
         exports=arguments.exports.resolve(),
         photos=arguments.photos.resolve(),
@@ -147,7 +188,9 @@ def main() -> int:
     if arguments.inside:
         PARTS[arguments.inside].run(study)
         return 0
-    end = time.monotonic() + 60 * arguments.minutes
+    if reason := unusable(study.device):
+        print(f"benchmarks.gpu: {study.device} cannot be used here: {reason}", file=sys.stderr)
+        return 1
     options = [
         *("--exports", str(study.exports), "--photos", str(study.photos), "--output", str(study.output)),
         *("--device", study.device, "--seconds", str(study.seconds), *(("--quick",) if study.quick else ())),
@@ -160,11 +203,12 @@ def main() -> int:
             print(f"{name}: complete already")
             continue
         left_s = end - time.monotonic()
-        if left_s < 20:
+        if left_s < 2 * TERMINATE_S:
             print(f"{name}: no time left")
             failed = True
             continue
-        why = run_part(name, options, min(PARTS[name].limit_s, left_s - TERMINATE_S / 3))
+        # What is cut still takes time to end, and the whole must fit.
+        why = run_part(name, options, min(PARTS[name].limit_s, left_s - TERMINATE_S), study.output / LOG)
         failed = failed or why is not None
         print(f"{name}: {why or 'complete'}; kept in {keep(study, name, why)}", flush=True)
     return int(failed)

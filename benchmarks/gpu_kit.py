@@ -39,8 +39,9 @@ ALONE: Final = ("nvidia-pytriton>=0.7,<0.8", "pip")
 """Without what they require: of nvidia-pytriton the server is used and not its Python."""
 BUILT: Final = ("PyTurboJPEG>=1.7,<2",)
 """Pure Python that is published as source only; the wheel is made here. Its 2.x needs a newer libjpeg-turbo."""
-EXPORT: Final = ("ftfy", "open_clip_torch>=2.30", "wcwidth")
-"""What PyTorch's own environment lacks for an export over there."""
+EXPORT: Final = ("ftfy", "open_clip_torch>=2.30", "python-rapidjson", "tritonclient>=2.51", "urllib3", "wcwidth")
+"""What a Python with PyTorch, torchvision, timm, onnx and gRPC lacks for an export: open_clip, and the messages of
+Triton's configuration with what importing them takes."""
 GLIBC: Final = range(39, 4, -1)
 """pip matches ``manylinux_2_N`` exactly; the server needs glibc 2.35."""
 LIBRARIES: Final = ("libturbojpeg.so.0", "libb64.so.0d")

@@ -14,6 +14,20 @@ if TYPE_CHECKING:
 INTERVAL_S: Final = 0.2
 
 
+def card_name() -> str | None:
+    """Name and driver of the first GPU, as nvidia-smi lists them; None without one. For machines without nvidia-smi."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        name = pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(0))
+        listed = f"{name}, {pynvml.nvmlSystemGetDriverVersion()}"
+        pynvml.nvmlShutdown()
+    except Exception:  # no package, no driver or no card: NVML has a class for each of some thirty errors
+        return None
+    return listed
+
+
 class GpuMeter:
     """A context manager that watches GPU ``index`` for the length of its block."""
 

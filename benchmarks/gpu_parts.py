@@ -20,9 +20,8 @@ import numpy as np
 
 from benchmarks.gpu_meter import GpuMeter
 from benchmarks.gpu_settings import Setting, repository_with
-from benchmarks.harness import Journal, Worker, WorkerFailed, cosine_to_first
-from benchmarks.operators import profile
-from benchmarks.server import QUIET, ServerDidNotStart, serving
+from benchmarks.harness import Journal, Worker, cosine_to_first
+from benchmarks.server import QUIET, serving
 from benchmarks.triton_statistics import statistics
 from preprocess_ensemble.decode import decode
 from preprocess_ensemble.repository import encoder_directory, installed_passport
@@ -30,11 +29,33 @@ from preprocess_ensemble.tensorrt import TensorrtMissing, check_tensorrt
 from preprocess_ensemble.transform import PreprocessConfig, preprocess
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
 ROWS: Final = 32
 """Images to a request where throughput counts; the ensemble's largest batch."""
+MOST_ATTEMPTS: Final = 2
+SAID_CHARACTERS: Final = 2000
+"""Of what failed, kept in its cell; all of it is in the log."""
+START_S: Final = 100
+"""For a server to be ready: libraries, weights, and a CUDA graph for each batch size."""
+ENGINE_START_S: Final = 200
+"""The same where TensorRT builds an engine."""
+
+
+class PartJournal(Journal):
+    """A journal that knows what was begun and never ended."""
+
+    def __init__(self, experiment: str, plan: Mapping[str, Any], directory: Path) -> None:
+        super().__init__(experiment, plan, directory)
+        self._begun = directory / f"{experiment}.begun"
+
+    def attempt(self, name: str) -> int:
+        """Note that ``name`` is begun; returns how often it was, with this plan."""
+        line = json.dumps([name, self.plan])
+        with self._begun.open("a") as file:
+            file.write(f"{line}\n")
+        return self._begun.read_text().splitlines().count(line)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,10 +73,10 @@ class Study:
     quick: bool
     """The fewest settings, sizes and callers that touch every line."""
 
-    def journal(self, part: str) -> Journal:
+    def journal(self, part: str) -> PartJournal:
         """Where ``part`` keeps what it measures."""
         plan = {"device": self.device, "seconds": self.seconds, "quick": self.quick, "model": self.model}
-        return Journal(f"gpu_{part}", plan, self.output / "journals")
+        return PartJournal(f"gpu_{part}", plan, self.output / "journals")
 
     @property
     def model(self) -> str | None:
@@ -68,14 +89,43 @@ class Study:
         return values[:2] if self.quick else values
 
 
-def _cell(journal: Journal, name: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def _cell(journal: PartJournal, name: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What ``measure`` returns, or why it failed; what was cut twice, as it hangs, is not tried a third time."""
+
     def tried() -> dict[str, Any]:
+        if (begun := journal.attempt(name)) > MOST_ATTEMPTS:
+            return {"error": f"begun {begun - 1} times and never ended"}
         try:
             return measure()
-        except (ServerDidNotStart, WorkerFailed, RuntimeError, OSError, subprocess.SubprocessError) as error:
-            return {"error": f"{type(error).__name__}: {error}"[-2000:]}
+        except Exception as error:  # Whatever it is: the next setting may run, and the card is lent for minutes.
+            return {"error": f"{type(error).__name__}: {error}"[-SAID_CHARACTERS:]}
 
     return journal.cell(name, tried)
+
+
+def roofs(study: Study) -> None:
+    """What the card does without a model: matrix products and copies. What fails here fails everywhere."""
+    seconds = study.seconds / 4
+    _cell(study.journal("roofs"), study.device, partial(_printed, "roofs", study, "--seconds", str(seconds)))
+
+
+def options(study: Study) -> None:
+    """Every option of the providers, read back from an open session and, where an answer shows it, tried."""
+    devices = ("tensorrt",) if study.device == "cuda" else ()
+    journal = study.journal("options")
+    for device in (study.device, *devices):
+        _cell(journal, device, partial(_printed, "provider_options", study, device=device))
+
+
+def _printed(module: str, study: Study, *options: str, device: str | None = None) -> dict[str, Any]:
+    """What a module prints as JSON in a process of its own: a crash there is a finding here."""
+    command = [sys.executable, "-m", f"benchmarks.{module}", *options, "--device", device or study.device]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=START_S)
+    sys.stderr.write(done.stderr)
+    if done.returncode:
+        raise RuntimeError(f"exit code {done.returncode}: {done.stderr}")
+    printed: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return printed
 
 
 def session(study: Study) -> None:
@@ -95,15 +145,10 @@ def session(study: Study) -> None:
 
 
 def _session(study: Study, setting: Setting, batches: Sequence[int]) -> dict[str, Any]:
-    command = [sys.executable, "-m", "benchmarks.gpu_session", str(study.exports / setting.precision)]
-    options = ["--device", study.device, "--seconds", str(study.seconds / 4), "--batches", *map(str, batches)]
+    where = (str(study.exports / setting.precision), json.dumps(asdict(setting)))
+    options = ("--seconds", str(study.seconds / 4), "--batches", *map(str, batches))
     with GpuMeter() as meter:
-        done = subprocess.run(
-            [*command, json.dumps(asdict(setting)), *options], capture_output=True, text=True, check=False
-        )
-    if done.returncode:
-        raise RuntimeError(done.stderr[-1500:])
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        result = _printed("gpu_session", study, *where, *options)
     return {**result, "setting": asdict(setting), "gpu": meter.report(0)}
 
 
@@ -142,12 +187,12 @@ def _throughput(study: Study, photos: str) -> None:
             _cell(journal, f"{setting.name} | start", partial(_load, study, setting, journal, names, photos))
 
 
-def _load(study: Study, setting: Setting, journal: Journal, names: dict[int, str], photos: str) -> dict[str, Any]:
+def _load(study: Study, setting: Setting, journal: PartJournal, names: dict[int, str], photos: str) -> dict[str, Any]:
     """Start the server once and raise the load; the load comes from as many processes as a quarter of the cores."""
     with ExitStack() as stack:
         repository = stack.enter_context(repository_with(setting, study.exports, study.device))
         begun = time.perf_counter()
-        server = stack.enter_context(serving(repository, "--open-statistics", *QUIET))
+        server = stack.enter_context(serving(repository, *_options(START_S)))
         ready_s = time.perf_counter() - begun
         loads = max(1, len(os.sched_getaffinity(0)) // 4)
         options = ("--url", server.grpc_url, "--photos", str(study.photos / photos), "--rows", str(ROWS))
@@ -161,6 +206,11 @@ def _load(study: Study, setting: Setting, journal: Journal, names: dict[int, str
         for count, name in names.items():
             _cell(journal, name, partial(_together, study, workers, server.grpc_url, count))
     return {"ready_s": ready_s, "cosine": cosine, "setting": asdict(setting)}
+
+
+def _options(start_s: float) -> tuple[str, ...]:
+    """Of every server here."""
+    return ("--open-statistics", *QUIET, "--start-timeout-s", str(start_s))
 
 
 def _together(study: Study, workers: Sequence[Worker], url: str, requests: int) -> dict[str, Any]:
@@ -219,7 +269,7 @@ def tensorrt(study: Study) -> None:
         journal.cell("tensorrt", partial(_unproved, str(missing)))
         return
     cache = study.output / "engines"
-    options = ("--tensorrt", "--tensorrt-cache", str(cache), "--start-timeout-s", "360")
+    options = (*_options(ENGINE_START_S), "--tensorrt", "--tensorrt-cache", str(cache))
     for name in ("cold", "cached"):
         setting = Setting(precision="fp32", max_batch_size=32)
         _cell(journal, name, partial(_callers, study, setting, options, (1, 64)))
@@ -237,7 +287,7 @@ def _callers(study: Study, setting: Setting, options: Sequence[str] | None, call
         else:
             repository = study.exports / setting.precision
         begun = time.perf_counter()
-        server = stack.enter_context(serving(repository, "--open-statistics", *QUIET, *(options or ())))
+        server = stack.enter_context(serving(repository, *(options or _options(START_S))))
         ready_s = time.perf_counter() - begun
         load = ("--url", server.grpc_url, "--photos", str(study.photos / "224"))
         worker = stack.enter_context(Worker("load", "benchmarks.load", "transport", *load))
@@ -273,14 +323,10 @@ def _reference(study: Study, photos: str) -> Any:
 
 
 def operators(study: Study) -> None:
-    """Time by kind of node, nodes by provider, and what fell back to the CPU."""
+    """Time by kind of node, nodes by provider, and what fell back to the CPU, of the session that is served."""
     journal = study.journal("operators")
-    providers = [*(["CUDAExecutionProvider"] if study.device == "cuda" else []), "CPUExecutionProvider"]
-    for precision, batch in study.some((("fp16", 1), ("fp16", 32), ("fp32", 32))):
-        passport = installed_passport(study.exports / precision)
-        assert passport is not None
-        model = encoder_directory(study.exports / precision) / "model.onnx"
-        height = passport.preprocess["size"][0]
-        runs = 2 if study.quick else 20
-        name = f"{precision}, batch {batch}"
-        _cell(journal, name, partial(profile, model, height, batch, runs, providers))
+    for precision, rows in study.some((("fp16", 1), ("fp16", 32), ("fp32", 32))):
+        setting = Setting(precision=precision, max_batch_size=32)
+        where = (str(study.exports / precision), json.dumps(asdict(setting)))
+        options = ("--batches", str(rows), "--profile-runs", "2" if study.quick else "20")
+        _cell(journal, f"{precision}, batch {rows}", partial(_printed, "gpu_session", study, *where, *options))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from benchmarks.operators import FLOP_PER_IMAGE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     Cells = Mapping[str, Mapping[str, Any]]
 
@@ -30,19 +30,27 @@ class Card:
     tf32: float
     fp32: float
     """Of the plain cores: what fp32 without TF32 runs on."""
+    memory: float
+    """Bandwidth in TB/s."""
     source: str
 
 
 CARDS: Final[Mapping[str, Card]] = {
     # The first whose words are all in the name counts.
-    "H200": Card(fp16=989.4, tf32=494.7, fp32=66.9, source="NVIDIA H200 Tensor Core GPU data sheet (halved)"),
-    "H100 PCIe": Card(fp16=756.0, tf32=378.0, fp32=51.2, source="NVIDIA H100 PCIe data sheet (halved)"),
-    "H100": Card(fp16=989.4, tf32=494.7, fp32=66.9, source="NVIDIA H100 Tensor Core GPU Architecture, table 2"),
-    "A100": Card(fp16=312.0, tf32=156.0, fp32=19.5, source="NVIDIA A100 Tensor Core GPU data sheet"),
-    "L40S": Card(fp16=362.1, tf32=183.0, fp32=91.6, source="NVIDIA L40S data sheet"),
-    "L4": Card(fp16=121.0, tf32=60.0, fp32=30.3, source="NVIDIA L4 data sheet (halved)"),
-    "A10": Card(fp16=125.0, tf32=62.5, fp32=31.2, source="NVIDIA A10 data sheet"),
-    "T4": Card(fp16=65.0, tf32=8.1, fp32=8.1, source="NVIDIA T4 data sheet"),
+    "H200": Card(
+        fp16=989.4, tf32=494.7, fp32=66.9, memory=4.8, source="NVIDIA H200 Tensor Core GPU data sheet (halved)"
+    ),
+    "H100 PCIe": Card(fp16=756.0, tf32=378.0, fp32=51.2, memory=2.0, source="NVIDIA H100 PCIe data sheet (halved)"),
+    "H100 NVL": Card(fp16=835.5, tf32=417.5, fp32=60.0, memory=3.9, source="NVIDIA H100 NVL data sheet (halved)"),
+    "H100": Card(
+        fp16=989.4, tf32=494.7, fp32=66.9, memory=3.35, source="NVIDIA H100 Tensor Core GPU Architecture, table 2"
+    ),
+    "A100 80GB": Card(fp16=312.0, tf32=156.0, fp32=19.5, memory=1.935, source="NVIDIA A100 data sheet (PCIe)"),
+    "A100": Card(fp16=312.0, tf32=156.0, fp32=19.5, memory=1.555, source="NVIDIA A100 data sheet (40 GB)"),
+    "L40S": Card(fp16=362.1, tf32=183.0, fp32=91.6, memory=0.864, source="NVIDIA L40S data sheet"),
+    "L4": Card(fp16=121.0, tf32=60.0, fp32=30.3, memory=0.3, source="NVIDIA L4 data sheet (halved)"),
+    "A10": Card(fp16=125.0, tf32=62.5, fp32=31.2, memory=0.6, source="NVIDIA A10 data sheet"),
+    "T4": Card(fp16=65.0, tf32=8.1, fp32=8.1, memory=0.32, source="NVIDIA T4 data sheet"),
 }
 
 
@@ -68,11 +76,13 @@ def ladder(results: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
     known = card(session["environment"]["gpu"]) if session else None
     if known is not None:
         steps.append((f"peak of the card ({known.source})", peak_rate(known, "fp16")))
+    if (products := _bare_products(results, "fp16")) is not None:
+        steps.append(("bare matrix products, measured", products))
     if session:
         best = [
             (int(rows), point)
             for cell in session["cells"].values()
-            if _precision(cell) == "fp16"
+            if precision_of(cell) == "fp16"
             for rows, point in cell["batches"].items()
         ]
         if best:
@@ -82,13 +92,31 @@ def ladder(results: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
         rates = [cell["rate"] for cell in results.get(part, {}).get("cells", {}).values() if "rate" in cell]
         if rates:
             steps.append((what, max(rates)))
+    return rungs(steps)
+
+
+def rungs(steps: Sequence[tuple[str, float]]) -> list[dict[str, Any]]:
+    """Steps of a ladder with the share that each has of the one above it, and of the first."""
     return [
-        {"what": what, "rate": rate, "of_above": rate / steps[number - 1][1] if number else 1.0}
+        {
+            "what": what,
+            "rate": rate,
+            "of_above": rate / steps[number - 1][1] if number else 1.0,
+            "of_first": rate / steps[0][1],
+        }
         for number, (what, rate) in enumerate(steps)
     ]
 
 
-def _precision(cell: Mapping[str, Any]) -> str:
+def _bare_products(results: Mapping[str, Mapping[str, Any]], kind: str) -> float | None:
+    """Images per second if the card did nothing but products as large as fit it best."""
+    cells = results.get("gpu_roofs", {}).get("cells", {})
+    rates = [cell["product_gflops"][kind]["best"] for cell in cells.values() if kind in cell.get("product_gflops", {})]
+    return max(rates) * 1e9 / FLOP_PER_IMAGE if rates else None
+
+
+def precision_of(cell: Mapping[str, Any]) -> str:
+    """``fp16``, ``tf32`` or ``fp32`` of a cell that was measured; empty for one that failed."""
     setting = cell.get("setting", {})
     return "tf32" if setting.get("tf32") else str(setting.get("precision", ""))
 
@@ -103,6 +131,8 @@ def summarise(part: str, cells: Cells, gpu: str | None) -> dict[str, Any]:
     }
     good = {name: cell for name, cell in cells.items() if name not in summary}
     shown = {
+        "roofs": _roofs,
+        "options": _options,
         "session": _session,
         "throughput_224": _throughput,
         "throughput_256": _throughput,
@@ -113,6 +143,32 @@ def summarise(part: str, cells: Cells, gpu: str | None) -> dict[str, Any]:
         summary["goal"] = GOALS[part]
         summary["goal reached"] = summary["best images per second"] >= GOALS[part]
     return summary
+
+
+def _roofs(cells: Cells, known: Card | None) -> dict[str, Any]:
+    rows: dict[str, Any] = {}
+    for cell in cells.values():
+        for kind, rate in cell["product_gflops"].items():
+            rows[f"bare products, {kind}, TFLOP/s"] = rate["best"] / 1e3
+            if known is not None:
+                rows[f"bare products, {kind}, share of the data sheet's peak"] = (
+                    rate["best"] / 1e3 / getattr(known, kind)
+                )
+        rows["memory, read and written, GB/s"] = cell["memory_gb_s"]["best"]
+    return rows
+
+
+def _options(cells: Cells, known: Card | None) -> dict[str, Any]:
+    """Which options do what they say; see ``benchmarks.provider_options``."""
+    rows: dict[str, Any] = {}
+    for cell in cells.values():
+        for name, found in cell.items():
+            read = ", ".join(f"{key}={value}" for key, value in found.get("read_back", {}).items())
+            tried = {True: "; its effect shows", False: "; WITHOUT EFFECT"}.get(found.get("effect"), "")
+            rows[name] = found.get("unproved") or found.get("error") or f"{read}{tried}"
+            if not found.get("ok", True) and "error" not in found:
+                rows[name] += f"; expected {found['expected']}"
+    return rows
 
 
 def _session(cells: Cells, known: Card | None) -> dict[str, Any]:
@@ -131,7 +187,7 @@ def _session(cells: Cells, known: Card | None) -> dict[str, Any]:
             f"batch {most}, kernels alone": kernels,
         }
         if known is not None:
-            rows[name]["kernels, share of peak"] = kernels / peak_rate(known, _precision(cell))
+            rows[name]["kernels, share of peak"] = kernels / peak_rate(known, precision_of(cell))
     return rows
 
 
@@ -185,7 +241,8 @@ def _point(point: Mapping[str, Any]) -> dict[str, Any]:
 def _operators(cells: Cells, known: Card | None) -> dict[str, Any]:
     return {
         name: {
-            "ms a run": cell["total_ms"],
+            # On a card a node's time is that of its launch.
+            "ms of launches a run": cell["total_ms"],
             "nodes by provider": cell["nodes_by_provider"],
             "on the CPU all the same": ", ".join(cell["cpu_fallbacks"]) or "none",
             "fused attention": ", ".join(cell["fused_attention"]) or "none",

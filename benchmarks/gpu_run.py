@@ -20,6 +20,21 @@ from pathlib import Path
 
 KIT = Path(__file__).resolve().parent
 PROVIDER = "onnxruntime/capi/libonnxruntime_providers_cuda.so"
+OPENED_LATER = ("libcudnn.so.9",)
+"""What the provider opens by name when it first needs it."""
+EXPORTER = (
+    "torch",
+    "torchvision",
+    "timm",
+    "onnx",
+    "onnxruntime",
+    "numpy",
+    "PIL",
+    "google",
+    "grpc",
+    "ml_dtypes",
+)
+"""Modules that an export takes and that ``export-wheels`` does not hold."""
 
 
 class RunError(Exception):
@@ -63,15 +78,16 @@ def make_environment(kit: Path, directory: Path) -> Path:
     # Without pip, which many systems do not let venv bring; the kit's own runs from its wheel.
     _run(sys.executable, "-m", "venv", "--without-pip", str(directory))
     wheels = sorted(str(path) for path in (kit / "wheels").glob("*.whl"))
-    _run(str(python), _pip(kit), "install", "--quiet", "--no-index", "--no-deps", "--no-compile", *wheels)
+    _run(str(python), *_install(kit), "--no-compile", *wheels)
     libraries = next((directory / "lib").glob("python3*")) / "site-packages"
     (libraries / "clip-tree.pth").write_text(f"{kit / 'tree'}\n")
     stamp.touch()
     return python
 
 
-def _pip(kit: Path) -> str:
-    return str(next((kit / "wheels").glob("pip-*.whl")) / "pip")
+def _install(kit: Path) -> list[str]:
+    pip = next((kit / "wheels").glob("pip-*.whl")) / "pip"
+    return [str(pip), "install", "--quiet", "--no-index", "--no-deps", "--root-user-action=ignore"]
 
 
 def _run(*command: str, env: dict[str, str] | None = None, cwd: Path | None = None) -> None:
@@ -92,9 +108,48 @@ def library_folders(kit: Path) -> list[Path]:
 
 
 def missing_libraries(provider: Path, environment: dict[str, str]) -> list[str]:
-    """What the linker would not find for ONNX Runtime's CUDA provider."""
+    """What the linker would not find for ONNX Runtime's CUDA provider, and what that opens only when it runs."""
     done = subprocess.run(["ldd", str(provider)], capture_output=True, text=True, check=False, env=environment)
-    return [line.split()[0] for line in done.stdout.splitlines() if "not found" in line]
+    missing = [line.split()[0] for line in done.stdout.splitlines() if "not found" in line]
+    opened = "import ctypes, sys; ctypes.CDLL(sys.argv[1])"
+    for name in OPENED_LATER:
+        tried = subprocess.run([sys.executable, "-c", opened, name], capture_output=True, check=False, env=environment)
+        if tried.returncode:
+            missing.append(name)
+    return missing
+
+
+def count_gpus() -> int:
+    """GPUs that the driver shows; 0 without a driver."""
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return 0
+    count = ctypes.c_int(0)
+    return 0 if cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)) else count.value
+
+
+def check_cuda(site_packages: Path, environment: dict[str, str]) -> None:
+    """Raise RunError unless ONNX Runtime's CUDA provider can start here, as far as libraries and driver tell."""
+    provider = site_packages / PROVIDER
+    if not provider.is_file():
+        raise RunError("The kit has no onnxruntime-gpu: gather it without --onnxruntime, or say --device cpu.")
+    asked = [sys.executable, str(Path(__file__).resolve()), "--count-gpus"]
+    # In a process that has the folders from its start on: the linker reads them only then.
+    counted = subprocess.run(asked, capture_output=True, text=True, check=False, env=environment).stdout.strip()
+    if counted in ("", "0"):
+        raise RunError(
+            "The driver shows no NVIDIA GPU here (does nvidia-smi?): use a machine that has one, or say --device cpu "
+            "--quick to try everything but the card."
+        )
+    built = (site_packages / "onnxruntime" / "capi" / "build_and_package_info.py").read_text()
+    version = match[1] if (match := re.search(r"cuda_version = '([0-9.]+)'", built)) else "of its version"
+    if lacking := missing_libraries(provider, environment):
+        raise RunError(
+            f"ONNX Runtime's CUDA provider lacks {', '.join(lacking)}: start run.py by a Python that has them as "
+            f"packages (a PyTorch for CUDA {version.partition('.')[0]} brings most), or install CUDA {version} and "
+            "cuDNN 9 and add their folder to LD_LIBRARY_PATH."
+        )
 
 
 def has_libpython() -> bool:
@@ -111,19 +166,48 @@ def has_libpython() -> bool:
 
 def make_exports(kit: Path, target: Path, python: str, model: str, pretrained: str) -> None:
     """Export both precisions by a Python that has PyTorch, where the kit brought no models."""
+    check_exporter(python)
     packages = kit / "export-site"
+    stamp = packages / ".complete"
     wheels = [str(path) for path in sorted((kit / "export-wheels").glob("*.whl"))]
-    # For the messages of its configuration, which that Python may lack.
-    wheels += [str(path) for path in (kit / "wheels").glob("tritonclient-*.whl")]
-    if not packages.exists():
-        _run(python, _pip(kit), "install", "--quiet", "--no-index", "--no-deps", "--target", str(packages), *wheels)
+    if not stamp.exists():
+        shutil.rmtree(packages, ignore_errors=True)
+        _run(python, *_install(kit), "--target", str(packages), *wheels)
+        stamp.touch()
     # Behind what that Python has itself: only what it lacks is taken from here.
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(kit / "tree"), str(packages)))}
+    program = (
+        f"import sys; sys.path.append({str(packages)!r}); "
+        "from preprocess_ensemble.export_command import main; sys.exit(main())"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(kit / "tree")}
     for precision in ("fp32", "fp16"):
         if not (target / precision / "clip_encoder" / "1" / "model.json").exists():
             options = ("--model", model, "--pretrained", pretrained, "--precision", precision)
-            command = (python, "-m", "preprocess_ensemble.export_command", *options)
-            _run(*command, "--repository", str(target / precision), env=environment)
+            _run(python, "-c", program, *options, "--repository", str(target / precision), env=environment)
+
+
+def check_exporter(python: str) -> None:
+    """Raise RunError unless ``python`` has what an export takes and the kit does not bring."""
+    asked = "import importlib.util as u, sys; print(*(name for name in sys.argv[1:] if u.find_spec(name) is None))"
+    try:
+        done = subprocess.run([python, "-c", asked, *EXPORTER], capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise RunError(f"{python} cannot be started ({error.strerror}): name a Python by --export-with.") from None
+    if lacking := done.stdout.split():
+        raise RunError(
+            f"{python} has no {', '.join(lacking)}, and the kit has no models: name a Python that has them by "
+            "--export-with, or gather the kit without --without-models."
+        )
+
+
+def environment_with(folders: list[Path]) -> dict[str, str]:
+    """This process's environment with ``folders`` before whatever the linker looks through."""
+    path = [*map(str, folders), os.environ.get("LD_LIBRARY_PATH", "")]
+    environment = {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(filter(None, path))}
+    # Packages of the system's Python would stand before the kit's.
+    for name in ("PYTHONPATH", "PYTHONHOME"):
+        environment.pop(name, None)
+    return environment
 
 
 def main() -> int:
@@ -135,30 +219,25 @@ def main() -> int:
     parser.add_argument("--export-with", default=sys.executable, metavar="PYTHON", help="one that has PyTorch and onnx")
     parser.add_argument("--model", default="ViT-B-32", help="to export, where the kit has no models")
     parser.add_argument("--pretrained", default="random:0")
+    parser.add_argument("--count-gpus", action="store_true", help=argparse.SUPPRESS)
     arguments, rest = parser.parse_known_args()
+    if arguments.count_gpus:
+        print(count_gpus())
+        return 0
     work: Path = arguments.work.resolve()
     try:
         check_files(KIT)
         check_python(KIT / "wheels")
         python = make_environment(KIT, work / "venv")
+        # The one that was carried is of another build: only where there is none.
+        extra = [] if has_libpython() else [KIT / "libpython"]
+        environment = environment_with([*extra, *library_folders(KIT)])
+        if arguments.device == "cuda":
+            check_cuda(next(work.glob("venv/lib/python3*/site-packages")), environment)
         exports = KIT / "exports"
         if not exports.is_dir():
-            exports = work / "exports"
+            exports = work / "exported"
             make_exports(KIT, exports, arguments.export_with, arguments.model, arguments.pretrained)
-        # The one that was carried is of another build: only where there is none.
-        extra = [] if has_libpython() else [str(KIT / "libpython")]
-        folders = [*extra, *map(str, library_folders(KIT)), os.environ.get("LD_LIBRARY_PATH", "")]
-        environment = {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(filter(None, folders))}
-        environment.pop("PYTHONPATH", None)
-        if arguments.device == "cuda":
-            provider = next(work.glob(f"venv/lib/python3*/site-packages/{PROVIDER}"), None)
-            if provider is None:
-                raise RunError("The kit has no onnxruntime-gpu: gather it without --onnxruntime, or say --device cpu.")
-            if lacking := missing_libraries(provider, environment):
-                raise RunError(
-                    f"ONNX Runtime's CUDA provider lacks {', '.join(lacking)}: install the CUDA that it is built for, "
-                    "or add its folder to LD_LIBRARY_PATH."
-                )
     except (RunError, OSError) as error:
         print(f"run.py: {error}", file=sys.stderr)
         return 1

@@ -14,16 +14,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from google.protobuf import json_format
 
 from benchmarks.gpu_settings import Setting
 from benchmarks.harness import percentiles
+from benchmarks.operators import profile, served_plan
 from preprocess_ensemble.decode import decode
 from preprocess_ensemble.repository import ENCODER, encoder_directory, installed_passport, read_config
 from preprocess_ensemble.transform import PreprocessConfig, preprocess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from preprocess_ensemble.backends.onnxruntime.session import SessionPlan
 
 _OWN_GRAPHS: Final = 10_000
 """Numbers of CUDA graphs from here on are this module's; the runner numbers its own by rows."""
@@ -35,13 +37,10 @@ def measure(
     """Load, check the canary and time each batch size for about ``seconds``; raises what the backend raises."""
     begun = time.perf_counter()
     from preprocess_ensemble.backends.onnxruntime.batch import Runner
-    from preprocess_ensemble.backends.onnxruntime.session import open_session, plan_session
+    from preprocess_ensemble.backends.onnxruntime.session import open_session
     from preprocess_ensemble.backends.onnxruntime.signature import read_signature
 
-    config = read_config(repository / ENCODER / "config.pbtxt")
-    setting.change_encoder(config, device)
-    described = json_format.MessageToDict(config, preserving_proto_field_name=True)
-    plan = plan_session(described, kind="GPU" if device == "cuda" else "CPU", device_id=0)
+    plan = plan_of(setting, repository, device)
     session = open_session(encoder_directory(repository) / "model.onnx", plan)
     runner = Runner(session, read_signature(session), plan)
     runner.prepare()
@@ -78,6 +77,21 @@ def measure(
             "rate": 1e3 * rows / p50,
         }
     return result
+
+
+def plan_of(setting: Setting, repository: Path, device: str) -> SessionPlan:
+    """How the server would open the encoder of ``repository`` with ``setting`` on ``cuda`` or ``cpu``."""
+    config = read_config(repository / ENCODER / "config.pbtxt")
+    setting.change_encoder(config, device)
+    return served_plan(config, "GPU" if device == "cuda" else "CPU")
+
+
+def profiled(setting: Setting, repository: Path, device: str, rows: int, runs: int) -> dict[str, Any]:
+    """ONNX Runtime's own profile of the session that the server would open; see ``benchmarks.operators``."""
+    passport = installed_passport(repository)
+    assert passport is not None
+    model = encoder_directory(repository) / "model.onnx"
+    return profile(model, passport.preprocess["size"][0], rows, runs, plan_of(setting, repository, device))
 
 
 def _request(pixels: np.ndarray[Any, Any]) -> dict[str, Any]:
@@ -127,10 +141,15 @@ def main() -> None:
     parser.add_argument("setting", help="fields of a Setting as JSON")
     parser.add_argument("--device", choices=("cuda", "cpu"), required=True)
     parser.add_argument("--batches", type=int, nargs="+", required=True)
-    parser.add_argument("--seconds", type=float, required=True)
+    parser.add_argument("--seconds", type=float, default=1.0, help="of one batch size (default: %(default)s)")
+    parser.add_argument("--profile-runs", type=int, metavar="N", help="profile N runs of the first batch size instead")
     arguments = parser.parse_args()
     setting = Setting(**json.loads(arguments.setting))
-    result = measure(setting, arguments.repository, arguments.device, arguments.batches, arguments.seconds)
+    where = (setting, arguments.repository, arguments.device)
+    if arguments.profile_runs:
+        result = profiled(*where, arguments.batches[0], arguments.profile_runs)
+    else:
+        result = measure(*where, arguments.batches, arguments.seconds)
     sys.stdout.write(json.dumps(result) + "\n")
 
 

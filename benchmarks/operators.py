@@ -14,14 +14,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from google.protobuf import json_format
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.harness import RESULTS, write_result
-from preprocess_ensemble.repository import encoder_directory, installed_passport
+from benchmarks.roofs import measure
+from preprocess_ensemble.repository import ENCODER, encoder_directory, installed_passport, read_config
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
+
+    from preprocess_ensemble.backends.onnxruntime.session import SessionPlan
+    from preprocess_ensemble.repository import ModelConfig
 
 FUSED_ATTENTION: Final = frozenset({"Attention", "MultiHeadAttention", "PackedMultiHeadAttention", "FlashAttention"})
 FLOP_PER_IMAGE: Final = 8.82e9
@@ -52,15 +57,17 @@ def summarise(events: Iterable[Mapping[str, Any]], runs: int, wanted: str) -> di
     }
 
 
-def profile(model: Path, size: int, batch: int, runs: int, providers: Sequence[str]) -> dict[str, Any]:
-    """Run ``model`` with seeded pixels, the first time outside the profile's count."""
-    import onnxruntime
+def profile(model: Path, size: int, batch: int, runs: int, plan: SessionPlan) -> dict[str, Any]:
+    """Run ``model`` by ``plan``, as the server would, with seeded pixels; the first run is outside the count.
+
+    Raises what the server's backend raises.
+    """
+    from preprocess_ensemble.backends.onnxruntime.session import open_session
 
     with tempfile.TemporaryDirectory() as scratch:
-        options = onnxruntime.SessionOptions()
-        options.enable_profiling = True
-        options.profile_file_prefix = str(Path(scratch) / "profile")
-        session = onnxruntime.InferenceSession(str(model), options, providers=list(providers))
+        plan.options.enable_profiling = True
+        plan.options.profile_file_prefix = str(Path(scratch) / "profile")
+        session = open_session(model, plan)
         pixels = np.random.default_rng(1).integers(0, 256, (batch, size, size, 3), np.uint8)
         inputs = {"pixels": pixels, "status": np.zeros((batch, 1), np.int32)}
         for _ in range(runs + 1):
@@ -68,7 +75,15 @@ def profile(model: Path, size: int, batch: int, runs: int, providers: Sequence[s
         events = json.loads(Path(session.end_profiling()).read_text())
     # The first run allocates; each run is marked by one event of the session.
     ends = [event["ts"] + event["dur"] for event in events if event["name"] == "model_run"]
-    return summarise((event for event in events if event.get("ts", 0) >= ends[0]), runs, providers[0])
+    return summarise((event for event in events if event.get("ts", 0) >= ends[0]), runs, plan.providers[0].name)
+
+
+def served_plan(config: ModelConfig, kind: str) -> SessionPlan:
+    """How the server's backend opens the encoder of ``config``, a protobuf message, on ``CPU`` or ``GPU``."""
+    from preprocess_ensemble.backends.onnxruntime.session import plan_session
+
+    described = json_format.MessageToDict(config, preserving_proto_field_name=True)
+    return plan_session(described, kind=kind, device_id=0)
 
 
 def main() -> None:
@@ -77,18 +92,27 @@ def main() -> None:
     parser.add_argument("--repository", type=Path, default=Path("triton_models"))
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 32])
     parser.add_argument("--runs", type=int, default=10)
-    parser.add_argument("--provider", default="CPUExecutionProvider")
+    parser.add_argument("--kind", choices=("CPU", "GPU"), default="CPU", help="where it runs (default: %(default)s)")
+    parser.add_argument(
+        "--roof-seconds",
+        type=float,
+        default=2.0,
+        help="for what the machine does without a model (default: %(default)s)",
+    )
     parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     passport = installed_passport(arguments.repository)
     if passport is None:
         parser.error(f"there is no exported model in {arguments.repository}: run clip-export")
     model = encoder_directory(arguments.repository) / "model.onnx"
-    providers = list(dict.fromkeys((arguments.provider, "CPUExecutionProvider")))
+    config = read_config(arguments.repository / ENCODER / "config.pbtxt")
     summary = {
-        str(batch): profile(model, passport.preprocess["size"][0], batch, arguments.runs, providers)
+        str(batch): profile(
+            model, passport.preprocess["size"][0], batch, arguments.runs, served_plan(config, arguments.kind)
+        )
         for batch in arguments.batch
     }
+    roofs = measure({"CPU": "cpu", "GPU": "cuda"}[arguments.kind], arguments.roof_seconds)
     for batch, found in summary.items():
         rate = FLOP_PER_IMAGE * int(batch) / found["total_ms"] / 1e6
         title = f"Batch {batch}: {found['total_ms']:.1f} ms a run"
@@ -102,7 +126,11 @@ def main() -> None:
         attention = ", ".join(found["fused_attention"]) or "not fused"
         print(f"nodes: {found['nodes_by_provider']}; on the CPU all the same: {found['cpu_fallbacks'] or 'none'}; ")
         print(f"attention: {attention}\n")
-    print(f"kept in {write_result('operators', {'model': passport.id, 'summary': summary}, arguments.results)}")
+    for kind, rate in roofs["product_gflops"].items():
+        print(f"bare matrix products, {kind}: {rate['best']:,.0f} GFLOP/s at best, {rate['median']:,.0f} in the median")
+    print(f"memory, read and written: {roofs['memory_gb_s']['best']:,.1f} GB/s")
+    record = {"model": passport.id, "precision": passport.precision, "summary": summary, "roofs": roofs}
+    print(f"kept in {write_result('operators', record, arguments.results)}")
 
 
 if __name__ == "__main__":

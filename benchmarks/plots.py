@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from textwrap import fill
 from typing import TYPE_CHECKING, Any, Final
 
 import matplotlib
@@ -10,18 +11,26 @@ import matplotlib
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.patches import Rectangle
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
+from benchmarks.operators import FLOP_PER_IMAGE
 from benchmarks.three_way import SYSTEMS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from matplotlib.figure import Figure
+
+    from benchmarks.roofline import Roofline
 
 INK: Final = "#1f2933"
 OURS: Final = "#2563eb"
 OTHERS: Final = "#9aa5b1"
 STAGES: Final = {"decode": "#f59e0b", "queue": "#cbd2d9", "model": "#2563eb", "rest": "#7b8794"}
+LOST: Final = "#dbeafe"
+NARROW: Final = 8
+"""Rates that differ by less have an axis that begins at zero."""
+CURVES: Final = (OURS, "#0ea5a4", "#f59e0b", "#7b8794", "#d64545")
 STYLE: Final[Any] = {
     "font.size": 10,
     "axes.spines.top": False,
@@ -280,6 +289,68 @@ def scaling(summary: Mapping[str, Any]) -> bytes:
         axes.legend(frameon=False, loc="upper left")
         axes.margins(y=0.15)
         return _png(figure)
+
+
+def roofline(shown: Roofline) -> bytes:
+    """From the roof down to the service, with what each step loses; beside it both roofs over the batch size."""
+    with plt.rc_context(STYLE):
+        figure, (left, right) = plt.subplots(1, 2, figsize=(12, 3.8), width_ratios=(1.15, 1))
+        figure.suptitle(f"{shown.machine}; ViT-B-32 counted as {FLOP_PER_IMAGE / 1e9:.2f} GFLOP an image", fontsize=10)
+        _ladder(left, shown.steps)
+        _roofs(right, shown)
+        return _png(figure)
+
+
+def _ladder(axes: Any, steps: Sequence[Mapping[str, Any]]) -> None:
+    widest = max(step["rate"] for step in steps)
+    for place, step in enumerate(steps):
+        above = steps[place - 1]["rate"] if place else step["rate"]
+        axes.barh(place, step["rate"], color=OURS if place else OTHERS, height=0.62)
+        if above > step["rate"]:
+            axes.barh(place, above - step["rate"], left=step["rate"], color=LOST, height=0.62)
+        share = f"   {step['of_first']:.0%}" if place else ""
+        label = f"{step['rate']:,.0f}" if widest >= 1000 else f"{step['rate']:.1f}"
+        where = (max(above, step["rate"]), place)
+        axes.annotate(label + share, where, xytext=(5, 0), textcoords="offset points", va="center")
+    axes.set_yticks(range(len(steps)), [fill(step["what"], 34) for step in steps])
+    axes.invert_yaxis()
+    axes.set_xlabel("images per second, and the share of the roof; light: lost at this step")
+    axes.xaxis.set_major_formatter(lambda rate, _: f"{rate:,.0f}")
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.set_xlim(0, 1.28 * widest)
+
+
+def _roofs(axes: Any, shown: Roofline) -> None:
+    sizes = sorted({rows for points in shown.curves.values() for rows, _ in points})
+    ends = [sizes[0], sizes[-1]]
+    knee = shown.compute / shown.memory
+    along = sorted({*ends, *([knee] if ends[0] < knee < ends[1] else [])})
+    axes.plot(along, [min(shown.compute, rows * shown.memory) for rows in along], color=INK, linewidth=1.5)
+    axes.annotate(
+        f"bare products, {shown.precision}", (ends[1], shown.compute), xytext=(0, 4), textcoords="offset points",
+        ha="right", fontsize=8,
+    )  # fmt: skip
+    if ends[0] < knee:
+        axes.annotate(
+            "reading the weights", (ends[0], shown.memory), xytext=(6, -2), textcoords="offset points", fontsize=8,
+            va="top",
+        )  # fmt: skip
+    for (label, points), colour in zip(shown.curves.items(), CURVES, strict=False):
+        axes.plot(*zip(*sorted(points), strict=True), marker="o", markersize=4, color=colour, label=label)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(sizes, [str(size) for size in sizes])
+    axes.margins(y=0.12)
+    least = min(rate for points in shown.curves.values() for _, rate in points)
+    if shown.compute / least > NARROW:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_minor_locator(NullLocator())
+    else:
+        axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_formatter(lambda rate, _: f"{rate:,.0f}")
+    axes.set_xlabel("images in a run, or callers")
+    axes.set_ylabel("images per second")
+    axes.legend(frameon=False, fontsize=8, loc="lower right")
 
 
 def _png(figure: Figure) -> bytes:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from benchmarks import figures, plots
+from benchmarks import figures, plots, roofline
 from benchmarks.gpu_roofline import ladder
 from benchmarks.harness import RESULTS
 from benchmarks.published import FIGURES, HARDWARE
@@ -122,6 +122,22 @@ def _flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
         yield name, f"{value:,.4g}" if isinstance(value, float) else str(value)
 
 
+def roofline_pictures(results: Mapping[str, Mapping[str, Any]], directory: Path) -> dict[str, dict[str, str] | None]:
+    """Write the rooflines that there are data for; ``cpu`` and ``gpu`` -> its picture."""
+    known = {"roofline": roofline.of_cpu(results), "gpu_roofline": roofline.of_gpu(figures.of_gpus(results))}
+    drawn = {
+        stem: _picture(directory, stem, f"The roofline of {shown.machine}.", plots.roofline(shown)) if shown else None
+        for stem, shown in known.items()
+    }
+    return {"cpu": drawn["roofline"], "gpu": drawn["gpu_roofline"]}
+
+
+def _picture(directory: Path, stem: str, caption: str, png: bytes) -> dict[str, str]:
+    """Write a picture beside the page, and return it for the page, which holds it, too."""
+    (directory / f"{stem}.png").write_bytes(png)
+    return {"name": stem, "caption": caption, "data": base64.b64encode(png).decode("ascii")}
+
+
 def render(results: Mapping[str, Mapping[str, Any]], directory: Path, *, price_per_hour: float | None = None) -> Path:
     """Write the pictures and ``report.html`` into ``directory``; return the page's path."""
     sections = []
@@ -130,10 +146,9 @@ def render(results: Mapping[str, Mapping[str, Any]], directory: Path, *, price_p
             continue
         shown = []
         for stem, caption, draw in pictures:
-            png = draw(results[name]["summary"])
-            (directory / f"{stem}.png").write_bytes(png)
-            shown.append({"name": stem, "caption": caption, "data": base64.b64encode(png).decode("ascii")})
+            shown.append(_picture(directory, stem, caption, draw(results[name]["summary"])))
         sections.append({"name": name, "title": TITLES[name], "result": results[name], "pictures": shown})
+    roofs = roofline_pictures(results, directory)
     own = own_figures(results)
     published = [{"figure": figure, "ours": own.get(figure.ours)} for figure in FIGURES]
     environment = Environment(
@@ -150,6 +165,7 @@ def render(results: Mapping[str, Mapping[str, Any]], directory: Path, *, price_p
         price_per_hour=price_per_hour,
         gpu=gpu_sections(figures.of_gpus(results)),
         ladder=ladder(figures.of_gpus(results)),
+        roofs=roofs,
         others=[
             result for name, result in sorted(results.items()) if name not in PICTURES and not name.startswith("gpu_")
         ],

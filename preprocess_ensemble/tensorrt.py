@@ -29,7 +29,15 @@ if TYPE_CHECKING:
 
     from preprocess_ensemble.repository import ModelConfig
 
-__all__ = ("PRECISIONS", "StagedRepository", "TensorrtMissing", "check_tensorrt", "default_cache", "on_tensorrt")
+__all__ = (
+    "PRECISIONS",
+    "StagedRepository",
+    "TensorrtMissing",
+    "check_tensorrt",
+    "default_cache",
+    "on_tensorrt",
+    "usable_gpus",
+)
 
 PRECISIONS: Final = ("fp16", "fp32")
 
@@ -152,7 +160,7 @@ def check_tensorrt(
     ``gpus`` counts GPUs, ``provider`` is ONNX Runtime's library for TensorRT, and ``loads`` says whether a library can
     be found by its name; the defaults look at this machine.
     """
-    if not (gpus or _gpus)():
+    if not (gpus or usable_gpus)():
         raise TensorrtMissing(
             "TensorRT needs an NVIDIA GPU and its driver, and none can be used here (in a container: docker run "
             f"--gpus all): {_REMEDY}."
@@ -175,7 +183,7 @@ def check_tensorrt(
         )
 
 
-def _gpus() -> int:
+def usable_gpus() -> int:
     """GPUs that the driver shows; 0 without a driver."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1")

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+import onnx
+import onnxruntime
 import pytest
 
-from benchmarks import gpu_run
+from benchmarks import gpu, gpu_parts, gpu_run, plots, roofline, roofs
 from benchmarks.gpu_kit import copy_tree, write_manifest
 from benchmarks.gpu_meter import GpuMeter
 from benchmarks.gpu_roofline import GOALS, card, ladder, peak_rate, summarise
 from benchmarks.gpu_settings import Setting
 from preprocess_ensemble.repository import DEFAULT_SHAPES, ENCODER, configs
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from preprocess_ensemble.tensorrt import usable_gpus
 
 H200 = "NVIDIA H200, 580.159.04"
 
@@ -59,6 +61,155 @@ def test_the_ladder_leads_from_the_peak_to_the_service() -> None:
     assert steps[1]["of_above"] == pytest.approx(32_000 / 112_176.9, rel=1e-4)
     assert [step["of_above"] for step in steps[2:]] == [0.5, 0.5]
     assert ladder({}) == []
+
+
+def roofs_cell(gflops: float) -> dict[str, Any]:
+    rate = {"best": gflops, "median": gflops, "runs": 5}
+    return {"side": 8192, "product_gflops": {"fp16": rate}, "memory_gb_s": {"best": 3_000.0, "median": 3_000.0}}
+
+
+def test_what_the_card_does_without_a_model_stands_below_its_data_sheet() -> None:
+    results: dict[str, dict[str, Any]] = {
+        "gpu_roofs": {"cells": {"cuda": roofs_cell(882_000.0)}},
+        "gpu_session": {"environment": {"gpu": H200}, "cells": {"a": session_cell(1.0)}},
+    }
+    assert [round(step["rate"]) for step in ladder(results)] == [112_177, 100_000, 32_000, 16_000]
+    summary = summarise("roofs", results["gpu_roofs"]["cells"], H200)
+    assert summary["bare products, fp16, share of the data sheet's peak"] == pytest.approx(0.8914, rel=1e-3)
+    assert summarise("roofs", {"cuda": {"error": "no CUDA"}}, H200) == {"cuda": "no CUDA"}
+
+
+def test_bare_products_and_copies_are_measured_by_models_written_byte_by_byte() -> None:
+    for operator, inputs, element in (("MatMul", "ab", roofs.FLOAT16), ("Neg", "a", roofs.FLOAT)):
+        model = onnx.load_from_string(roofs.one_node(operator, inputs, element))
+        onnx.checker.check_model(model)
+        assert [value.name for value in model.graph.input] == list(inputs)
+    found = roofs.measure("cpu", 0.0, side=16, copied_bytes=2**16)
+    assert found["product_gflops"]["fp32"]["best"] >= found["product_gflops"]["fp32"]["median"] > 0
+    assert found["memory_gb_s"]["best"] > 0
+
+
+CPU: dict[str, Any] = {"cpu": "a CPU", "cores": 2, "gpu": None}
+PROFILE: dict[str, Any] = {
+    "total_ms": 200.0,
+    "operators": [
+        {"operator": "MatMul", "ms": 150.0},
+        {"operator": "Conv", "ms": 10.0},
+        {"operator": "Add", "ms": 40.0},
+    ],
+}
+
+
+def cpu_results(**environment: Any) -> dict[str, dict[str, Any]]:
+    fp32 = {"product_gflops": {"fp32": {"best": 88.2}}, "memory_gb_s": {"best": 20.0}}
+    operators = {
+        "environment": CPU,
+        "model": "ViT-B-32/random:0@0",
+        "roofs": fp32,
+        "summary": {"1": PROFILE, "16": {**PROFILE, "total_ms": 2_000.0}},
+    }
+    served = {"images_per_second": {"session": {"median": 7.0}, "ensemble": {"median": 6.0}}}
+    end_to_end = {"environment": {**CPU, **environment}, "summary": {"1": served, "16": served}}
+    return {"operators": operators, "end_to_end": end_to_end}
+
+
+def test_the_roofline_of_a_cpu_leads_from_bare_products_to_the_ensemble() -> None:
+    shown = roofline.of_cpu(cpu_results())
+    assert shown is not None
+    assert [round(step["rate"], 2) for step in shown.steps] == [10.0, 100.0, 8.0, 7.0, 6.0]
+    assert shown.steps[-1]["of_first"] == pytest.approx(0.6)
+    assert shown.machine.startswith("2 cores of a CPU, no GPU used")
+    assert plots.roofline(shown).startswith(b"\x89PNG")
+
+
+def test_another_machine_or_a_busier_hour_has_no_place_in_a_roofline() -> None:
+    slower = cpu_results()
+    slower["operators"]["roofs"]["product_gflops"]["fp32"]["best"] = 60.0
+    for results in (cpu_results(cores=4), slower):
+        shown = roofline.of_cpu(results)
+        assert shown is not None
+        assert len(shown.steps) == 3
+        assert list(shown.curves) == ["the model's nodes"]
+    kept_before_roofs = {key: value for key, value in cpu_results()["operators"].items() if key != "roofs"}
+    assert roofline.of_cpu({"operators": kept_before_roofs}) is None
+
+
+def test_the_roofline_of_a_card_is_drawn_from_its_parts() -> None:
+    cell = session_cell(1.0)
+    cell["setting"]["graphs"] = True
+    results = {"gpu_session": {"environment": {"gpu": H200}, "cells": {"a": cell, "b": {"error": "x"}}}}
+    shown = roofline.of_gpu(results)
+    assert shown is not None
+    assert shown.compute == pytest.approx(peak_rate(card(H200), "fp16"))  # type: ignore[arg-type]
+    assert dict(shown.curves["kernels, fp16, CUDA graphs"]) == {1: 1_000.0, 32: 32_000.0}
+    measured = roofline.of_gpu({**results, "gpu_roofs": {"cells": {"cuda": roofs_cell(882_000.0)}}})
+    assert measured is not None
+    assert measured.compute == pytest.approx(100_000)
+    assert plots.roofline(measured).startswith(b"\x89PNG")
+    assert roofline.of_gpu({}) is None
+
+
+def study(output: Path) -> gpu_parts.Study:
+    return gpu_parts.Study(exports=output, photos=output, output=output, device="cpu", seconds=0.0, quick=True)
+
+
+def test_whatever_fails_becomes_a_cell_and_what_hangs_is_not_tried_for_ever(tmp_path: Path) -> None:
+    def broken() -> dict[str, Any]:
+        raise KeyError("nobody thought of this")
+
+    def hangs() -> dict[str, Any]:
+        raise KeyboardInterrupt
+
+    assert "nobody thought" in gpu_parts._cell(study(tmp_path).journal("x"), "broken", broken)["error"]
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            gpu_parts._cell(study(tmp_path).journal("x"), "hangs", hangs)
+    assert gpu_parts._cell(study(tmp_path).journal("x"), "hangs", hangs) == {"error": "begun 2 times and never ended"}
+    # Another plan begins anew.
+    other = replace(study(tmp_path), seconds=1.0)
+    assert gpu_parts._cell(other.journal("x"), "hangs", lambda: {"rate": 1.0}) == {"rate": 1.0}
+
+
+def test_what_was_measured_is_kept_though_nobody_can_sum_it_up(tmp_path: Path) -> None:
+    study(tmp_path).journal("single").cell("odd", lambda: {"form": "unknown"})
+    path = gpu.keep(study(tmp_path), "single", None)
+    kept = path.read_text()
+    assert '"form": "unknown"' in kept
+    assert "no summary" in kept
+
+
+def test_a_part_that_is_cut_says_so_and_its_words_are_in_the_log(tmp_path: Path) -> None:
+    assert gpu.run_part("session", ["--exports", str(tmp_path)], 60, tmp_path / "log") is not None
+    assert "there is no exported model" in (tmp_path / "log").read_text()
+    assert gpu.run_part("session", [], 0.0, tmp_path / "log") == "cut after 0 s"
+
+
+@pytest.mark.skipif(usable_gpus() > 0, reason="there is a GPU")
+def test_without_a_gpu_one_sentence_says_so(tmp_path: Path) -> None:
+    assert gpu.unusable("cuda") == "the driver shows no NVIDIA GPU (does nvidia-smi?)"
+    provider = tmp_path / gpu_run.PROVIDER
+    with pytest.raises(gpu_run.RunError, match="The kit has no onnxruntime-gpu"):
+        gpu_run.check_cuda(tmp_path, gpu_run.environment_with([]))
+    provider.parent.mkdir(parents=True)
+    provider.touch()
+    with pytest.raises(gpu_run.RunError, match=r"shows no NVIDIA GPU here.*--device cpu"):
+        gpu_run.check_cuda(tmp_path, gpu_run.environment_with([]))
+
+
+def test_what_a_cuda_provider_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    (library,) = (Path(onnxruntime.__file__).parent / "capi").glob("onnxruntime_pybind11_state*.so")
+    monkeypatch.setattr(gpu_run, "OPENED_LATER", ("libm.so.6", "libnobody.so.9"))
+    assert gpu_run.missing_libraries(library, gpu_run.environment_with([])) == ["libnobody.so.9"]
+
+
+def test_a_python_that_cannot_export_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(gpu_run.RunError, match=r"cannot be started.*--export-with"):
+        gpu_run.check_exporter(str(tmp_path / "python"))
+    bare = tmp_path / "bare"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
+    bare.chmod(0o755)
+    with pytest.raises(gpu_run.RunError, match=r"has no torch, torchvision, .*--without-models"):
+        gpu_run.check_exporter(str(bare))
 
 
 def test_what_failed_stays_in_the_summary_with_its_reason() -> None:

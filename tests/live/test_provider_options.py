@@ -1,0 +1,41 @@
+"""Every option of every provider, read back from an open session; a provider that cannot be used here is skipped."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from benchmarks import provider_options
+from benchmarks.environment import environment
+from benchmarks.provider_options import OPTIONS, Option
+
+ROOT = Path(__file__).parents[2]
+OPENVINO = ROOT / "build" / "openvino" / "bin" / "python"
+"""Made by ``python -m benchmarks precision``: its build of ONNX Runtime and this environment's overwrite each other."""
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
+def test_an_option_arrives(option: Option) -> None:
+    """On a machine with a card: pip install onnxruntime-gpu in place of onnxruntime, then this file."""
+    if reason := provider_options.unusable(option.device):
+        pytest.skip(reason)
+    found = option.check()
+    assert found["read_back"] == found["expected"]
+    assert found["effect"] in (None, True), "the option is listed, and changes nothing"
+
+
+def test_openvino_computes_in_the_precision_that_was_asked_for() -> None:
+    if not OPENVINO.is_file():
+        pytest.skip("there is no environment with onnxruntime-openvino: python -m benchmarks precision makes one")
+    if not {"avx512_bf16", "amx_bf16"} & set(environment()["cpu_flags"]):
+        pytest.skip("this CPU has no bf16")
+    command = [str(OPENVINO), "-m", "benchmarks.provider_options", "--device", "openvino"]
+    ran = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert {name: one["effect"] for name, one in json.loads(ran.stdout).items()} == {
+        "openvino: precision=FP32, num_threads=1": True,
+        "openvino: precision=BF16": True,
+    }
