@@ -131,8 +131,7 @@ def decode_into(data: bytes | memoryview, out: npt.NDArray[np.uint8], limits: De
         or not _suits_turbo(data, header, limits, scale=1)
     ):
         return False
-    with quiet_libraries():
-        return turbo_jpeg.decode(data, header, mode="RGB", out=out) is not None
+    return turbo_jpeg.decode_into(data, out)
 
 
 def _decode(data: bytes, limits: DecodeLimits, at_least: tuple[int, int] | None) -> Decoded:
@@ -214,7 +213,7 @@ def _decode_with_turbo(data: bytes, header: JpegHeader, scale: int) -> Image.Ima
     # A progressive file is held in memory as a whole, at whatever scale.
     size = header.width * header.height // (1 if header.is_progressive else scale**2)
     with taking_turns(size):
-        pixels = turbo_jpeg.decode(data, header, mode=mode, scale=scale)
+        pixels = turbo_jpeg.decode(data, mode=mode, scale=scale)
     if pixels is None:
         return None
     height, width = pixels.shape[:2]

@@ -6,6 +6,7 @@ is lenient and whose answer counts.
 
 from __future__ import annotations
 
+import struct
 from typing import Final, NamedTuple
 
 __all__ = ("JpegHeader", "count_scans", "may_have_scans", "read_header")
@@ -18,6 +19,11 @@ _COMMENT: Final = 0xFE
 _FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 # Without a length: TEM, restart markers, start and end of image. None of them belongs into a header.
 _BARE: Final = frozenset({0x00, 0x01, *range(0xD0, 0xDA), 0xFF})
+
+_SEGMENT: Final = struct.Struct(">BBH")
+"""0xFF, the marker, and the length of all that follows the marker."""
+_FRAME: Final = struct.Struct(">BHHB")
+"""Bits a sample, height, width, number of components."""
 
 _PROGRESSIVE: Final = 0xC2
 _HUFFMAN_8_BIT: Final = frozenset({0xC0, 0xC1, _PROGRESSIVE})
@@ -64,10 +70,9 @@ def read_header(data: bytes) -> JpegHeader | None:
     position = 2
     try:
         while True:
-            marker = data[position + 1]
-            if data[position] != 0xFF or marker in _BARE:
+            start, marker, length = _SEGMENT.unpack_from(data, position)
+            if start != 0xFF or marker in _BARE:
                 return None
-            length = data[position + 2] << 8 | data[position + 3]
             body = position + 4
             position += 2 + length
             if length < 2 or position > len(data):
@@ -80,15 +85,13 @@ def read_header(data: bytes) -> JpegHeader | None:
             elif marker in _FRAMES:
                 if frame is not None:
                     return None
-                count = data[body + 5]
+                precision, height, width, count = _FRAME.unpack_from(data, body)
                 if length != 8 + 3 * count:
                     return None
-                factors = (data[body + 7 + 3 * number] for number in range(count))
-                sampling = tuple((factor >> 4, factor & 15) for factor in factors)
-                height = data[body + 1] << 8 | data[body + 2]
-                width = data[body + 3] << 8 | data[body + 4]
-                frame = (width, height, marker, data[body], sampling)
-    except IndexError:
+                factors = data[body + 7 : position : 3]
+                sampling = tuple([(factor >> 4, factor & 15) for factor in factors])
+                frame = (width, height, marker, precision, sampling)
+    except struct.error:
         return None
     if frame is None or not (frame[0] and frame[1]):
         return None

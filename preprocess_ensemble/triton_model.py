@@ -20,7 +20,6 @@ An image that fails never fails its request, and a request that is malformed nev
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import os
@@ -50,7 +49,7 @@ from preprocess_ensemble.team import Team
 from preprocess_ensemble.transform import PreprocessConfig, preprocess
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -159,12 +158,11 @@ class _Work(NamedTuple):
     requested: frozenset[str]
     files: Sequence[bytes]
     """N of them."""
-    pixels: npt.NDArray[np.uint8] | None
-    """(N, H, W, 3), filled in by the threads; None where nothing decoded was asked for."""
 
-    def tasks(self) -> Iterator[tuple[bytes, npt.NDArray[np.uint8]]]:
-        """Every file that is to be decoded, and the (H, W, 3) to put it in."""
-        return iter(()) if self.pixels is None else zip(self.files, self.pixels, strict=True)
+    @property
+    def decodes(self) -> bool:
+        """Whether anything decoded was asked for."""
+        return not self.requested.isdisjoint(_DECODED_OUTPUTS)
 
 
 class TritonPythonModel:
@@ -201,9 +199,17 @@ class TritonPythonModel:
         tally = Tally()
         with quiet_libraries():
             begun = [self._begin(request) for request in requests]
-            tasks = [task for work in begun if isinstance(work, _Work) for task in work.tasks()]
-            rows = iter(self._team.map(self._decode, tasks))
-        responses = [self._finish(work, rows, tally) for work in begun]
+            files = [file for work in begun if isinstance(work, _Work) and work.decodes for file in work.files]
+            # One array for all requests. Smaller ones would be freed to the system after each batch and come anew, with
+            # a fault for each of their pages: a tenth of the time that an image takes here.
+            pixels = np.empty((len(files), *self._preprocess.size, 3), dtype=np.uint8)
+            rows = self._team.map(self._decode, list(zip(files, pixels, strict=True)))
+        responses = []
+        end = 0
+        for work in begun:
+            start = end
+            end += len(work.files) if isinstance(work, _Work) and work.decodes else 0
+            responses.append(self._finish(work, rows[start:end], pixels[start:end], tally))
         if self._metrics is not None:
             self._metrics.add(tally)
         return responses
@@ -220,9 +226,7 @@ class TritonPythonModel:
         except _BadRequest as error:
             return error
         requested = frozenset(request.requested_output_names())
-        decodes = not requested.isdisjoint(_DECODED_OUTPUTS)
-        pixels = np.empty((len(files), *self._preprocess.size, 3), dtype=np.uint8) if decodes else None
-        return _Work(request.request_id(), requested, files, pixels)
+        return _Work(request.request_id(), requested, files)
 
     def _decode(self, task: tuple[bytes, npt.NDArray[np.uint8]]) -> _Row:
         file, pixels = task
@@ -239,12 +243,13 @@ class TritonPythonModel:
             return _Row(ImageStatus.INTERNAL, message=_INTERNAL_MESSAGE, log=traceback.format_exc())
         return _Row(ImageStatus.OK, decoded.route, decoded.decoder)
 
-    def _finish(self, work: _Work | _BadRequest, decoded: Iterator[_Row], tally: Tally) -> Any:
+    def _finish(
+        self, work: _Work | _BadRequest, rows: Sequence[_Row], pixels: npt.NDArray[np.uint8], tally: Tally
+    ) -> Any:
         if isinstance(work, _BadRequest):
             return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(work), pb_utils.TritonError.INVALID_ARG))
         outputs: dict[str, npt.NDArray[Any]] = {}
-        if work.pixels is not None:
-            rows = list(itertools.islice(decoded, len(work.files)))
+        if work.decodes:
             tally.request([(row.status, row.route, row.decoder) for row in rows])
             for number, row in enumerate(rows):
                 if row.log:
@@ -252,7 +257,7 @@ class TritonPythonModel:
                         f"Image {number} of request {work.id} failed with a defect of this program.\n{row.log}"
                     )
             outputs = {
-                "pixels": work.pixels,
+                "pixels": pixels,
                 "status": np.array([[row.status] for row in rows], dtype=np.int32),
                 "error": _text_column([row.message for row in rows]),
             }

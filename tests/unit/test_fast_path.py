@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import struct
+import sys
+import types
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -206,6 +208,28 @@ def test_decode_into_minds_orientation_and_limits() -> None:
     assert not decode_into(image_files.jpeg(size=(64, 64), exif=exif.tobytes()), out)
     assert not decode_into(image_files.jpeg(size=(64, 64)), out, DecodeLimits(max_pixels=4000))
     assert not decode_into(image_files.jpeg(size=(64, 64)), out, DecodeLimits(allow_truncated=True))
+
+
+def test_decode_into_leaves_a_damaged_file_to_pillow() -> None:
+    good = image_files.jpeg(size=(64, 64))
+    damaged = good[: len(good) // 2] + b"\xff\xd9"
+    assert not decode_into(damaged, np.zeros((64, 64, 3), np.uint8))
+
+
+@pytest.mark.parametrize("size", [(65, 64), (64, 640), (2000, 1000), (9, 9)])
+def test_nothing_is_written_outside_the_given_memory(size: tuple[int, int]) -> None:
+    if turbo_jpeg.library() is None:
+        pytest.skip("PyTurboJPEG and libturbojpeg are not both installed")
+    memory = np.full((3, 64, 64, 3), 7, np.uint8)
+    turbo_jpeg.decode_into(image_files.jpeg(size=size), memory[1])
+    assert (memory[[0, 2]] == 7).all()
+
+
+def test_a_release_of_another_make_counts_as_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = types.ModuleType("turbojpeg")
+    monkeypatch.setattr(other, "TurboJPEG", types.SimpleNamespace, raising=False)
+    monkeypatch.setitem(sys.modules, "turbojpeg", other)
+    assert turbo_jpeg._turbo.__wrapped__() is None
 
 
 @pytest.mark.parametrize("progressive", [False, True])
