@@ -22,7 +22,7 @@ def test_it_measures_the_ensemble(tiny_repository: Path, photos: Path, tmp_path:
     write_input(data, [path.read_bytes() for path in sorted(photos.glob("*.jpg"))])
     with serving(tiny_repository, "--open-statistics") as server:
         # Whether the windows agree is up to the machine; that they are made and read is what is tested.
-        load = {"concurrency": 1, "rows": 1, "stability_percent": 10_000}
+        load = {"concurrency": 1, "rows": 1, "requests": 10, "stability_percent": 10_000}
         figures = run(binary, environment, model="clip_image", url=server.grpc_url, data=data, **load)
     assert figures["images_per_second"] > 0
     assert figures["compute_ms"] > 0
