@@ -35,6 +35,9 @@ _ROWS_PER_SHARD: Final = 10_000
 
 _MOST_ROWS_PER_SHARD: Final = 1_000_000
 
+_NOTHING: Final = "there is no photo to embed in what was named"
+_NONE_EMBEDDED: Final = "none of the photos could be embedded"
+
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command's options."""
@@ -72,7 +75,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def run(arguments: argparse.Namespace) -> int:
     """Embed, write, and say how it went."""
-    into_file = arguments.output.suffix in _FILE_SUFFIXES and not arguments.output.is_dir()
+    into_file = arguments.output.suffix in _FILE_SUFFIXES and not os.path.isdir(arguments.output)
     need("rich", *(["pyarrow.parquet"] if arguments.output.suffix != ".npz" or not into_file else []))
 
     if into_file:
@@ -89,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
             for failure in found.failed:
                 tally.add_failure(failure)
     if tally.written == 0 and tally.there_before == 0:
-        raise CommandFailed("there is no photo to embed in what was named")
+        raise CommandFailed(_NONE_EMBEDDED if found.photos else _NOTHING)
     print(tally.summary(arguments.output))
     return 0
 
@@ -239,7 +242,7 @@ class _Tally:
 
 def _output_path(text: str) -> Path:
     path = Path(text)
-    if path.is_dir() or text.endswith(os.sep) or path.suffix in ("", *_FILE_SUFFIXES):
+    if os.path.isdir(path) or text.endswith(os.sep) or path.suffix in ("", *_FILE_SUFFIXES):
         return path
     raise argparse.ArgumentTypeError(
         f"the name of a file must end in .parquet or .npz, unlike {text!r}; that of a new folder with a dot in it in /"

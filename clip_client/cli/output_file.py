@@ -18,9 +18,9 @@ _PART: Final = ".part"
 
 def check_place(path: Path) -> None:
     """Raise CommandFailed where ``path`` surely cannot be written: better before the long work than after it."""
-    if path.is_dir():
+    if os.path.isdir(path):
         raise CommandFailed(f"cannot write {path}: it is a folder")
-    if not path.parent.is_dir():
+    if not os.path.isdir(path.parent):
         raise CommandFailed(f"cannot write {path}: there is no folder {path.parent}")
 
 
@@ -33,7 +33,8 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     cannot be written.
     """
     check_place(path)
-    in_place = path.exists() and not path.is_file()
+    # Not Path's methods, which raise where a folder above may not be looked into.
+    in_place = os.path.exists(path) and not os.path.isfile(path)
     target = path if in_place else path.with_name(f".{path.name}.{os.getpid()}{_PART}")
     try:
         file = open(target, "wb")

@@ -53,7 +53,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 def run(arguments: argparse.Namespace) -> int:
     """Search, and print the photos that are nearest."""
     need("rich")
-    if not arguments.folder.is_dir():
+    if not os.path.isdir(arguments.folder):
         raise CommandFailed(f"there is no folder {arguments.folder}")
     with progress_bars() as show:
         found = asyncio.run(_search(arguments, show))

@@ -6,6 +6,7 @@ because it had failed, has two rows; the later one counts.
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from typing import TYPE_CHECKING, Any, Final
@@ -31,10 +32,16 @@ _ROWS_PER_READ: Final = 8192
 
 
 def shards_in(folder: Path) -> list[Path]:
-    """The shards, in the order in which they were written; none where there is no such folder."""
-    if not folder.is_dir():
+    """The shards, in the order in which they were written; none where there is no such folder.
+
+    Raises CommandFailed where the folder cannot be read.
+    """
+    if not os.path.isdir(folder):
         return []
-    return sorted((path for path in folder.iterdir() if _NAME.fullmatch(path.name)), key=_number)
+    try:
+        return sorted((path for path in folder.iterdir() if _NAME.fullmatch(path.name)), key=_number)
+    except OSError as error:
+        raise CommandFailed(f"the folder {folder} cannot be read: {error.strerror}") from None
 
 
 def vector_id_of(shards: Sequence[Path]) -> str | None:
@@ -61,8 +68,8 @@ def check_vector_id(folder: Path, vector_id: str) -> None:
     held = vector_id_of(shards_in(folder))
     if held not in (None, vector_id):
         raise CommandFailed(
-            f"{folder} holds vectors of {held} and the server makes those of {vector_id}, which must not be compared; "
-            "name another folder, or start the server with the other model"
+            f"{folder} holds vectors of {held}, and this run makes those of {vector_id}, which must not be "
+            "compared; name another folder, or use the model and --transfer of the first"
         )
 
 

@@ -46,10 +46,16 @@ def open_database(path: Path, schema: str, *, version: int, durable: bool) -> sq
                 for statement in filter(str.strip, schema.split(";")):
                     connection.execute(statement)
                 connection.execute(f"PRAGMA user_version = {version}")
-    except sqlite3.Error as error:
+    except sqlite3.OperationalError as error:  # a disk or a permission; the file itself is sound
         connection.close()
         raise StoreError(
-            f"{path} cannot be used ({error}); move it away to start anew, or name another folder with --store"
+            f"{path} cannot be used ({error}); see that its folder can be written, or name another one with --store"
+        ) from error
+    except sqlite3.Error as error:
+        connection.close()
+        lost = ", which forgets what it holds" if durable else ""
+        raise StoreError(
+            f"{path} cannot be used ({error}); move it away to start anew{lost}, or name another folder with --store"
         ) from error
     except StoreError:
         connection.close()

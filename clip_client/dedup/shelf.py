@@ -41,7 +41,10 @@ class Shelf:
         self._schema = schema
         self._rows: list[Mapping[str, object]] = []
         self._oldest = 0.0
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"the store cannot be written in {folder}: {error.strerror}") from None
 
     def read(self) -> Any:
         """Return all rows as a ``pyarrow.Table``. Raises StoreError where a file holds something else."""

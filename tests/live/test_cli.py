@@ -213,7 +213,7 @@ def test_a_folder_of_another_model_is_refused(
     for command in (["embed", str(album), "--output"], ["similar", str(album / "coffee.jpg"), "--in"]):
         assert main([*command, str(tmp_path), "--url", server.grpc_url]) == 1
         said = capsys.readouterr().err
-        assert "holds vectors of other|p|original and the server makes those of tiny_clip/" in said
+        assert "holds vectors of other|p|original, and this run makes those of tiny_clip/" in said
     assert len(shards_in(tmp_path)) == 1
 
 

@@ -113,6 +113,26 @@ def test_embed_without_a_photo_says_so(tmp_path: Path, capsys: pytest.CaptureFix
     assert list(tmp_path.iterdir()) == []
 
 
+def test_places_that_cannot_be_looked_at_are_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    odd = str(tmp_path / ("x" * 300))
+    for command in (
+        ["embed", str(tmp_path), "--output", f"{odd}.npz"],
+        ["similar", str(tmp_path), "--in", odd],
+        ["dedup", str(tmp_path), "--json", odd],
+    ):
+        assert main(command) == 1
+        assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_embed_of_no_good_photo_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.jpg").write_text("no photo")
+    monkeypatch.setattr("clip_client.cli.embed_command._into_file", lambda *_: None)
+    assert main(["embed", str(tmp_path), "--output", str(tmp_path / "out.npz")]) == 1
+    assert "none of the photos could be embedded" in capsys.readouterr().err
+
+
 def test_a_missing_package_is_named_with_the_remedy() -> None:
     with pytest.raises(failure.CommandFailed, match=r"needs no_such_package.*pip install 'clip-triton\[cli\]'"):
         failure.need("json", "no_such_package")
@@ -143,6 +163,9 @@ def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(failure.CommandFailed, match="there is no folder"), replacing(tmp_path / "no" / "out.json"):
         pass
     with pytest.raises(failure.CommandFailed, match="it is a folder"), replacing(tmp_path):
+        pass
+    # pathlib raises for this name, and for one below a folder that may not be entered.
+    with pytest.raises(failure.CommandFailed, match="File name too long"), replacing(tmp_path / ("x" * 300)):
         pass
 
 

@@ -130,6 +130,17 @@ def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
         _ = store.files
 
 
+def test_a_store_that_cannot_be_written_is_not_to_be_moved_away(tmp_path: Path) -> None:
+    (tmp_path / "journal.sqlite-wal").mkdir()  # as with a read-only folder, nothing is wrong with what is remembered
+    (tmp_path / "looks").touch()
+    with Store(tmp_path) as store:
+        with pytest.raises(StoreError, match=r"looks.look-1: "):
+            store.looks()
+        with pytest.raises(StoreError) as raised:
+            _ = store.journal
+        assert "move it away" not in str(raised.value)
+
+
 def test_a_transaction_is_whole_or_not_at_all(tmp_path: Path) -> None:
     connection = open_database(tmp_path / "x.sqlite", "CREATE TABLE t (x)", version=1, durable=True)
 

@@ -112,7 +112,7 @@ def test_the_last_row_of_a_path_counts(tmp_path: Path) -> None:
 def test_another_vector_id_is_refused(tmp_path: Path) -> None:
     write(tmp_path, good("/a"))
     check_vector_id(tmp_path, "m|p|original")
-    with pytest.raises(CommandFailed, match=r"holds vectors of m\|p\|original and the server makes those of other"):
+    with pytest.raises(CommandFailed, match=r"holds vectors of m\|p\|original, and this run makes those of other"):
         check_vector_id(tmp_path, "other")
     out = writer(tmp_path, vector_id="second")
     out.add(good("/b"))
@@ -149,6 +149,15 @@ def test_one_run_at_a_time(tmp_path: Path) -> None:
             pass
     with locked(folder):
         pass
+
+
+def test_a_folder_that_cannot_be_read_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("pathlib.Path.iterdir", refuse)
+    with pytest.raises(CommandFailed, match="cannot be read: Permission denied"):
+        shards_in(tmp_path)
 
 
 def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
