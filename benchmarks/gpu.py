@@ -9,19 +9,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import signal
 import subprocess
 import sys
 import threading
 import time
 from collections import deque
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
-from benchmarks import gpu_parts
+from benchmarks import gpu_parts, orphans
 from benchmarks.environment import environment
 from benchmarks.gpu_meter import card_name
 from benchmarks.gpu_roofline import summarise
@@ -91,17 +88,14 @@ def run_part(name: str, options: list[str], limit_s: float, log: Path) -> str | 
         why = None
     except subprocess.TimeoutExpired:
         why = f"cut after {limit_s:.0f} s"
-        # To the servers and loads as well; clip-serve ends its tritonserver.
-        os.killpg(process.pid, signal.SIGTERM)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(TERMINATE_S)
+    code = process.poll()
     # Whoever is left would hold the card's memory in the next part.
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+    orphans.end_group(process.pid, within_s=TERMINATE_S)
+    orphans.kill_children(within_s=TERMINATE_S)
     process.wait()
     listener.join(timeout=TERMINATE_S)
-    if why is None and process.returncode:
-        why = f"exit code {process.returncode}: {''.join(said)}"
+    if why is None and code:
+        why = f"exit code {code}: {''.join(said)}"
     return why
 
 
@@ -168,6 +162,7 @@ def main() -> int:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="in this order")
     parser.add_argument("--skip", nargs="+", choices=PARTS, default=[])
+    parser.add_argument("--again", nargs="+", choices=PARTS, default=[], help="forget what these parts have measured")
     parser.add_argument("--minutes", type=float, default=25.0, help="for all parts together")
     parser.add_argument("--seconds", type=float, default=4.0, help="of one measurement")
     parser.add_argument("--quick", action="store_true", help="the fewest settings that touch everything")
@@ -195,6 +190,10 @@ def main() -> int:
         *("--exports", str(study.exports), "--photos", str(study.photos), "--output", str(study.output)),
         *("--device", study.device, "--seconds", str(study.seconds), *(("--quick",) if study.quick else ())),
     ]
+    for name in arguments.again:
+        study.journal(name).forget()
+        (study.output / f"gpu_{name}.json").unlink(missing_ok=True)
+    orphans.adopt()
     failed = False
     for name in arguments.parts:
         if name in arguments.skip:

@@ -95,15 +95,21 @@ def copy_libraries(target: Path) -> list[str]:
 
 
 def copy_libpython(target: Path, version: str) -> bool:
-    """Copy the shared library of a Python of this version, which Triton's stub links; False where none is here."""
-    asked = "import sysconfig; print(sysconfig.get_config_var('LIBDIR'))"
+    """Copy the shared library of a Python of this version, which Triton's stub links; False where none is here.
+
+    Its own compiled modules go with it: Debian's and Ubuntu's Python has many of them built in, so the library of
+    another build finds no file of them there.
+    """
+    asked = "import sysconfig; print(*map(sysconfig.get_config_var, ('LIBDIR', 'DESTSHARED')))"
     name = f"libpython{version}.so.1.0"
     for python in (f"python{version}", str(Path.home() / ".pyenv" / "versions" / f"{version}*" / "bin" / "python")):
         for found in sorted(glob.glob(python)) or [python]:
-            library = Path(output(found, "-c", asked) or "", name)
-            if library.is_file():
+            folders = (output(found, "-c", asked) or "").split()
+            if len(folders) == 2 and (library := Path(folders[0], name)).is_file():
                 target.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(library, target / name)
+                tests = shutil.ignore_patterns("_test*", "xxlimited*", "_xxtestfuzz*", "_ctypes_test*")
+                shutil.copytree(folders[1], target / "lib-dynload", ignore=tests, dirs_exist_ok=True)
                 return True
     return False
 

@@ -12,7 +12,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -35,10 +35,12 @@ if TYPE_CHECKING:
 ROWS: Final = 32
 """Images to a request where throughput counts; the ensemble's largest batch."""
 MOST_ATTEMPTS: Final = 2
+QUICK_ROWS: Final = 4
+"""The largest batch of a quick run."""
 SAID_CHARACTERS: Final = 2000
 """Of what failed, kept in its cell; all of it is in the log."""
-START_S: Final = 100
-"""For a server to be ready: libraries, weights, and a CUDA graph for each batch size."""
+START_S: Final = {"cuda": 100, "cpu": 300}
+"""For a server to be ready: libraries, weights, and a run of each batch size, which a CUDA graph is captured from."""
 ENGINE_START_S: Final = 200
 """The same where TensorRT builds an engine."""
 
@@ -49,6 +51,12 @@ class PartJournal(Journal):
     def __init__(self, experiment: str, plan: Mapping[str, Any], directory: Path) -> None:
         super().__init__(experiment, plan, directory)
         self._begun = directory / f"{experiment}.begun"
+
+    def forget(self) -> None:
+        """Measure everything again."""
+        self.cells.clear()
+        self._path.unlink()
+        self._begun.unlink(missing_ok=True)
 
     def attempt(self, name: str) -> int:
         """Note that ``name`` is begun; returns how often it was, with this plan."""
@@ -83,6 +91,10 @@ class Study:
         """Id of the fp32 model."""
         passport = installed_passport(self.exports / "fp32")
         return None if passport is None else passport.id
+
+    def sized(self, setting: Setting) -> Setting:
+        """The setting, or for a quick run the same with small batches."""
+        return replace(setting, max_batch_size=QUICK_ROWS) if self.quick else setting
 
     def some(self, values: Sequence[Any]) -> Sequence[Any]:
         """All of them, or the first two for a quick run."""
@@ -120,7 +132,7 @@ def options(study: Study) -> None:
 def _printed(module: str, study: Study, *options: str, device: str | None = None) -> dict[str, Any]:
     """What a module prints as JSON in a process of its own: a crash there is a finding here."""
     command = [sys.executable, "-m", f"benchmarks.{module}", *options, "--device", device or study.device]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=START_S)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=START_S[study.device])
     sys.stderr.write(done.stderr)
     if done.returncode:
         raise RuntimeError(f"exit code {done.returncode}: {done.stderr}")
@@ -162,9 +174,15 @@ def throughput_256(study: Study) -> None:
     _throughput(study, "256")
 
 
-def throughput_settings() -> tuple[Setting, ...]:
+def graphs_start(study: Study) -> bool:
+    """Whether CUDA graphs are worth a server: not where the part ``session`` found that they do not start."""
+    tried = [cell for name, cell in study.journal("session").cells.items() if ", graphs" in name]
+    return not tried or any("error" not in cell for cell in tried)
+
+
+def throughput_settings(*, graphs: bool) -> tuple[Setting, ...]:
     """From what promises most to the repository as it comes."""
-    fast = partial(Setting, precision="fp16", graphs=True)
+    fast = partial(Setting, precision="fp16", graphs=graphs)
     many = max(2, len(os.sched_getaffinity(0)) // 2)
     return (
         fast(encoders=2, decoders=many),
@@ -178,11 +196,12 @@ def throughput_settings() -> tuple[Setting, ...]:
 def _throughput(study: Study, photos: str) -> None:
     journal = study.journal(f"throughput_{photos}")
     requests = (2, 4, 8, 16, 32, 64) if not study.quick else (1, 2)
-    settings = throughput_settings()
+    settings = throughput_settings(graphs=graphs_start(study))
     if photos == "256":
         settings = settings[:3]
-    for setting in settings[:1] if study.quick else settings:
-        names = {count: f"{setting.name} | {count} requests of {ROWS}" for count in requests}
+    for setting in map(study.sized, settings[:1] if study.quick else settings):
+        rows = min(ROWS, setting.max_batch_size)
+        names = {count: f"{setting.name} | {count} requests of {rows}" for count in requests}
         if not journal.has(*names.values()):
             _cell(journal, f"{setting.name} | start", partial(_load, study, setting, journal, names, photos))
 
@@ -192,10 +211,11 @@ def _load(study: Study, setting: Setting, journal: PartJournal, names: dict[int,
     with ExitStack() as stack:
         repository = stack.enter_context(repository_with(setting, study.exports, study.device))
         begun = time.perf_counter()
-        server = stack.enter_context(serving(repository, *_options(START_S)))
+        server = stack.enter_context(serving(repository, *_options(START_S[study.device])))
         ready_s = time.perf_counter() - begun
+        rows = min(ROWS, setting.max_batch_size)
         loads = max(1, len(os.sched_getaffinity(0)) // 4)
-        options = ("--url", server.grpc_url, "--photos", str(study.photos / photos), "--rows", str(ROWS))
+        options = ("--url", server.grpc_url, "--photos", str(study.photos / photos), "--rows", str(rows))
         workers = [
             stack.enter_context(Worker(f"load {number}", "benchmarks.load", "transport", *options))
             for number in range(loads)
@@ -247,7 +267,7 @@ def single(study: Study) -> None:
         Setting(precision="fp32", max_batch_size=32),
         Setting(precision="fp32", tf32=True, max_batch_size=32),
     )
-    for setting in settings[:1] if study.quick else settings:
+    for setting in map(study.sized, settings[:1] if study.quick else settings):
         _cell(journal, setting.name, partial(_callers, study, setting, None, (1,)))
 
 
@@ -255,7 +275,7 @@ def queue_delay(study: Study) -> None:
     """``max_queue_delay_microseconds`` by callers of one image each."""
     journal = study.journal("queue_delay")
     for delay_us in (0, 500, 2000) if not study.quick else (500,):
-        setting = Setting(precision="fp16", graphs=True, delay_us=delay_us, decoders=2)
+        setting = study.sized(Setting(precision="fp16", graphs=graphs_start(study), delay_us=delay_us, decoders=2))
         callers = (1, 16, 64, 256) if not study.quick else (2,)
         _cell(journal, setting.name, partial(_callers, study, setting, None, callers))
 
@@ -287,7 +307,7 @@ def _callers(study: Study, setting: Setting, options: Sequence[str] | None, call
         else:
             repository = study.exports / setting.precision
         begun = time.perf_counter()
-        server = stack.enter_context(serving(repository, *(options or _options(START_S))))
+        server = stack.enter_context(serving(repository, *(options or _options(START_S[study.device]))))
         ready_s = time.perf_counter() - begun
         load = ("--url", server.grpc_url, "--photos", str(study.photos / "224"))
         worker = stack.enter_context(Worker("load", "benchmarks.load", "transport", *load))
@@ -325,8 +345,8 @@ def _reference(study: Study, photos: str) -> Any:
 def operators(study: Study) -> None:
     """Time by kind of node, nodes by provider, and what fell back to the CPU, of the session that is served."""
     journal = study.journal("operators")
-    for precision, rows in study.some((("fp16", 1), ("fp16", 32), ("fp32", 32))):
-        setting = Setting(precision=precision, max_batch_size=32)
+    for precision, rows in study.some((("fp16", 1), ("fp16", QUICK_ROWS if study.quick else 32), ("fp32", 32))):
+        setting = study.sized(Setting(precision=precision, max_batch_size=32))
         where = (str(study.exports / precision), json.dumps(asdict(setting)))
         options = ("--batches", str(rows), "--profile-runs", "2" if study.quick else "20")
         _cell(journal, f"{precision}, batch {rows}", partial(_printed, "gpu_session", study, *where, *options))

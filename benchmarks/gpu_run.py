@@ -210,6 +210,15 @@ def environment_with(folders: list[Path]) -> dict[str, str]:
     return environment
 
 
+def carry_libpython(environment: dict[str, str], libpython: Path) -> None:
+    """Let the kit's library of Python be found, with the modules of its build, which this Python may have built in.
+
+    It is of another build than this Python: only for where there is none.
+    """
+    environment["LD_LIBRARY_PATH"] = os.pathsep.join((str(libpython), environment["LD_LIBRARY_PATH"]))
+    environment["PYTHONPATH"] = str(libpython / "lib-dynload")
+
+
 def main() -> int:
     """Unpack, check and run; what it does not know goes to benchmarks.gpu."""
     parser = argparse.ArgumentParser(description=__doc__, epilog="All other options are those of benchmarks.gpu.")
@@ -229,9 +238,9 @@ def main() -> int:
         check_files(KIT)
         check_python(KIT / "wheels")
         python = make_environment(KIT, work / "venv")
-        # The one that was carried is of another build: only where there is none.
-        extra = [] if has_libpython() else [KIT / "libpython"]
-        environment = environment_with([*extra, *library_folders(KIT)])
+        environment = environment_with(library_folders(KIT))
+        if not has_libpython():
+            carry_libpython(environment, KIT / "libpython")
         if arguments.device == "cuda":
             check_cuda(next(work.glob("venv/lib/python3*/site-packages")), environment)
         exports = KIT / "exports"

@@ -170,6 +170,16 @@ def test_whatever_fails_becomes_a_cell_and_what_hangs_is_not_tried_for_ever(tmp_
     assert gpu_parts._cell(other.journal("x"), "hangs", lambda: {"rate": 1.0}) == {"rate": 1.0}
 
 
+def test_servers_are_not_tried_with_graphs_that_no_session_started_with(tmp_path: Path) -> None:
+    assert gpu_parts.graphs_start(study(tmp_path)), "nothing is known"
+    journal = study(tmp_path).journal("session")
+    journal.cell("fp16, graphs, batch 128", lambda: {"error": "refused"})
+    assert not gpu_parts.graphs_start(study(tmp_path))
+    assert not any(setting.graphs for setting in gpu_parts.throughput_settings(graphs=False))
+    study(tmp_path).journal("session").forget()
+    assert study(tmp_path).journal("session").cells == {}
+
+
 def test_what_was_measured_is_kept_though_nobody_can_sum_it_up(tmp_path: Path) -> None:
     study(tmp_path).journal("single").cell("odd", lambda: {"form": "unknown"})
     path = gpu.keep(study(tmp_path), "single", None)
@@ -182,6 +192,25 @@ def test_a_part_that_is_cut_says_so_and_its_words_are_in_the_log(tmp_path: Path)
     assert gpu.run_part("session", ["--exports", str(tmp_path)], 60, tmp_path / "log") is not None
     assert "there is no exported model" in (tmp_path / "log").read_text()
     assert gpu.run_part("session", [], 0.0, tmp_path / "log") == "cut after 0 s"
+
+
+def test_nothing_that_a_part_started_outlives_it() -> None:
+    """Even what began a session of its own, as tritonserver does, and whose parent was killed."""
+    stub = "import time; print(1, flush=True); time.sleep(60)"
+    server = (
+        f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {stub!r}], start_new_session=True).wait()"
+    )
+    script = f"""
+import subprocess, sys
+from benchmarks import orphans
+orphans.adopt()
+part = subprocess.Popen([sys.executable, "-c", {server!r}], stdout=subprocess.PIPE, start_new_session=True)
+part.stdout.readline()
+orphans.end_group(part.pid, within_s=5)
+print(orphans.kill_children(within_s=5), orphans.kill_children(within_s=5))
+"""
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["1", "0"]
 
 
 @pytest.mark.skipif(usable_gpus() > 0, reason="there is a GPU")
