@@ -188,6 +188,9 @@ class ClientConfig:
 
     def __post_init__(self) -> None:
         """Check each field; a ValueError names the field, what it got and what it takes."""
+        urls: object = self.urls
+        if isinstance(urls, str):  # its letters would be taken for servers
+            raise ValueError("urls is a tuple, also of one server: write urls=('localhost:8001',)")
         if not self.urls:
             raise ValueError("urls is empty: name at least one server, for example 'localhost:8001'")
         endpoints = self.endpoints

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -102,7 +103,7 @@ def _apply(plan: Plan, store: Store, arguments: argparse.Namespace) -> int:
         applied = apply(plan, store.journal, method=method, on_progress=show)
     moved = sum(outcome.done for outcome in applied.outcomes)
     # With a store of its own, undo has to be told which.
-    where = "" if arguments.store is None else f" --store {arguments.store}"
+    where = "" if arguments.store is None else f" --store {shlex.quote(str(arguments.store))}"
     back = f"; bring them back with: clip-client undo --run {applied.run}{where}" if moved else ""
     print(f"{counted(moved, 'photo')} moved{back}")
     left = print_failures(applied.outcomes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from typing import TYPE_CHECKING
 
 import pytest
@@ -130,3 +131,15 @@ def test_a_dry_run_counts_what_stays_for_its_tier_and_names_the_rest(
         f"would move: {copy}; kept: {kept}",
         "--apply would move 1 photo of 1 B",
     ]
+
+
+def test_the_way_back_can_be_pasted_into_a_shell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    groups = report((member(write(tmp_path / "1.jpg", b"x")), member(write(tmp_path / "2.jpg", b"x"))))
+    named = tmp_path / "my store"
+    arguments = argparse.Namespace(act_on=None, apply=True, dry_run=False, hard_link=False, store=named)
+    with Store(named) as opened:
+        assert act(groups, [str(tmp_path)], opened, arguments) == 0
+    said, _, back = capsys.readouterr().out.partition("clip-client ")
+    assert "1 photo moved" in said
+    assert main(shlex.split(back)) == 0
+    assert (tmp_path / "2.jpg").exists()

@@ -101,6 +101,7 @@ def test_any_text_is_an_address_or_a_value_error(text: str) -> None:
         ({"urls": ("local:", "host:1")}, "stand alone"),
         ({"urls": ("auto:host:1", "host:1")}, "stand alone"),
         ({"local_threads": 0}, "local_threads"),
+        ({"urls": "host:1"}, "urls is a tuple"),
         ({"transfer": "thumbs"}, "thumbnail, thumbnail-small, original"),
     ],
 )
