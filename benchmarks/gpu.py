@@ -111,7 +111,7 @@ def _listen(errors: IO[str], said: deque[str], log: Path) -> None:
 
 def keep(study: gpu_parts.Study, name: str, why: str | None) -> Path:
     """Write what the part measured, with the environment, as ``gpu_<part>.json``."""
-    journal = study.journal(name)
+    cells = study.measured(name)
     here = environment()
     if here["commit"] is None and COMMIT.exists():
         here["commit"] = COMMIT.read_text().strip()
@@ -123,8 +123,8 @@ def keep(study: gpu_parts.Study, name: str, why: str | None) -> Path:
         "model": study.model,
         "complete": why is None,
         "why_not": why,
-        "summary": _summary(name, journal.cells, here["gpu"]),
-        "cells": journal.cells,
+        "summary": _summary(name, cells, here["gpu"]),
+        "cells": cells,
     }
     path = study.output / f"gpu_{name}.json"
     new = path.with_suffix(".new")

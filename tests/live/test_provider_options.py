@@ -10,7 +10,9 @@ import pytest
 
 from benchmarks import provider_options
 from benchmarks.environment import environment
+from benchmarks.gpu_settings import Setting, repository_with
 from benchmarks.provider_options import OPTIONS, Option
+from benchmarks.server import serving
 
 ROOT = Path(__file__).parents[2]
 OPENVINO = ROOT / "build" / "openvino" / "bin" / "python"
@@ -39,3 +41,14 @@ def test_openvino_computes_in_the_precision_that_was_asked_for() -> None:
         "openvino: precision=FP32, num_threads=1": True,
         "openvino: precision=BF16": True,
     }
+
+
+def test_the_log_of_a_server_on_a_card_names_what_cuda_was_told(tiny_repository: Path, tmp_path: Path) -> None:
+    if reason := provider_options.unusable("cuda"):
+        pytest.skip(reason)
+    (tmp_path / "fp32").symlink_to(tiny_repository)
+    setting = Setting(precision="fp32", tf32=True, graphs=True, max_batch_size=32)
+    log = tmp_path / "log"
+    with repository_with(setting, tmp_path, "cuda") as repository, serving(repository, "--log-file", str(log)):
+        (line,) = (line for line in log.read_text().splitlines() if "CUDAExecutionProvider: " in line)
+    assert {"device_id=0", "use_tf32=1", "enable_cuda_graph=1"} <= set(line.rpartition(": ")[2].split(", "))
