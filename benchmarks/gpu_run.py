@@ -210,13 +210,14 @@ def environment_with(folders: list[Path]) -> dict[str, str]:
     return environment
 
 
-def carry_libpython(environment: dict[str, str], libpython: Path) -> None:
+def carry_libpython(environment: dict[str, str], libpython: Path, site_packages: Path) -> None:
     """Let the kit's library of Python be found, with the modules of its build, which this Python may have built in.
 
-    It is of another build than this Python: only for where there is none.
+    It is of another build than this Python: only for where there is none, and its modules come last, for those that are
+    found nowhere else. Before them, a Python that has its own would load the other build's.
     """
     environment["LD_LIBRARY_PATH"] = os.pathsep.join((str(libpython), environment["LD_LIBRARY_PATH"]))
-    environment["PYTHONPATH"] = str(libpython / "lib-dynload")
+    (site_packages / "libpython.pth").write_text(f"{libpython / 'lib-dynload'}\n")
 
 
 def main() -> int:
@@ -238,11 +239,12 @@ def main() -> int:
         check_files(KIT)
         check_python(KIT / "wheels")
         python = make_environment(KIT, work / "venv")
+        site_packages = next((work / "venv" / "lib").glob("python3*")) / "site-packages"
         environment = environment_with(library_folders(KIT))
         if not has_libpython():
-            carry_libpython(environment, KIT / "libpython")
+            carry_libpython(environment, KIT / "libpython", site_packages)
         if arguments.device == "cuda":
-            check_cuda(next(work.glob("venv/lib/python3*/site-packages")), environment)
+            check_cuda(site_packages, environment)
         exports = KIT / "exports"
         if not exports.is_dir():
             exports = work / "exported"
