@@ -132,6 +132,13 @@ def keep(study: gpu_parts.Study, name: str, why: str | None) -> Path:
     return new.replace(path)
 
 
+def failures(study: gpu_parts.Study, name: str) -> str:
+    """What to add about settings that did not run; nothing where all did."""
+    cells = study.measured(name)
+    bad = [said["error"].strip().splitlines()[-1] for said in cells.values() if "error" in said]
+    return f", but {len(bad)} of {len(cells)} failed ({bad[0]}; see {LOG})" if bad else ""
+
+
 def _summary(name: str, cells: dict[str, Any], gpu: str | None) -> dict[str, Any]:
     """The summary, or why there is none: what was measured is kept in any case."""
     try:
@@ -209,7 +216,7 @@ def main() -> int:
         # What is cut still takes time to end, and the whole must fit.
         why = run_part(name, options, min(PARTS[name].limit_s, left_s - TERMINATE_S), study.output / LOG)
         failed = failed or why is not None
-        print(f"{name}: {why or 'complete'}; kept in {keep(study, name, why)}", flush=True)
+        print(f"{name}: {why or 'complete'}{failures(study, name)}; kept in {keep(study, name, why)}", flush=True)
     return int(failed)
 
 

@@ -186,6 +186,9 @@ def test_what_was_measured_is_kept_though_nobody_can_sum_it_up(tmp_path: Path) -
     kept = path.read_text()
     assert '"form": "unknown"' in kept
     assert "no summary" in kept
+    assert gpu.failures(study(tmp_path), "single") == ""
+    study(tmp_path).journal("single").cell("bad", lambda: {"error": "first\nthe reason"})
+    assert gpu.failures(study(tmp_path), "single") == ", but 1 of 2 failed (the reason; see gpu.log)"
 
 
 def test_a_part_that_is_cut_says_so_and_its_words_are_in_the_log(tmp_path: Path) -> None:
