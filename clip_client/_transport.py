@@ -303,29 +303,6 @@ class TritonTransport:
             raise Unavailable("This client is closed.", request_id=request_id) from None
 
 
-async def reload_models(
-    config: ClientConfig, names: Sequence[str], *, header: tuple[str, str], timeout_s: float
-) -> None:
-    """Unload and load models of the one server of ``config``, which is in explicit mode, in this order.
-
-    ``header`` opens its model control, ``timeout_s`` is for each step. Raises ClipError with the first line of the
-    server's own text: it is for the log of the supervisor, which runs on the same machine.
-    """
-    (endpoint,) = config.endpoints
-    credentials = _credentials(config) if endpoint.tls else None
-    async with _open_channel(endpoint, config, credentials, None) as channel:
-        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        try:
-            for name in reversed(names):
-                unload = service_pb2.RepositoryModelUnloadRequest(model_name=name)
-                await stub.RepositoryModelUnload(unload, metadata=(header,), timeout=timeout_s)
-            for name in names:
-                load = service_pb2.RepositoryModelLoadRequest(model_name=name)
-                await stub.RepositoryModelLoad(load, metadata=(header,), timeout=timeout_s)
-        except grpc.aio.AioRpcError as error:
-            raise ClipError((error.details() or error.code().name).partition("\n")[0]) from None
-
-
 def make_transports(config: ClientConfig) -> Callable[[Endpoint, str | None], TritonTransport]:
     """Read the certificates once; what is returned connects to one address. Raises ValueError for unreadable files."""
     credentials = _credentials(config) if any(endpoint.tls for endpoint in config.endpoints) else None

@@ -5,7 +5,6 @@
 ==============================  ====================================================
 ``clip_serve_healthy``          1 while images are embedded, else 0
 ``clip_serve_restarts_total``   how often tritonserver was started anew
-``clip_serve_reloads_total``    how often its models were loaded anew
 ==============================  ====================================================
 """
 
@@ -89,6 +88,5 @@ def _response(head: bytes, report: Callable[[], tuple[bool, Mapping[str, Any]]])
 
 def _metrics(healthy: bool, found: Mapping[str, Any]) -> str:
     lines = ["# TYPE clip_serve_healthy gauge", f"clip_serve_healthy {int(healthy)}"]
-    for name in ("restarts", "reloads"):
-        lines += [f"# TYPE clip_serve_{name}_total counter", f"clip_serve_{name}_total {found[name]}"]
+    lines += ["# TYPE clip_serve_restarts_total counter", f"clip_serve_restarts_total {found['restarts']}"]
     return "\n".join((*lines, ""))

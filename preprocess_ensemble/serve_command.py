@@ -34,10 +34,6 @@ __all__ = ("main",)
 
 logger = logging.getLogger(__name__)
 
-_MODELS: Final = ("clip_preprocess", "clip_encoder", "clip_image")
-"""In the order of loading: the ensemble needs the other two."""
-
-_RELOAD_TIMEOUT_S: Final = 120.0
 _METRICS_TIMEOUT_S: Final = 2.0
 _DONE: Final = 'nv_inference_request_success{model="clip_image"'
 """Triton's counter of answered requests. Of the ensemble only: the canary's own handshake is answered by the
@@ -94,7 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="clip-serve",
         description="Run Triton on a model repository and keep it serving: it is watched by embedding a known image, "
-        "and reloaded or restarted when that fails.",
+        "and restarted when that fails.",
         epilog="Arguments after -- go to tritonserver as they are. SIGUSR1: drain, and start again on what the "
         "repository holds now.",
     )
@@ -256,9 +252,8 @@ async def _serve(
             directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="clip-serve-")))
             staged = StagedRepository(config.repository, directory, cache=tensorrt.cache, precision=tensorrt.precision)
             config = replace(config, repository=directory)
-        client_config = _client_config(config)
-        client = await stack.enter_async_context(ClipClient(config=client_config))
-        supervisor = Supervisor(_backend(config, client_config, client, staged), supervision)
+        client = await stack.enter_async_context(ClipClient(config=_client_config(config)))
+        supervisor = Supervisor(_backend(config, client, staged), supervision)
         loop = asyncio.get_running_loop()
         stops = [signal.SIGINT, signal.SIGTERM]
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # which is what nohup is for
@@ -315,11 +310,7 @@ def _client_config(config: ServeConfig) -> ClientConfig:
     )
 
 
-def _backend(
-    config: ServeConfig, client_config: ClientConfig, client: ClipClient, staged: StagedRepository | None
-) -> Backend:
-    from clip_client._transport import reload_models
-
+def _backend(config: ServeConfig, client: ClipClient, staged: StagedRepository | None) -> Backend:
     listens = False
 
     async def start() -> TritonProcess:
@@ -341,16 +332,11 @@ def _backend(
             return Probe(finding=Finding.SLOW, step=CONNECT, message=f"Nobody listens at {config.grpc_url} yet.")
         return await _embed_canary(client, config.canary_timeout_s)
 
-    async def reload() -> None:
-        if staged is not None:
-            staged.refresh()
-        await reload_models(client_config, _MODELS, header=config.admin_header, timeout_s=_RELOAD_TIMEOUT_S)
-
     async def progress() -> float | None:
         url = f"http://{config.client_host}:{config.metrics_port}/metrics"
         return await asyncio.to_thread(_requests_done, url)
 
-    return Backend(start=start, probe=probe, progress=progress, reload=reload)
+    return Backend(start=start, probe=probe, progress=progress)
 
 
 async def _listens(config: ServeConfig) -> bool:

@@ -8,13 +8,11 @@ container from removing the regions of a neighbour with which it shares ``/dev/s
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
 from pathlib import Path
 from typing import Final
 
-__all__ = ("region_prefix", "remove_orphaned_regions", "remove_stale_regions")
+__all__ = ("region_prefix", "remove_stale_regions")
 
 SHARED_MEMORY: Final = Path("/dev/shm")
 _PREFIX: Final = "clip_triton"
@@ -50,25 +48,6 @@ def remove_stale_regions() -> list[str]:
             continue
         removed.append(region.name)
     return removed
-
-
-def remove_orphaned_regions(pid: int) -> list[str]:
-    """Remove regions of the live server ``pid`` that no stub uses any more, because theirs was killed.
-
-    Triton never lets go of such an instance, so the memory itself is freed at the server's end; without a name it is
-    then freed however that end comes. Call it only while no model is being loaded: a new stub's region is there before
-    the stub is. Returns the names removed.
-    """
-    used = set()
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            used.update((process / "cmdline").read_bytes().split(b"\0"))
-    orphans = [
-        region for region in SHARED_MEMORY.glob(f"{region_prefix(pid)}*") if os.fsencode(region.name) not in used
-    ]
-    for region in orphans:
-        region.unlink(missing_ok=True)
-    return sorted(region.name for region in orphans)
 
 
 def _pid_namespace() -> int:

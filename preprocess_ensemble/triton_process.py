@@ -88,11 +88,6 @@ class ServeConfig:
         return f"{'grpc' if self.tls is None else 'grpcs'}://{self.client_host}:{self.grpc_port}"
 
     @property
-    def admin_header(self) -> tuple[str, str]:
-        """Name and value of the gRPC header that opens model control."""
-        return (f"triton-grpc-protocol-{_ADMIN_KEY}", self.admin_secret)
-
-    @property
     def arguments(self) -> tuple[str, ...]:
         """Arguments for tritonserver."""
         protocols = _ADMIN_PROTOCOLS if self.open_statistics else f"{_ADMIN_PROTOCOLS},statistics"
@@ -102,7 +97,7 @@ class ServeConfig:
             "--model-control-mode=explicit",
             "--load-model=*",
             # The configurations say everything; else Triton asks each model for the rest, in a process that is started
-            # for that alone, and every load and reload takes more than a second longer.
+            # for that alone, and every load takes more than a second longer.
             "--disable-auto-complete-config",
             f"--grpc-address={f'[{self.host}]' if ':' in self.host else self.host}",
             f"--http-address={_libevent_address(self.http_host)}",

@@ -73,5 +73,4 @@ async def test_nothing_is_lost_or_doubled_while_the_server_is_killed(tiny_reposi
             assert clip.stats().requests_retried >= len(victims)
             assert clip.stats().requests_failed == 0
         report = await asyncio.to_thread(_report, port)
-        assert report["restarts"] + report["reloads"] >= len(victims)
-        assert report["restarts"] >= len(SERVER_DIES_AT)
+        assert report["restarts"] >= len(victims)
