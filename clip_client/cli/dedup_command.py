@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -107,6 +108,7 @@ def run(arguments: argparse.Namespace) -> int:
     rules = _keep_rules(arguments)
     _check_thresholds(arguments)
     check_asked_for(arguments)
+    _check_references(arguments)
     paths = named_paths(arguments)
     from rich.console import Console
 
@@ -145,6 +147,13 @@ def _keep_rules(arguments: argparse.Namespace) -> tuple[str, ...]:
 def _check_thresholds(arguments: argparse.Namespace) -> None:
     if None not in (arguments.threshold, arguments.near_identical) and arguments.near_identical < arguments.threshold:
         raise CommandMisused("--near-identical is the stricter of the two, and is below --threshold")
+
+
+def _check_references(arguments: argparse.Namespace) -> None:
+    """Raise CommandFailed for a folder that is not there: misspelt, --apply would move what should stay."""
+    for folder in arguments.reference:
+        if not os.path.exists(folder):
+            raise CommandFailed(f"there is no folder {folder}: see --reference")
 
 
 async def _find(

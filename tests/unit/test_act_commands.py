@@ -108,6 +108,14 @@ def test_an_unknown_keep_rule_is_misuse_before_any_work(tmp_path: Path, capsys: 
     assert "the rules are reference" in capsys.readouterr().err
 
 
+def test_a_reference_that_is_not_there_ends_the_search(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "kept" / "1.jpg", b"x")
+    named = [str(tmp_path), "--apply", "--reference", str(tmp_path / "kpet"), "--store", str(tmp_path / "store")]
+    assert main(["dedup", *named]) == 1
+    assert capsys.readouterr().err == f"clip-client: there is no folder {tmp_path / 'kpet'}: see --reference\n"
+    assert not (tmp_path / "store").exists()
+
+
 def test_an_unknown_tier_is_misuse_before_any_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path / "1.jpg", b"x")
     assert main(["dedup", str(tmp_path), "--apply", "--act-on", "all", "--store", str(tmp_path / "store")]) == 2
