@@ -60,6 +60,8 @@ def _size(path: str) -> int | None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Folder:
+    names: Counter[str]
+    """How many files have each name, in lower case."""
     photos: Counter[str]
     """How many photos have each stem, in lower case."""
     raws: Counter[str]
@@ -70,7 +72,7 @@ class _Folder:
     def of(self, photo: str) -> list[Companion]:
         name = os.path.basename(photo)
         stem = os.path.splitext(name)[0].lower()
-        own = self.companions.get(name.lower(), [])
+        own = self.companions.get(name.lower(), []) if self.names[name.lower()] < 2 else []
         if not is_raw(name):
             return own + (self.companions.get(stem, []) if self.photos[stem] < 2 else [])
         beside = self.companions.get(stem, []) if self.raws[stem] < 2 and not self.photos[stem] else []
@@ -78,13 +80,14 @@ class _Folder:
 
 
 def _listing(folder: str) -> _Folder:
-    found = _Folder(photos=Counter(), raws=Counter(), companions={})
+    found = _Folder(names=Counter(), photos=Counter(), raws=Counter(), companions={})
     try:
         names = os.listdir(folder or os.curdir)
     except OSError:
         return found
     for name in names:
         stem, suffix = os.path.splitext(name.lower())
+        found.names[name.lower()] += 1
         found.photos[stem] += suffix in PHOTO_SUFFIXES
         found.raws[stem] += suffix in RAW_SUFFIXES
         if kind := COMPANION_KINDS.get(suffix):

@@ -207,6 +207,14 @@ def test_belongings_are_found_by_name(tmp_path: Path) -> None:
     assert what_would_be_lost(raw, raw) == ""
 
 
+def test_nothing_belongs_to_two_photos_whose_names_differ_by_case(tmp_path: Path) -> None:
+    for name in ("a.jpg", "A.JPG", "a.jpg.xmp"):
+        (tmp_path / name).touch()
+    if len(list(tmp_path.iterdir())) < 3:
+        pytest.skip("this file system knows no case")
+    assert companions(str(tmp_path / name) for name in ("a.jpg", "A.JPG")) == {}
+
+
 def test_a_shelf_is_plain_parquet(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
         vectors = store.vectors("model|id")
