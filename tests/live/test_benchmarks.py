@@ -121,6 +121,6 @@ def test_gpu_with_the_cpu_provider(tiny_repository: Path, tmp_path: Path) -> Non
     session = results["session"]["cells"]["fp16, graphs, batch 2"]
     assert session["buckets"] == [1, 2]
     assert session["canary_cosine"] > 0.9999
-    single = results["single"]["summary"]["fp16, graphs, batch 4"]
+    single = results["single"]["summary"]["fp16, graphs, batch 32"]
     assert single["least cosine"] > 0.9999
     assert 0 < single["1 callers"]["encoder, ms"] < single["1 callers"]["p99, ms"]
