@@ -25,7 +25,7 @@ class ImageStatus(IntEnum):
     TOO_LARGE = 6
     """More bytes or pixels than the limits allow."""
     LIMIT = 7
-    """Another limit: side ratio, frames, size of metadata."""
+    """Another limit: side ratio, frames, size of metadata, time."""
     INTERNAL = 8
     """A defect of this program, not of the image."""
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
+from preprocess_ensemble.allowance import MAX_DECODE_S
 from preprocess_ensemble.decode import DecodeLimits
 from preprocess_ensemble.passport import Passport
 
@@ -66,7 +67,7 @@ _COMMENTS: Final = {
 # - passport is relative to this model's directory.
 # - fast_decode: large JPEG files are decoded at a half, a quarter or an eighth of their size, as far as the model's
 #   input allows; docs/preprocessing.md says what that changes. "false" gives exact pixels for all.
-# - The other parameters limit what one image may cost.
+# - The other parameters limit what one image may cost; max_decode_seconds is processor time for all of one request.
 # - No default_queue_policy: with any, this server sleeps between batches (up to 500 ms). Clients shed load.
 """,
     ENCODER: """\
@@ -203,6 +204,7 @@ def _preprocessor(pixels: list[int]) -> ModelConfig:
         "passport": f"../{ENCODER}/1/{PASSPORT_FILE}",
         "decode_threads": "0",
         "fast_decode": "true",
+        "max_decode_seconds": f"{MAX_DECODE_S:g}",
         "max_image_bytes": str(limits.max_bytes),
         "max_megapixels": f"{limits.max_pixels / 1e6:g}",
         "max_side_ratio": f"{limits.max_side_ratio:g}",

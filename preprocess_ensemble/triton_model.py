@@ -33,6 +33,7 @@ import triton_python_backend_utils as pb_utils
 from PIL import AvifImagePlugin
 
 from preprocess_ensemble import turbo_jpeg
+from preprocess_ensemble.allowance import MAX_DECODE_S, Allowance
 from preprocess_ensemble.decode import (
     DecodeError,
     DecodeLimits,
@@ -73,6 +74,8 @@ class _Settings:
     decode_threads: int
     fast_decode: bool
     """Decode large JPEG files smaller than they are, as far as the model's input allows."""
+    max_decode_s: float
+    """Processor time that the images of one request may take together."""
     limits: DecodeLimits
 
     @classmethod
@@ -98,6 +101,7 @@ class _Settings:
             passport=values.pop("passport"),
             decode_threads=values.pop("decode_threads", 0) or math.ceil(_usable_cores() / instances),
             fast_decode=values.pop("fast_decode", True),
+            max_decode_s=values.pop("max_decode_s", MAX_DECODE_S),
             limits=DecodeLimits(**values),
         )
 
@@ -107,6 +111,13 @@ def _read_threads(text: str) -> int:
     if not 0 <= threads <= 1024:
         raise ValueError(text)
     return threads
+
+
+def _read_seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds < math.inf:
+        raise ValueError(text)
+    return seconds
 
 
 def _read_switch(text: str) -> bool:
@@ -129,6 +140,7 @@ _PARAMETERS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "passport": ("passport", str),
     "decode_threads": ("decode_threads", _read_threads),
     "fast_decode": ("fast_decode", _read_switch),
+    "max_decode_seconds": ("max_decode_s", _read_seconds),
     "max_image_bytes": ("max_bytes", int),
     "max_megapixels": ("max_pixels", _read_pixels),
     "max_side_ratio": ("max_side_ratio", float),
@@ -148,6 +160,14 @@ class _Row(NamedTuple):
     decoder: Decoder | None = None
     message: str = ""
     log: str = ""
+
+
+class _Task(NamedTuple):
+    """One row to decode."""
+
+    file: bytes
+    pixels: npt.NDArray[np.uint8]
+    allowance: Allowance
 
 
 class _Work(NamedTuple):
@@ -183,6 +203,7 @@ class TritonPythonModel:
         except ValueError as error:
             raise pb_utils.TritonModelException(f"{name}: {error}") from None
         self._limits = settings.limits
+        self._max_decode_s = settings.max_decode_s
         self._at_least = self._preprocess.decode_at_least if settings.fast_decode else None
         self._metrics = _make_metrics(name)
         # Rows are what is spread over the cores; a decoder with threads of its own would only get in the way.
@@ -199,11 +220,13 @@ class TritonPythonModel:
         tally = Tally()
         with quiet_libraries():
             begun = [self._begin(request) for request in requests]
-            files = [file for work in begun if isinstance(work, _Work) and work.decodes for file in work.files]
+            decoding = [work for work in begun if isinstance(work, _Work) and work.decodes]
+            files = [file for work in decoding for file in work.files]
+            allowances = [allowance for work in decoding for allowance in self._allowances(work)]
             # One array for all requests. Smaller ones would be freed to the system after each batch and come anew, with
             # a fault for each of their pages: a twentieth of the time that an image takes here.
             pixels = np.empty((len(files), *self._preprocess.size, 3), dtype=np.uint8)
-            rows = self._team.map(self._decode, list(zip(files, pixels, strict=True)))
+            rows = self._team.map(self._decode, list(map(_Task, files, pixels, allowances)))
         responses = []
         end = 0
         for work in begun:
@@ -228,14 +251,19 @@ class TritonPythonModel:
         requested = frozenset(request.requested_output_names())
         return _Work(request.request_id(), requested, files)
 
-    def _decode(self, task: tuple[bytes, npt.NDArray[np.uint8]]) -> _Row:
-        file, pixels = task
+    def _allowances(self, work: _Work) -> list[Allowance]:
+        """One for all rows of a request, and none for its neighbours to share."""
+        return [Allowance(self._max_decode_s, self._limits)] * len(work.files)
+
+    def _decode(self, task: _Task) -> _Row:
+        file, pixels, allowance = task
         try:
-            if decode_into(file, pixels, self._limits):
-                route = Route.OFF if self._at_least is None else Route.SMALL
-                return _Row(ImageStatus.OK, route, Decoder.TURBOJPEG)
-            decoded = decode_with_route(file, self._limits, at_least=self._at_least)
-            preprocess(decoded.image, self._preprocess, pixels)
+            with allowance.limits_for(file) as limits:
+                if decode_into(file, pixels, limits):
+                    route = Route.OFF if self._at_least is None else Route.SMALL
+                    return _Row(ImageStatus.OK, route, Decoder.TURBOJPEG)
+                decoded = decode_with_route(file, limits, at_least=self._at_least)
+                preprocess(decoded.image, self._preprocess, pixels)
         except Exception as error:
             pixels[...] = 0  # the memory is recycled, and may hold what another client sent
             if isinstance(error, DecodeError) and error.status is not ImageStatus.INTERNAL:

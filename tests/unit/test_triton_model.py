@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from preprocess_ensemble import allowance
 from preprocess_ensemble.decode import DecodeLimits, ImageStatus, decode, decode_with_route
 from preprocess_ensemble.passport import Canary, Gate, Passport
 from preprocess_ensemble.transform import PreprocessConfig, preprocess
@@ -310,6 +311,21 @@ def test_parameters_have_their_effect(
     assert response["status"].tolist() == [[status]]
 
 
+def test_a_request_that_took_its_time_gets_no_large_image_more(
+    module: types.ModuleType, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(allowance, "_ALWAYS_PIXELS", 1000)
+    small = image_files.jpeg(size=(30, 20))
+    model = module.TritonPythonModel()
+    model.initialize(arguments(repository, max_decode_seconds="1e-9", max_image_bytes="100000", decode_threads="1"))
+    slow, neighbour = model.execute([request(GOOD[0], GOOD[0], small, bytes(200_000)), request(GOOD[0])])
+    model.finalize()
+    assert slow["status"].ravel().tolist() == [0, ImageStatus.LIMIT, 0, ImageStatus.TOO_LARGE]
+    assert b"since the images before it in its request took more than 1e-09 s" in slow["error"][1, 0]
+    assert not slow["pixels"][1].any()
+    assert neighbour["status"].tolist() == [[ImageStatus.OK]]
+
+
 def load_error(module: types.ModuleType, args: dict[str, str]) -> str:
     with pytest.raises(TritonModelException) as caught:
         module.TritonPythonModel().initialize(args)
@@ -340,6 +356,7 @@ def test_dims_of_another_model(module: types.ModuleType, repository: Path) -> No
         ("decode_threads", "-1"),
         ("max_frames", "0"),
         ("max_megapixels", "inf"),
+        ("max_decode_seconds", "0"),
         ("allow_truncated", "perhaps"),
         ("max_colour", "1"),
     ],
