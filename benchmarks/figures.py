@@ -148,6 +148,7 @@ def _single_figures(results: Results) -> str:
     )
     add("fuzz", "damaged files: crashes, hangs, changed neighbours", _damaged)
     add("faults", "a server broken under load: wrong and lost answers, longest recovery", _broken)
+    add("soak", "a soak: memory of the server's and the client's processes, last tenth against second", _soak)
     add("grouping", "100,000 vectors compared exactly / the bare matrix products, even and skewed", _exact_groups)
     add("grouping", "a million vectors, even and skewed", _large_groups)
     add("scan", "10,000 files: first scan, second scan; a million known files", _scans)
@@ -200,6 +201,13 @@ def _broken(result: Result) -> str:
     wrong, lost, offered = (sum(one[key] for one in outcomes) for key in ("wrong", "lost", "offered"))
     slowest = max(one["recovery_s"] for one in outcomes)
     return f"{wrong} and {lost} of {offered:,} ({len(outcomes)} faults), {slowest:.0f} s"
+
+
+def _soak(result: Result) -> str:
+    memory = [one for name, one in result["series"].items() if ", memory" in name]
+    most = max(one["last_tenth"] / one["second_tenth"] - 1 for one in memory)
+    flat = "all else flat" if all(one["flat"] for one in result["series"].values()) else "not flat"
+    return f"at most {most:+.1%}, {flat} ({result['requests']:,} requests, {result['seconds'] / 60:.0f} min)"
 
 
 def _exact_groups(result: Result) -> str:

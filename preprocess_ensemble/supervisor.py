@@ -76,6 +76,9 @@ class Process(Protocol):
     def computed_s(self) -> float:
         """Processor time of it and its helpers so far."""
 
+    def watch_stubs(self, ended: Callable[[], None]) -> None:
+        """Call ``ended`` when a process that serves one of its models ends."""
+
     async def ended(self) -> int:
         """Wait for its end."""
 
@@ -146,6 +149,7 @@ class Supervisor:
         self._stopping = asyncio.Event()
         self._impatient = asyncio.Event()
         self._renewing = asyncio.Event()
+        self._stub_ended = asyncio.Event()
         self._process: Process | None = None
         self._status = "starting"
         self._probe = Probe(finding=Finding.BROKEN, step="start", message="the server is starting")
@@ -219,12 +223,16 @@ class Supervisor:
         self._model_id = self._probe.model_id or self._model_id
         self._progressed_at = self._well_since = time.monotonic()
         self._life = _SignsOfLife.found(self._process.computed_s(), now=self._progressed_at)
+        self._stub_ended.clear()
+        self._process.watch_stubs(self._stub_ended.set)
 
     async def _watch_once(self) -> None:
         """Wait for the next canary or the end of the process, and act on what there is."""
         process = self._process
         assert process is not None
-        await self._pause(self._config.interval_s, self._renewing)
+        # A stub may also end because its model was unloaded on purpose, so its end is only a reason to look.
+        await self._pause(self._config.interval_s, self._renewing, self._stub_ended)
+        self._stub_ended.clear()
         if self._stopping.is_set():
             return
         if self._renewing.is_set():

@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Final
 from preprocess_ensemble.launcher import PARENT_VARIABLE
 from preprocess_ensemble.log_file import LogFile
 from preprocess_ensemble.process_arguments import hide_argument
-from preprocess_ensemble.process_group import any_runs, processor_time_s
+from preprocess_ensemble.process_group import EndWatch, any_runs, processor_time_s
 from preprocess_ensemble.shared_memory import remove_stale_regions
 from preprocess_ensemble.triton_log import read_line
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from preprocess_ensemble.tls import ServerTls
 
 __all__ = ("ServeConfig", "TritonProcess")
@@ -126,6 +128,7 @@ class TritonProcess:
         self._log = log
         self._secret = secret
         self._first_error: str | None = None
+        self._stubs: EndWatch | None = None
         self._idle = asyncio.Event()
         self._listener = asyncio.create_task(self._listen(), name="tritonserver's output")
 
@@ -168,6 +171,10 @@ class TritonProcess:
         """Processor time of the server and its stubs, in seconds; it falls when a stub ends."""
         return processor_time_s(self.pid)
 
+    def watch_stubs(self, ended: Callable[[], None]) -> None:
+        """Call ``ended`` when one of the models' processes that there are now ends."""
+        self._stubs = EndWatch(self.pid, ended)
+
     async def ended(self) -> int:
         """Wait for the end; returns the exit code, negative for a signal."""
         return await self._process.wait()
@@ -180,6 +187,9 @@ class TritonProcess:
 
     async def stop(self, *, drain_s: float) -> None:
         """Ask the server to finish what it has and end; kill what is left after ``drain_s`` (0: at once)."""
+        if self._stubs is not None:
+            self._stubs.close()
+            self._stubs = None
         if drain_s > 0 and self.running:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(signal.SIGTERM)

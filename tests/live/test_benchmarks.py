@@ -7,11 +7,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from benchmarks.gpu_photos import write_photos
+from benchmarks.soak import Series, soak
+
+if TYPE_CHECKING:
+    from benchmarks.server import Server
 
 ROOT = Path(__file__).parents[2]
 TINY_CLIP = str(ROOT / "tests" / "tiny_clip.json")
@@ -124,3 +128,30 @@ def test_gpu_with_the_cpu_provider(tiny_repository: Path, tmp_path: Path) -> Non
     single = results["single"]["summary"]["fp16, graphs, batch 32"]
     assert single["least cosine"] > 0.9999
     assert 0 < single["1 callers"]["encoder, ms"] < single["1 callers"]["p99, ms"]
+
+
+async def test_soak(server: Server) -> None:
+    soaked = await soak(server, requests=40, seconds=60, concurrency=4)
+    assert soaked.requests == 40
+    assert "tiny_clip" in soaked.model_id
+    read = {one.name: one.values for one in soaked.series}
+    assert set(read["restarts"]) == {0}
+    processes = ("client", "clip-serve", "tritonserver", "clip_preprocess", "clip_encoder")
+    assert all(min(read[f"{name}, memory in MiB"]) > 10 and min(read[f"{name}, open files"]) > 2 for name in processes)
+    assert min(read["shared-memory regions"]) > 0
+
+
+@pytest.mark.parametrize(
+    ("values", "exact", "flat"),
+    [
+        ([10.0] * 10 + [60.0] * 90, False, True),  # grows in the first tenth only
+        ([60.0] * 90 + [62.9] * 10, False, True),
+        ([60.0] * 90 + [63.1] * 10, False, False),
+        ([17.0] * 15 + [18.0] * 85, True, True),  # seen in the second tenth
+        ([17.0] * 90 + [18.0] * 10, True, False),
+    ],
+)
+def test_what_a_soak_calls_flat(values: list[float], exact: bool, flat: bool) -> None:
+    series = Series(name="", values=tuple(values), exact=exact)
+    assert series.is_flat is flat
+    assert series.record()["flat"] is flat

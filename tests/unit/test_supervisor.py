@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -17,7 +15,6 @@ import pytest
 
 from benchmarks.server import free_port
 from preprocess_ensemble.health_endpoint import serve_health
-from preprocess_ensemble.process_group import any_runs, processor_time_s
 from preprocess_ensemble.serve_command import main
 from preprocess_ensemble.supervisor import CONNECT, Backend, Finding, Probe, StartError, Supervisor, SupervisorConfig
 from preprocess_ensemble.triton_log import Remark, read_line
@@ -45,6 +42,9 @@ class FakeProcess:
 
     def computed_s(self) -> float:
         return self.computing()
+
+    def watch_stubs(self, ended: Callable[[], None]) -> None:
+        """They live for ever."""
 
     async def ended(self) -> int:
         return await asyncio.shield(self._end)
@@ -114,6 +114,21 @@ async def test_a_broken_model_has_the_server_restarted_at_once_however_often(cap
     assert [process.stops for process in server.processes[:-1]] == [[0]] * 4, "there is nothing to drain"
     assert time.monotonic() - started < 5, "never later and later: it had been well"
     assert "restarting tritonserver: canary: The model's process died\n" in caplog.text
+
+
+async def test_the_end_of_a_stub_is_looked_at_at_once() -> None:
+    class Doomed(FakeProcess):
+        def watch_stubs(self, ended: Callable[[], None]) -> None:
+            ended()
+
+    class Server(FakeServer):
+        async def start(self) -> FakeProcess:
+            self.processes.append(FakeProcess() if self.processes else Doomed())
+            return self.processes[-1]
+
+    server = Server([OK, BROKEN])
+    await server.run(replace(FAST, interval_s=3600))
+    assert [process.stops for process in server.processes] == [[0], [FAST.drain_s]]
 
 
 async def test_a_server_that_ends_is_restarted_and_not_announced_again(caplog: pytest.LogCaptureFixture) -> None:
@@ -200,28 +215,6 @@ async def test_a_server_that_computes_for_ever_is_restarted(caplog: pytest.LogCa
     await server.run(replace(FAST, frozen_after_s=0.01))
     assert len(server.processes) == 2
     assert "though the server computes" in caplog.text
-
-
-def test_processor_time_is_that_of_the_whole_group() -> None:
-    code = "sum(range(10**7)); print('done', flush=True); input()"
-    # A shell that waits for its child: all the work is the child's.
-    command = ["sh", "-c", '"$0" -c "$1"; exit', sys.executable, code]
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, start_new_session=True, **pipes) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "done\n"
-        assert processor_time_s(process.pid) > 0
-        process.communicate("\n")
-    assert processor_time_s(process.pid) == 0
-
-
-def test_who_has_ended_does_not_run_though_nobody_has_waited_for_it() -> None:
-    with subprocess.Popen(["sh", "-c", "read line"], start_new_session=True, stdin=subprocess.PIPE) as process:
-        assert any_runs(process.pid)
-        process.kill()
-        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        os.killpg(process.pid, 0)  # a signal still finds it
-        assert not any_runs(process.pid)
 
 
 async def test_a_first_start_that_fails_is_an_error() -> None:

@@ -1,0 +1,66 @@
+"""What the kernel tells of a group of processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+from preprocess_ensemble.process_group import EndWatch, any_runs, processor_time_s
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def test_processor_time_is_that_of_the_whole_group() -> None:
+    code = "sum(range(10**7)); print('done', flush=True); input()"
+    # A shell that waits for its child: all the work is the child's.
+    command = ["sh", "-c", '"$0" -c "$1"; exit', sys.executable, code]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, start_new_session=True, **pipes) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "done\n"
+        assert processor_time_s(process.pid) > 0
+        process.communicate("\n")
+    assert processor_time_s(process.pid) == 0
+
+
+def test_who_has_ended_does_not_run_though_nobody_has_waited_for_it() -> None:
+    with subprocess.Popen(["sh", "-c", "read line"], start_new_session=True, stdin=subprocess.PIPE) as process:
+        assert any_runs(process.pid)
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        os.killpg(process.pid, 0)  # a signal still finds it
+        assert not any_runs(process.pid)
+
+
+async def test_the_end_of_a_grandchild_is_told_once() -> None:
+    leader = await asyncio.create_subprocess_exec(
+        "sh", "-c", "sleep 600 & sleep 600 & echo $!; wait", start_new_session=True, stdout=subprocess.PIPE
+    )
+    assert leader.stdout is not None
+    last = int(await leader.stdout.readline())
+    ends: asyncio.Queue[None] = asyncio.Queue()
+    watch = EndWatch(leader.pid, lambda: ends.put_nowait(None))
+    os.kill(last, signal.SIGKILL)
+    await asyncio.wait_for(ends.get(), timeout=10)
+    watch.close()
+    os.killpg(leader.pid, signal.SIGKILL)
+    await leader.communicate()
+    assert ends.empty()
+
+
+async def test_where_the_kernel_forbids_it_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(pid: int) -> int:
+        raise PermissionError(pid)
+
+    monkeypatch.setattr(os, "pidfd_open", forbidden)
+    leader = await asyncio.create_subprocess_exec("sh", "-c", "sleep 600; exit", start_new_session=True)
+    watch = EndWatch(leader.pid, leader.kill)
+    watch.close()
+    assert any_runs(leader.pid)
+    os.killpg(leader.pid, signal.SIGKILL)
+    await leader.wait()
