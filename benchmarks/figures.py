@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.gpu_roofline import ladder
 from benchmarks.operators import FLOP_PER_IMAGE
-from benchmarks.queue_delay import TIE
 from benchmarks.three_way import SYSTEMS
 
 if TYPE_CHECKING:
@@ -258,13 +257,16 @@ def queue_delay(result: Result) -> str:
         at = {c["concurrency"]: c for c in cells if (c["instances"], c["delay_us"]) == (count, delay_us)}
         chosen = (count, delay_us) == (advice["instances"], advice["max_queue_delay_microseconds"])
         name = f"{count} x, {delay_us / 1000:g} ms"
-        figures = (f"{at[alone]['p50_ms']:.0f} ms", f"{at[crowd]['rate']:.1f}", f"{at[crowd]['share_batched']:.0%}")
+        figures = (f"{at[alone]['p50_ms']:.0f} ms", _ranged(at[crowd]), f"{at[crowd]['share_batched']:.0%}")
         rows.append([f"**{name}**" if chosen else name, *figures])
-    headings = ["instances, delay", f"p50 of {alone} caller", f"images/s, {crowd} callers", "batched"]
+    headings = ["instances, delay", f"p50 of {alone} caller", f"images/s, {crowd} callers (rounds)", "batched"]
     return (
-        f"{machine(result)}, {source(result, '../benchmarks/results')}, bold: recommended (a tie is {TIE:.0%}):\n\n"
-        f"{table(headings, rows)}"
+        f"{machine(result)}, {source(result, '../benchmarks/results')}, bold: recommended:\n\n{table(headings, rows)}"
     )
+
+
+def _ranged(cell: Result) -> str:
+    return f"{cell['rate']:.1f} ({min(cell['rates']):.1f}-{max(cell['rates']):.1f})"
 
 
 def latency(result: Result) -> str:

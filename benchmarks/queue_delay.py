@@ -31,34 +31,42 @@ if TYPE_CHECKING:
 
 ENCODER: Final = "clip_encoder"
 TIE: Final = 0.03
-"""Settings whose images per second differ by less than this share are equal: the machine's noise is as large."""
+"""Settings whose images per second or latencies differ by less than this share are equal on any machine."""
 
 
 def recommend(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Choose delay and instances from cells of ``delay_us``, ``instances``, ``concurrency``, ``rate`` and ``p50_ms``.
 
-    First throughput: what comes within :data:`TIE` of the best at the highest concurrency. Of those, what answers a
-    lone caller soonest, again within the tie; of those, the fewest instances, then the shortest delay.
+    First throughput at the highest concurrency: what ties with the best. Of those, what answers a lone caller soonest,
+    or ties with it; of those, the fewest instances, then the shortest delay. Two settings tie where their medians
+    differ by less than :data:`TIE`, or where their rounds (``rates``, ``p50s_ms``) overlap: the noise is as large.
     """
     highest = max(cell["concurrency"] for cell in cells)
     lowest = min(cell["concurrency"] for cell in cells)
     by_setting: dict[tuple[int, int], dict[int, Mapping[str, Any]]] = {}
     for cell in cells:
         by_setting.setdefault((cell["instances"], cell["delay_us"]), {})[cell["concurrency"]] = cell
-    most = max(at[highest]["rate"] for at in by_setting.values())
-    fast = {setting: at for setting, at in by_setting.items() if at[highest]["rate"] >= (1 - TIE) * most}
-    soonest = min(at[lowest]["p50_ms"] for at in fast.values())
-    good = {setting: at for setting, at in fast.items() if at[lowest]["p50_ms"] <= (1 + TIE) * soonest}
-    instances, delay_us = min(good)
-    chosen = good[instances, delay_us]
+    most = max((at[highest] for at in by_setting.values()), key=lambda cell: cell["rate"])
+    fast = {setting: at for setting, at in by_setting.items() if _as_fast(at[highest], most)}
+    soonest = min((at[lowest] for at in fast.values()), key=lambda cell: cell["p50_ms"])
+    instances, delay_us = min(setting for setting, at in fast.items() if _as_soon(at[lowest], soonest))
+    chosen = fast[instances, delay_us]
     return {
         "instances": instances,
         "max_queue_delay_microseconds": delay_us,
         "why": (
-            f"{chosen[highest]['rate']:.1f} images/s at concurrency {highest} (best of all: {most:.1f}) and "
-            f"{chosen[lowest]['p50_ms']:.0f} ms at concurrency {lowest} (best of these: {soonest:.0f} ms)"
+            f"{chosen[highest]['rate']:.1f} images/s at concurrency {highest} (best of all: {most['rate']:.1f}) and "
+            f"{chosen[lowest]['p50_ms']:.0f} ms at concurrency {lowest} (best of these: {soonest['p50_ms']:.0f} ms)"
         ),
     }
+
+
+def _as_fast(cell: Mapping[str, Any], best: Mapping[str, Any]) -> bool:
+    return bool(cell["rate"] >= (1 - TIE) * best["rate"] or max(cell["rates"]) >= min(best["rates"]))
+
+
+def _as_soon(cell: Mapping[str, Any], best: Mapping[str, Any]) -> bool:
+    return bool(cell["p50_ms"] <= (1 + TIE) * best["p50_ms"] or min(cell["p50s_ms"]) <= max(best["p50s_ms"]))
 
 
 def measure(
@@ -115,7 +123,9 @@ def _median(runs: Sequence[Mapping[str, Any]], **setting: int) -> dict[str, Any]
     return {
         **setting,
         "rate": statistics.median(run["rate"] for run in runs),
+        "rates": [run["rate"] for run in runs],
         "p50_ms": statistics.median(run["latency_ms"]["p50"] for run in runs),
+        "p50s_ms": [run["latency_ms"]["p50"] for run in runs],
         "p99_ms": statistics.median(run["latency_ms"]["p99"] for run in runs),
         "share_batched": statistics.median(run["models"][ENCODER]["share_batched"] for run in runs),
         "batches": {str(size): batches[size] for size in sorted(batches)},

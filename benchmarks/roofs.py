@@ -20,10 +20,11 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    import numpy.typing as npt
     import onnxruntime
 
-SIDES: Final = {"cuda": 8192, "cpu": 2048}
-"""Of the square matrices: 1.1 TFLOP and 17 GFLOP a product."""
+SIDES: Final = {"cuda": 8192, "cpu": 1536}
+"""Of the square matrices: 1.1 TFLOP and 7 GFLOP a product. On two cores of a CPU 1024 and 2048 were slower."""
 COPIED_BYTES: Final = {"cuda": 2**30, "cpu": 2**28}
 """Of the array that is read; as much is written. Far more than any cache holds."""
 KINDS: Final[Mapping[str, tuple[str, ...]]] = {"cuda": ("fp16", "tf32", "fp32"), "cpu": ("fp32",)}
@@ -44,17 +45,29 @@ def _varint(value: int) -> bytes:
     return bytes([head | 0x80]) + _varint(rest) if rest else bytes([head])
 
 
-def one_node(operator: str, inputs: Sequence[str], element: int) -> bytes:
-    """An ONNX model of a single node, matrices in and a matrix ``y`` out; field numbers are those of ``onnx.proto``."""
+def one_node(operator: str, inputs: Sequence[str], element: int, weight: npt.NDArray[Any] | None = None) -> bytes:
+    """An ONNX model of a single node, matrices in and a matrix ``y`` out; field numbers are those of ``onnx.proto``.
+
+    With ``weight`` that is the last input, and a constant, as a model's weights are: a runtime may lay it out once, as
+    it likes best, and a roof that does without is one that models rise above.
+    """
 
     def matrix(name: str) -> bytes:
         shape = b"".join(_field(1, _field(2, f"{name}{axis}".encode())) for axis in range(2))
         return _field(1, name.encode()) + _field(2, _field(1, _field(1, element) + _field(2, shape)))
 
+    given = inputs if weight is None else inputs[:-1]
+    constant = b"" if weight is None else _field(5, _constant(inputs[-1], element, weight))
     node = b"".join(_field(1, name.encode()) for name in inputs) + _field(2, b"y") + _field(4, operator.encode())
-    values = b"".join(_field(11, matrix(name)) for name in inputs) + _field(12, matrix("y"))
+    values = constant + b"".join(_field(11, matrix(name)) for name in given) + _field(12, matrix("y"))
     graph = _field(1, node) + _field(2, operator.encode()) + values
     return _field(1, _IR) + _field(7, graph) + _field(8, _field(1, b"") + _field(2, _OPSET))
+
+
+def _constant(name: str, element: int, values: npt.NDArray[Any]) -> bytes:
+    """A TensorProto."""
+    dims = b"".join(_field(1, side) for side in values.shape)
+    return dims + _field(2, element) + _field(8, name.encode()) + _field(9, values.tobytes())
 
 
 def opened(model: bytes, device: str, *, tf32: bool = False) -> onnxruntime.InferenceSession:
@@ -97,13 +110,12 @@ def measure(device: str, seconds: float, *, side: int | None = None, copied_byte
     """GFLOP/s of matrix products by kind of number, and GB/s read and written; each the best and the median run."""
     side = side or SIDES[device]
     random = np.random.default_rng(1)
-    matrices = {name: random.standard_normal((side, side), np.float32) for name in "ab"}
+    left, right = (random.standard_normal((side, side), np.float32) for _ in range(2))
     products = {}
     for kind in KINDS[device]:
         element, numbers = (FLOAT16, np.float16) if kind == "fp16" else (FLOAT, np.float32)
-        session = opened(one_node("MatMul", "ab", element), device, tf32=kind == "tf32")
-        inputs = {name: matrix.astype(numbers) for name, matrix in matrices.items()}
-        times = seconds_a_run(session, inputs, device, seconds)
+        session = opened(one_node("MatMul", "ab", element, right.astype(numbers)), device, tf32=kind == "tf32")
+        times = seconds_a_run(session, {"a": left.astype(numbers)}, device, seconds)
         products[kind] = _rates(2 * side**3 / 1e9, times)
     rows = (copied_bytes or COPIED_BYTES[device]) // 4 // 4096
     array = np.ones((rows, 4096), np.float32)

@@ -26,6 +26,6 @@ USER 1000:1000
 WORKDIR /tmp
 EXPOSE 8002
 HEALTHCHECK --interval=15s --timeout=12s --start-period=10m --retries=2 \
-    CMD ["python3", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8002/health', timeout=10)"]
+    CMD ["python3", "-c", "import http.client as h; c = h.HTTPConnection('127.0.0.1', 8002, timeout=10); c.request('GET', '/healthz'); exit(c.getresponse().status != 200)"]
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["python3", "-m", "benchmarks.baseline", "--host", "0.0.0.0", "--port", "8002"]

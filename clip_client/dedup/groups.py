@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -83,8 +84,9 @@ def _group(
 ) -> DuplicateGroup:
     """Make the group of the contents ``rows``, the kept one first; ``similarities`` are those to it."""
     kept = comparison.candidates[rows[0]][0]
+    originals = _originals(comparison, rows)
     members = [
-        _member(comparison, rows[0], row, candidate, similarity, thresholds)
+        _member(comparison, rows[0], row, candidate, similarity, thresholds, originals.get(candidate.path, ("", "")))
         for row, similarity in zip(rows, similarities, strict=True)
         for candidate in comparison.candidates[row]
     ]
@@ -103,8 +105,33 @@ def _group(
     )
 
 
+def _originals(comparison: Comparison, rows: Sequence[int]) -> dict[str, tuple[str, str]]:
+    """Find the copies of other pictures than the kept one: path -> (path of the best file of that picture, tier).
+
+    A frame of a burst that was backed up is no copy of the frame that is kept, but it is one of itself.
+    """
+    same_picture: defaultdict[int, list[tuple[Candidate, int]]] = defaultdict(list)
+    for row in rows:
+        if comparison.pixels[row] != comparison.pixels[rows[0]]:
+            same_picture[int(comparison.pixels[row])].extend((file, row) for file in comparison.candidates[row])
+    originals = {}
+    for files in same_picture.values():
+        if len(files) > 1:
+            best, of_best = min(files, key=lambda file: comparison.rules.rank(file[0]))
+            for file, row in files:
+                if file is not best:
+                    originals[file.path] = (best.path, EXACT if row == of_best else SAME_PIXELS)
+    return originals
+
+
 def _member(
-    comparison: Comparison, keep: int, row: int, candidate: Candidate, similarity: float, thresholds: Thresholds
+    comparison: Comparison,
+    keep: int,
+    row: int,
+    candidate: Candidate,
+    similarity: float,
+    thresholds: Thresholds,
+    original: tuple[str, str],
 ) -> Member:
     kept = comparison.candidates[keep][0]
     same_pixels = comparison.pixels[row] == comparison.pixels[keep]
@@ -132,6 +159,8 @@ def _member(
         tier=tier,
         matches=tuple(matches),
         moment="" if same_pixels else difference(kept.look.moment, candidate.look.moment),
+        copy_of=original[0],
+        copy_tier=original[1],
         is_reference=candidate.is_reference,
         in_library=candidate.in_library,
     )

@@ -32,7 +32,7 @@ class Removal:
 
     victim: Member
     survivor: Member
-    """The kept photo of its group."""
+    """The kept photo of its group, or another that stays and holds the same picture."""
     tier: str
     companions: tuple[Companion, ...]
     beside_survivor: tuple[Companion, ...]
@@ -51,7 +51,7 @@ class AlbumEntry:
 
     victim: Member
     survivor: Member
-    """The kept photo of its group, in whatever folder or library."""
+    """What stays instead, in whatever folder or library."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,8 +90,8 @@ def plan_removals(
     """Choose what leaves: every copy of the ``tiers`` that is not kept, may be moved and takes nothing unique along.
 
     ``paths`` is what was searched: nothing outside it is touched. Photos of a burst, of another moment or of a
-    reference folder always stay. Raises ValueError for a tier that is none, and for one that rests on vectors where
-    the model's weights are random.
+    reference folder always stay; of further copies of one of them the best stays. Raises ValueError for a tier that is
+    none, and for one that rests on vectors where the model's weights are random.
     """
     check_tiers(tiers)
     vague = [tier for tier in tiers if tier not in SAFE_TIERS]
@@ -105,31 +105,38 @@ def plan_removals(
     compared = {os.path.abspath(member.path) for group in report.groups for member in group.members}
     removals, left, for_album = [], [], []
     for group in report.groups:
-        survivor = group.members[0]
-        for victim in group.members[1:]:
+        by_path = {member.path: member for member in group.members}
+        leaving: set[str] = set()
+        # Copies come after what they are copies of: if that leaves, too, it is the kept photo that stays for both.
+        for victim in sorted(group.members[1:], key=lambda member: bool(member.copy_of)):
+            survivor, tier, moment = group.members[0], victim.tier, victim.moment
+            if victim.copy_tier in tiers and victim.copy_of not in leaving:
+                survivor, tier, moment = by_path[victim.copy_of], victim.copy_tier, ""
             own, of_survivor = belongings.get(victim.path, ()), belongings.get(survivor.path, ())
             reason = (
-                _why_it_stays(victim)
+                _why_it_stays(victim, moment)
                 or _what_it_takes_along(own, of_survivor)
                 or next((_COMPARED_ITSELF for one in own if os.path.abspath(one.path) in compared), "")
             )
-            if reason or victim.tier not in tiers:
-                asked_for = reason or f"Its tier is {victim.tier}, which was not asked for."
-                left.append(Left(path=victim.label, reason=asked_for, tier="" if reason else victim.tier))
+            if reason or tier not in tiers:
+                asked_for = reason or f"Its tier is {tier}, which was not asked for."
+                left.append(Left(path=victim.label, reason=asked_for, tier="" if reason else tier))
                 continue
             if victim.in_library is not None:
                 for_album.append(AlbumEntry(victim=victim, survivor=survivor))
+                leaving.add(victim.path)
                 continue
             try:
                 place = place_for(victim.path, roots)
             except CannotMove as error:
                 left.append(Left(path=victim.path, reason=str(error), is_blocked=True))
             else:
+                leaving.add(victim.path)
                 removals.append(
                     Removal(
                         victim=victim,
                         survivor=survivor,
-                        tier=victim.tier,
+                        tier=tier,
                         companions=own,
                         beside_survivor=of_survivor,
                         place=place,
@@ -161,11 +168,11 @@ def _belongings(report: DuplicateReport) -> dict[str, tuple[Companion, ...]]:
     }
 
 
-def _why_it_stays(victim: Member) -> str:
+def _why_it_stays(victim: Member, moment: str) -> str:
     if victim.is_reference:
         return "It lies in a reference folder."
-    if victim.moment:
-        return f"It shows {victim.moment}, so only a person can tell whether it is wanted."
+    if moment:
+        return f"It shows {moment}, so only a person can tell whether it is wanted."
     return ""
 
 

@@ -77,10 +77,21 @@ class Member:
     """Why it is in the group: every test that it passed against the kept photo. Empty for the kept photo."""
     moment: str = ""
     """``BURST`` or ``SAME_SCENE`` where its time says that it is another picture than the kept one, else empty."""
+    copy_of: str = ""
+    """Path of a better file of the group that holds its very picture, where the kept photo is another; else empty."""
+    copy_tier: str = ""
+    """How sure that is: ``EXACT`` or ``SAME_PIXELS``."""
     is_reference: bool = False
     """It lies in a reference folder and is never moved."""
     in_library: LibraryPhoto | None = None
     """What Apple Photos knows about it, where it belongs to one of its libraries; it is never moved either."""
+
+    @property
+    def why(self) -> str:
+        """For people: its moment, the tests that it passed, and what else of the group it is a copy of."""
+        same = "bytes" if self.copy_tier == EXACT else "pixels"
+        copy = f"same {same} as {self.copy_of}" if self.copy_of else ""
+        return "; ".join(filter(None, (self.moment, *map(str, self.matches), copy)))
 
     @property
     def label(self) -> str:
@@ -178,6 +189,7 @@ def _member(member: Member) -> dict[str, Any]:
         "tier": member.tier,
         "matches": [{"test": m.test, "value": m.value, "threshold": m.threshold} for m in member.matches],
         "moment": member.moment,
+        "copy_of": member.copy_of or None,
         "reference": member.is_reference,
         "photos_library": None
         if member.in_library is None

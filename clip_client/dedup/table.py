@@ -84,7 +84,7 @@ def _print_group(number: int, group: DuplicateGroup, console: Console) -> None:
     for member in group.members:
         kept = member.path == group.keep
         note = "keep" if kept else "never moved" if _never_moves(member) else ""
-        why = "; ".join(filter(None, (member.moment, *map(str, member.matches))))
+        why = printable(member.why)
         table.add_row(
             Text(note, style="green" if kept else "yellow", justify="right"),
             Text.assemble(printable(member.label), (f"\n{why}" if why else "", "dim")),
@@ -97,7 +97,7 @@ def _print_group(number: int, group: DuplicateGroup, console: Console) -> None:
 
 
 def _never_moves(member: Member) -> bool:
-    return bool(member.moment or member.is_reference or member.in_library)
+    return bool((member.moment and not member.copy_of) or member.is_reference or member.in_library)
 
 
 def print_failed(failed: Sequence[FailedFile], console: Console) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import re
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -70,6 +73,15 @@ async def test_health_goes_up_to_a_vector(plain: str) -> None:
     async with ClipClient(plain) as clip:
         report = await clip.health()
     assert report.ok, report
+
+
+def test_the_health_check_of_its_image_finds_it(plain: str) -> None:
+    dockerfile = Path(__file__).parents[2] / "containers" / "plain.Dockerfile"
+    (check,) = re.findall(r"^    CMD (\[.*\])$", dockerfile.read_text(encoding="utf-8"), re.M)
+    _, *rest = json.loads(check)
+    for port, code in ((plain.rpartition(":")[2], 0), (str(free_port()), 1)):
+        command = [sys.executable, *(part.replace("8002", port) for part in rest)]
+        assert subprocess.run(command, capture_output=True, check=False).returncode == code
 
 
 def test_base64_gives_what_the_form_gives(plain: str, files: list[bytes]) -> None:

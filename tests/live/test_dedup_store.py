@@ -20,7 +20,7 @@ from clip_client.cli.main import main
 from clip_client.dedup import Store, find_duplicates
 from clip_client.dedup.journal import MOVED
 from clip_client.dedup.quarantine import QUARANTINE_NAME
-from clip_client.dedup.report import BURST, Work
+from clip_client.dedup.report import BURST, EXACT, Work
 
 if TYPE_CHECKING:
     from benchmarks.server import Server
@@ -131,11 +131,18 @@ async def test_bursts_are_their_own_class(server: Server, album: Path, tmp_path:
             exif[0x010F] = "Camera"
             exif.get_ifd(0x8769).update({0x9003: "2024:05:01 12:00:00", 0x9291: fraction})
             frame.save(album / name, exif=exif)
+    shutil.copytree(album, album / "backup", ignore=shutil.ignore_patterns("*.jpg"))
     report = await find(server, tmp_path / "store", album)
     (group,) = [group for group in report.groups if Path(group.keep).name in ("1.png", "2.png")]
     moments = {Path(member.path).name: member.moment for member in group.members}
     assert {moments["1.png"], moments["2.png"]} == {"", BURST}
     assert moments["coffee, half size.jpg"] == ""
+    # The other frame is another picture than the one that is kept, and its copy is a copy of it.
+    frames = {member.path for member in group.members if member.moment}
+    (copy,) = [member for member in group.members if member.copy_of]
+    assert {copy.path, copy.copy_of} == frames
+    assert copy.copy_tier == EXACT
+    assert copy.why.endswith(f"same bytes as {copy.copy_of}")
 
 
 async def test_photos_of_a_reference_folder_are_kept(server: Server, album: Path, tmp_path: Path) -> None:

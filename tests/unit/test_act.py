@@ -132,6 +132,34 @@ def test_bursts_references_and_unsure_tiers_stay(tmp_path: Path) -> None:
     assert [removal.victim.path for removal in asked.removals] == [str(files[3]), str(files[4])]
 
 
+def test_of_copies_of_a_frame_the_best_stays(tmp_path: Path, journal: Journal) -> None:
+    root = tmp_path / "root"
+    kept, frame, alike = (write(root / name, name.encode()) for name in ("kept.jpg", "frame.jpg", "alike.jpg"))
+    backup, copy = write(root / "b" / "frame.jpg", b"frame.jpg"), write(root / "b" / "alike.jpg", b"alike.jpg")
+    members = (
+        member(kept),
+        member(backup, tier=SIMILAR, moment=BURST, copy_of=str(frame), copy_tier=EXACT),
+        member(copy, tier=SIMILAR, copy_of=str(alike), copy_tier=EXACT),
+        member(frame, tier=SIMILAR, moment=BURST),
+        member(alike, tier=SIMILAR),
+    )
+    plan = plan_removals(report(members), [root])
+    stays = [(one.victim.path, one.survivor.path, one.tier) for one in plan.removals]
+    assert stays == [(str(backup), str(frame), EXACT), (str(copy), str(alike), EXACT)]
+    assert all(outcome.done for outcome in apply(plan, journal).outcomes)
+    assert {path.name for path in root.rglob("*.jpg") if QUARANTINE_NAME not in path.parts} == {
+        "kept.jpg",
+        "frame.jpg",
+        "alike.jpg",
+    }
+    undo(journal)
+    # Where what it is a copy of leaves, too, the kept photo is what stays for both.
+    asked = plan_removals(report(members), [root], tiers=[EXACT, SIMILAR])
+    survivors = {one.victim.path: one.survivor.path for one in asked.removals}
+    assert survivors == {str(backup): str(frame), str(alike): str(kept), str(copy): str(kept)}
+    assert all(outcome.done for outcome in apply(asked, journal).outcomes)
+
+
 def test_random_weights_move_nothing(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="are random"):
         plan_removals(report(model="ViT-B-32/random:0@1a2b3c4d"), [tmp_path], tiers=[SIMILAR])

@@ -99,7 +99,8 @@ async def test_a_closed_loop_never_has_more_under_way_than_callers() -> None:
 
 
 def cell(instances: int, delay_us: int, concurrency: int, rate: float, p50_ms: float) -> dict[str, Any]:
-    return {"instances": instances, "delay_us": delay_us, "concurrency": concurrency, "rate": rate, "p50_ms": p50_ms}
+    setting = {"instances": instances, "delay_us": delay_us, "concurrency": concurrency}
+    return {**setting, "rate": rate, "rates": [rate], "p50_ms": p50_ms, "p50s_ms": [p50_ms]}
 
 
 def test_the_recommendation_prefers_throughput_then_the_lone_caller_then_less() -> None:
@@ -110,9 +111,11 @@ def test_the_recommendation_prefers_throughput_then_the_lone_caller_then_less() 
     ]  # fmt: skip
     advice = recommend(cells)
     assert (advice["instances"], advice["max_queue_delay_microseconds"]) == (1, 0)
-    # Where waiting really pays, it is chosen.
-    cells[3]["rate"] = 30.0
+    # Where waiting really pays, it is chosen; not where rounds of one setting differ by as much.
+    cells[3] |= {"rate": 22.0, "rates": [21.8, 22.2]}
     assert recommend(cells)["max_queue_delay_microseconds"] == 50_000
+    cells[1]["rates"] = [18.0, 22.0]
+    assert recommend(cells)["max_queue_delay_microseconds"] == 0
 
 
 def test_saturation_is_the_first_point_near_the_best() -> None:
