@@ -6,6 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from clip_client.cli.failure import CommandFailed
 from clip_client.cli.store_options import add_store_option, opened_store
 
 if TYPE_CHECKING:
@@ -44,6 +45,10 @@ def run(arguments: argparse.Namespace) -> int:
             return 0
         outcomes = undo(store.journal, run=arguments.of_run, paths=arguments.paths or None)
         outcomes += _unknown(arguments.paths, outcomes)
+    if not outcomes and arguments.of_run is not None:
+        raise CommandFailed(
+            f"nothing in the quarantine was moved by a run {arguments.of_run!r}; clip-client undo --list names the runs"
+        )
     done = sum(outcome.done for outcome in outcomes)
     print(f"{counted(done, 'photo')} back in place")
     return 0 if print_failures(outcomes) == 0 else 1

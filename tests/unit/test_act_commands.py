@@ -37,11 +37,10 @@ def test_undo_lists_and_brings_back_what_is_named(
     run = lines[0].split()[0]
     assert main(["undo", str(tmp_path / "root" / "copy.jpg"), *store]) == 0
     assert (tmp_path / "root" / "copy.jpg").exists()
-    assert main(["undo", "--run", "no such run", *store]) == 0
+    assert main(["undo", "--run", "no such run", *store]) == 1
     assert main(["undo", "--run", run, *store]) == 0
     assert [line for line in capsys.readouterr().out.splitlines() if "back" in line] == [
         "1 photo back in place",
-        "0 photos back in place",
         "2 photos back in place",
     ]
 
