@@ -28,7 +28,6 @@ class Allowance:
     def __init__(self, seconds: float, limits: DecodeLimits) -> None:
         self._seconds = self._left_s = seconds
         self._limits = limits
-        self._reduced = replace(limits, max_pixels=min(limits.max_pixels, _ALWAYS_PIXELS))
 
     @contextmanager
     def limits_for(self, file: bytes) -> Iterator[DecodeLimits]:
@@ -38,9 +37,12 @@ class Allowance:
         request may take one image more in each thread.
         """
         spent = self._left_s <= 0
+        limits = self._limits
+        if spent:
+            limits = replace(limits, max_pixels=min(limits.max_pixels, _ALWAYS_PIXELS))
         begun = time.thread_time()
         try:
-            yield self._reduced if spent else self._limits
+            yield limits
         except DecodeError as error:
             if spent and error.status is ImageStatus.TOO_LARGE and len(file) <= self._limits.max_bytes:
                 raise DecodeError(ImageStatus.LIMIT, self._refusal(error.message)) from None

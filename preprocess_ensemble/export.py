@@ -22,13 +22,13 @@ from preprocess_ensemble import gate
 from preprocess_ensemble.canary import canary_image
 from preprocess_ensemble.class_token import read_only_the_class_token
 from preprocess_ensemble.decode import decode
+from preprocess_ensemble.error_text import first_line
 from preprocess_ensemble.fixed_shapes import fix_shapes
 from preprocess_ensemble.network import (
     ExportError,
     WeightsUnavailable,
     WrongChoice,
     find_source,
-    first_line,
     load_network,
     preprocessing_of,
     weights_sha256,

@@ -14,6 +14,7 @@ import open_clip
 import torch
 from torch import nn
 
+from preprocess_ensemble.error_text import first_line
 from preprocess_ensemble.transform import PreprocessConfig
 
 _RANDOM: Final = re.compile(r"random(?::(\d+))?")
@@ -133,11 +134,6 @@ def _download(source: NetworkSource) -> None:
             f"  untrained weights:   clip-export --model {source.model} --pretrained random "
             "(enough to try everything out, not to judge similarity)"
         ) from error
-
-
-def first_line(error: BaseException) -> str:
-    """What an error says, in one line without its full stop."""
-    return str(error).strip().partition("\n")[0].rstrip(".: ") or type(error).__name__
 
 
 def preprocessing_of(network: nn.Module) -> PreprocessConfig:

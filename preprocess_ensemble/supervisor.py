@@ -237,9 +237,7 @@ class Supervisor:
             return
         if self._renewing.is_set():
             # Not an unload and a load: under load these have damaged tritonserver's heap (24.10).
-            self._failures = 0
-            await self._restart("told to serve what the repository holds now", drain_s=self._config.drain_s)
-            self._failures = 0
+            await self._restart_at_once("told to serve what the repository holds now", drain_s=self._config.drain_s)
             return
         if not process.running:
             await self._restart(f"tritonserver ended ({await process.reason()})")
@@ -293,15 +291,19 @@ class Supervisor:
             await self._restart(f"no request was finished for {stuck_s:.0f} s{though}")
 
     async def _repair(self) -> None:
-        """Restart the server at once: it had been well, so that nothing is gained by waiting for longer and longer.
+        """Restart the server.
 
         A reload of the models is seconds faster where it works. With requests waiting, tritonserver (24.10) hung or
         ended in it after one killed stub of three, and it never lets go of an instance whose stub is gone.
         """
         self._status = "failing"
-        self._failures = 0
         # What the sentence says to users behind the semicolon is what is being done here.
-        await self._restart(f"{self._probe.step}: {self._probe.message.partition(';')[0].rstrip('.')}")
+        await self._restart_at_once(f"{self._probe.step}: {self._probe.message.partition(';')[0].rstrip('.')}")
+
+    async def _restart_at_once(self, why: str, *, drain_s: float = 0) -> None:
+        """Restart a server that had been well, or is: nothing is gained by waiting for longer and longer."""
+        self._failures = 0
+        await self._restart(why, drain_s=drain_s)
         self._failures = 0
 
     async def _restart(self, why: str, *, drain_s: float = 0) -> None:

@@ -223,8 +223,7 @@ class TritonPythonModel:
             decoding = [work for work in begun if isinstance(work, _Work) and work.decodes]
             files = [file for work in decoding for file in work.files]
             allowances = [allowance for work in decoding for allowance in self._allowances(work)]
-            # One array for all requests. Smaller ones would be freed to the system after each batch and come anew, with
-            # a fault for each of their pages: a twentieth of the time that an image takes here.
+            # One array for all requests, and not one for each, which took a twentieth more processor time an image.
             pixels = np.empty((len(files), *self._preprocess.size, 3), dtype=np.uint8)
             rows = self._team.map(self._decode, list(map(_Task, files, pixels, allowances)))
         responses = []

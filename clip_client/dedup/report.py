@@ -88,10 +88,10 @@ class Member:
 
     @property
     def why(self) -> str:
-        """For people: its moment, the tests that it passed, and what else of the group it is a copy of."""
+        """For people: the tests that it passed, and what else of the group it is a copy of."""
         same = "bytes" if self.copy_tier == EXACT else "pixels"
         copy = f"same {same} as {self.copy_of}" if self.copy_of else ""
-        return "; ".join(filter(None, (self.moment, *map(str, self.matches), copy)))
+        return "; ".join(filter(None, (*map(str, self.matches), copy)))
 
     @property
     def label(self) -> str:

@@ -84,7 +84,7 @@ def _print_group(number: int, group: DuplicateGroup, console: Console) -> None:
     for member in group.members:
         kept = member.path == group.keep
         note = "keep" if kept else "never moved" if _never_moves(member) else ""
-        why = printable(member.why)
+        why = printable("; ".join(filter(None, (member.moment, member.why))))
         table.add_row(
             Text(note, style="green" if kept else "yellow", justify="right"),
             Text.assemble(printable(member.label), (f"\n{why}" if why else "", "dim")),

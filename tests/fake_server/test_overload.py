@@ -39,10 +39,9 @@ async def test_four_clients_at_many_times_the_capacity() -> None:
                     for _ in range(12):
                         tasks.start_soon(one, clip)
                 await asyncio.sleep(0.04)
-        # Judged by what the server did, not by the clock: most of its work was for somebody who still waited. Without a
-        # limit next to none is. It is less where this process itself has to wait for a core.
+        # Judged by what the server did, not by the clock: nearly all of its work was for somebody who still waited.
         assert good + shed + late == 80 * 4 * 12
-        assert good >= 0.6 * server.images_worked_on
+        assert good >= 0.8 * server.images_worked_on
         assert shed > 0
         assert max(server.limit for clip in clients for server in clip.stats().servers) < 200
 

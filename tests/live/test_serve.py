@@ -133,8 +133,10 @@ def test_a_killed_stub_a_killed_server_and_a_frozen_one_are_restored(tiny_reposi
 
 def test_the_death_of_a_stub_needs_no_canary_to_be_noticed(tiny_repository: Path) -> None:
     with _watched(tiny_repository, "--canary-interval-s", "3600") as watched:
+        first = watched.triton.pid
         watched.stub("clip_encoder").kill()
         _wait_for(lambda: watched.health()[1]["restarts"] == 1 and watched.health()[0] == 200, "tritonserver restarted")
+        assert watched.triton.pid != first
 
 
 def test_model_control_is_closed_to_others(server: Server) -> None:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import onnxruntime
 
-from preprocess_ensemble.backends.onnxruntime.session import ModelLoadError, first_line
+from preprocess_ensemble.backends.onnxruntime.session import ModelLoadError
+from preprocess_ensemble.error_text import first_line
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import onnxruntime
 
+from preprocess_ensemble.error_text import first_line
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -26,7 +28,6 @@ __all__ = (
     "ModelLoadError",
     "Provider",
     "SessionPlan",
-    "first_line",
     "model_file",
     "open_session",
     "plan_session",
@@ -394,8 +395,3 @@ def _load_gpu_libraries(providers: set[str]) -> None:
 def _repository_of(file: Path) -> Path:
     """DIR of ``DIR/<model>/<version>/<file>``."""
     return file.parents[2] if len(file.parents) > 2 else file.parent
-
-
-def first_line(error: Exception) -> str:
-    """What an exception of ONNX Runtime says first; the rest is for its developers."""
-    return (str(error).splitlines() or [type(error).__name__])[0].strip()
