@@ -190,8 +190,10 @@ class _Gathering:
 
     def _examine_all(self, pool: ThreadPoolExecutor, files: Sequence[PhotoFile]) -> list[Examined]:
         examined = list(pool.map(self._examine, files))
-        # Of two copies that are read at the same time either may be the one that is looked at; it has to come first.
-        return sorted(examined, key=lambda one: not isinstance(one, FailedFile) and one[2] is None)
+        # Of two copies that are read at the same time either may be the one that was looked at. What was seen goes to
+        # the first of them: the outcome is not to depend on which thread was quicker.
+        looks = {one[1]: one[2] for one in examined if not isinstance(one, FailedFile) and one[2] is not None}
+        return [one if isinstance(one, FailedFile) else (one[0], one[1], looks.pop(one[1], None)) for one in examined]
 
     def _examine(self, file: PhotoFile) -> Examined:
         """In a worker thread: read a file once, hash it, and look at it where nobody has."""

@@ -11,6 +11,7 @@ import os
 import random
 import shutil
 import struct
+import threading
 import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -152,6 +153,17 @@ async def test_a_file_that_goes_away_does_not_take_its_copies_along(
     server: Server, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = [Path(shutil.copyfile(photos / "coffee.jpg", tmp_path / name)) for name in ("1.jpg", "2.jpg", "3.jpg")]
+    last_is_read, os_open = threading.Event(), os.open
+
+    def read_the_first_last(path: str, *args: Any, **named: Any) -> int:
+        # Which of the copies is embedded must not depend on which thread was quicker.
+        if path == str(paths[-1]):
+            last_is_read.set()
+        elif path == str(paths[0]):
+            last_is_read.wait(1)  # for ever, on a machine with one core
+        return os_open(path, *args, **named)
+
+    monkeypatch.setattr(os, "open", read_the_first_last)
     async with ClipClient(server.grpc_url) as clip:
         embed_stream = clip.embed_stream
 
