@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from clip_client.dedup.plan import Plan
 
 
-def check_asked_for(arguments: argparse.Namespace) -> None:
-    """Raise CommandMisused for a tier that is none."""
+def check_asked_for(arguments: argparse.Namespace, model: str | None = None) -> None:
+    """Raise CommandMisused for a tier that is none, or that the model of this id cannot tell."""
     from clip_client.dedup.plan import check_tiers
 
     try:
-        check_tiers(arguments.act_on or ())
+        check_tiers(arguments.act_on or (), model)
     except ValueError as error:
         raise CommandMisused(str(error)) from None
 
@@ -45,10 +45,7 @@ def act(report: DuplicateReport, paths: Sequence[str], store: Store, arguments: 
     from clip_client.dedup.plan import SAFE_TIERS, plan_removals
     from clip_client.dedup.report import printable
 
-    try:
-        plan = plan_removals(report, paths, tiers=arguments.act_on or SAFE_TIERS)
-    except ValueError as error:
-        raise CommandMisused(str(error)) from None
+    plan = plan_removals(report, paths, tiers=arguments.act_on or SAFE_TIERS)
     is_asked = arguments.apply or arguments.dry_run
     for left in plan.left:
         if left.is_blocked or (is_asked and not left.tier):

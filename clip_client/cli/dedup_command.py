@@ -166,6 +166,7 @@ async def _find(
     from clip_client.dedup import find_duplicates
 
     async with connected(arguments) as clip:
+        check_asked_for(arguments, (await clip.model()).id)
         return await find_duplicates(
             clip,
             found,

@@ -93,13 +93,7 @@ def plan_removals(
     reference folder always stay; of further copies of one of them the best stays. Raises ValueError for a tier that is
     none, and for one that rests on vectors where the model's weights are random.
     """
-    check_tiers(tiers)
-    vague = [tier for tier in tiers if tier not in SAFE_TIERS]
-    if vague and is_random(report.model):
-        raise ValueError(
-            f"the tier {vague[0]!r} rests on vectors, and the weights of {report.model} are random: "
-            "export a model with trained weights, or keep to exact and same-pixels"
-        )
+    check_tiers(tiers, report.model)
     roots = roots_of(paths)
     belongings = _belongings(report)
     compared = {os.path.abspath(member.path) for group in report.groups for member in group.members}
@@ -145,11 +139,19 @@ def plan_removals(
     return Plan(removals=tuple(removals), left=tuple(left), for_album=tuple(for_album))
 
 
-def check_tiers(tiers: Iterable[str]) -> None:
-    """Raise ValueError for a tier that is none."""
+def check_tiers(tiers: Iterable[str], model: str | None = None) -> None:
+    """Raise ValueError for a tier that is none, and for one that rests on the vectors of a ``model`` of random weights.
+
+    ``model`` is an id; None where it is not known yet.
+    """
     for tier in tiers:
         if tier not in TIERS:
             raise ValueError(f"there is no tier {tier!r}; the tiers are {', '.join(TIERS)}")
+        if tier not in SAFE_TIERS and model is not None and is_random(model):
+            raise ValueError(
+                f"the tier {tier!r} rests on vectors, and the weights of {model} are random: "
+                "export a model with trained weights, or keep to exact and same-pixels"
+            )
 
 
 def roots_of(paths: Iterable[str | os.PathLike[str]]) -> frozenset[str]:

@@ -24,7 +24,7 @@ from clip_client import SyncClipClient
 from clip_client.cli.main import main
 from clip_client.cli.photo_file import PhotoFile, PhotoRow
 from clip_client.cli.vector_shards import ShardWriter, shards_in
-from clip_client.dedup import scan
+from clip_client.dedup import Store, scan
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -244,6 +244,18 @@ def test_similar_finds_the_same_in_photos_and_in_their_vectors(
     assert "NOT_AN_IMAGE" in said
     assert "4 photos compared, 1 file not compared" in said
     assert "weights of this model are random" in said
+
+
+def test_vectors_of_random_weights_are_not_acted_on_and_nothing_is_searched(
+    server: Server, album: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["dedup", str(album), "--act-on", "similar", "--store", str(tmp_path), "--url", server.grpc_url]
+    assert main(command) == 2
+    captured = capsys.readouterr()
+    assert "the weights of tiny_clip/random:0@" in captured.err
+    assert captured.out == ""
+    with Store(tmp_path) as store:
+        assert store.looks().read().num_rows == 0
 
 
 def test_similar_says_what_is_wrong_with_the_photo(
