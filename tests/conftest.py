@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,15 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """A developer's own settings must not decide how a test ends."""
     for name in ("CLIP_URL", "CLIP_MODEL", "CLIP_STORE", "CLIP_TOKEN"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def heeded_signals() -> None:
+    """A shell has what it starts in the background ignore them, and every process that a test starts would, too."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            # Not the default action: a suite under nohup is to go on. No handler outlives exec, so children have it.
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else lambda *_: None)
 
 
 @pytest.fixture(scope="session")
