@@ -23,6 +23,7 @@ from tritonclient.utils import InferenceServerException
 
 from benchmarks.server import Server, free_port, serving
 from preprocess_ensemble.shared_memory import SHARED_MEMORY, region_prefix
+from tests.live.processes import still_running
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -91,7 +92,7 @@ def test_a_signal_ends_it_cleanly(tiny_repository: Path, number: signal.Signals)
         assert watched.health()[0] == 200
         watched.server.process.send_signal(number)
         assert watched.server.process.wait(60) == 0
-    assert not [process for process in family if process.is_running()]
+    assert not still_running(family)
     assert not _regions(prefix)
 
 
@@ -101,7 +102,7 @@ def test_sigkill_leaves_no_process_and_the_next_start_removes_its_memory(tiny_re
         watched.server.process.kill()
         watched.server.process.wait()
         # The stubs find out by themselves.
-        _wait_for(lambda: not any(process.is_running() for process in family), "every process gone")
+        _wait_for(lambda: not still_running(family), "every process gone")
     subprocess.run([sys.executable, "-m", "preprocess_ensemble.launcher", "--help"], capture_output=True, check=False)
     assert not _regions(prefix)
 
