@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import time
+import urllib.error
 import urllib.request
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -44,6 +45,8 @@ def wait_until_live(server: subprocess.Popen[bytes], http_port: int, log: Path, 
         try:
             with urllib.request.urlopen(url, timeout=5):
                 return
-        except OSError:
+        except OSError as error:
+            if isinstance(error, urllib.error.HTTPError):
+                error.close()
             assert server.poll() is None, log.read_text(encoding="utf-8")
             time.sleep(0.05)

@@ -202,6 +202,9 @@ async def test_one_subject_cannot_take_the_rate_of_all(edge: Edge) -> None:
             return [await call.code() for call in calls]
 
         greedy = await burst("greedy", 800)
+        # 400 at once and 200 a second are its share: a machine that needs two seconds for the burst has not passed it.
+        while grpc.StatusCode.RESOURCE_EXHAUSTED not in greedy:
+            greedy += await burst("greedy", 800)
         assert set(greedy) == {grpc.StatusCode.OK, grpc.StatusCode.RESOURCE_EXHAUSTED}
         assert set(await burst("modest", 20)) == {grpc.StatusCode.OK}
 
@@ -214,15 +217,22 @@ async def test_what_is_too_much_at_once_is_refused_at_once(edge: Edge) -> None:
             metadata = edge.metadata("crowd")
             calls = [
                 service_pb2_grpc.GRPCInferenceServiceStub(one).ServerLive(
-                    service_pb2.ServerLiveRequest(), metadata=metadata, timeout=2
+                    service_pb2.ServerLiveRequest(), metadata=metadata, timeout=15
                 )
                 for one in (channel, another)
                 for _ in range(180)
             ]
-            codes = await asyncio.gather(*(call.code() for call in calls))
-            details = {await call.details() for call, code in zip(calls, codes, strict=True) if code.name != "OK"}
-        refused = codes.count(grpc.StatusCode.UNAVAILABLE)
-        assert refused >= 360 - 256 - 64
+            waiting = {asyncio.create_task(call.code()) for call in calls}
+            refused: set[grpc.StatusCode] = set()
+            # The others wait for Triton; who is refused has an answer long before the end of its time.
+            while len(calls) - len(waiting) < 360 - 256 - 64:
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                refused |= {task.result() for task in done}
+            details = {await call.details() for call in calls if call.done()}
+            for call in calls:
+                call.cancel()
+            await asyncio.wait(waiting)
+        assert refused == {grpc.StatusCode.UNAVAILABLE}
         assert any("overflow" in (detail or "") for detail in details), details
     finally:
         triton.resume()

@@ -100,6 +100,7 @@ def full_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield running
 
 
+@pytest.mark.timeout(300)  # half a minute on two idle cores: 350 MB are exported, served, and loaded once more
 async def test_the_full_model_is_that_of_open_clip(photos: Path, full_server: Server) -> None:
     paths = paths_in(photos)
     async with ClipClient(full_server.grpc_url, transfer="original") as clip:
