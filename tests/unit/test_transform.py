@@ -81,6 +81,8 @@ sides = st.integers(1, 300)
 @example((225, 224), "RGB", (224, 224), "shortest", "bicubic", 0)
 @example((227, 224), "RGB", (224, 224), "shortest", "bicubic", 0)
 @example((300, 200), "RGB", (224, 160), "shortest", "bilinear", 0)
+@example((3, 7), "L", (4, 1), "shortest", "bicubic", 0)
+@example((300, 400), "RGB", (224, 160), "shortest", "bicubic", 0)
 def test_pixels_are_those_of_open_clip(
     image_size: tuple[int, int],
     mode: str,
