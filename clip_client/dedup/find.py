@@ -99,10 +99,15 @@ async def find_duplicates(
         work=library.work,
         coverage=coverage,
         bytes_only=tuple(
-            file.path
-            for sha256, files in library.copies.items()
-            if library.looks[sha256].code == BYTES_ONLY
-            for file in files
+            sorted(
+                (
+                    file.path
+                    for sha256, files in library.copies.items()
+                    if library.looks[sha256].code == BYTES_ONLY
+                    for file in files
+                ),
+                key=os.fsencode,
+            )
         ),
     )
 

@@ -99,7 +99,8 @@ class _Gathering:
         self._vectors = store.vectors(vector_id)
         self._known: dict[str, str] = {}
         self._looking = Lock()
-        self._looked_at: set[str] = set()
+        self._looked_at: set[tuple[str, bool]] = set()
+        """Contents, and whether as a RAW file: one that has both kinds of names may show the search two pictures."""
         self._sent: list[tuple[str, PhotoFile]] = []
         self._learnt: list[tuple[PhotoFile, str]] = []
         self._saved_at = time.monotonic()
@@ -191,9 +192,22 @@ class _Gathering:
     def _examine_all(self, pool: ThreadPoolExecutor, files: Sequence[PhotoFile]) -> list[Examined]:
         examined = list(pool.map(self._examine, files))
         # Of two copies that are read at the same time either may be the one that was looked at. What was seen goes to
-        # the first of them: the outcome is not to depend on which thread was quicker.
-        looks = {one[1]: one[2] for one in examined if not isinstance(one, FailedFile) and one[2] is not None}
-        return [one if isinstance(one, FailedFile) else (one[0], one[1], looks.pop(one[1], None)) for one in examined]
+        # the first of them, as its own name has it seen: the outcome is not to depend on which thread was quicker.
+        looks = {
+            (one[1], is_raw(one[0].path)): one[2]
+            for one in examined
+            if not isinstance(one, FailedFile) and one[2] is not None
+        }
+        outcomes: list[Examined] = []
+        met: set[str] = set()
+        for one in examined:
+            if isinstance(one, FailedFile):
+                outcomes.append(one)
+                continue
+            file, sha256, _ = one
+            outcomes.append((file, sha256, None if sha256 in met else looks.get((sha256, is_raw(file.path)))))
+            met.add(sha256)
+        return outcomes
 
     def _examine(self, file: PhotoFile) -> Examined:
         """In a worker thread: read a file once, hash it, and look at it where nobody has."""
@@ -210,12 +224,13 @@ class _Gathering:
             return read
         found, data = read
         sha256 = hashlib.sha256(data).hexdigest()
+        as_raw = is_raw(file.path)
         with self._looking:
-            seen = sha256 in self.library.looks or sha256 in self._looked_at
-            self._looked_at.add(sha256)
+            seen = sha256 in self.library.looks or (sha256, as_raw) in self._looked_at
+            self._looked_at.add((sha256, as_raw))
         if seen:
             return found, sha256, None
-        return found, sha256, look_at_raw(data) if is_raw(file.path) else look_at(data)
+        return found, sha256, look_at_raw(data) if as_raw else look_at(data)
 
     def _learn(self, outcome: Examined) -> str | None:
         work = self.library.work

@@ -95,9 +95,10 @@ def read_library(library: str, *, include_hidden: bool = False) -> Listing:
         reason = " ".join(str(error).split()) or type(error).__name__
         message = f"This library of Apple Photos cannot be read: {reason}; on a Mac, allow Full Disk Access."
         return Listing(failed=(FailedFile(path=library, code="UNREADABLE", message=message),))
+    # osxphotos gives them in the order of a set, another one in each process, and two may have one path.
     return Listing(
-        photos=tuple(sorted((o for o in outcomes if isinstance(o, LibraryPhoto)), key=lambda photo: photo.path)),
-        failed=tuple(sorted((o for o in outcomes if isinstance(o, FailedFile)), key=lambda failure: failure.path)),
+        photos=tuple(sorted((o for o in outcomes if isinstance(o, LibraryPhoto)), key=lambda o: (o.path, o.uuid))),
+        failed=tuple(sorted((o for o in outcomes if isinstance(o, FailedFile)), key=lambda o: (o.path, o.message))),
     )
 
 
