@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import json
+import socket
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.server import free_port
 from clip_client.cli import machine_findings
 from clip_client.cli.doctor_command import _lines
 from clip_client.cli.finding import CLIENT, SERVER, Finding, Level
@@ -25,8 +25,10 @@ def test_without_a_server_it_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    url = f"127.0.0.1:{free_port()}"
-    assert main(["doctor", "--url", url, "--json"]) == 1
+    with socket.socket() as nobody:  # holds the port, so that no other program takes it, and refuses every connection
+        nobody.bind(("127.0.0.1", 0))
+        url = f"127.0.0.1:{nobody.getsockname()[1]}"
+        assert main(["doctor", "--url", url, "--json"]) == 1
     report: dict[str, Any] = json.loads(capsys.readouterr().out)
     found = {finding["name"]: finding for finding in report["findings"]}
     assert report["ok"] is False

@@ -71,11 +71,15 @@ def test_importing_loads_nothing_heavy_and_is_quick() -> None:
         "import sys, time, json; start = time.process_time(); import clip_client; took = time.process_time() - start; "
         "print(json.dumps([took, sorted(sys.modules)]))"
     )
-    printed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
-    took_s, modules = json.loads(printed)
-    assert [name for name in HEAVY if name in modules] == []
-    # CPU time, so that a busy machine does not decide.
-    assert took_s < 0.5
+    quickest_s = float("inf")
+    for _ in range(3):
+        printed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+        took_s, modules = json.loads(printed)
+        assert [name for name in HEAVY if name in modules] == []
+        quickest_s = min(quickest_s, took_s)
+    # CPU time, and the least of three: neighbours on the machine can only add to it, by their share of the caches or
+    # by what a virtual machine's clock counts while its cores are lent to others.
+    assert quickest_s < 0.5
 
 
 def test_importing_reads_no_environment_and_sets_no_logging_up() -> None:
