@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
+from preprocess_ensemble.orphaned_stubs import end_orphaned_stubs
 from preprocess_ensemble.shared_memory import region_prefix, remove_stale_regions
 
 if TYPE_CHECKING:
@@ -290,10 +291,10 @@ def install(bin_dir: Path) -> Path:
 
 
 def _die_with(parent: int) -> None:
-    """Have the kernel kill this process, also after ``exec``, when its parent ends. The stubs follow it by themselves.
+    """Have the kernel kill this process, also after ``exec``, when its parent ends.
 
-    SIGKILL, because nobody is left then who could insist on a SIGTERM. The stubs notice
-    the end of their server within about two seconds.
+    SIGKILL, because nobody is left then who could insist on a SIGTERM. The stubs notice the end of their server within
+    about two seconds and end by themselves, nearly always (:mod:`preprocess_ensemble.orphaned_stubs`).
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
@@ -314,6 +315,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         parent = environment.pop(PARENT_VARIABLE, None)
         if parent is not None:
             _die_with(int(parent))
+        end_orphaned_stubs()
         remove_stale_regions()
         command = server_command(arguments, environment, pid=os.getpid())
         os.execve(command.argv[0], command.argv, command.environment)

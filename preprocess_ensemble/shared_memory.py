@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-__all__ = ("region_prefix", "remove_stale_regions")
+__all__ = ("is_of_dead_server", "region_prefix", "remove_stale_regions")
 
 SHARED_MEMORY: Final = Path("/dev/shm")
 _PREFIX: Final = "clip_triton"
@@ -36,10 +36,8 @@ def remove_stale_regions() -> list[str]:
     Returns the names removed. Regions without the prefix, and those of another PID namespace or user, are left alone.
     """
     removed = []
-    namespace = _pid_namespace()
-    for region in sorted(SHARED_MEMORY.glob(f"{_PREFIX}_{namespace}_*")):
-        owner = _REGION.match(region.name)
-        if owner is None or _start_time(int(owner["pid"])) == int(owner["started"]):
+    for region in sorted(SHARED_MEMORY.glob(f"{_PREFIX}_*")):
+        if not is_of_dead_server(region.name):
             continue
         try:
             region.unlink()
@@ -48,6 +46,14 @@ def remove_stale_regions() -> list[str]:
             continue
         removed.append(region.name)
     return removed
+
+
+def is_of_dead_server(region: str) -> bool:
+    """Whether the region of this name belonged to a server of this PID namespace that does not run any more."""
+    owner = _REGION.match(region)
+    if owner is None or int(owner["namespace"]) != _pid_namespace():
+        return False
+    return _start_time(int(owner["pid"])) != int(owner["started"])
 
 
 def _pid_namespace() -> int:

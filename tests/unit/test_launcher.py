@@ -6,6 +6,7 @@ import importlib.util
 import os
 import platform
 import re
+import signal
 import site
 import stat
 import subprocess
@@ -18,6 +19,7 @@ import pytest
 
 from preprocess_ensemble import launcher, shared_memory
 from preprocess_ensemble.launcher import LaunchError, Wheel
+from preprocess_ensemble.orphaned_stubs import end_orphaned_stubs
 
 ROOT = Path(launcher.__file__).parents[1]
 
@@ -257,6 +259,27 @@ def test_only_regions_of_dead_servers_are_removed(tmp_path: Path, monkeypatch: p
         (tmp_path / name).touch()
     assert sorted(shared_memory.remove_stale_regions()) == sorted([dead, recycled])
     assert {path.name for path in tmp_path.iterdir()} == kept
+
+
+def test_only_stubs_of_dead_servers_are_ended() -> None:
+    server = subprocess.Popen(["sleep", "60"])
+    dead = shared_memory.region_prefix(server.pid) + "region"
+    server.kill()
+    server.wait()
+    mine = shared_memory.region_prefix(os.getpid()) + "region"
+    stub = "/backends/python/triton_python_backend_stub"
+    orphan, kept, unnamed, other = processes = [
+        subprocess.Popen([program, "-c", "input()", *arguments], executable=sys.executable, stdin=subprocess.PIPE)
+        for program, *arguments in ((stub, dead), (stub, mine), (stub, "region"), ("python", dead))
+    ]
+    try:
+        assert end_orphaned_stubs() == [orphan.pid]
+        assert orphan.wait() == -signal.SIGKILL
+        assert [process.poll() for process in (kept, unnamed, other)] == [None, None, None]
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
 
 
 def test_no_prefix_for_a_process_that_is_gone() -> None:
