@@ -96,14 +96,16 @@ def test_a_signal_ends_it_cleanly(tiny_repository: Path, number: signal.Signals)
     assert not _regions(prefix)
 
 
-def test_sigkill_leaves_no_process_and_the_next_start_removes_its_memory(tiny_repository: Path) -> None:
+def test_tritonserver_dies_with_clip_serve_and_the_next_start_removes_what_is_left(tiny_repository: Path) -> None:
     with _watched(tiny_repository) as watched:
         family, prefix = _family(watched), region_prefix(watched.triton.pid)
+        triton = watched.triton
         watched.server.process.kill()
         watched.server.process.wait()
-        # The stubs find out by themselves.
-        _wait_for(lambda: not still_running(family), "every process gone")
+        _wait_for(lambda: not still_running([triton]), "tritonserver gone")
+    # The stubs end by themselves, but for one that was just handing over its answer to the canary.
     subprocess.run([sys.executable, "-m", "preprocess_ensemble.launcher", "--help"], capture_output=True, check=False)
+    _wait_for(lambda: not still_running(family), "every process gone")
     assert not _regions(prefix)
 
 
