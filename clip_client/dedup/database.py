@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
 
 _BUSY_S: Final = 60.0
 """How long one process waits for another one's transaction; each takes milliseconds."""
+
+_TURN_S: Final = 0.01
+"""Between two tries where SQLite itself does not wait."""
 
 
 class StoreError(Exception):
@@ -33,7 +37,7 @@ def open_database(path: Path, schema: str, *, version: int, durable: bool) -> sq
     except sqlite3.Error as error:
         raise StoreError(f"the store's {path.name} cannot be opened in {path.parent}: {error}") from error
     try:
-        connection.execute("PRAGMA journal_mode = WAL")
+        _use_wal(connection)
         connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
         (found,) = connection.execute("PRAGMA user_version").fetchone()
         if found > version:
@@ -61,6 +65,26 @@ def open_database(path: Path, schema: str, *, version: int, durable: bool) -> sq
         connection.close()
         raise
     return connection
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """Let readers and a writer work side by side.
+
+    Of processes that do this to a new file at one moment SQLite refuses all but one at once, however long they would
+    wait: each has begun to read and would wait for the others to end.
+    """
+    import sqlite3
+
+    give_up_at = time.monotonic() + _BUSY_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > give_up_at:
+                raise
+            time.sleep(_TURN_S)
+        else:
+            return
 
 
 @contextmanager

@@ -5,14 +5,16 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from clip_client.dedup import Store, StoreError, shelf
+from clip_client.dedup import Store, StoreError, database, shelf
 from clip_client.dedup.database import open_database, transaction
 from clip_client.dedup.decisions import DIFFERENT, KEEP_ALL
 from clip_client.dedup.looks import Look, look_at, pixel_hash
@@ -153,6 +155,24 @@ def test_a_transaction_is_whole_or_not_at_all(tmp_path: Path) -> None:
         fail()
     assert connection.execute("SELECT count(*) FROM t").fetchone() == (0,)
     connection.close()
+
+
+def test_a_new_database_is_waited_for_where_another_process_makes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite does not wait here by itself."""
+    other = sqlite3.connect(tmp_path / "x.sqlite", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    turns: list[float] = []
+
+    def turn(seconds: float) -> None:
+        turns.append(seconds)
+        other.execute("COMMIT")
+
+    monkeypatch.setattr(database, "time", SimpleNamespace(monotonic=time.monotonic, sleep=turn))
+    open_database(tmp_path / "x.sqlite", "CREATE TABLE t (x)", version=1, durable=True).close()
+    assert len(turns) == 1
+    other.close()
 
 
 def test_processes_write_to_one_store_at_once(tmp_path: Path) -> None:
