@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -143,12 +143,26 @@ class SyncClipClient:
         return self._client.is_local
 
     def _call(self, work: Callable[[], Awaitable[T]]) -> T:
-        future = self._open_portal().start_task_soon(work)
+        portal = self._open_portal()
+        task: asyncio.Task[object] | None = None
+        interrupted = False
+
+        async def run() -> T:
+            nonlocal task
+            task = asyncio.current_task()
+            if interrupted:
+                raise asyncio.CancelledError
+            return await work()
+
         try:
-            return future.result()
+            return portal.start_task_soon(run).result()
         except BaseException:
-            # An interrupt reaches the thread that waits here, and not the one that works.
-            future.cancel()
+            # An interrupt reaches the thread that waits here, and not the one that works; also before there is a
+            # future that could be cancelled, when the other thread may have begun.
+            interrupted = True
+            if task is not None and not task.done():
+                with suppress(RuntimeError):  # the loop has been closed meanwhile
+                    task.get_loop().call_soon_threadsafe(task.cancel)
             raise
 
     def _open_portal(self) -> BlockingPortal:

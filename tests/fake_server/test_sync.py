@@ -6,17 +6,18 @@ import asyncio
 import signal
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from anyio.from_thread import start_blocking_portal
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from clip_client import SyncClipClient, Unavailable
 from clip_client.testing import FakeTriton, Reply
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 @pytest.fixture
@@ -26,6 +27,12 @@ def server() -> Iterator[FakeTriton]:
         fake = portal.call(FakeTriton)
         with portal.wrap_async_context_manager(fake):
             yield fake
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Look every few milliseconds: a thread that looks all the time keeps the others from working."""
+    while not condition():
+        time.sleep(0.002)
 
 
 def threads() -> set[str]:
@@ -93,8 +100,7 @@ def test_closing_from_another_thread_ends_a_call(server: FakeTriton) -> None:
     server.answer_always(Reply(delay_s=float("inf")))
     with SyncClipClient(server.url) as clip, ThreadPoolExecutor(1) as pool:
         call = pool.submit(clip.embed, b"a")
-        while not server.requests:
-            pass
+        until(lambda: server.requests)
         clip.close()
         with pytest.raises(Unavailable, match="closed"):
             call.result(timeout=20)
@@ -108,8 +114,7 @@ def test_an_interrupt_ends_the_call(server: FakeTriton, what: str) -> None:
     assert main is not None
 
     def interrupt() -> None:
-        while not server.requests:
-            pass
+        until(lambda: server.requests)
         signal.pthread_kill(main, signal.SIGINT)
 
     with SyncClipClient(server.url) as clip, ThreadPoolExecutor(1) as pool:
@@ -117,10 +122,30 @@ def test_an_interrupt_ends_the_call(server: FakeTriton, what: str) -> None:
         with pytest.raises(KeyboardInterrupt):
             clip.embed([b"a"]) if what == "embed" else next(clip.embed_stream([b"a"]))
         # The thread that embeds has stopped, too.
-        while server.in_flight:
-            pass
+        until(lambda: not server.in_flight)
         server.answer_always(Reply())
         assert clip.embed([b"b"]).errors == {}
+
+
+@pytest.mark.parametrize("what", ["embed", "stream"])
+def test_an_interrupt_ends_the_call_also_while_it_is_handed_over(
+    server: FakeTriton, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.answer_always(Reply(delay_s=float("inf")))
+    start = BlockingPortal.start_task_soon
+
+    def interrupted(*arguments: Any) -> None:
+        monkeypatch.undo()
+        start(*arguments)
+        until(lambda: server.requests)
+        raise KeyboardInterrupt
+
+    with SyncClipClient(server.url) as clip:
+        clip.model()
+        monkeypatch.setattr(BlockingPortal, "start_task_soon", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            clip.embed([b"a"]) if what == "embed" else next(clip.embed_stream([b"a"]))
+        until(lambda: not server.in_flight)
 
 
 def test_a_stream_that_outlives_its_client(server: FakeTriton) -> None:
