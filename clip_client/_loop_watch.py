@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -26,6 +27,12 @@ class LoopWatch:
     def __init__(self) -> None:
         self.worst_s = 0.0
         """The longest time, in seconds, by which a timer was late."""
+        self.worst_busy_s = 0.0
+        """The most processor time that the loop's thread took from one timer to the next: what kept the loop from
+        coming round, whoever else had the processor meanwhile. Waiting for a file does not show here."""
+        self.mean_s = 0.0
+        """By how much the timers were late on average, in seconds."""
+        self._ticks = 0
         self._timer: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> Self:
@@ -40,9 +47,14 @@ class LoopWatch:
             self._timer.cancel()
 
     def _arm(self) -> None:
+        self._armed_at_s = time.thread_time()
         due = self._loop.time() + _TICK_S
         self._timer = self._loop.call_at(due, self._tick, due)
 
     def _tick(self, due: float) -> None:
-        self.worst_s = max(self.worst_s, self._loop.time() - due)
+        late_s = self._loop.time() - due
+        self._ticks += 1
+        self.mean_s += (late_s - self.mean_s) / self._ticks
+        self.worst_s = max(self.worst_s, late_s)
+        self.worst_busy_s = max(self.worst_busy_s, time.thread_time() - self._armed_at_s)
         self._arm()

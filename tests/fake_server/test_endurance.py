@@ -56,6 +56,8 @@ async def test_a_long_stream(url: str) -> None:
                 count += 1
         assert count == IMAGES
         assert process.memory_info().rss - before < 50 << 20
-        # Ten times the 13 ms that were measured, since another process may have had the core.
-        assert watch.worst_s < 0.15
+        # Ten times the 13 ms that were measured. Not by the clock, since another process may have had the core, but
+        # waiting for something would take no processor time, and make the loop late all the time.
+        assert watch.worst_busy_s < 0.15
+        assert watch.mean_s < 0.03
         assert clip.stats().requests_retried == 0

@@ -10,9 +10,9 @@ import anyio
 from clip_client import ClipClient, DeadlineExceeded, Overloaded
 from clip_client.testing import FakeTriton
 
-CAPACITY = 200.0
+CAPACITY = 100.0
 """Images per second of the fake, which serves one request at a time and goes on for clients that have gone."""
-TIMEOUT_S = 1.0
+TIMEOUT_S = 2.0
 
 
 async def test_four_clients_at_many_times_the_capacity() -> None:
@@ -34,13 +34,13 @@ async def test_four_clients_at_many_times_the_capacity() -> None:
                 good += 1
 
         async with anyio.create_task_group() as tasks:
-            for _ in range(80):
+            for _ in range(60):
                 for clip in clients:
                     for _ in range(12):
                         tasks.start_soon(one, clip)
-                await asyncio.sleep(0.04)
+                await asyncio.sleep(0.08)
         # Judged by what the server did, not by the clock: nearly all of its work was for somebody who still waited.
-        assert good + shed + late == 80 * 4 * 12
+        assert good + shed + late == 60 * 4 * 12
         assert good >= 0.8 * server.images_worked_on
         assert shed > 0
         assert max(server.limit for clip in clients for server in clip.stats().servers) < 200
