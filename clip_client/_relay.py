@@ -74,21 +74,24 @@ class Relay:
     ) -> None:
         self._server.close()
         self._closing = True
-        self.thaw()
-        self.cut()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        # Last, so that what these tasks were about to open is among it.
+        self.cut()
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._closing:
+            writer.transport.abort()
+            return
         self.connections += 1
         self._writers.add(writer)
+        self._start(self._connect(reader, writer))
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await self._flowing.wait()
-        if self._closing:
-            self._forget(writer)
-            return
         try:
             upstream_reader, upstream_writer = await asyncio.open_connection("localhost", self._target)
         except OSError:
