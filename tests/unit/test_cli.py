@@ -1,15 +1,16 @@
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from argparse import ArgumentTypeError
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks.server import free_port
 from clip_client.cli import failure
 from clip_client.cli.dedup_command import _similarity
 from clip_client.cli.main import main
@@ -18,8 +19,19 @@ from clip_client.cli.photo_file import PhotoFile, PhotoRow
 from clip_client.cli.vector_file import NpzFile, ParquetFile
 from clip_client.dedup import FailedFile
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 MODEL_ID = "m/random:0@00000000"
 VECTOR_ID = f"{MODEL_ID}|shortest-bicubic-224x224|original"
+
+
+@pytest.fixture
+def refusing() -> Iterator[str]:
+    """An address where no server is, nor can be: its port is taken, and nobody listens there."""
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{holder.getsockname()[1]}"
 
 
 @pytest.mark.parametrize("command", [(), ("embed",), ("similar",), ("dedup",), ("health",), ("doctor",)])
@@ -79,8 +91,8 @@ def test_a_bad_address_is_misuse(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_health_is_quiet_but_names_the_step(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["health", "--quiet", "--url", f"127.0.0.1:{free_port()}"]) == 1
+def test_health_is_quiet_but_names_the_step(refusing: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["health", "--quiet", "--url", refusing]) == 1
     output = capsys.readouterr()
     assert output.out == ""
     assert output.err.startswith("clip-client: not healthy: connect: No server answers")
@@ -88,23 +100,24 @@ def test_health_is_quiet_but_names_the_step(capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.parametrize("command", ["dedup", "health", "doctor"])
-def test_no_server_is_one_sentence(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    url = f"127.0.0.1:{free_port()}"
+def test_no_server_is_one_sentence(
+    command: str, refusing: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "1.jpg").write_bytes(b"x")  # without a photo nobody would look for a server
     paths = [str(tmp_path)] if command == "dedup" else []
-    assert main([command, *paths, "--url", url]) == 1
+    assert main([command, *paths, "--url", refusing]) == 1
     output = capsys.readouterr()
-    assert url in output.out + output.err
+    assert refusing in output.out + output.err
     assert "Traceback" not in output.err
 
 
 def test_the_environment_names_the_server(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    refusing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("CLIP_URL", f"127.0.0.1:{free_port()}")
+    monkeypatch.setenv("CLIP_URL", refusing)
     (tmp_path / "1.jpg").write_bytes(b"x")
     assert main(["dedup", str(tmp_path)]) == 1
-    assert "127.0.0.1" in capsys.readouterr().err
+    assert refusing in capsys.readouterr().err
 
 
 def test_embed_without_a_photo_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
