@@ -32,7 +32,8 @@ async def test_auto_keeps_to_a_server_that_answers_even_where_it_is_broken(caplo
             with pytest.raises((ModelNotReady, ProtocolMismatch)):
                 await clip.embed(b"x")
             assert not clip.is_local
-    assert not caplog.records
+    # Of this package: gRPC may have a word to say about a call of an earlier test.
+    assert not [record for record in caplog.records if record.name.startswith("clip_client")]
 
 
 async def test_auto_is_settled_once_for_calls_that_come_together() -> None:
