@@ -31,6 +31,20 @@ def test_the_weights_are_rounded_and_the_passport_says_so(precision: str, kind: 
     assert ("level: 1" in text) == (precision == "fp16")
 
 
+def test_int8_has_the_same_vectors_on_every_processor(tmp_path: Path) -> None:
+    """Without VNNI two products are added in 16 bits, where the largest activation and two weights must have room."""
+    export_model(model=TINY, pretrained="random:0", precision="int8", repository=tmp_path)
+    model = onnx.load(str(tmp_path / "clip_encoder" / "1" / "model.onnx"))
+    multiplied = {name for node in model.graph.node if node.op_type == "MatMulInteger" for name in node.input}
+    weights = [
+        onnx.numpy_helper.to_array(tensor).astype(int)
+        for tensor in model.graph.initializer
+        if tensor.name in multiplied and tensor.data_type == onnx.TensorProto.INT8 and len(tensor.dims) == 2
+    ]
+    assert len(weights) > 5
+    assert 255 * 2 * max(np.abs(weight).max() for weight in weights) < 2**15
+
+
 def test_another_precision_is_another_fingerprint(tmp_path: Path) -> None:
     marks = {
         export_model(model=TINY, pretrained="random:0", precision=precision, repository=tmp_path).fingerprint
