@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
@@ -95,8 +96,9 @@ def _wait_until_ready(metrics_url: str, process: subprocess.Popen[bytes] | None)
             with urllib.request.urlopen(metrics_url, timeout=5) as answer:
                 if healthy in answer.read().decode():
                     return
-        except OSError:
-            pass
+        except OSError as error:
+            if isinstance(error, urllib.error.HTTPError):
+                error.close()
         time.sleep(0.05)
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+@pytest.mark.timeout(360)  # the first time it is downloaded, which takes as long as the package index does
 def test_it_measures_the_ensemble(tiny_repository: Path, photos: Path, tmp_path: Path) -> None:
     try:
         binary, environment = find_or_install()
