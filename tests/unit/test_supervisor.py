@@ -142,7 +142,7 @@ async def test_a_server_that_ends_is_restarted_and_not_announced_again(caplog: p
 
 @pytest.mark.parametrize("script", [[OK, "renew", OK, OK], ["renew", OK, OK]], ids=["at work", "starting"])
 async def test_a_server_is_drained_and_restarted_where_it_is_told_to(script: list[Probe | str]) -> None:
-    server = FakeServer(script)
+    server = FakeServer(list(script))
     await server.run()
     assert [process.stops for process in server.processes] == [[FAST.drain_s], [FAST.drain_s]]
     assert len(server.ready) == 1
