@@ -33,7 +33,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def run(arguments: argparse.Namespace) -> int:
     """Bring back, and say what did not come."""
-    from clip_client.dedup.act import undo
+    from clip_client.dedup.act import undo, why_out_of_reach
     from clip_client.dedup.journal import IN_QUARANTINE
     from clip_client.dedup.report import printable
     from clip_client.dedup.table import counted
@@ -41,7 +41,8 @@ def run(arguments: argparse.Namespace) -> int:
     with opened_store(arguments.store) as store:
         if arguments.list:
             for unit in store.journal.units(IN_QUARANTINE, run=arguments.of_run):
-                print(f"{unit.run}  {printable(unit.files[0].original)}  kept: {printable(unit.survivor)}")
+                reach = f"  out of reach: {printable(why)}" if (why := why_out_of_reach(unit)) else ""
+                print(f"{unit.run}  {printable(unit.files[0].original)}  kept: {printable(unit.survivor)}{reach}")
             return 0
         outcomes = undo(store.journal, run=arguments.of_run, paths=arguments.paths or None)
         outcomes += _unknown(arguments.paths, outcomes)

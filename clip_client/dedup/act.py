@@ -126,13 +126,22 @@ def settle(journal: Journal) -> None:
     What lies on a disk that is not there waits for it.
     """
     for unit in journal.units((PLANNED, RESTORING, PURGING)):
-        if _why_out_of_reach(unit):
+        if why_out_of_reach(unit):
             continue  # until its disk is there again
         if unit.state == PURGING:
             gone = not any(os.path.lexists(file.quarantined) for file in unit.files)
             journal.mark(unit, PURGED if gone else MOVED)
         else:
             _back(unit, journal, at_end=ABANDONED if unit.state == PLANNED else RESTORED)
+
+
+def why_out_of_reach(unit: Unit) -> str:
+    """Say that the disk of a unit is not there; empty where it is."""
+    try:
+        check_disk(unit.files[0].quarantined)
+    except CannotMove as error:
+        return str(error)
+    return ""
 
 
 def _remove(removal: Removal, journal: Journal, *, run: str, method: str) -> Outcome:
@@ -220,7 +229,7 @@ def _check_unchanged(file: MovedFile) -> None:
 
 def _restore(unit: Unit, journal: Journal) -> Outcome:
     path = unit.files[0].original
-    message = _why_out_of_reach(unit) or _back(journal.mark(unit, RESTORING), journal, at_end=RESTORED)
+    message = why_out_of_reach(unit) or _back(journal.mark(unit, RESTORING), journal, at_end=RESTORED)
     return Outcome(path=path, done=not message, message=message or "Back in its place.")
 
 
@@ -233,22 +242,13 @@ def _back(unit: Unit, journal: Journal, *, at_end: str) -> str:
             forget_empty_folders(file.quarantined)
         except (OSError, CannotMove) as error:
             problems.append(_sentence(error))
-    if out_of_reach := problems and _why_out_of_reach(unit):
+    if out_of_reach := problems and why_out_of_reach(unit):
         return out_of_reach
     # What could not come back still lies in the quarantine, where the next undo finds it; what somebody took out of
     # there is no longer in anybody's hands.
     lies_there = any(os.path.lexists(file.quarantined) for file in unit.files)
     journal.mark(unit, MOVED if problems and lies_there else at_end)
     return problems[0] if problems else ""
-
-
-def _why_out_of_reach(unit: Unit) -> str:
-    """Say that the disk of a unit is not there; empty where it is."""
-    try:
-        check_disk(unit.files[0].quarantined)
-    except CannotMove as error:
-        return str(error)
-    return ""
 
 
 def _sentence(error: OSError | CannotMove) -> str:

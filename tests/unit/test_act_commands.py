@@ -34,6 +34,7 @@ def test_undo_lists_and_brings_back_what_is_named(
     assert main(["undo", "--list", *store]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 3
+    assert not any("out of reach" in line for line in lines)
     run = lines[0].split()[0]
     assert main(["undo", str(tmp_path / "root" / "copy.jpg"), *store]) == 0
     assert (tmp_path / "root" / "copy.jpg").exists()
@@ -43,6 +44,14 @@ def test_undo_lists_and_brings_back_what_is_named(
         "1 photo back in place",
         "2 photos back in place",
     ]
+
+
+def test_undo_lists_what_is_out_of_reach(store: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "root").rename(tmp_path / "elsewhere")
+    assert main(["undo", "--list", *store]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    assert all("  out of reach: " in line and "connect its disk" in line for line in lines)
 
 
 def test_undo_says_what_could_not_come_back(
