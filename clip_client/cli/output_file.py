@@ -76,22 +76,32 @@ def locked(folder: Path) -> Iterator[None]:
         raise CommandFailed(f"cannot write into {folder}: {error.strerror}") from None
     with file:
         try:
-            _lock(file.fileno())
-        except OSError:
-            raise CommandFailed(f"another clip-client is writing into {folder}; wait for it, or stop it") from None
+            is_ours = _lock(file.fileno())
+        except OSError as error:
+            raise CommandFailed(f"cannot lock {folder}: {error.strerror}; name a folder of another disk") from None
+        if not is_ours:
+            raise CommandFailed(f"another clip-client is writing into {folder}; wait for it, or stop it")
         yield
 
 
 if sys.platform == "win32":
 
-    def _lock(descriptor: int) -> None:
+    def _lock(descriptor: int) -> bool:
         import msvcrt
 
-        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        except PermissionError:
+            return False
+        return True
 
 else:
 
-    def _lock(descriptor: int) -> None:
+    def _lock(descriptor: int) -> bool:
         import fcntl
 
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True

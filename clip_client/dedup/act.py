@@ -155,12 +155,13 @@ def _remove(removal: Removal, journal: Journal, *, run: str, method: str) -> Out
     ]
     if files[0].sha256 != victim.sha256:
         raise CannotMove("It has changed since it was compared.")
-    _check_survivor(survivor.path, survivor.sha256, path)
+    kept = os.path.abspath(survivor.path)
+    status = _check_survivor(kept, survivor.sha256, path)
     _check_pictures(removal, files[1:])
     unit = journal.plan(
         run=run,
         method=method,
-        survivor=os.path.abspath(survivor.path),
+        survivor=kept,
         survivor_sha256=survivor.sha256,
         files=files,
     )
@@ -168,8 +169,11 @@ def _remove(removal: Removal, journal: Journal, *, run: str, method: str) -> Out
         for file in files:
             put_away(file)
             _check_unchanged(file)
+        # Somebody else may take the kept photo away, also a search with another store: whoever moves last sees it.
+        _check_still_kept(kept, status)
         if method == HARDLINK:
-            os.link(unit.survivor, path)
+            # Where the kept name is a link, a second name is wanted of the photo, and not of the link.
+            os.link(os.path.realpath(kept), path)
             sync_folder(os.path.dirname(path))
     except (OSError, CannotMove) as error:
         _back(unit, journal, at_end=ABANDONED)
@@ -200,8 +204,8 @@ def _before(path: str, removal: Removal, run: str) -> MovedFile:
     )
 
 
-def _check_survivor(survivor: str, sha256: str, victim: str) -> None:
-    """Make sure that the kept photo is there, whole, and another file than the victim."""
+def _check_survivor(survivor: str, sha256: str, victim: str) -> os.stat_result:
+    """Make sure that the kept photo is there, whole, and another file than the victim; return its status."""
     content = hash_file(survivor)
     if not isinstance(content, Content):
         raise CannotMove("The kept photo cannot be read any more.")
@@ -209,6 +213,21 @@ def _check_survivor(survivor: str, sha256: str, victim: str) -> None:
         raise CannotMove("The kept photo has changed since it was compared.")
     if os.path.samefile(survivor, victim):
         raise CannotMove("It is the kept photo itself under another name.")
+    return os.stat(survivor)
+
+
+def _check_still_kept(survivor: str, then: os.stat_result) -> None:
+    """Make sure, once the victim is away, that the kept photo is the file that was looked at before."""
+    try:
+        now = os.stat(survivor)
+    except OSError:
+        now = None
+    if now is None or _version(now) != _version(then):
+        raise CannotMove("The kept photo went away or changed meanwhile, so this one is back.")
+
+
+def _version(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _check_pictures(removal: Removal, files: list[MovedFile]) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -103,15 +103,18 @@ class Journal:
         """Hold the right to touch files while the block runs; one process of all that use this store has it.
 
         The lock is the operating system's and ends with the process, however that ends. Raises StoreError where
-        another process holds it.
+        another process holds it, and where the file cannot be locked.
         """
-        with open(self._path.with_suffix(".lock"), "a+b") as file:
+        path = self._path.with_suffix(".lock")
+        with ExitStack() as held:
             try:
-                _lock(file.fileno())
-            except OSError:
+                is_ours = _lock(held.enter_context(open(path, "a+b")).fileno())
+            except OSError as error:
                 raise StoreError(
-                    "another clip-client is moving files with this store; wait until it has finished"
+                    f"{path} cannot be locked: {error.strerror}; name another folder with --store"
                 ) from None
+            if not is_ours:
+                raise StoreError("another clip-client is moving files with this store; wait until it has finished")
             yield
 
     def plan(self, *, run: str, method: str, survivor: str, survivor_sha256: str, files: Sequence[MovedFile]) -> Unit:
@@ -192,13 +195,20 @@ class Journal:
         )
 
 
-def _lock(descriptor: int) -> None:
-    """Take the lock of an open file or raise OSError at once."""
+def _lock(descriptor: int) -> bool:
+    """Take the lock of an open file at once; False where another process has it. Raises OSError without locks."""
     try:
         import fcntl
     except ImportError:  # Windows
         import msvcrt
 
-        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
+        except PermissionError:
+            return False
     else:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 QUARANTINE_NAME: Final = ".clip-quarantine"
 
+_NO_SYNC: Final = frozenset({errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP})
+"""What file systems say that cannot sync a folder; POSIX lets them."""
+
 _NO_HARD_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 
 
@@ -48,9 +51,11 @@ def place_for(path: str, roots: Collection[str]) -> Place:
     Nothing is written. Raises CannotMove where the file is no regular file of its own, where its folder or the
     quarantine's cannot be written, or where no root holds it.
     """
-    path = os.path.abspath(path)
+    given, path = path, os.path.abspath(path)
     try:
         status = os.lstat(path)
+        if not os.path.samestat(status, os.lstat(given)):
+            raise CannotMove("Its path goes up again behind a link, where without the link another file is.")
         folder = os.path.dirname(path)
         root = next((above for above in _folders_above(path) if above in roots), None)
         if not stat.S_ISREG(status.st_mode):
@@ -114,6 +119,9 @@ def sync_folder(folder: str) -> None:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_SYNC:
+            raise
     finally:
         os.close(descriptor)
 
@@ -141,9 +149,17 @@ def rename_new(source: str, target: str) -> None:
 
 
 def put_away(file: MovedFile) -> None:
-    """Move one file into the quarantine. Raises OSError, FileExistsError where its place there is taken."""
+    """Move one file into the quarantine. Raises OSError, FileExistsError where its place there is taken.
+
+    In one step, other than :func:`rename_new`: between two, a program that saves the photo by a rename of its own would
+    have what it saved removed. The folder of a run is nobody else's, so there is nothing to replace in it.
+    """
     make_folder(os.path.dirname(file.quarantined))
-    rename_new(file.original, file.quarantined)
+    if os.path.lexists(file.quarantined):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), file.quarantined)
+    os.rename(file.original, file.quarantined)
+    sync_folder(os.path.dirname(file.quarantined))
+    sync_folder(os.path.dirname(file.original))
 
 
 def bring_back(file: MovedFile, *, replace_equal: bool = False) -> None:
