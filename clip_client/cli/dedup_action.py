@@ -20,13 +20,16 @@ if TYPE_CHECKING:
 
 
 def check_asked_for(arguments: argparse.Namespace, model: str | None = None) -> None:
-    """Raise CommandMisused for a tier that is none, or that the model of this id cannot tell."""
+    """Raise CommandMisused for a tier that is none, that the model of this id cannot tell, or that no link can hold."""
     from clip_client.dedup.plan import check_tiers
+    from clip_client.dedup.report import EXACT
 
     try:
         check_tiers(arguments.act_on or (), model)
     except ValueError as error:
         raise CommandMisused(str(error)) from None
+    if arguments.hard_link and set(arguments.act_on or ()) - {EXACT}:
+        raise CommandMisused(f"--hard-link is for copies of the same bytes: name no tier with it but --act-on {EXACT}")
 
 
 def check_action(arguments: argparse.Namespace, found: Scan) -> None:
@@ -43,9 +46,9 @@ def check_action(arguments: argparse.Namespace, found: Scan) -> None:
 def act(report: DuplicateReport, paths: Sequence[str], store: Store, arguments: argparse.Namespace) -> int:
     """Do what ``--apply`` or ``--dry-run`` asks for, else say what they would do; return the exit code."""
     from clip_client.dedup.plan import SAFE_TIERS, plan_removals
-    from clip_client.dedup.report import printable
+    from clip_client.dedup.report import EXACT, printable
 
-    plan = plan_removals(report, paths, tiers=arguments.act_on or SAFE_TIERS)
+    plan = plan_removals(report, paths, tiers=(EXACT,) if arguments.hard_link else arguments.act_on or SAFE_TIERS)
     is_asked = arguments.apply or arguments.dry_run
     for left in plan.left:
         if left.is_blocked or (is_asked and not left.tier):

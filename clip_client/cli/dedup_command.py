@@ -18,7 +18,7 @@ from clip_client.cli.store_options import add_store_option, opened_store
 from clip_client.cli.walk_options import add_walk_options, named_paths, scan_named
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from clip_client.dedup import DuplicateReport, Scan, Store
 
@@ -103,8 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
     if find_spec("imagehash") is None:  # only looked for: it loads SciPy, which a second search does without
         need("imagehash", extra="dedup")
     outputs: list[Path] = [path for path in (arguments.json, arguments.report) if path is not None]
-    for path in outputs:
-        check_place(path)
+    _check_outputs(outputs)
     rules = _keep_rules(arguments)
     _check_thresholds(arguments)
     check_asked_for(arguments)
@@ -133,6 +132,20 @@ def run(arguments: argparse.Namespace) -> int:
         for path in outputs:
             console.print(f"written: {path}", markup=False, highlight=False, soft_wrap=True)
         return act(report, paths, store, arguments)
+
+
+def _check_outputs(outputs: Sequence[Path]) -> None:
+    """Raise where a report cannot be written, or must not: a shell makes ``--json a.jpg b.jpg`` of ``--json *.jpg``."""
+    from clip_client.dedup.file_kinds import COMPANION_KINDS, PHOTO_SUFFIXES, suffix_of
+
+    for path in outputs:
+        check_place(path)
+        if suffix_of(path.name) in PHOTO_SUFFIXES | COMPANION_KINDS.keys():
+            raise CommandMisused(
+                f"{path} would be replaced by a report, and has the name of a photo or what belongs to one"
+            )
+    if len(set(map(os.path.abspath, outputs))) < len(outputs):
+        raise CommandMisused(f"--json and --report would both write {outputs[0]}")
 
 
 def _keep_rules(arguments: argparse.Namespace) -> tuple[str, ...]:

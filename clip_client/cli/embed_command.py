@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from clip_client.cli.connection import add_model_options, add_timeout_option, connected
-from clip_client.cli.failure import CommandFailed, need
+from clip_client.cli.failure import CommandFailed, CommandMisused, need
 from clip_client.cli.output_file import check_place, locked, replacing
 from clip_client.cli.photo_file import PhotoFile, PhotoRow
 from clip_client.cli.progress import progress_bars
@@ -65,7 +65,6 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument(
         "--shard-rows",
         type=_rows,
-        default=_ROWS_PER_SHARD,
         metavar="N",
         help=f"with a folder: photos in one file of it (default: {_ROWS_PER_SHARD:,}); a run that is killed loses the "
         "file that it was at",
@@ -76,6 +75,10 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 def run(arguments: argparse.Namespace) -> int:
     """Embed, write, and say how it went."""
     into_file = arguments.output.suffix in _FILE_SUFFIXES and not os.path.isdir(arguments.output)
+    if into_file and (arguments.retry_failed or arguments.shard_rows is not None):
+        raise CommandMisused(
+            f"--retry-failed and --shard-rows are for a folder, and {arguments.output} is to be a file"
+        )
     need("rich", *(["pyarrow.parquet"] if arguments.output.suffix != ".npz" or not into_file else []))
 
     if into_file:
@@ -154,7 +157,9 @@ def _into_folder(
             with locked(folder):
                 check_vector_id(folder, clip.vector_id)
                 due, unreadable = what_is_due()
-                writer = ShardWriter(folder, rows_per_shard=arguments.shard_rows, **about, dimension=model.dimension)
+                writer = ShardWriter(
+                    folder, rows_per_shard=arguments.shard_rows or _ROWS_PER_SHARD, **about, dimension=model.dimension
+                )
                 try:
                     async with aclosing(_rows_from(clip, due, ordered=False)) as rows:
                         async for row in rows:

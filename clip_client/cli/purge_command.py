@@ -42,6 +42,11 @@ def run(arguments: argparse.Namespace) -> int:
 
     with opened_store(arguments.store) as store:
         units = store.journal.units(IN_QUARANTINE, run=arguments.of_run)
+        if not units and arguments.of_run is not None:
+            raise CommandFailed(
+                f"nothing in the quarantine was moved by a run {arguments.of_run!r}; "
+                "clip-client undo --list names the runs"
+            )
         print(f"{counted(len(units), 'photo')} of {human_bytes(sum(map(_size, units)))} in the quarantine")
         if not units:
             return 0
@@ -49,7 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
         if not arguments.yes and not _agreed():
             print("nothing was changed")
             return 0
-        outcomes = purge(store.journal, run=arguments.of_run)
+        # No others: a search in another window may have moved more while the question waited.
+        outcomes = purge(store.journal, only={unit.id for unit in units})
     print(f"{counted(sum(outcome.done for outcome in outcomes), 'photo')} in the system's trash")
     return 0 if print_failures(outcomes) == 0 else 1
 

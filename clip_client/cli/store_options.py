@@ -33,11 +33,19 @@ def opened_store(directory: Path | None) -> Iterator[Store]:
     Raises CommandFailed for whatever is wrong with a store inside the block.
     """
     need("platformdirs", "pyarrow", extra="dedup")
+    import sqlite3
+
     from clip_client.dedup import Store, StoreError
     from clip_client.dedup.store import default_directory
 
+    folder = directory or default_directory()
     try:
-        with Store(directory or default_directory()) as store:
+        with Store(folder) as store:
             yield store
+    except sqlite3.Error as error:  # while it is read; what goes wrong when it is opened or written is a StoreError
+        raise CommandFailed(
+            f"a database of the store {folder} cannot be read ({error}); files.sqlite there can be moved away and made "
+            "again, the others are best brought back from a backup"
+        ) from error
     except StoreError as error:
         raise CommandFailed(str(error)) from error

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from clip_client.dedup.act import Outcome
+    from clip_client.dedup.journal import Journal
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -40,12 +41,16 @@ def run(arguments: argparse.Namespace) -> int:
 
     with opened_store(arguments.store) as store:
         if arguments.list:
+            wanted = set(map(os.path.abspath, arguments.paths))
             for unit in store.journal.units(IN_QUARANTINE, run=arguments.of_run):
+                if wanted and wanted.isdisjoint(file.original for file in unit.files):
+                    continue
                 reach = f"  out of reach: {printable(why)}" if (why := why_out_of_reach(unit)) else ""
                 print(f"{unit.run}  {printable(unit.files[0].original)}  kept: {printable(unit.survivor)}{reach}")
             return 0
-        outcomes = undo(store.journal, run=arguments.of_run, paths=arguments.paths or None)
-        outcomes += _unknown(arguments.paths, outcomes)
+        # Asked before: what belongs to a photo comes back with it, and is told by the name of the photo.
+        unknown = _unknown(arguments.paths, store.journal, arguments.of_run)
+        outcomes = undo(store.journal, run=arguments.of_run, paths=arguments.paths or None) + unknown
     if not outcomes and arguments.of_run is not None:
         raise CommandFailed(
             f"nothing in the quarantine was moved by a run {arguments.of_run!r}; clip-client undo --list names the runs"
@@ -55,14 +60,16 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if print_failures(outcomes) == 0 else 1
 
 
-def _unknown(paths: Sequence[str], outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
+def _unknown(paths: Sequence[str], journal: Journal, run: str | None) -> tuple[Outcome, ...]:
     """Return a failure for each path that was named and from which nothing was moved."""
     from clip_client.dedup.act import Outcome
+    from clip_client.dedup.journal import IN_QUARANTINE
 
-    known = {outcome.path for outcome in outcomes}
     message = "Nothing in the quarantine came from there; clip-client undo --list tells what did."
     return tuple(
-        Outcome(path=path, done=False, message=message) for path in paths if os.path.abspath(path) not in known
+        Outcome(path=path, done=False, message=message)
+        for path in paths
+        if not journal.units(IN_QUARANTINE, run=run, original=os.path.abspath(path))
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -163,12 +164,14 @@ def _read(shard: Path, columns: list[str]) -> Iterator[Any]:
         yield from file.iter_batches(batch_size=_ROWS_PER_READ, columns=columns)
 
 
-def _open(shard: Path) -> Any:
+@contextmanager
+def _open(shard: Path) -> Iterator[Any]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        return pq.ParquetFile(shard)
+        with open(shard, "rb") as file:  # pyarrow itself takes no path that is not UTF-8
+            yield pq.ParquetFile(file)
     except (OSError, pa.ArrowException) as error:
         reason = str(error).partition("\n")[0].rstrip(".")
         raise CommandFailed(f"{shard} cannot be read ({reason}); move it away, and embed its photos again") from None

@@ -83,7 +83,8 @@ class Shelf:
         import pyarrow.parquet as pq
 
         try:
-            table = pq.read_table(name, memory_map=False, use_threads=True)
+            with open(name, "rb") as file:  # pyarrow itself takes no path that is not UTF-8
+                table = pq.read_table(file, use_threads=True)
         except FileNotFoundError:
             raise
         except (OSError, pa.ArrowException):

@@ -57,7 +57,8 @@ class Store:
         self._open = ExitStack()
         if directory is None:
             directory = self._open.enter_context(tempfile.TemporaryDirectory(prefix="clip-client-"))
-        self.directory = Path(directory).expanduser()
+        # Absolute, or pyarrow and SQLite take a name with a colon in it for an address.
+        self.directory = Path(os.path.abspath(Path(directory).expanduser()))
         try:
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:

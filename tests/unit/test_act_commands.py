@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from clip_client.cli import purge_command
 from clip_client.cli.dedup_action import act
 from clip_client.cli.main import main
 from clip_client.dedup import Store
+from clip_client.dedup import purge as purge_module
 from clip_client.dedup.act import apply
 from clip_client.dedup.plan import plan_removals
-from clip_client.dedup.report import SIMILAR
+from clip_client.dedup.report import SAME_PIXELS, SIMILAR
 from tests.unit.albums import album, member, report, write
 
 if TYPE_CHECKING:
@@ -138,7 +140,7 @@ def test_a_dry_run_counts_what_stays_for_its_tier_and_names_the_rest(
     groups = report(
         (member(kept), member(copy), member(similar, tier=SIMILAR), member(wanted, is_reference=True)),
     )
-    arguments = argparse.Namespace(act_on=None, apply=False, dry_run=True)
+    arguments = argparse.Namespace(act_on=None, apply=False, dry_run=True, hard_link=False)
     with Store(tmp_path / "store") as opened:
         assert act(groups, [str(tmp_path)], opened, arguments) == 0
     assert capsys.readouterr().out.splitlines() == [
@@ -159,3 +161,92 @@ def test_the_way_back_can_be_pasted_into_a_shell(tmp_path: Path, capsys: pytest.
     assert "1 photo moved" in said
     assert main(shlex.split(back)) == 0
     assert (tmp_path / "2.jpg").exists()
+
+
+def test_what_belongs_to_a_photo_can_be_named_and_listed(
+    store: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raw = str(tmp_path / "root" / "a" / "2.cr2")
+    assert main(["undo", "--list", raw, *store]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1
+    assert main(["undo", raw, *store]) == 0
+    assert capsys.readouterr().err == ""
+    assert main(["undo", raw, *store]) == 1
+
+
+def test_purge_of_a_run_that_is_none_says_so(store: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["purge", "--run", "no such run", *store]) == 1
+    assert "'no such run'; clip-client undo --list names the runs" in capsys.readouterr().err
+
+
+def test_purge_sends_no_more_than_it_has_summed_up(
+    store: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody moves more, in another window, while the question waits."""
+    sent: list[str] = []
+
+    def agree_late() -> bool:
+        first, second = (write(tmp_path / "later" / name, b"y") for name in ("1.jpg", "2.jpg"))
+        with Store(tmp_path / "store") as opened:
+            apply(plan_removals(report((member(first), member(second))), [tmp_path / "later"]), opened.journal)
+        return True
+
+    monkeypatch.setattr(purge_command, "_agreed", agree_late)
+    monkeypatch.setattr(purge_module, "_system_trash", lambda: sent.append)
+    assert main(["purge", *store]) == 0
+    assert len(sent) == 5  # files of three photos
+    assert not any("later" in path for path in sent)
+
+
+def test_a_damaged_database_is_one_sentence(
+    store: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal = tmp_path / "store" / "journal.sqlite"
+    sound = journal.read_bytes()
+    journal.write_bytes(sound[:4096] + b"\xff" * (len(sound) - 4096))  # the header and the schema are whole
+    assert main(["undo", *store]) == 1
+    assert "cannot be read (database disk image is malformed)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--json", "1.jpg"], "has the name of a photo"),
+        (["--report", "1.NEF"], "has the name of a photo"),
+        (["--json", "both", "--report", "./both"], "would both write"),
+        (["--hard-link", "--act-on", "exact", "--act-on", "same-pixels"], "--act-on exact"),
+    ],
+)
+def test_dedup_refuses_what_would_do_harm_or_nothing(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    sentence: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "1.jpg", b"photo")
+    assert main(["dedup", *options, "2.jpg"]) == 2
+    assert sentence in capsys.readouterr().err
+    assert (tmp_path / "1.jpg").read_bytes() == b"photo"
+
+
+def test_a_dry_run_with_hard_links_names_copies_of_the_same_bytes_only(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept, copy, other = (write(tmp_path / f"{name}.jpg", name[:1].encode()) for name in ("a", "a2", "b"))
+    groups = report((member(kept), member(copy), member(other, tier=SAME_PIXELS)))
+    chosen = argparse.Namespace(act_on=None, apply=False, dry_run=True, hard_link=True)
+    with Store(tmp_path / "store") as opened:
+        assert act(groups, [str(tmp_path)], opened, chosen) == 0
+    said = capsys.readouterr().out
+    assert f"would move: {copy}; kept" in said
+    assert "1 copy stays: tier same-pixels" in said
+
+
+@pytest.mark.parametrize("option", [["--retry-failed"], ["--shard-rows", "5"]])
+def test_embed_refuses_for_a_file_what_is_for_a_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: list[str]
+) -> None:
+    assert main(["embed", str(tmp_path), "--output", str(tmp_path / "a.parquet"), *option]) == 2
+    assert "are for a folder" in capsys.readouterr().err

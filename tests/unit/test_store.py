@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import subprocess
 import sys
@@ -243,3 +244,15 @@ def test_a_shelf_is_plain_parquet(tmp_path: Path) -> None:
     file = next(tmp_path.rglob("*.parquet"))
     schema = pq.read_schema(file)
     assert schema.metadata[b"vector_id"] == b"model|id"
+
+
+@pytest.mark.parametrize("name", [b"caf\xe9", b"s3:photos", b"file:photos", b"a=b%20?c#d\n"])
+def test_a_store_may_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: bytes) -> None:
+    """Also one that is not UTF-8, or that a library would take for an address, named from the folder around it."""
+    monkeypatch.chdir(tmp_path)
+    with Store(os.fsdecode(name)) as store:
+        shelf = store.vectors("model")
+        shelf.add({"sha256": b"1" * 32, "vector": [1.0], "code": "", "message": ""})
+        shelf.flush()
+        assert rows(store) == [b"1" * 32]
+        assert store.decisions.all() == []

@@ -183,3 +183,11 @@ def test_the_nearest_are_those_of_a_full_sort(cosines: list[int], chunk: int, co
     assert all(vectors[int(path[1:]), 0] == cosine for cosine, path in best)
     assert len({path for _cosine, path in best}) == len(best)
     assert nearest.compared == len(cosines)
+
+
+def test_a_folder_of_shards_may_have_a_name_that_is_not_utf8(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+    write(folder, good("a.jpg"))
+    assert vector_id_of(shards_in(folder)) == "m|p|original"
+    assert [path for paths, _ in read_vectors(shards_in(folder)) for path in paths] == [b"a.jpg"]
