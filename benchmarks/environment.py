@@ -26,6 +26,8 @@ PACKAGES: Final = (
 )
 FLAGS: Final = frozenset({"avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8"})
 """CPU flags that decide which precision is fast."""
+LOAD_BEFORE: Final = round(os.getloadavg()[0], 2)
+"""What else the machine did when this program began; at its end most of the load is its own."""
 
 
 def environment() -> dict[str, Any]:
@@ -38,6 +40,7 @@ def environment() -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)),
         "cpu_flags": sorted(FLAGS & set(cpu.get("flags", "").split())),
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
+        "load_average_before": LOAD_BEFORE,
         "load_average": round(os.getloadavg()[0], 2),
         "gpu": output("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"),
         "system": platform.platform(),

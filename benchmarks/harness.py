@@ -2,7 +2,8 @@
 continues from, and the check that all systems do the same work.
 
 The machine is noisy, so no system is measured alone: in every round each system runs once, in turn, and a figure is the
-median over rounds. Ratios compare systems of the same run, taken within each round.
+median over rounds. Ratios compare systems of the same run, taken within each round. That helps against noise that
+meets all systems alike; other work on the same cores does not (see ``BUSY``).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from benchmarks.environment import environment
+from benchmarks.environment import LOAD_BEFORE, environment, output
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,6 +35,8 @@ JOURNALS: Final = Path("build") / "benchmarks"
 """Where runs that were stopped keep what they have measured."""
 LEAST_COSINE: Final = 0.9999
 """Every row of a comparison must reach this, image by image, to the first system's vectors, or it is invalid."""
+BUSY: Final = 0.25
+"""A load of so much a core before anything is measured means that somebody else works on this machine."""
 
 
 class WorkerFailed(RuntimeError):
@@ -96,8 +99,9 @@ class Worker:
 class Journal:
     """What one run has measured so far, on disk, so that the same command continues after it was stopped.
 
-    A journal belongs to one experiment with one ``plan``; with another plan it starts anew. ``total`` is the number of
-    cells, for the remaining time. :meth:`finish` turns it into the result.
+    A journal belongs to one experiment with one ``plan`` at one commit; with another it starts anew, since what other
+    code measured does not belong into one table. ``total`` is the number of cells, for the remaining time.
+    :meth:`finish` turns it into the result.
     """
 
     def __init__(
@@ -112,11 +116,17 @@ class Journal:
         self.cells: dict[str, dict[str, Any]] = {}
         lines = self._path.read_text().splitlines() if self._path.exists() else []
         complete = [json.loads(line) for line in lines if line.endswith("}")]
-        if complete and complete[0].get("plan") == self.plan:
+        begun = {"plan": self.plan, "commit": output("git", "rev-parse", "HEAD")}
+        if complete and complete[0] == begun:
             self.cells = {line["cell"]: line["result"] for line in complete[1:]}
             _say(f"{experiment}: {len(self.cells)} measurements are here already; delete {self._path} to start anew")
         else:
-            self._path.write_text(json.dumps({"plan": self.plan}) + "\n")
+            self._path.write_text(json.dumps(begun) + "\n")
+        if LOAD_BEFORE > BUSY * len(os.sched_getaffinity(0)):
+            _say(
+                f"{experiment}: the load average was {LOAD_BEFORE} before; PyTorch's threads wait for each other at "
+                "every operator, so a busy machine slows it more than the others, and ratios to it mislead"
+            )
 
     def cell(self, name: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Return what ``name`` measured before, or measure it now."""

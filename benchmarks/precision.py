@@ -91,7 +91,9 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     rounds, seconds, rows = arguments.rounds, arguments.seconds, arguments.rows
-    journal = Journal("precision", {"rows": rows, "rounds": rounds, "seconds": seconds}, total=2 * rounds * len(rows))
+    passport = installed_passport(arguments.repository)
+    plan = {"rows": rows, "rounds": rounds, "seconds": seconds, "model": passport and passport.id}
+    journal = Journal("precision", plan, total=2 * rounds * len(rows))
     with ExitStack() as stack:
         photos = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         write_thumbnails(photos)

@@ -24,6 +24,7 @@ from rich.table import Table
 from benchmarks.harness import RESULTS, Journal, Worker, cosine_to_first, started
 from benchmarks.sample_photos import write_thumbnails
 from benchmarks.server import QUIET, serving
+from preprocess_ensemble.repository import installed_passport
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,8 +39,21 @@ def efficiency(rates: dict[int, float]) -> dict[int, float]:
     return {count: rate / (count * rates[1]) for count, rate in rates.items()}
 
 
-def gpus() -> int:
-    """How many GPUs nvidia-smi lists."""
+def shares(cores: Sequence[int], count: int) -> list[Sequence[int]]:
+    """``count`` parts of ``cores`` that are equally large, neighbours together; some are left over where it must be.
+
+    A server with a core more than another one would make the efficiency that of the division.
+    """
+    each = len(cores) // count
+    return [cores[number * each : (number + 1) * each] for number in range(count)]
+
+
+def on_gpus() -> int:
+    """How many GPUs there are for the servers: none where ONNX Runtime cannot use any, however many there are."""
+    import onnxruntime
+
+    if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
+        return 0
     try:
         listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False).stdout
     except OSError:
@@ -54,8 +68,8 @@ def measure(journal: Journal, repository: Path, counts: Sequence[int], rounds: i
         photos = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         write_thumbnails(photos)
         starting = {
-            str(number): serving(repository, *QUIET, cores=cores[number :: max(counts)])
-            for number in range(max(counts))
+            str(number): serving(repository, *QUIET, cores=share, gpu=number if on_gpus() else None)
+            for number, share in enumerate(shares(cores, max(counts)))
         }
         servers = list(started(stack, starting).values())
         workers = {}
@@ -72,7 +86,7 @@ def measure(journal: Journal, repository: Path, counts: Sequence[int], rounds: i
         for count in counts
     }
     return {
-        "device": "GPU" if gpus() else f"CPU, {max(1, len(cores) // max(counts))} core(s) to a server",
+        "device": f"{'GPU each' if on_gpus() else 'CPU'}, {len(cores) // max(counts)} core(s) to a server",
         "least_cosine": min(cosines.values()),
         "rates": rates,
         "efficiency": efficiency(rates),
@@ -89,10 +103,12 @@ def main() -> None:
     parser.add_argument("--price-per-hour", type=float, help="of the machine, for the cost of 1,000 images")
     parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args()
-    places = gpus() or len(os.sched_getaffinity(0))
+    cores = len(os.sched_getaffinity(0))
+    places = min(on_gpus() or cores, cores)
     counts = [count for count in WANTED if count <= places]
+    passport = installed_passport(arguments.repository)
     plan = {"counts": counts, "rounds": arguments.rounds, "seconds": arguments.seconds}
-    journal = Journal("scaling", plan, total=len(counts) * arguments.rounds)
+    journal = Journal("scaling", {**plan, "model": passport and passport.id}, total=len(counts) * arguments.rounds)
     summary = measure(journal, arguments.repository, counts, arguments.rounds, arguments.seconds)
     if arguments.price_per_hour is not None:
         best = max(summary["rates"].values())

@@ -58,18 +58,23 @@ def free_port() -> int:
 
 @contextmanager
 def serving(
-    repository: Path, *options: str, python: str | Path = sys.executable, cores: Collection[int] = ()
+    repository: Path,
+    *options: str,
+    python: str | Path = sys.executable,
+    cores: Collection[int] = (),
+    gpu: int | None = None,
 ) -> Iterator[Server]:
     """Run ``clip-serve`` on free ports; the block starts when it is ready, and the end of the block stops it at once.
 
-    ``python`` is that of the environment to serve with; ``cores`` pins the server and all that it starts. Raises
-    :class:`ServerDidNotStart` if it ends before it is ready.
+    ``python`` is that of the environment to serve with; ``cores`` pins the server and all that it starts, and ``gpu``
+    is the only one that it sees. Raises :class:`ServerDidNotStart` if it ends before it is ready.
     """
     grpc, http, metrics = free_port(), free_port(), free_port()
     ports = ("--grpc-port", str(grpc), "--http-port", str(http), "--metrics-port", str(metrics))
     command = (str(python), "-m", "preprocess_ensemble.serve_command", "--repository", str(repository), *ports)
     pin = (lambda: os.sched_setaffinity(0, cores)) if cores else None
-    process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True, preexec_fn=pin)
+    seen = None if gpu is None else {**os.environ, "CUDA_VISIBLE_DEVICES": str(gpu)}
+    process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True, preexec_fn=pin, env=seen)
     assert process.stdout is not None
     try:
         for line in process.stdout:

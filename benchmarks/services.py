@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from benchmarks.environments import BUILD, infinity_python
 from benchmarks.server import ServerDidNotStart, free_port
+from benchmarks.systems import device
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -26,6 +27,8 @@ def plain_service(model: str, pretrained: str, *, max_batch: int = 32) -> Iterat
     """PyTorch behind FastAPI (``benchmarks/baseline``); gives its URL. ``max_batch`` 1 turns its batching off."""
     port = free_port()
     environment = {"CLIP_MODEL": model, "CLIP_PRETRAINED": pretrained, "CLIP_MAX_BATCH": str(max_batch)}
+    if device() == "cpu":
+        environment["CUDA_VISIBLE_DEVICES"] = ""  # it would take a GPU that the other systems leave alone
     command = (sys.executable, "-m", "benchmarks.baseline", "--port", str(port))
     with _running("the plain service", command, f"http://127.0.0.1:{port}", "/healthz", environment) as url:
         yield url
@@ -33,14 +36,14 @@ def plain_service(model: str, pretrained: str, *, max_batch: int = 32) -> Iterat
 
 @contextmanager
 def infinity(model: str, pretrained: str) -> Iterator[str]:
-    """infinity on the CPU in fp32, with the same weights; gives its URL."""
+    """infinity in fp32 where the other systems run, with the same weights; gives its URL."""
     python = infinity_python()
     directory = _infinity_model(python, model, pretrained)
     port = free_port()
     options = ("--model-id", str(directory), "--served-model-name", "clip", "--engine", "torch", "--dtype", "float32")
     where = (
         "--device",
-        "cpu",
+        device(),
         "--host",
         "127.0.0.1",
         "--port",

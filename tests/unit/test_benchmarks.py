@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from benchmarks import figures, load, report, study
+from benchmarks import figures, harness, load, report, scaling, study, systems
 from benchmarks.baseline.batcher import Batcher
 from benchmarks.baseline.settings import SettingError, Settings
 from benchmarks.harness import Journal, cosine_to_first, percentiles, started
@@ -67,6 +67,34 @@ def test_another_plan_starts_anew(tmp_path: Path) -> None:
     assert not Journal("tried", {"rounds": 3}, tmp_path).has("a")
 
 
+def test_what_another_commit_measured_is_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Journal("tried", {"rounds": 2}, tmp_path).cell("a", lambda: {"rate": 1.0})
+    assert Journal("tried", {"rounds": 2}, tmp_path).has("a")
+    monkeypatch.setattr(harness, "output", lambda *command: "another commit")
+    assert not Journal("tried", {"rounds": 2}, tmp_path).has("a")
+
+
+def test_a_run_on_a_busy_machine_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for before, said in ((0.0, False), (1000.0, True)):
+        monkeypatch.setattr(harness, "LOAD_BEFORE", before)
+        Journal("tried", {}, tmp_path)
+        assert ("the load average was" in capsys.readouterr().err) == said
+
+
+def test_servers_share_the_cores_evenly() -> None:
+    assert scaling.shares([0, 1, 2, 3, 4, 5, 6], 3) == [[0, 1], [2, 3], [4, 5]]
+    assert scaling.shares([5], 1) == [[5]]
+
+
+def test_no_system_takes_a_gpu_that_the_others_leave_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for providers, where in ((["CPUExecutionProvider"], "cpu"), (["CUDAExecutionProvider"], "cuda")):
+        monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+        monkeypatch.setattr("onnxruntime.get_available_providers", lambda providers=providers: providers)
+        assert systems.device() == where
+
+
 def test_percentiles_of_one_value_are_that_value() -> None:
     assert percentiles([7.0]) == {"p50": 7.0, "p95": 7.0, "p99": 7.0}
 
@@ -101,6 +129,26 @@ async def test_a_closed_loop_never_has_more_under_way_than_callers(monkeypatch: 
     result = await load.closed_loop(embed, 4, seconds=0.05, concurrency=3, rows=2)
     assert most == 3
     assert result["images"] % 2 == 0
+
+
+async def test_a_closed_loop_tells_what_callers_wait_at_a_server_that_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each answer takes 1 s and there is one at a time: five callers wait 5 s each, however short the loop is."""
+    now = 0.0
+    server = asyncio.Lock()
+    monkeypatch.setattr(load, "time", SimpleNamespace(perf_counter=lambda: now))
+
+    async def embed(rows: list[int]) -> Any:
+        nonlocal now
+        await asyncio.sleep(0)  # all begin at 0
+        async with server:
+            now += 1
+            await asyncio.sleep(0)
+
+    result = await load.closed_loop(embed, 4, seconds=0.5, concurrency=5, rows=1)
+    assert result["latency_ms"] == pytest.approx(dict.fromkeys(("p50", "p95", "p99"), 5000), rel=0.01)
+    # The first ones waited 1 to 5 s: they count for the rate and for the mean, as in the server's own counters.
+    assert (result["images"], result["rate"]) == (10, pytest.approx(1))
+    assert result["mean_ms"] == pytest.approx((3000 + 5000) / 2, rel=0.01)
 
 
 def cell(instances: int, delay_us: int, concurrency: int, rate: float, p50_ms: float) -> dict[str, Any]:
