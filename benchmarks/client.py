@@ -1,8 +1,10 @@
 """What the client costs: ``python -m benchmarks.client``.
 
 ClipClient, tritonclient's asyncio class and perf_analyzer load the same server in a closed loop, each from a process of
-its own, one after the other in every round. All send the same photos as they are, in requests of the same number of
-rows, and read the same four outputs; no process is pinned, so each shares the cores with the server as the others do.
+its own, one after the other in every round. All send the same photos as they are, in calls of the same number of rows,
+and read the same four outputs; no process is pinned, so each shares the cores with the server as the others do. A call
+of the other two is a request. ClipClient packs what several callers ask for at one time into requests of up to 32 rows:
+with callers of one image each, that is most of what sets it apart, and with 32 rows a call the requests are alike.
 perf_analyzer builds its requests before it measures, and does not look at the answers; the other two start from the
 files' bytes and end with arrays. With a model that does no work the clients are what is measured; with the real encoder
 all of them should be as fast as it is. CPU time is the load generator's own, without the server's.

@@ -1,7 +1,7 @@
 """How much of a machine the service uses, and where the rest goes, from the kept results: a card's, and a CPU's.
 
-Every image counts as the whole tower's ``FLOP_PER_IMAGE``, though the export leaves out 7 % of it that nobody reads; so
-a step near the roof may reach it, and no share flatters what was left out elsewhere.
+Every image counts as the whole tower's ``FLOP_PER_IMAGE``, though the export leaves out 7 % of it that nobody reads: a
+share says how near a machine is to the most images that the tower allows, and is so much above how busy its units are.
 """
 
 from __future__ import annotations
