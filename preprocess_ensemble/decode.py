@@ -141,7 +141,7 @@ def _decode(data: bytes, limits: DecodeLimits, at_least: tuple[int, int] | None)
         message = f"The image file has {len(data):,} bytes; the limit is {limits.max_bytes:,}."
         raise DecodeError(ImageStatus.TOO_LARGE, message)
     image_format = _readable_format(data)
-    header, turn = _jpeg_header(data)
+    header, turn = _jpeg_header(data, limits)
     if image_format.name != "JPEG":
         route, scale = Route.NOT_JPEG, 1
     else:
@@ -165,10 +165,10 @@ def _readable_format(data: bytes) -> ImageFormat:
     return image_format
 
 
-def _jpeg_header(data: bytes) -> tuple[JpegHeader | None, Image.Transpose | None]:
+def _jpeg_header(data: bytes, limits: DecodeLimits) -> tuple[JpegHeader | None, Image.Transpose | None]:
     """A plain header, and how to turn the image; no header where there is any doubt."""
     header = read_header(data) if data.startswith(_JPEG_START) else None
-    if header is None or not header.is_plain:
+    if header is None or not header.is_plain or header.metadata_bytes > limits.max_metadata_bytes:
         return None, None
     if not header.has_app1:
         return header, None

@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import re
 import struct
+import sys
 import zlib
 from typing import TYPE_CHECKING, Final, NoReturn
 
 import numpy as np
 from PIL import ExifTags, Image, ImageFile, JpegImagePlugin
 
+from preprocess_ensemble.file_parts import bound_tags, check_parts, check_reads
 from preprocess_ensemble.formats import count_frames, structure_end
 from preprocess_ensemble.image_status import DecodeError, ImageStatus
 from preprocess_ensemble.jpeg_header import count_scans, may_have_scans
@@ -50,6 +52,8 @@ BAD_FILE: Final = (
     zlib.error,
 )
 
+bound_tags()
+
 # Pillow has no exception class of its own for a variant that it cannot read.
 _UNSUPPORTED_VARIANT: Final = re.compile(
     r"unsupported|not supported|unknown pixel mode|unknown data organization|cannot handle|unrecogni[sz]ed image mode",
@@ -62,7 +66,13 @@ def decode_with_pillow(data: bytes, image_format: ImageFormat, limits: DecodeLim
 
     Returns mode L, RGB, CMYK or YCbCr. Raises :class:`DecodeError`, and whatever is a defect.
     """
-    source = _Source(data + _JPEG_END if limits.allow_truncated and image_format.name == "JPEG" else data)
+    check_parts(image_format.name, data)
+    is_jpeg = image_format.name == "JPEG"
+    source = _Source(data + _JPEG_END if limits.allow_truncated and is_jpeg else data)
+    if is_jpeg:
+        # Pillow joins the segments of EXIF by copying all that came before for each. The metadata's own limit does not
+        # count what is of no use here, such as previews, so it is not what refuses them.
+        source.max_header_bytes = 2 * limits.max_metadata_bytes + 2**20
     image = _open(image_format, source)
     _check_header(image, image_format, data, limits)
     pixels = image.width * image.height
@@ -85,7 +95,7 @@ def _stored_turn(image: Image.Image) -> Image.Transpose | None:
 
 def orientation_of_jpeg(data: bytes) -> Image.Transpose | None:
     """How to turn a JPEG upright, by its header; raises one of :data:`BAD_FILE` where Pillow cannot open it."""
-    with JpegImagePlugin.JpegImageFile(io.BytesIO(data)) as image:
+    with JpegImagePlugin.JpegImageFile(_Source(data)) as image:
         return _stored_turn(image)
 
 
@@ -102,9 +112,16 @@ class _Source(io.BytesIO):
 
     ran_out = False
     reading_pixels = False
+    max_header_bytes = sys.maxsize
+    _header_reads = 0
+    _header_bytes = 0
 
     def read(self, size: int | None = -1, /) -> bytes:
         chunk = super().read(size)
+        if not self.reading_pixels:
+            self._header_reads += 1
+            self._header_bytes += len(chunk)
+            check_reads(self._header_reads, self._header_bytes, self.max_header_bytes)
         if size is not None and size > 0:
             # Pixel readers ask for large blocks and may be content with less; a few bytes are always a must.
             needed = 1 if self.reading_pixels and size > _FEW_BYTES else size
@@ -116,6 +133,8 @@ def _open(image_format: ImageFormat, source: _Source) -> ImageFile.ImageFile:
     assert image_format.opener is not None  # `_readable_format` let it pass
     try:
         return image_format.opener(source)
+    except DecodeError:
+        raise
     except BAD_FILE as error:
         _refuse(error, image_format, source, None)
 
