@@ -180,8 +180,9 @@ class Balancer:
     async def _look_up_one(self, endpoint: Endpoint) -> Sequence[str]:
         if endpoint.kind in (EndpointKind.LOCAL, EndpointKind.HTTP):  # aiohttp looks names up itself
             return ()
-        # A name server that does not answer takes no server away that is known already.
-        with contextlib.suppress(OSError):
+        # A name server that does not answer takes no server away that is known already. What can be no name, such as
+        # a..b, is a UnicodeError, and gRPC will say so.
+        with contextlib.suppress(OSError, UnicodeError):
             self._addresses[endpoint] = await self._resolve(endpoint.host, endpoint.port)
         return self._addresses.get(endpoint, ())
 

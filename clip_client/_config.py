@@ -209,8 +209,10 @@ class ClientConfig:
         if (self.client_certificate is None) != (self.client_key is None):
             raise ValueError("client_certificate and client_key belong together: give both or neither")
         tls = all(endpoint.tls for endpoint in endpoints)
-        if not tls and (self.ca_certificate is not None or self.client_certificate is not None):
-            raise ValueError("certificates need TLS on every server: write the URLs as grpcs://host:port")
+        if not tls and (self.ca_certificate, self.client_certificate, self.server_name) != (None, None, None):
+            raise ValueError(
+                "certificates and their names need TLS on every server: write the URLs as grpcs://host:port"
+            )
         if self.token is not None:
             if not self.token or not self.token.isascii() or not self.token.isprintable():
                 raise ValueError("token must be non-empty printable ASCII; it travels in a header")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import anyio
@@ -159,7 +160,7 @@ class Stream:
             if payload is None:
                 task = asyncio.create_task(self._load(row), name="clip_client load")
                 self._loads.add(task)
-                task.add_done_callback(self._load_done)
+                task.add_done_callback(partial(self._load_done, row))
             else:
                 row.payload = payload
                 self._loaded_bytes += len(payload)
@@ -183,9 +184,16 @@ class Stream:
             self._loaded_bytes += len(payload)
             self._sender.submit([row])
 
-    def _load_done(self, task: asyncio.Task[None]) -> None:
+    def _load_done(self, row: Row, task: asyncio.Task[None]) -> None:
         self._loads.discard(task)
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if error is not None:
+            # No memory, no thread to be had, or a source of somebody else's that raises CancelledError: whatever it is,
+            # the consumer must not wait for ever. A row that was given up by leaving the stream is settled for nobody.
+            row.settle(ClipError(f"Reading image {row.index} failed unforeseen ({type(error).__name__})."))
         self._start_loads()
+        if error is not None and not task.cancelled():
+            raise error
 
     def _row_settled(self, row: Row) -> None:
         self._loaded_bytes -= len(row.payload)

@@ -236,3 +236,10 @@ async def test_closing_the_client_ends_what_is_on_its_way() -> None:
             await until(lambda: server.requests)
         with pytest.raises(Unavailable, match="closed"):
             await call
+
+
+@pytest.mark.parametrize("name", ["a..b", 80 * "a"])
+async def test_what_can_be_no_name_is_told_as_one_that_nobody_knows(name: str) -> None:
+    async with ClipClient(f"{name}:8001") as clip:
+        with pytest.raises(Unavailable, match="cannot be resolved"):
+            await clip.model()

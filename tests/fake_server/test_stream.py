@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from clip_client import ClipClient, ClipError, EmbeddedItem, ImageSources, Unavailable
+from clip_client._loader import Loader
 from clip_client.testing import FakeTriton, Relay, Reply
 from tests.fake_server.waiting import until
 
@@ -121,6 +122,24 @@ async def test_a_generator_that_blocks_does_not_block_the_loop_nor_hold_back_wha
             assert (await anext(items)).source == b"second"
             with pytest.raises(StopAsyncIteration):
                 await anext(items)
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't start new thread"), asyncio.CancelledError()])
+async def test_whatever_reading_an_image_raises_ends_the_stream(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also what is no error of an image: the stream must not wait for ever for a row that nobody will settle."""
+
+    def fail(*_: object) -> bytes:
+        raise error
+
+    monkeypatch.setattr(Loader, "load", fail)
+    reported: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["exception"]))
+    async with FakeTriton() as server, ClipClient(server.url) as clip:
+        with anyio.fail_after(10), pytest.raises(ClipError, match=f"image 1 .*{type(error).__name__}"):
+            await collect(clip.embed_stream([b"good", __file__]))
+    assert reported == ([] if isinstance(error, asyncio.CancelledError) else [error])
 
 
 async def test_what_the_source_raises_comes_after_what_it_gave() -> None:

@@ -94,6 +94,7 @@ def test_any_text_is_an_address_or_a_value_error(text: str) -> None:
         ({"max_image_bytes": 0}, "max_image_bytes"),
         ({"client_key": b"k"}, "client_certificate"),
         ({"ca_certificate": b"c"}, "grpcs://"),
+        ({"server_name": "triton.example.org"}, "grpcs://"),
         ({"token": ""}, "token"),
         ({"token": "zwei\nZeilen"}, "token"),
         ({"urls": ("far.example.org",), "token": "s3cret"}, "grpcs://"),
