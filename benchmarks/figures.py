@@ -132,7 +132,7 @@ def _single_figures(results: Results) -> str:
                 rows.append([what, figure(results[name]), source(results[name], "benchmarks/results")])
 
     add("fidelity", "fast path for large JPEG files, the worst of all classes", _fast_path)
-    add("preprocess", "open_clip's transform / this one, processor time, 12 MP, 2 MP, 256 px", _transform)
+    add("preprocess", "open_clip's transform / this one, processor time, 12 MP, 2 MP (fast path), 256 px", _transform)
     for share in ("preprocess / bare threads", "ensemble, real / harmonic bound"):
         what = {"preprocess / bare threads": "preprocessing inside Triton / bare threads"}.get(
             share, "ensemble / harmonic bound of its steps"
@@ -158,7 +158,8 @@ def _single_figures(results: Results) -> str:
     )
     add("grouping", "a million vectors, even and skewed", _large_groups)
     add("scan", "10,000 files: first scan, second scan; a million known files", _scans)
-    add("accuracy", "harmful deletes per 1,000: `--apply`, its pHash tier, imagededup's pHash", _harm)
+    harm = "harmful deletes per 1,000 (share of copies found): `--apply`, its pHash tier, all tiers, imagededup's pHash"
+    add("accuracy", harm, _harm)
     return table(["what", "figure", "of `python -m benchmarks ...`"], rows) if rows else ""
 
 
@@ -233,9 +234,12 @@ def _scans(result: Result) -> str:
 
 
 def _harm(result: Result) -> str:
-    found = {row["detector"]: row["harmful_per_1000"] for row in result["detectors"]}
-    names = ("same pixels (default of --apply)", "pHash, 3 bits", "imagededup pHash, 10 bits (its default)")
-    return ", ".join(f"{found[name]:.1f}" for name in names)
+    # Harm without what is found says nothing: a detector that finds nothing does none.
+    found = {row["detector"]: row for row in result["detectors"]}
+    every = next((name for name in found if name.startswith("all tiers")), "all tiers")
+    names = ("same pixels (default of --apply)", "pHash, 3 bits", every, "imagededup pHash, 10 bits (its default)")
+    shown = (f"{found[name]['harmful_per_1000']:.1f} ({found[name]['recall_of_copies']:.0%})" for name in names)
+    return ", ".join(shown) + (", random weights" if result["random_weights"] else "")
 
 
 def ratios(result: Result) -> str:
@@ -282,8 +286,10 @@ def latency(result: Result) -> str:
     curve = {point["concurrency"]: point for point in summary["by_concurrency"]}
     full, alone, most = curve[summary["saturated_at"]], curve[min(curve)], curve[max(curve)]
     stages = alone["server_ms"]
+    # The best at the end of a curve may be a point on the way up.
+    state = "full at" if full is not most else "not known to be full at"
     return (
-        f"{machine(result)}, {source(result, '../benchmarks/results')}: full at {full['concurrency']} callers with "
+        f"{machine(result)}, {source(result, '../benchmarks/results')}: {state} {full['concurrency']} callers with "
         f"{full['rate']:.1f} images a second and a p50 of {full['latency_ms']['p50']:.0f} ms; "
         f"{most['concurrency']} callers get {most['rate']:.1f} and wait {most['latency_ms']['p50']:.0f} ms. Of the "
         f"{alone['latency_ms']['p50']:.0f} ms of a lone caller the model takes "

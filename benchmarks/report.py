@@ -24,7 +24,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 PICTURES: Final[Mapping[str, tuple[tuple[str, str, Callable[[Mapping[str, Any]], bytes]], ...]]] = {
-    "three_way": (("three_way", "The same model, photos and machine, one image a request.", plots.three_way),),
+    "three_way": (
+        (
+            "three_way",
+            "The same model, photos and machine, one image a request; in process: batches of so many.",
+            plots.three_way,
+        ),
+    ),
     "queue_delay": (
         (
             "queue_delay",

@@ -176,6 +176,32 @@ def test_saturation_is_the_first_point_near_the_best() -> None:
     assert saturation([{"concurrency": size, "rate": rate} for size, rate in rates.items()]) == 4
 
 
+def test_the_end_of_a_rising_curve_is_not_called_full() -> None:
+    step = {"clip_encoder": {"compute_infer": 50.0}, "clip_preprocess": {"compute_infer": 2.0}}
+    for rates, said in (
+        ((10.0, 20.0, 20.1), ": full at 2 callers"),
+        ((10.0, 20.0, 40.0), ": not known to be full at 4"),
+    ):
+        curve = [
+            {"concurrency": size, "rate": rate, "latency_ms": {"p50": 60.0}, "server_ms": step}
+            for size, rate in zip((1, 2, 4), rates, strict=True)
+        ]
+        summary = {"by_concurrency": curve, "saturated_at": saturation(curve), "cold_start_s": 3.0}
+        result = {"experiment": "latency", "file": "x", "environment": MACHINE, "summary": summary}
+        assert said in figures.latency(result)
+
+
+def test_harm_is_never_stated_without_what_was_found() -> None:
+    names = (
+        "same pixels (default of --apply)",
+        "pHash, 3 bits",
+        "all tiers: x",
+        "imagededup pHash, 10 bits (its default)",
+    )
+    rows = [{"detector": name, "harmful_per_1000": 1.5, "recall_of_copies": 0.25} for name in names]
+    assert figures._harm({"detectors": rows, "random_weights": False}) == ", ".join(["1.5 (25%)"] * 4)
+
+
 def test_a_slow_link_adds_bytes_and_round_trip() -> None:
     assert over_links({"p50_ms": 1.0, "bytes": 250_000})["20 Mbit/s, 40 ms"] == pytest.approx(1 + 100 + 40)
 
