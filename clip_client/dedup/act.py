@@ -33,6 +33,7 @@ from clip_client.dedup.quarantine import (
     bring_back,
     check_disk,
     forget_empty_folders,
+    is_there,
     put_away,
     sync_folder,
 )
@@ -129,8 +130,7 @@ def settle(journal: Journal) -> None:
         if why_out_of_reach(unit):
             continue  # until its disk is there again
         if unit.state == PURGING:
-            gone = not any(os.path.lexists(file.quarantined) for file in unit.files)
-            journal.mark(unit, PURGED if gone else MOVED)
+            journal.mark(unit, MOVED if _may_lie_there(unit) else PURGED)
         else:
             _back(unit, journal, at_end=ABANDONED if unit.state == PLANNED else RESTORED)
 
@@ -138,7 +138,7 @@ def settle(journal: Journal) -> None:
 def why_out_of_reach(unit: Unit) -> str:
     """Say that the disk of a unit is not there; empty where it is."""
     try:
-        check_disk(unit.files[0].quarantined)
+        check_disk(unit.files[0], unit.survivor)
     except CannotMove as error:
         return str(error)
     return ""
@@ -265,9 +265,16 @@ def _back(unit: Unit, journal: Journal, *, at_end: str) -> str:
         return out_of_reach
     # What could not come back still lies in the quarantine, where the next undo finds it; what somebody took out of
     # there is no longer in anybody's hands.
-    lies_there = any(os.path.lexists(file.quarantined) for file in unit.files)
-    journal.mark(unit, MOVED if problems and lies_there else at_end)
+    journal.mark(unit, MOVED if problems and _may_lie_there(unit) else at_end)
     return problems[0] if problems else ""
+
+
+def _may_lie_there(unit: Unit) -> bool:
+    """Tell whether a file of the unit is in the quarantine, or nobody can tell."""
+    try:
+        return any(is_there(file.quarantined) for file in unit.files)
+    except OSError:
+        return True
 
 
 def _sentence(error: OSError | CannotMove) -> str:

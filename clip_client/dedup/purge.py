@@ -6,11 +6,11 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from clip_client.dedup.act import Outcome, settle
+from clip_client.dedup.act import Outcome, settle, why_out_of_reach
 from clip_client.dedup.file_kinds import COMPANION_KINDS, PICTURES, suffix_of
 from clip_client.dedup.hashing import Content, hash_file
 from clip_client.dedup.journal import MOVED, PURGED, PURGING
-from clip_client.dedup.quarantine import CannotMove, check_disk, forget_empty_folders
+from clip_client.dedup.quarantine import forget_empty_folders, is_there
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -54,15 +54,15 @@ def _system_trash() -> Callable[[str], None]:
 def _purge(unit: Unit, journal: Journal, trash: Callable[[str], None]) -> Outcome:
     path = unit.files[0].original
     try:
-        check_disk(unit.files[0].quarantined)
-    except CannotMove as error:
-        return Outcome(path=path, done=False, message=str(error))
-    if reason := _why_it_stays(unit, journal):
+        reason = why_out_of_reach(unit) or _why_it_stays(unit, journal)
+    except OSError as error:
+        reason = f"The system refuses: {error.strerror or error}."
+    if reason:
         return Outcome(path=path, done=False, message=reason)
     journal.mark(unit, PURGING)
     for file in unit.files:
         try:
-            if os.path.lexists(file.quarantined):
+            if is_there(file.quarantined):
                 trash(file.quarantined)
             forget_empty_folders(file.quarantined)
         except OSError as error:  # TrashPermissionError is one, too
@@ -74,7 +74,7 @@ def _purge(unit: Unit, journal: Journal, trash: Callable[[str], None]) -> Outcom
 
 
 def _why_it_stays(unit: Unit, journal: Journal) -> str:
-    if any(os.path.lexists(file.quarantined) and not _is_as_it_was_moved(file) for file in unit.files):
+    if any(is_there(file.quarantined) and not _is_as_it_was_moved(file) for file in unit.files):
         return "It was changed after it was moved; bring it back with: clip-client undo."
     kept = _kept_instead(unit, journal, frozenset())
     if not kept:

@@ -26,6 +26,8 @@ QUARANTINE_NAME: Final = ".clip-quarantine"
 _NO_SYNC: Final = frozenset({errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP})
 """What file systems say that cannot sync a folder; POSIX lets them."""
 
+_NO_SUCH_NAME: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
+
 _NO_HARD_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 
 
@@ -169,10 +171,10 @@ def bring_back(file: MovedFile, *, replace_equal: bool = False) -> None:
     Raises CannotMove where something else has the name now, or where the file is in neither place.
     """
     original, quarantined = file.original, file.quarantined
-    if not os.path.lexists(quarantined):
-        if not os.path.lexists(original):
+    if not is_there(quarantined):
+        if not is_there(original):
             raise CannotMove("It is neither in the quarantine nor at its old place.")
-    elif not os.path.lexists(original):
+    elif not is_there(original):
         make_folder(os.path.dirname(original))
         try:
             rename_new(quarantined, original)
@@ -193,20 +195,36 @@ def bring_back(file: MovedFile, *, replace_equal: bool = False) -> None:
         os.utime(original, ns=(file.atime_ns, file.mtime_ns))
 
 
-def check_disk(quarantined: str) -> None:
+def is_there(path: str) -> bool:
+    """Tell whether anything has this name. Raises OSError where nobody can tell, as in a folder that is shut."""
+    try:
+        os.lstat(path)
+    except OSError as error:
+        if error.errno in _NO_SUCH_NAME:
+            return False
+        raise
+    return True
+
+
+def check_disk(file: MovedFile, survivor: str) -> None:
     """Raise CannotMove where nothing can be known about a file that was put away, because its disk is not there.
 
     The folder around the quarantine is then missing, or, as a mount point, empty: where the quarantine was emptied by
-    hand there is at least something in it.
+    hand there is at least something in it. Where another disk has its place, the quarantine is not there, and neither
+    are the folder that the file came from and the kept photo.
     """
-    folder = quarantined.partition(f"{os.sep}{QUARANTINE_NAME}{os.sep}")[0] or os.sep
+    folder = file.quarantined.partition(f"{os.sep}{QUARANTINE_NAME}{os.sep}")[0] or os.sep
     try:
         with os.scandir(folder) as entries:
-            if next(entries, None) is not None:
-                return
+            is_empty = next(entries, None) is None
     except OSError:
-        pass
-    raise CannotMove(f"{folder} is missing or empty; connect its disk, and say the same again.")
+        is_empty = True
+    if is_empty:
+        raise CannotMove(f"{folder} is missing or empty; connect its disk, and say the same again.")
+    known = (os.path.join(folder, QUARANTINE_NAME), file.original)
+    around = (os.path.dirname(file.original), survivor)
+    if not any(map(os.path.lexists, known)) and not all(map(os.path.lexists, around)):
+        raise CannotMove(f"{folder} looks like another disk; connect the right one, and say the same again.")
 
 
 def forget_empty_folders(quarantined: str) -> None:

@@ -10,9 +10,10 @@ import pytest
 
 from clip_client.dedup.act import HARDLINK, apply, undo
 from clip_client.dedup.database import StoreError
-from clip_client.dedup.journal import IN_QUARANTINE, Journal
+from clip_client.dedup.journal import IN_QUARANTINE, PLANNED, PURGING, Journal
 from clip_client.dedup.plan import plan_removals
 from clip_client.dedup.purge import purge
+from clip_client.dedup.quarantine import QUARANTINE_NAME
 from tests.unit.albums import album, member, opened, report, snapshot, without_access, write
 
 if TYPE_CHECKING:
@@ -172,3 +173,47 @@ def test_a_file_system_without_locks_is_not_taken_for_another_process(
     monkeypatch.setattr(fcntl, "flock", refuse)
     with pytest.raises(StoreError, match=sentence), journal.acting():
         pass
+
+
+def test_a_quarantine_that_may_not_be_looked_into_is_not_taken_for_an_empty_one(
+    tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "root"
+    groups = album(root)
+    before = snapshot(root)
+    apply(plan_removals(groups, [root]), journal)
+    planned, purging, *_ = journal.units(IN_QUARANTINE)
+    journal.mark(planned, PLANNED)  # as a process leaves them that is killed
+    journal.mark(purging, PURGING)
+    lstat = os.lstat
+
+    def refuse(path: str | os.PathLike[str]) -> os.stat_result:
+        if QUARANTINE_NAME in os.fspath(path):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return lstat(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "lstat", refuse)
+        assert {outcome.message for outcome in undo(journal)} == {"The system refuses: Permission denied."}
+        assert not any(outcome.done for outcome in purge(journal, trash=os.unlink))
+    assert [outcome.done for outcome in undo(journal)] == [True] * 3
+    assert without_access(snapshot(root)) == without_access(before)
+
+
+def test_another_disk_in_the_same_place_is_not_taken_for_an_emptied_quarantine(
+    tmp_path: Path, journal: Journal
+) -> None:
+    """Drive letters and mount points are given again; what lies on the first disk must not be forgotten for that."""
+    disk, away = tmp_path / "disk", tmp_path / "away"
+    groups = album(disk)
+    before = snapshot(disk)
+    apply(plan_removals(groups, [disk]), journal)
+    disk.rename(away)
+    write(disk / "something.txt", b"else")
+    assert all("looks like another disk" in outcome.message for outcome in undo(journal))
+    assert all("looks like another disk" in outcome.message for outcome in purge(journal, trash=os.unlink))
+    (disk / "something.txt").unlink()
+    disk.rmdir()
+    away.rename(disk)
+    assert [outcome.done for outcome in undo(journal)] == [True] * 3
+    assert without_access(snapshot(disk)) == without_access(before)
