@@ -230,7 +230,12 @@ def _load(study: Study, setting: Setting, journal: PartJournal, names: dict[int,
         for worker in workers[1:]:
             _ = worker.ready
         for count, name in names.items():
-            _cell(journal, name, partial(_together, study, workers, server.grpc_url, count))
+            # With the cosine, since a rate of other vectors is no rate (see gpu_roofline.rated).
+            _cell(
+                journal,
+                name,
+                lambda count=count: {**_together(study, workers, server.grpc_url, count), "cosine": cosine},  # type: ignore[misc]
+            )
     return {"ready_s": ready_s, "cosine": cosine, "setting": asdict(setting)}
 
 

@@ -46,7 +46,7 @@ STEPS: Final = (
     ),
     Step(
         name="latency",
-        minutes=5,
+        minutes=7,
         quick=("--concurrency", "1", "2", "4", "--rows", "1", "4", "--rounds", "1", "--seconds", "0.3"),
     ),
     Step(name="end_to_end", minutes=5, quick=("--rounds", "1", "--seconds", "0.3")),

@@ -269,6 +269,15 @@ def test_a_goal_is_judged_by_the_best_rate() -> None:
     assert (summary["with"], summary["least cosine"], summary["watts, median"]) == ("a", 0.99995, 500.0)
 
 
+def test_a_setting_that_gives_other_vectors_reaches_no_goal() -> None:
+    point = {"rate": 10.0, "latency_ms": {"p50": 9.0}, "server": {}, "gpu": None, "cosine": 0.99995}
+    cells: dict[str, dict[str, Any]] = {"good": point, "wrong": {**point, "rate": 1e6, "cosine": 0.5}}
+    summary = summarise("throughput_224", cells, H200)
+    assert (summary["with"], summary["goal reached"], summary["wrong"]) == ("good", False, "other vectors")
+    assert [step["rate"] for step in ladder({"gpu_throughput_224": {"cells": cells}})] == [10.0]
+    assert summarise("throughput_224", {"wrong": cells["wrong"]}, H200) == {"wrong": "other vectors"}
+
+
 def test_settings_are_written_as_an_operator_would() -> None:
     setting = Setting(precision="fp32", tf32=True, graphs=True, max_batch_size=16, encoders=2, delay_us=500)
     assert setting.name == "tf32, graphs, batch 16, 2 x encoder, delay 500 us"
