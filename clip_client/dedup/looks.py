@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
 ALGORITHM: Final = "look-1"
 """Names how a :class:`Look` is made: what changes any of its numbers must change this, too."""
+
+PIXELS: Final = "pixels-2"
+"""Names how :func:`pixel_hash` is made, likewise."""
 
 BYTES_ONLY: Final = "BYTES_ONLY"
 """Code of a :class:`Look` at a file that is compared although nothing but its bytes can be."""
@@ -78,9 +82,11 @@ def perceptual_hash(image: Image.Image) -> int:
 
 
 def pixel_hash(data: bytes) -> str:
-    """Return the SHA-256 (hexadecimal) of the upright RGB pixels at full size; empty where they cannot be decoded.
+    """Return the SHA-256 (hexadecimal) of the upright RGB pixels at full size; empty where they are not the picture.
 
-    Meant for files that have size and perceptual hash in common: it decodes in full.
+    That is, where they cannot be decoded, and where the file holds more than they show: equal pixels are what moves a
+    copy without a question, and a film is no copy of its first frame. Meant for files that have size and perceptual
+    hash in common: it decodes in full.
     """
     import hashlib
 
@@ -90,6 +96,21 @@ def pixel_hash(data: bytes) -> str:
         image = decode(data)
     except DecodeError:
         return ""
+    if _holds_more(data):
+        return ""
     digest = hashlib.sha256(f"{image.width}x{image.height}".encode())
     digest.update(image.convert("RGB").tobytes())
     return digest.hexdigest()
+
+
+def _holds_more(data: bytes) -> bool:
+    """Tell whether an image file has further frames or pages, something transparent, or more than 8 bits a channel."""
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            is_deep = image.mode.startswith(("I", "F")) or any(";16" in str(tile[3]) for tile in image.tile)
+            is_deep = is_deep or image.info.get("bit_depth", 8) > 8
+            return is_deep or getattr(image, "n_frames", 1) > 1 or image.has_transparency_data
+    except Exception:  # what Pillow cannot tell, such as the number of frames of a damaged file, may be more
+        return True

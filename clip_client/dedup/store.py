@@ -25,7 +25,7 @@ from clip_client.dedup.database import StoreError
 from clip_client.dedup.decisions import Decisions
 from clip_client.dedup.file_index import FileIndex
 from clip_client.dedup.journal import Journal
-from clip_client.dedup.looks import ALGORITHM
+from clip_client.dedup.looks import ALGORITHM, PIXELS
 from clip_client.dedup.shelf import Shelf
 
 if TYPE_CHECKING:
@@ -126,10 +126,10 @@ class Store:
         )
 
     def pixels(self) -> Shelf:
-        """Hashes of pixels; an empty one where they cannot be decoded."""
+        """Hashes of pixels; an empty one where they are not the whole picture."""
         import pyarrow as pa
 
-        return self._shelf(Path("pixels", ALGORITHM), {"pixels": pa.string()}, {"algorithm": ALGORITHM})
+        return self._shelf(Path("pixels", PIXELS), {"pixels": pa.string()}, {"algorithm": PIXELS})
 
     def vectors(self, vector_id: str) -> Shelf:
         """Vectors of one id; null where ``code`` and ``message`` say why there is none."""

@@ -1,0 +1,61 @@
+"""Equal pixels are what moves a copy without a question, so only whole pictures have a hash of them."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from clip_client.dedup.looks import pixel_hash
+
+NOISE = Image.effect_noise((32, 24), 60)
+
+
+def encoded(image: Image.Image, image_format: str, **options: Any) -> bytes:
+    file = io.BytesIO()
+    image.save(file, image_format, **options)
+    return file.getvalue()
+
+
+def deep_png() -> bytes:
+    """RGB of 16 bits a channel, which Pillow reads, as 8 bits, but does not write."""
+
+    def chunk(name: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    rows = np.repeat(np.asarray(NOISE).astype(">u2")[..., None] * 257, 3, axis=2)  # (24, 32, 3)
+    lines = b"".join(b"\0" + row.tobytes() for row in rows)
+    header = struct.pack(">IIBBBBB", 32, 24, 16, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(lines)) + chunk(b"IEND", b"")
+
+
+def test_pixels_are_the_same_in_any_lossless_form() -> None:
+    hashes = {
+        pixel_hash(encoded(NOISE.convert(mode), image_format))
+        for mode, image_format in (("L", "PNG"), ("RGB", "PNG"), ("RGB", "TIFF"), ("RGB", "BMP"), ("P", "GIF"))
+    }
+    assert len(hashes) == 1
+    assert hashes != {""}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        encoded(NOISE, "GIF", save_all=True, append_images=[NOISE.rotate(180)]),
+        encoded(NOISE, "PNG", save_all=True, append_images=[NOISE.rotate(180)]),
+        encoded(NOISE, "TIFF", save_all=True, append_images=[NOISE.rotate(180)]),
+        encoded(Image.merge("LA", (NOISE, NOISE)), "PNG"),
+        encoded(NOISE.convert("P"), "PNG", transparency=0),
+        encoded(Image.fromarray(np.asarray(NOISE).astype(np.uint16) * 257), "PNG"),
+        deep_png(),
+    ],
+    ids=["animated GIF", "animated PNG", "pages", "alpha", "transparent colour", "16 bits of grey", "16 bits of RGB"],
+)
+def test_what_holds_more_than_its_pixels_show_has_no_hash(data: bytes) -> None:
+    """A still of a film's first frame may be the larger file, and the film is no copy of it."""
+    assert pixel_hash(data) == ""
