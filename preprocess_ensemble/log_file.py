@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ("LogFile",)
+__all__ = ("LogFile", "say")
 
 logger = logging.getLogger(__name__)
 
@@ -51,3 +52,12 @@ class LogFile:
             return not os.path.samestat(self._path.stat(), os.fstat(self._file.fileno()))
         except FileNotFoundError:
             return True
+
+
+def say(line: str) -> None:
+    """Write ``line`` to standard output, which may be closed, or a file on a full disk: no reason to end either."""
+    try:
+        sys.stdout.write(line)
+        sys.stdout.flush()
+    except (OSError, AttributeError):  # one that was closed from the start is None
+        sys.stdout = None  # else Python would write the line again at its own end, and fail

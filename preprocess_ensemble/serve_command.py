@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from preprocess_ensemble.health_endpoint import serve_health
 from preprocess_ensemble.json_log import JsonFormatter
+from preprocess_ensemble.log_file import say
 from preprocess_ensemble.preflight import ServeError, check_ports, check_repository
 from preprocess_ensemble.repository import RepositoryError
 from preprocess_ensemble.supervisor import CONNECT, Backend, Finding, Probe, StartError, Supervisor, SupervisorConfig
@@ -77,10 +78,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         check_ports(_addresses(config, options.health_port))
         if tensorrt:
             check_tensorrt()
-        if tls is not None:
-            config = replace(config, tls_name=tls.check())
         asyncio.run(_serve(config, supervision, options.health_port, tensorrt))
-    except (ServeError, StartError, TlsError, TensorrtMissing, RepositoryError, OSError) as error:
+    except (ServeError, StartError, TensorrtMissing, RepositoryError, OSError) as error:
         sys.stderr.write(f"clip-serve: {error}\n")
         return 1
     return 0
@@ -241,9 +240,6 @@ class _Tensorrt:
 async def _serve(
     config: ServeConfig, supervision: SupervisorConfig, health_port: int | None, tensorrt: _Tensorrt | None
 ) -> None:
-    # Here and not above: gRPC takes most of the time that `clip-serve --help` would need.
-    from clip_client import ClipClient
-
     repository = config.repository
     _call_without_proxy(config.client_host.strip("[]"))
     async with contextlib.AsyncExitStack() as stack:
@@ -252,34 +248,35 @@ async def _serve(
             directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="clip-serve-")))
             staged = StagedRepository(config.repository, directory, cache=tensorrt.cache, precision=tensorrt.precision)
             config = replace(config, repository=directory)
-        client = await stack.enter_async_context(ClipClient(config=_client_config(config)))
-        supervisor = Supervisor(_backend(config, client, staged), supervision)
+        caller = await stack.enter_async_context(contextlib.aclosing(_Caller(config)))
+        supervisor = Supervisor(_backend(config, caller, staged), supervision)
         loop = asyncio.get_running_loop()
         stops = [signal.SIGINT, signal.SIGTERM]
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # which is what nohup is for
             stops.append(signal.SIGHUP)
         for name in stops:
             loop.add_signal_handler(name, supervisor.stop)
-        loop.add_signal_handler(signal.SIGUSR1, _renew, supervisor, repository)
+        loop.add_signal_handler(signal.SIGUSR1, _renew, supervisor, repository, config.tls)
         if health_port is not None:
             await stack.enter_async_context(serve_health(config.host, health_port, supervisor.report))
 
         def announce(probe: Probe) -> None:
             host = config.client_host
-            sys.stdout.write(
+            say(
                 f"ready: grpc {host}:{config.grpc_port}, http {config.http_host}:{config.http_port}, "
                 f"metrics {host}:{config.metrics_port}, model {probe.model_id}\n"
             )
-            sys.stdout.flush()
 
         await supervisor.run(announce)
 
 
-def _renew(supervisor: Supervisor, repository: Path) -> None:
+def _renew(supervisor: Supervisor, repository: Path, tls: ServerTls | None) -> None:
     """What is missing now would be missing after the restart, and the old model would be gone."""
     try:
         check_repository(repository)
-    except (ServeError, OSError) as error:
+        if tls is not None:
+            tls.check()
+    except (ServeError, TlsError, OSError) as error:
         logger.error("not restarted as told, and the old model stays: %s", error)
         return
     supervisor.renew()
@@ -304,24 +301,50 @@ def _client_config(config: ServeConfig) -> ClientConfig:
     return replace(
         client,
         ca_certificate=config.tls.certificate,
-        server_name=config.tls_name,
+        server_name=config.tls.check(),
         client_certificate=certificate,
         client_key=key,
     )
 
 
-def _backend(config: ServeConfig, client: ClipClient, staged: StagedRepository | None) -> Backend:
+class _Caller:
+    """Asks this program's own server, by a new client at each start: the certificates may be new ones then."""
+
+    def __init__(self, config: ServeConfig) -> None:
+        self._config = config
+        self._client: ClipClient | None = None
+
+    async def renew(self) -> None:
+        """Trust the certificate that the server is going to read. Raises ``TlsError`` if nobody can."""
+        # Here and not above: gRPC takes most of the time that `clip-serve --help` would need.
+        from clip_client import ClipClient
+
+        config = _client_config(self._config)
+        await self.aclose()
+        self._client = await ClipClient(config=config).__aenter__()
+
+    async def probe(self) -> Probe:
+        assert self._client is not None
+        return await _embed_canary(self._client, self._config.canary_timeout_s)
+
+    async def aclose(self) -> None:
+        if self._client is not None:
+            await self._client.aclose()
+
+
+def _backend(config: ServeConfig, caller: _Caller, staged: StagedRepository | None) -> Backend:
     listens = False
 
     async def start() -> TritonProcess:
         nonlocal listens
         listens = False
-        if staged is not None:
-            # Another model may have been exported since.
-            try:
+        try:
+            await caller.renew()
+            if staged is not None:
+                # Another model may have been exported since.
                 staged.refresh()
-            except RepositoryError as error:
-                raise StartError(str(error)) from None
+        except (TlsError, RepositoryError) as error:
+            raise StartError(str(error)) from None
         return await TritonProcess.start(config)
 
     async def probe() -> Probe:
@@ -330,7 +353,7 @@ def _backend(config: ServeConfig, client: ClipClient, staged: StagedRepository |
         listens = listens or await _listens(config)
         if not listens:
             return Probe(finding=Finding.SLOW, step=CONNECT, message=f"Nobody listens at {config.grpc_url} yet.")
-        return await _embed_canary(client, config.canary_timeout_s)
+        return await caller.probe()
 
     async def progress() -> float | None:
         url = f"http://{config.client_host}:{config.metrics_port}/metrics"

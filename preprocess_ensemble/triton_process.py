@@ -63,8 +63,6 @@ class ServeConfig:
     http_host: str = "127.0.0.1"
     """Triton's HTTP knows neither TLS nor a limit of size, so it does not follow ``host``."""
     tls: ServerTls | None = None
-    tls_name: str | None = None
-    """A name that the certificate is good for, by which this machine calls the server."""
     canary_timeout_s: float = 5.0
     """How long the supervisor waits for the answer to its own image."""
     drain_s: int = 30

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
 import socket
+import sys
 import threading
 import urllib.request
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import grpc
 import pytest
+import trustme
 
 from benchmarks.server import free_port
 from preprocess_ensemble import serve_command
 from preprocess_ensemble.health_endpoint import serve_health
-from preprocess_ensemble.log_file import LogFile
+from preprocess_ensemble.log_file import LogFile, say
 from preprocess_ensemble.preflight import ServeError, check_ports
+from preprocess_ensemble.tls import ServerTls, TlsError
 from preprocess_ensemble.triton_process import ServeConfig
 
 if TYPE_CHECKING:
@@ -99,6 +104,60 @@ def test_a_repository_that_is_not_whole_does_not_replace_the_one_at_work(
     assert _serve(monkeypatch, repository, signal.SIGUSR1) == []
     assert "not restarted as told, and the old model stays:" in caplog.text
     assert "no model.onnx" in caplog.text
+
+
+def _issue(certificate: Path, key: Path, name: str) -> ServerTls:
+    issued = trustme.CA().issue_cert(name)
+    issued.cert_chain_pems[0].write_to_path(str(certificate))
+    issued.private_key_pem.write_to_path(str(key))
+    return ServerTls(certificate=certificate, key=key)
+
+
+async def test_the_canary_trusts_the_certificate_that_there_is_at_the_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Certificates are renewed while the server runs, and tritonserver reads them anew when it is restarted."""
+    trusted: list[bytes] = []
+    real = grpc.ssl_channel_credentials
+
+    def credentials(root_certificates: bytes, **more: bytes | None) -> grpc.ChannelCredentials:
+        trusted.append(root_certificates)
+        return real(root_certificates, **more)
+
+    monkeypatch.setattr(grpc, "ssl_channel_credentials", credentials)
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    tls = _issue(certificate, key, "first.example.org")
+    async with contextlib.aclosing(serve_command._Caller(ServeConfig(repository=tmp_path, tls=tls))) as caller:
+        await caller.renew()
+        first = certificate.read_bytes()
+        _issue(certificate, key, "second.example.org")
+        await caller.renew()
+        assert trusted == [first, certificate.read_bytes()]
+        key.write_text("no key", encoding="ascii")
+        with pytest.raises(TlsError, match="no PEM certificate and open key"):
+            await caller.renew()
+
+
+def test_certificates_that_do_not_fit_do_not_replace_those_at_work(
+    repository: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tls = _issue(tmp_path / "certificate.pem", tmp_path / "key.pem", "clip.example.org")
+    supervisor: Any = Signalled()
+    serve_command._renew(supervisor, repository, tls)
+    assert Signalled.told == ["renew"]
+    (tmp_path / "key.pem").unlink()
+    serve_command._renew(supervisor, repository, tls)
+    assert Signalled.told == ["renew"]
+    assert "not restarted as told" in caplog.text
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_it_serves_though_nobody_can_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    with contextlib.suppress(OSError), open("/dev/full", "w", encoding="ascii") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        say("ready\n")
+        assert sys.stdout is None, "what is written again at the end fails again"
+    say("ready\n")
 
 
 def test_its_own_server_is_not_called_through_a_proxy(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
