@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import io
 import os
 import sys
@@ -60,9 +61,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except CommandFailed as error:
         return _say(str(error), 1)
     except BrokenPipeError:
-        # Whoever read the output has left. Python would complain when it flushes the pipe at its own end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        # Whoever read the output has left.
+        return _without_output()
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        return _say("a disk is full, and the output cannot be written", _without_output())
     except Exception as error:
         from clip_client import ClipError
 
@@ -81,6 +85,12 @@ def _parser() -> argparse.ArgumentParser:
     for command in _COMMANDS:
         command.add_to(commands)
     return parser
+
+
+def _without_output() -> int:
+    """Let go of standard output, or Python would complain when it flushes that at its own end; return the exit code."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1
 
 
 def _say(message: str, exit_code: int) -> int:

@@ -236,3 +236,13 @@ def test_npz_holds_the_same_and_needs_no_pickle(tmp_path: Path) -> None:
         assert held["path_bytes"].tolist() == [b"/a.jpg", b"/b.jpg", b"/caf\xe9.jpg"]
         assert held["error_codes"].tolist() == ["", "TRUNCATED", ""]
         assert str(held["vector_id"]) == VECTOR_ID
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_output_on_a_full_disk_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert main(["purge", "--store", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == "clip-client: a disk is full, and the output cannot be written\n"
