@@ -145,7 +145,7 @@ def _single_figures(results: Results) -> str:
     add("client", "the same with 32 images a call, requests alike", _against_perf_analyzer(32))
     add(
         "overload",
-        "ten times the capacity from four clients: good answers / peak, latest after its deadline",
+        "ten times what a stand-in encoder can do, from four clients: good answers / peak, latest after its deadline",
         _overload,
     )
     add("fuzz", "damaged files: crashes, hangs, changed neighbours", _damaged)
