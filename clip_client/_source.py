@@ -148,7 +148,13 @@ class _ThreadSource(_BufferedSource):
     async def _run(self, images: Iterable[object]) -> None:
         # A limiter of its own: a generator that sleeps for hours must not hold one of the threads that others share.
         limiter = anyio.CapacityLimiter(1)
-        await anyio.to_thread.run_sync(self._pump, images, limiter=limiter, abandon_on_cancel=True)
+        try:
+            await anyio.to_thread.run_sync(self._pump, images, limiter=limiter, abandon_on_cancel=True)
+        except Exception as error:
+            # There was no thread to be had: where it runs it raises nothing. Nobody must wait for it for ever.
+            self.error = error
+            self._ended = True
+            self._on_arrival()
 
     def _pump(self, images: Iterable[object]) -> None:
         """In the worker thread: item after item, as long as there is room."""

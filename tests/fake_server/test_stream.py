@@ -142,6 +142,19 @@ async def test_whatever_reading_an_image_raises_ends_the_stream(
     assert reported == ([] if isinstance(error, asyncio.CancelledError) else [error])
 
 
+async def test_a_source_that_gets_no_thread_ends_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container that may have no more of them."""
+
+    async def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async with FakeTriton() as server, ClipClient(server.url) as clip:
+        await clip.model()
+        monkeypatch.setattr(anyio.to_thread, "run_sync", refuse)
+        with anyio.fail_after(10), pytest.raises(RuntimeError, match="can't start new thread"):
+            await collect(clip.embed_stream(names(3)))
+
+
 async def test_what_the_source_raises_comes_after_what_it_gave() -> None:
     def broken() -> Iterator[bytes]:
         yield from names(5)
