@@ -89,5 +89,6 @@ def _listed(source: str, *, null: bool) -> list[str]:
         data = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
     except OSError as error:
         raise CommandFailed(f"the list {source} cannot be read: {error.strerror}") from None
-    lines = data.split(b"\0") if null else data.splitlines()
+    # Not splitlines: a name may hold a carriage return, which only at the end of a line is that of another system.
+    lines = data.split(b"\0") if null else [line.removesuffix(b"\r") for line in data.split(b"\n")]
     return [os.fsdecode(line) for line in lines if line]

@@ -32,6 +32,12 @@ def test_misuse_is_told_with_the_usage(words: tuple[str, ...], capsys: pytest.Ca
     assert "--files-from" in capsys.readouterr().err
 
 
+def test_a_carriage_return_inside_a_name_ends_no_line(tmp_path: Path) -> None:
+    names = tmp_path / "list"
+    names.write_bytes(b"/Icon\r.jpg\n/b.jpg\r\n")
+    assert named_paths(parsed("--files-from", str(names))) == ["/Icon\r.jpg", "/b.jpg"]
+
+
 def test_a_list_holds_one_path_in_a_line(tmp_path: Path) -> None:
     names = tmp_path / "list"
     names.write_bytes(b"/a b.jpg\r\n\n/caf\xe9.jpg\n")
