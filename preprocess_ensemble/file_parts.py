@@ -32,12 +32,19 @@ _MAX_TILES: Final = 100_000
 _TILE_TAGS: Final = frozenset({TiffImagePlugin.STRIPOFFSETS, TiffImagePlugin.TILEOFFSETS})
 
 
+_PLAIN_PPM: Final = (b"P1", b"P2", b"P3")
+_MAX_COMMENTS: Final = 1_000
+"""Of a PPM in text, where each costs a copy of a megabyte: a file of 1 MB that was all comments took minutes."""
+
+
 def check_parts(name: str, data: bytes) -> None:
-    """Raise :class:`DecodeError` (LIMIT) for a PNG or TIFF file of too many parts."""
+    """Raise :class:`DecodeError` (LIMIT) for a PNG, TIFF or PPM file of too many parts."""
     if name == "PNG":
         _check_count(_chunks(data), _MAX_CHUNKS, "PNG file", "chunks besides its pixels")
     elif name == "TIFF":
         _check_count(_tiles(data), _MAX_TILES, "TIFF file", "strips or tiles")
+    elif name == "PPM" and data.startswith(_PLAIN_PPM):
+        _check_count(data.count(b"#"), _MAX_COMMENTS, "PPM file", "comments")
 
 
 def check_reads(reads: int, read_bytes: int, max_bytes: int) -> None:

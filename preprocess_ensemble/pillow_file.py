@@ -37,6 +37,10 @@ _MAX_ANIMATED_PIXELS: Final = 32_000_000
 _MAX_SLOW_PIXELS: Final = 1_000_000
 """For variants that Pillow decodes in Python, at a microsecond or more a pixel and with the GIL held."""
 
+_RLE_BYTES_A_PIXEL: Final = 3
+_RLE_BYTES: Final = 65_536
+"""Of a BMP in runs. Runs of a single pixel take two bytes each; the rest is for header, palette and ends of lines."""
+
 # What Pillow's readers raise when a file contradicts itself; anything else is a defect, theirs or ours.
 BAD_FILE: Final = (
     OSError,
@@ -153,6 +157,14 @@ def _check_header(image: ImageFile.ImageFile, image_format: ImageFormat, data: b
             f"the limit is {_MAX_SLOW_PIXELS / 1e6:g} for this rare variant of its format, which decodes slowly."
         )
         raise DecodeError(ImageStatus.TOO_LARGE, message)
+    if image_format.name == "BMP" and "bmp_rle" in (tile[0] for tile in image.tile):
+        # Codes that only move on are free of pixels, and cost as much as others.
+        most = _RLE_BYTES_A_PIXEL * width * height + _RLE_BYTES
+        if len(data) > most:
+            message = (
+                f"The BMP file has {len(data):,} bytes; the limit is {most:,} for {width} x {height} pixels in runs."
+            )
+            raise DecodeError(ImageStatus.LIMIT, message)
     if (
         image_format.name in _ANIMATED
         and width * height > _MAX_ANIMATED_PIXELS

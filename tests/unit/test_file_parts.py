@@ -51,6 +51,10 @@ def _tiff(tiles: int) -> bytes:
     return image_files.tiff(entries, struct.pack("<I", 8) * tiles)
 
 
+def _ppm(comments: int) -> bytes:
+    return b"P2 2 2 255\n1 2 3\n" + b"#\n" * comments + b"4\n"
+
+
 @pytest.mark.parametrize(
     ("make", "good", "too_many", "parts"),
     [
@@ -58,13 +62,23 @@ def _tiff(tiles: int) -> bytes:
         (lambda count: _gif(b"\x01a" * count), 1000, 10_000, "10,000 parts"),
         (_png, 900, 1001, "1,000 chunks"),
         (_tiff, 16, 100_001, "100,000 strips or tiles"),
+        (_ppm, 1000, 1001, "1,000 comments"),
     ],
-    ids=["jpeg", "gif", "png", "tiff"],
+    ids=["jpeg", "gif", "png", "tiff", "ppm"],
 )
 def test_files_of_too_many_parts(make: Callable[[int], bytes], good: int, too_many: int, parts: str) -> None:
     decode(make(good))
     with pytest.raises(DecodeError, match=parts) as caught:
         decode(make(too_many))
+    assert caught.value.status is ImageStatus.LIMIT
+
+
+def test_a_bmp_whose_runs_hold_no_pixels() -> None:
+    header = struct.pack("<IiiHHIIiiII", 40, 4, 4, 1, 8, 1, 0, 0, 0, 256, 0)
+    start = b"BM" + struct.pack("<IHHI", 0, 0, 0, 54 + 1024) + header + bytes(1024)
+    assert decode(start + b"\x04\x01\0\0" * 4).size == (4, 4)
+    with pytest.raises(DecodeError, match=r"the limit is 65,584 for 4 x 4 pixels") as caught:
+        decode(start + b"\0\x02\0\0" * 17_000 + b"\x04\x01\0\0" * 4)
     assert caught.value.status is ImageStatus.LIMIT
 
 
