@@ -34,7 +34,7 @@ _TILE_TAGS: Final = frozenset({TiffImagePlugin.STRIPOFFSETS, TiffImagePlugin.TIL
 
 _PLAIN_PPM: Final = (b"P1", b"P2", b"P3")
 _MAX_COMMENTS: Final = 1_000
-"""Of a PPM in text, where each costs a copy of a megabyte: a file of 1 MB that was all comments took minutes."""
+"""Of a PPM in text, where each costs a copy of a megabyte: 600 KB of comments took three seconds, and 15 MB minutes."""
 
 
 def check_parts(name: str, data: bytes) -> None:
