@@ -292,7 +292,7 @@ def latency(result: Result) -> str:
         f"{machine(result)}, {source(result, '../benchmarks/results')}: {state} {full['concurrency']} callers with "
         f"{full['rate']:.1f} images a second and a p50 of {full['latency_ms']['p50']:.0f} ms; "
         f"{most['concurrency']} callers get {most['rate']:.1f} and wait {most['latency_ms']['p50']:.0f} ms. Of the "
-        f"{alone['latency_ms']['p50']:.0f} ms of a lone caller the model takes "
+        f"{alone['latency_ms']['mean']:.0f} ms of a lone caller the model takes "
         f"{stages['clip_encoder']['compute_infer']:.0f} and decoding {stages['clip_preprocess']['compute_infer']:.1f}. "
         f"A server is ready {summary['cold_start_s']:.0f} s after its start."
     )

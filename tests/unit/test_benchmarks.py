@@ -183,7 +183,7 @@ def test_the_end_of_a_rising_curve_is_not_called_full() -> None:
         ((10.0, 20.0, 40.0), ": not known to be full at 4"),
     ):
         curve = [
-            {"concurrency": size, "rate": rate, "latency_ms": {"p50": 60.0}, "server_ms": step}
+            {"concurrency": size, "rate": rate, "latency_ms": {"p50": 60.0, "mean": 60.0}, "server_ms": step}
             for size, rate in zip((1, 2, 4), rates, strict=True)
         ]
         summary = {"by_concurrency": curve, "saturated_at": saturation(curve), "cold_start_s": 3.0}
