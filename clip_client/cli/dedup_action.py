@@ -48,7 +48,8 @@ def act(report: DuplicateReport, paths: Sequence[str], store: Store, arguments: 
     from clip_client.dedup.plan import SAFE_TIERS, plan_removals
     from clip_client.dedup.report import EXACT, printable
 
-    plan = plan_removals(report, paths, tiers=(EXACT,) if arguments.hard_link else arguments.act_on or SAFE_TIERS)
+    tiers = (EXACT,) if arguments.hard_link else arguments.act_on or SAFE_TIERS
+    plan = plan_removals(report, paths, tiers=tiers, hard_link=arguments.hard_link)
     is_asked = arguments.apply or arguments.dry_run
     for left in plan.left:
         if left.is_blocked or (is_asked and not left.tier):

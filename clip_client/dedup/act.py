@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from clip_client.dedup.database import StoreError
-from clip_client.dedup.file_kinds import PICTURES
 from clip_client.dedup.hashing import Content, hash_file
 from clip_client.dedup.journal import (
     ABANDONED,
@@ -27,7 +26,7 @@ from clip_client.dedup.journal import (
     Unit,
     new_run,
 )
-from clip_client.dedup.plan import another_picture
+from clip_client.dedup.plan import another_companion
 from clip_client.dedup.quarantine import (
     CannotMove,
     bring_back,
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
 
     from clip_client.dedup.journal import Journal
     from clip_client.dedup.plan import Plan, Removal
+    from clip_client.dedup.report import FailedFile
 
 QUARANTINE: Final = "quarantine"
 HARDLINK: Final = "hardlink"
@@ -149,15 +149,14 @@ def _remove(removal: Removal, journal: Journal, *, run: str, method: str) -> Out
     path = os.path.abspath(victim.path)
     if method == HARDLINK and victim.sha256 != survivor.sha256:
         raise CannotMove("Only copies of the same bytes can become hard links.")
-    files = [
-        _before(name, removal, run)
-        for name in (path, *(os.path.abspath(companion.path) for companion in removal.companions))
-    ]
+    # A hard link keeps the name, and what belongs to that name stays beside it.
+    along = () if method == HARDLINK else removal.companions
+    files = [_before(name, removal, run) for name in (path, *(os.path.abspath(companion.path) for companion in along))]
     if files[0].sha256 != victim.sha256:
         raise CannotMove("It has changed since it was compared.")
     kept = os.path.abspath(survivor.path)
     status = _check_survivor(kept, survivor.sha256, path)
-    _check_pictures(removal, files[1:])
+    _check_companions(removal, files[1:])
     unit = journal.plan(
         run=run,
         method=method,
@@ -230,13 +229,18 @@ def _version(status: os.stat_result) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _check_pictures(removal: Removal, files: list[MovedFile]) -> None:
-    """Make sure that each RAW file and film that would go along is beside the kept photo, too."""
-    for companion, file in zip(removal.companions, files, strict=True):
-        if companion.kind in PICTURES:
-            beside = (hash_file(other.path) for other in removal.beside_survivor if other.kind == companion.kind)
-            if not any(isinstance(content, Content) and content.sha256 == file.sha256 for content in beside):
-                raise CannotMove(another_picture(companion.kind))
+def _check_companions(removal: Removal, files: list[MovedFile]) -> None:
+    """Make sure that the kept photo has a file of the same bytes for each one that would go along."""
+    for companion, file in zip(removal.companions, files, strict=False):
+        beside = (hash_file(other.path) for other in removal.beside_survivor if other.kind == companion.kind)
+        if not any(_is_copy(file, content) for content in beside):
+            raise CannotMove(another_companion(companion.kind))
+
+
+def _is_copy(file: MovedFile, content: Content | FailedFile) -> bool:
+    if isinstance(content, Content):
+        return content.sha256 == file.sha256
+    return content.code == "EMPTY" and file.size_bytes == 0
 
 
 def _check_unchanged(file: MovedFile) -> None:

@@ -26,7 +26,7 @@ SIDECAR: Final = "sidecar"
 EDITED: Final = "edited version"
 
 PICTURES: Final = frozenset({RAW, FILM})
-"""Companions that nobody can make again: a copy takes them along only where the kept photo has the very same."""
+"""Companions that hold a picture, which are large: planning compares them by size, moving by their bytes."""
 
 COMPANION_KINDS: Final = {
     **dict.fromkeys(RAW_SUFFIXES, RAW),

@@ -30,9 +30,7 @@ def hash_file(path: str) -> Content | FailedFile:
     checked again once it is open.
     """
     try:
-        # O_NONBLOCK and O_BINARY exist on some systems only; a FIFO blocks nobody who opens it with the first.
-        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
-        with open(os.open(path, flags), "rb", buffering=0) as file:
+        with open(_opened(path), "rb", buffering=0) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 return FailedFile(path=path, code="UNREADABLE", message="This is not a regular file.")
             digest, size_bytes = hashlib.sha256(), 0
@@ -44,3 +42,13 @@ def hash_file(path: str) -> Content | FailedFile:
     if size_bytes == 0:
         return FailedFile(path=path, code="EMPTY", message="The file is empty.")
     return Content(path=path, sha256=digest.hexdigest(), size_bytes=size_bytes)
+
+
+def _opened(path: str) -> int:
+    """Open a file for reading; if the system lets us, its time of access stays as it is."""
+    # O_NONBLOCK and O_BINARY exist on some systems only; a FIFO blocks nobody who opens it with the first.
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+    try:
+        return os.open(path, flags | getattr(os, "O_NOATIME", 0))
+    except PermissionError:  # Linux allows O_NOATIME to the owner of the file only
+        return os.open(path, flags)

@@ -10,7 +10,7 @@ from clip_client.dedup.file_kinds import EDITED, Companion
 from clip_client.dedup.quarantine import CannotMove, Place, place_for
 from clip_client.dedup.report import EXACT, SAME_PIXELS, TIERS
 from clip_client.dedup.thresholds import is_random
-from clip_client.dedup.units import companions, other_picture, what_would_be_lost
+from clip_client.dedup.units import companions, differing_companion, what_would_be_lost
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -86,12 +86,14 @@ def plan_removals(
     paths: Iterable[str | os.PathLike[str]],
     *,
     tiers: Sequence[str] = SAFE_TIERS,
+    hard_link: bool = False,
 ) -> Plan:
     """Choose what leaves: every copy of the ``tiers`` that is not kept, may be moved and takes nothing unique along.
 
     ``paths`` is what was searched: nothing outside it is touched. Photos of a burst, of another moment or of a
-    reference folder always stay; of further copies of one of them the best stays. Raises ValueError for a tier that is
-    none, and for one that rests on vectors where the model's weights are random.
+    reference folder always stay; of further copies of one of them the best stays. With ``hard_link`` the name of a copy
+    stays, so what belongs to that name stays beside it. Raises ValueError for a tier that is none, and for one that
+    rests on vectors where the model's weights are random.
     """
     check_tiers(tiers, report.model)
     roots = roots_of(paths)
@@ -107,6 +109,8 @@ def plan_removals(
             if victim.copy_tier in tiers and victim.copy_of not in leaving:
                 survivor, tier, moment = by_path[victim.copy_of], victim.copy_tier, ""
             own, of_survivor = belongings.get(victim.path, ()), belongings.get(survivor.path, ())
+            if hard_link and victim.in_library is None:
+                own = ()
             reason = (
                 _why_it_stays(victim, moment)
                 or _what_it_takes_along(own, of_survivor)
@@ -184,10 +188,10 @@ def _what_it_takes_along(own: tuple[Companion, ...], of_survivor: tuple[Companio
     lost = what_would_be_lost(own, of_survivor)
     if lost:
         return f"It has a {lost} beside it, which the kept photo has not."
-    other = other_picture(own, of_survivor)
-    return another_picture(other) if other else ""
+    other = differing_companion(own, of_survivor)
+    return another_companion(other) if other else ""
 
 
-def another_picture(kind: str) -> str:
-    """Say why a photo stays whose RAW file or film is not that of the kept photo."""
+def another_companion(kind: str) -> str:
+    """Say why a photo stays if its RAW file, film or sidecar differs from that of the kept photo."""
     return f"The {kind} beside it is another than the kept photo has, or damaged."

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clip_client.dedup.file_kinds import COMPANION_KINDS, PHOTO_SUFFIXES, PICTURES, RAW, RAW_SUFFIXES, Companion, is_raw
+from clip_client.dedup.hashing import Content, hash_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,24 +39,28 @@ def what_would_be_lost(victim: Iterable[Companion], survivor: Iterable[Companion
     return next((companion.kind for companion in victim if companion.kind not in kept), "")
 
 
-def other_picture(victim: Iterable[Companion], survivor: Iterable[Companion]) -> str:
-    """Name the first RAW file or film of the victim that has another size than all such files of the survivor."""
-    kept = {(companion.kind, _size(companion.path)) for companion in survivor}
+def differing_companion(victim: Iterable[Companion], survivor: Iterable[Companion]) -> str:
+    """Name the first kind of file whose content differs from every such file of the survivor; empty if there is none.
+
+    RAW files and films are compared by size here, and by all their bytes when they move; sidecars are small.
+    """
+    kept = {(companion.kind, _identity(companion)) for companion in survivor}
     return next(
-        (
-            companion.kind
-            for companion in victim
-            if companion.kind in PICTURES and (companion.kind, _size(companion.path)) not in kept
-        ),
+        (companion.kind for companion in victim if (companion.kind, _identity(companion)) not in kept),
         "",
     )
 
 
-def _size(path: str) -> int | None:
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return None
+def _identity(companion: Companion) -> str:
+    if companion.kind in PICTURES:
+        try:
+            return str(os.stat(companion.path).st_size)
+        except OSError as error:
+            return str(error)  # with its path, so it equals no other file
+    content = hash_file(companion.path)
+    if isinstance(content, Content):
+        return content.sha256
+    return "" if content.code == "EMPTY" else companion.path
 
 
 @dataclass(frozen=True, kw_only=True)

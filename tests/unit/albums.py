@@ -65,7 +65,7 @@ def album(root: Path) -> DuplicateReport:
     write(root / "a" / "1.cr2", b"raw too")
     write(root / "a" / "2.cr2", b"raw too")
     write(root / "a" / "2.jpg.xmp", b"")
-    write(root / "a" / "1.xmp", b"sidecar")
+    write(root / "a" / "1.xmp", b"")
     second = [write(root / "b" / "c" / os.fsdecode(b"caf\xe9.jpg"), b"second"), write(root / "copy.jpg", b"second")]
     write(root / "other.jpg", b"other")
     times = snapshot(root)
