@@ -51,6 +51,7 @@ __all__ = (
     "decode",
     "decode_into",
     "decode_with_route",
+    "identify",
     "quiet_libraries",
 )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from clip_client.dedup.joining import Joining, join_hashes
 from clip_client.dedup.keep import DEFAULT_RULES, Candidate, KeepRules
 from clip_client.dedup.library import gather
 from clip_client.dedup.looks import BYTES_ONLY, pixel_hash
+from clip_client.dedup.pixel_candidates import pixel_candidates
 from clip_client.dedup.report import DuplicateReport
 from clip_client.dedup.scan import Scan, scan
 from clip_client.dedup.store import Store
@@ -189,15 +189,18 @@ class _Search:
     def _pixels(self, contents: list[str], library: Library) -> NDArray[np.intp]:
         """Number the contents so that equal pixels have equal numbers.
 
-        Only contents of equal size and equal perceptual hash are decoded in full, and each of them once for ever.
+        Only contents that may have equal pixels are decoded in full, each of them once per store.
         """
-        alike: dict[tuple[int, int, int], list[int]] = defaultdict(list)
-        for row, sha256 in enumerate(contents):
-            look = library.looks[sha256]
-            if look.code == BYTES_ONLY:
-                continue
-            alike[look.width, look.height, look.perceptual_hash].append(row)
-        wanted = [row for rows in alike.values() if len(rows) > 1 for row in rows]
+        looks = [library.looks[sha256] for sha256 in contents]
+        rows = np.array([row for row, look in enumerate(looks) if look.code != BYTES_ONLY], dtype=np.intp)
+        wanted = rows[
+            pixel_candidates(
+                np.array([(looks[row].width, looks[row].height) for row in rows], dtype=np.int64).reshape(-1, 2),
+                np.array([looks[row].perceptual_hash for row in rows], dtype=np.uint64),
+                np.array([looks[row].is_scaled for row in rows], dtype=bool),
+                np.array([looks[row].is_flat for row in rows], dtype=bool),
+            )
+        ].tolist()
         numbers = np.arange(len(contents))
         if not wanted:
             return numbers

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from clip_client.dedup.keep import Candidate, KeepRules
+    from clip_client.dedup.looks import Look
     from clip_client.dedup.thresholds import Thresholds
 
 
@@ -158,9 +159,14 @@ def _member(
         sha256=candidate.sha256,
         tier=tier,
         matches=tuple(matches),
-        moment="" if same_pixels else difference(kept.look.moment, candidate.look.moment),
+        moment="" if same_pixels else _moment(kept.look, candidate.look),
         copy_of=original[0],
         copy_tier=original[1],
         is_reference=candidate.is_reference,
         in_library=candidate.in_library,
     )
+
+
+def _moment(kept: Look, look: Look) -> str:
+    same_form = (kept.width, kept.height, kept.format) == (look.width, look.height, look.format)
+    return difference(kept.moment, look.moment, same_form=same_form)

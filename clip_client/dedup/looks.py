@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
     from PIL import Image
 
-ALGORITHM: Final = "look-1"
+ALGORITHM: Final = "look-2"
 """Names how a :class:`Look` is made: what changes any of its numbers must change this, too."""
 
-PIXELS: Final = "pixels-2"
+PIXELS: Final = "pixels-3"
 """Names how :func:`pixel_hash` is made, likewise."""
 
 BYTES_ONLY: Final = "BYTES_ONLY"
@@ -26,6 +26,12 @@ BYTES_ONLY: Final = "BYTES_ONLY"
 
 _HASH_SIDE: Final = 128
 """Pixels; four times what the hash is made of, so that a JPEG's scaled decoding leaves no trace in it."""
+
+_ADOBE_RGB: Final = "R03"
+"""DCF 2.0: the interoperability index of a camera that was set to Adobe RGB, which embeds no profile."""
+_SRGB_GAMMA: Final = 0.45455
+_SRGB_CHROMATICITY: Final = (0.3127, 0.329, 0.64, 0.33, 0.3, 0.6, 0.15, 0.06)
+"""What PNG, third edition, section 11.3.2.5 tells encoders to write into gAMA and cHRM for sRGB."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,6 +41,11 @@ class Look:
     width: int = 0
     """Pixels, upright."""
     height: int = 0
+    format: str = ""
+    """Name of the file format, such as ``"JPEG"``, whatever the file is called."""
+    is_scaled: bool = False
+    """The perceptual hash is that of a JPEG decoded at a fraction of its size: a few bits may differ from the hash of
+    the same pixels in another format."""
     perceptual_hash: int = 0
     """pHash of 64 bits: the signs of the lowest 8 x 8 frequencies of the picture (Zauner 2010)."""
     is_flat: bool = False
@@ -68,10 +79,19 @@ def look_at(data: bytes) -> Look:
     return Look(
         width=seen.width,
         height=seen.height,
+        format=_format_of(data),
+        is_scaled=seen.is_scaled,
         perceptual_hash=perceptual_hash(seen.image),
         is_flat=seen.is_flat,
         moment=read_moment(data),
     )
+
+
+def _format_of(data: bytes) -> str:
+    from preprocess_ensemble.decode import identify
+
+    image_format = identify(data)
+    return "" if image_format is None else image_format.name
 
 
 def perceptual_hash(image: Image.Image) -> int:
@@ -82,11 +102,13 @@ def perceptual_hash(image: Image.Image) -> int:
 
 
 def pixel_hash(data: bytes) -> str:
-    """Return the SHA-256 (hexadecimal) of the upright RGB pixels at full size; empty where they are not the picture.
+    """Return the SHA-256 (hexadecimal) of the upright pixels at full size and of their colour space.
 
-    That is, where they cannot be decoded, and where the file holds more than they show: equal pixels are what moves a
-    copy without a question, and a film is no copy of its first frame. Meant for files that have size and perceptual
-    hash in common: it decodes in full.
+    Equal pixels move a copy without a question, so equal numbers are not enough: under another ICC profile they are
+    other colours. A profile must be the same byte for byte, and a file without one equals only files without one.
+
+    Empty if the pixels cannot be decoded, and if the file holds more than they show: a film is no copy of its first
+    frame. This decodes in full; call it only for files that may have a copy.
     """
     import hashlib
 
@@ -96,21 +118,46 @@ def pixel_hash(data: bytes) -> str:
         image = decode(data)
     except DecodeError:
         return ""
-    if _holds_more(data):
+    colour_space = _colour_space(data)
+    if colour_space is None:
         return ""
-    digest = hashlib.sha256(f"{image.width}x{image.height}".encode())
-    digest.update(image.convert("RGB").tobytes())
+    pixels = image if image.mode == "CMYK" else image.convert("RGB")
+    digest = hashlib.sha256(f"{pixels.mode} {pixels.width}x{pixels.height} {len(colour_space)} ".encode())
+    digest.update(colour_space)
+    digest.update(pixels.tobytes())
     return digest.hexdigest()
 
 
-def _holds_more(data: bytes) -> bool:
-    """Tell whether an image file has further frames or pages, something transparent, or more than 8 bits a channel."""
+def _colour_space(data: bytes) -> bytes | None:
+    """Return what says which colours a file's numbers stand for: empty for sRGB by default, None if it holds more."""
     from PIL import Image
 
     try:
         with Image.open(io.BytesIO(data)) as image:
-            is_deep = image.mode.startswith(("I", "F")) or any(";16" in str(tile[3]) for tile in image.tile)
-            is_deep = is_deep or image.info.get("bit_depth", 8) > 8
-            return is_deep or getattr(image, "n_frames", 1) > 1 or image.has_transparency_data
+            if _holds_more(image):
+                return None
+            profile: bytes = image.info.get("icc_profile") or _space_without_profile(image)
+            return profile
     except Exception:  # what Pillow cannot tell, such as the number of frames of a damaged file, may be more
-        return True
+        return None
+
+
+def _holds_more(image: Image.Image) -> bool:
+    """Tell whether an image file has further frames or pages, something transparent, or more than 8 bits a channel."""
+    is_deep = image.mode.startswith(("I", "F")) or any(";16" in str(tile[3]) for tile in getattr(image, "tile", ()))
+    is_deep = is_deep or image.info.get("bit_depth", 8) > 8
+    return is_deep or getattr(image, "n_frames", 1) > 1 or image.has_transparency_data
+
+
+def _space_without_profile(image: Image.Image) -> bytes:
+    """Return the colour space that PNG's own fields or a camera's EXIF name instead of a profile; empty for sRGB."""
+    from PIL import ExifTags
+
+    exif = image.getexif()
+    if exif.get_ifd(ExifTags.IFD.Interop).get(ExifTags.Interop.InteropIndex) == _ADOBE_RGB:
+        return b"Adobe RGB"
+    info = image.info
+    fields = (info.get("gamma", _SRGB_GAMMA), info.get("chromaticity", _SRGB_CHROMATICITY))
+    if "srgb" in info or fields == (_SRGB_GAMMA, _SRGB_CHROMATICITY):
+        return b""
+    return repr(fields).encode()

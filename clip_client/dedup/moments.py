@@ -63,22 +63,37 @@ def read_moment(data: bytes) -> Moment:
     )
 
 
-def difference(first: Moment, second: Moment) -> str:
-    """Return ``BURST`` or ``SAME_SCENE`` where the times say that two alike photos are two pictures, else empty.
+def difference(first: Moment, second: Moment, *, same_form: bool = True) -> str:
+    """Return ``BURST`` or ``SAME_SCENE`` if the times say that two alike photos are two pictures, else empty.
 
-    Equal times to the sub-second are one picture. Equal seconds without sub-seconds could be either, and count as a
-    burst: a copy too many does less harm than a picture too few. Photos without a time, or of different cameras, or
-    far apart in time, are judged by their looks alone.
+    ``same_form`` says that the photos have the same size and format, as all frames of a burst do. Photos without a
+    time, from different cameras, or far apart in time are judged by their looks alone.
     """
     if first.taken_ms is None or second.taken_ms is None or first.camera != second.camera:
         return ""
+    is_one_shot = _is_one_shot(first, second)
+    if is_one_shot is None:
+        # Equal seconds could be one picture or two. Two files of one form count as two: a copy too many does less
+        # harm than a picture too few. A file of another size or format was made from a picture.
+        return BURST if same_form else ""
     apart_ms = abs(first.taken_ms - second.taken_ms)
-    numbered = first.sequence is not None and second.sequence is not None
-    if apart_ms == 0 and (numbered or (first.has_sub_second and second.has_sub_second)):
-        return BURST if first.sequence != second.sequence and numbered else ""
-    if apart_ms <= _BURST_MS:
-        return BURST
-    return SAME_SCENE if apart_ms <= _SCENE_MS else ""
+    if is_one_shot or apart_ms > _SCENE_MS:
+        return ""
+    return BURST if same_form and apart_ms <= _BURST_MS else SAME_SCENE
+
+
+def _is_one_shot(first: Moment, second: Moment) -> bool | None:
+    """Tell whether two photos of one camera come from one press of the shutter; None if their times cannot say."""
+    assert first.taken_ms is not None
+    assert second.taken_ms is not None
+    is_numbered = first.sequence is not None and second.sequence is not None
+    if is_numbered and first.sequence != second.sequence:
+        return False
+    if first.has_sub_second and second.has_sub_second:
+        return first.taken_ms == second.taken_ms
+    if first.taken_ms // 1000 != second.taken_ms // 1000:
+        return False
+    return True if is_numbered else None
 
 
 def _time(details: Mapping[int, Any]) -> tuple[int | None, bool]:

@@ -31,6 +31,8 @@ class Preview:
     width: int
     """Of the photo itself, upright."""
     height: int
+    is_scaled: bool = False
+    """It was decoded at a fraction of its size, as only a JPEG can be."""
 
     @property
     def is_flat(self) -> bool:
@@ -70,4 +72,4 @@ def preview_of(data: bytes, path: str, max_side: int) -> Preview | FailedFile:
     scaled = image.info.get(SCALED_FROM)
     width, height = image.size if scaled is None else scaled.size
     image.thumbnail((max_side, max_side))
-    return Preview(image=image.convert("RGB"), width=width, height=height)
+    return Preview(image=image.convert("RGB"), width=width, height=height, is_scaled=scaled is not None)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any, Final
 
+from clip_client.dedup.file_kinds import RAW
 from clip_client.dedup.looks import BYTES_ONLY, Look, look_at
 from clip_client.dedup.moments import read_moment
 
@@ -45,7 +46,9 @@ def look_at_raw(data: bytes) -> Look:
     if look.code:
         return bytes_only()
     moment = read_moment(data)  # most are TIFF files to Pillow, at least as far as their EXIF goes
-    return replace(look, width=width, height=height, moment=look.moment if moment.taken_ms is None else moment)
+    return replace(
+        look, width=width, height=height, format=RAW, moment=look.moment if moment.taken_ms is None else moment
+    )
 
 
 def _open(data: bytes) -> tuple[bytes, tuple[int, int]] | None:

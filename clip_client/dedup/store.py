@@ -112,6 +112,8 @@ class Store:
             {
                 "width": pa.int32(),
                 "height": pa.int32(),
+                "format": pa.string(),
+                "is_scaled": pa.bool_(),
                 "perceptual_hash": pa.uint64(),
                 "is_flat": pa.bool_(),
                 "taken_ms": pa.int64(),

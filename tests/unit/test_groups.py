@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from clip_client.dedup import Evidence, star_groups
 from clip_client.dedup.keep import Candidate, KeepRules
 from clip_client.dedup.looks import Look
-from clip_client.dedup.moments import Moment, difference
-from clip_client.dedup.report import BURST, SAME_SCENE
+from clip_client.dedup.moments import Moment
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -129,26 +128,3 @@ def test_the_first_rule_that_tells_apart_decides() -> None:
 def test_an_unknown_rule_is_refused_with_the_known_ones(name: str) -> None:
     with pytest.raises(ValueError, match="the rules are reference"):
         KeepRules([name])
-
-
-def moment(taken_ms: int | None, *, sub_second: bool = True, sequence: int | None = None, camera: str = "A") -> Moment:
-    return Moment(taken_ms=taken_ms, has_sub_second=sub_second, sequence=sequence, camera=camera)
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "expected"),
-    [
-        (moment(0), moment(0), ""),
-        (moment(0), moment(120), BURST),
-        (moment(0), moment(30_000), SAME_SCENE),
-        (moment(0), moment(600_000), ""),
-        (moment(0, sub_second=False), moment(0, sub_second=False), BURST),
-        (moment(0, sub_second=False, sequence=7), moment(0, sub_second=False, sequence=7), ""),
-        (moment(0, sequence=7), moment(0, sequence=8), BURST),
-        (moment(0), moment(120, camera="B"), ""),
-        (moment(0), moment(None), ""),
-    ],
-)
-def test_times_tell_moments_apart(first: Moment, second: Moment, expected: str) -> None:
-    assert difference(first, second) == expected
-    assert difference(second, first) == expected

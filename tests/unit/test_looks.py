@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import ExifTags, Image, PngImagePlugin
 
 from clip_client.dedup.looks import pixel_hash
 
@@ -59,3 +59,31 @@ def test_pixels_are_the_same_in_any_lossless_form() -> None:
 def test_what_holds_more_than_its_pixels_show_has_no_hash(data: bytes) -> None:
     """A still of a film's first frame may be the larger file, and the film is no copy of it."""
     assert pixel_hash(data) == ""
+
+
+def with_gamma(gamma: int) -> bytes:
+    fields = PngImagePlugin.PngInfo()
+    fields.add(b"gAMA", struct.pack(">I", gamma))
+    return encoded(NOISE, "PNG", pnginfo=fields)
+
+
+def from_camera_set_to_adobe_rgb() -> bytes:
+    exif = Image.Exif()
+    exif[ExifTags.Base.Make] = "Camera"
+    exif.get_ifd(ExifTags.IFD.Exif)[ExifTags.IFD.Interop] = {1: "R03"}
+    return encoded(NOISE, "PNG", exif=exif)
+
+
+def test_the_colour_space_is_part_of_the_pixels() -> None:
+    """Equal numbers under ProPhoto RGB and under sRGB are colours that differ by 25 levels."""
+    profiles = {
+        "none": {pixel_hash(encoded(NOISE, "PNG")), pixel_hash(encoded(NOISE, "TIFF")), pixel_hash(with_gamma(45455))},
+        "wide": {pixel_hash(encoded(NOISE, name, icc_profile=b"wide" * 50)) for name in ("PNG", "TIFF")},
+        "narrow": {pixel_hash(encoded(NOISE, "PNG", icc_profile=b"narrow" * 50))},
+        "linear": {pixel_hash(with_gamma(100_000))},
+        "Adobe RGB": {pixel_hash(from_camera_set_to_adobe_rgb())},
+        "CMYK": {pixel_hash(encoded(NOISE.convert("CMYK"), "TIFF"))},
+    }
+    assert all(len(hashes) == 1 for hashes in profiles.values())
+    assert len(set.union(*profiles.values())) == len(profiles)
+    assert "" not in set.union(*profiles.values())
