@@ -127,7 +127,7 @@ def run(arguments: argparse.Namespace) -> int:
             report = asyncio.run(_find(found, arguments, rules, store, show))
             _write(report, arguments, show)
         print_report(report, console)
-        if report.compared == 0:
+        if report.compared == 0 and not report.groups:
             raise CommandFailed(_NOTHING)
         for path in outputs:
             console.print(f"written: {path}", markup=False, highlight=False, soft_wrap=True)

@@ -125,15 +125,16 @@ class _Search:
         """Find what hangs together; in a worker thread."""
         contents = library.contents()
         looks = [library.looks[sha256] for sha256 in contents]
-        flat = np.array([look.is_flat for look in looks], dtype=bool)
+        pictures = np.array([library.is_picture(sha256) for sha256 in contents], dtype=bool)
+        has_hash = pictures & ~np.array([look.is_flat for look in looks], dtype=bool)
         hashes = np.array([look.perceptual_hash for look in looks], dtype=np.uint64)
         vectors = self._vectors(contents, library)
-        vectors[flat] = np.nan
-        pixels = self._pixels(contents, library)
+        vectors[~has_hash] = np.nan
+        pixels = self._pixels(contents, np.flatnonzero(pictures), library)
         joining = Joining(len(contents))
         coverage = join_vectors(joining, vectors, self.threshold)
         if self.hash_bits >= 0:
-            join_hashes(joining, np.flatnonzero(~flat), hashes, self.hash_bits)
+            join_hashes(joining, np.flatnonzero(has_hash), hashes, self.hash_bits)
         _, firsts, which = np.unique(pixels, return_index=True, return_inverse=True)
         joining.join(np.arange(len(contents)), firsts[which])
         comparison = Comparison(
@@ -141,7 +142,7 @@ class _Search:
             vectors=vectors,
             pixels=pixels,
             hashes=hashes,
-            has_hash=~flat,
+            has_hash=has_hash,
             hash_bits=self.hash_bits,
             components=joining.components(),
             apart=self._apart(contents),
@@ -151,7 +152,7 @@ class _Search:
 
     def _vectors(self, contents: list[str], library: Library) -> NDArray[np.float32]:
         """Return (N, D); the library lets go of its own, because a million of them are 2 GB."""
-        dimension = len(next(iter(library.vectors.values()), ()))
+        dimension = len(next(iter(library.vectors.values()), (np.nan,)))  # at least one, to hold NaN
         vectors = np.empty((len(contents), dimension), dtype=np.float32)
         for row, sha256 in enumerate(contents):
             vectors[row] = library.vectors.get(sha256, np.nan)
@@ -186,13 +187,12 @@ class _Search:
             path: photo.companions for path, photo in kept_by_photos.items()
         }
 
-    def _pixels(self, contents: list[str], library: Library) -> NDArray[np.intp]:
+    def _pixels(self, contents: list[str], rows: NDArray[np.intp], library: Library) -> NDArray[np.intp]:
         """Number the contents so that equal pixels have equal numbers.
 
-        Only contents that may have equal pixels are decoded in full, each of them once per store.
+        Only ``rows`` are pictures, and only those that may have equal pixels are decoded in full, once per store.
         """
         looks = [library.looks[sha256] for sha256 in contents]
-        rows = np.array([row for row, look in enumerate(looks) if look.code != BYTES_ONLY], dtype=np.intp)
         wanted = rows[
             pixel_candidates(
                 np.array([(looks[row].width, looks[row].height) for row in rows], dtype=np.int64).reshape(-1, 2),

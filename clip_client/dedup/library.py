@@ -38,6 +38,8 @@ _FILES_PER_TURN: Final = 32
 """Files that are read and looked at before the event loop hears of them."""
 _LARGEST_BYTES: Final = 64 * 2**20
 """A larger file is hashed in pieces and not looked at: no server takes it (``DecodeLimits.max_bytes``)."""
+_NOT_AN_IMAGE: Final = "NOT_AN_IMAGE"
+"""Name of the ``ImageStatus`` of a file that has no known image format."""
 _REMEMBER_S: Final = 5.0
 
 
@@ -57,17 +59,30 @@ class Library:
     work: Work = field(default_factory=Work)
 
     def contents(self) -> list[str]:
-        """Return the contents that can be compared, by their first path; the others' files become failures."""
+        """Return the contents that can be compared, by their first path; the others' files become failures.
+
+        Comparing bytes needs no decoder, so an image that cannot be decoded is a failure, but still compared if there
+        are copies of it. What is no image at all is no photo, and nobody asked for copies of it.
+        """
         comparable = []
         for sha256, files in self.copies.items():
             files.sort(key=lambda file: os.fsencode(file.path))
-            look = self.looks[sha256]
-            code, message = self.refused.get(sha256, (look.code, look.message))
+            code, message = self._failure(sha256)
             if code and code != BYTES_ONLY:
                 self.failed.extend(FailedFile(path=file.path, code=code, message=message) for file in files)
-            else:
-                comparable.append(sha256)
+                if len(files) == 1 or code == _NOT_AN_IMAGE:
+                    continue
+            comparable.append(sha256)
         return sorted(comparable, key=lambda sha256: os.fsencode(self.copies[sha256][0].path))
+
+    def is_picture(self, sha256: str) -> bool:
+        """Tell whether more than the bytes of a content can be compared."""
+        return not self._failure(sha256)[0]
+
+    def _failure(self, sha256: str) -> tuple[str, str]:
+        """Return code and message of what failed; empty if nothing did."""
+        look = self.looks[sha256]
+        return self.refused.get(sha256, (look.code, look.message))
 
 
 async def gather(clip: ClipClient, files: Sequence[PhotoFile], store: Store, on_progress: OnProgress) -> Library:

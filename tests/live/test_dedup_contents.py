@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +12,9 @@ import skimage.data
 from PIL import ExifTags, Image
 
 from clip_client import ClipClient
+from clip_client.cli.main import main
 from clip_client.dedup import find_duplicates
-from clip_client.dedup.report import SAME_PIXELS
+from clip_client.dedup.report import EXACT, SAME_PIXELS
 
 if TYPE_CHECKING:
     from benchmarks.server import Server
@@ -63,3 +66,44 @@ async def test_a_copy_of_another_size_or_format_is_no_frame_of_a_burst(server: S
     members = by_name(await find(server, folder))
     assert members.keys() == {"original.jpg", "again.jpg", "small.jpg", "other.webp"}
     assert {name for name, member in members.items() if member.moment} == {"again.jpg"}
+
+
+async def test_equal_bytes_are_found_without_a_decoder(server: Server, folder: Path) -> None:
+    """They are failures all the same: each needs a person, or a better decoder."""
+    sample("astronaut.png").save(folder / "whole.jpg")
+    truncated = (folder / "whole.jpg").read_bytes()[:9_000]
+    heic = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(100)
+    for name, content in {"truncated": truncated, "heic": heic}.items():
+        for copy in ("1", "2"):
+            (folder / f"{name} {copy}.jpg").write_bytes(content)
+        (folder / f"another {name}.jpg").write_bytes(content + b"x")
+    for copy in ("1", "2"):
+        (folder / f"large {copy}.jpg").write_bytes(truncated)
+        os.truncate(folder / f"large {copy}.jpg", 2**26 + 1)
+        (folder / f"text {copy}.jpg").write_text("This is no image, and nobody asked for copies of it.")
+    report = await find(server, folder)
+    assert [[os.path.basename(member.path) for member in group.members] for group in report.groups] == [
+        ["heic 1.jpg", "heic 2.jpg"],
+        ["large 1.jpg", "large 2.jpg"],
+        ["truncated 1.jpg", "truncated 2.jpg"],
+    ]
+    assert {group.tier for group in report.groups} == {EXACT}
+    assert len(report.failed) == 10
+    assert report.compared == 1
+
+
+def test_a_copy_that_cannot_be_decoded_is_moved(
+    server: Server, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Even where nothing can be decoded at all, and with a vector of no photo."""
+    for name in ("1.heic", "2.heic"):
+        (folder / name).write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(100))
+    outputs = ["--json", str(tmp_path / "found.json"), "--report", str(tmp_path / "found.html")]
+    store = ["--store", str(tmp_path / "store")]
+    assert main(["dedup", str(folder), "--url", server.grpc_url, *store, *outputs, "--apply"]) == 0
+    assert "1 photo moved" in capsys.readouterr().out
+    assert [path.name for path in folder.iterdir() if path.is_file()] == ["1.heic"]
+    (group,) = json.loads((tmp_path / "found.json").read_text())["groups"]
+    assert (group["tier"], group["min_similarity"]) == (EXACT, 1)
+    assert main(["undo", *store]) == 0
+    assert len(list(folder.glob("*.heic"))) == 2
