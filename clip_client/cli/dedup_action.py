@@ -49,7 +49,7 @@ def act(report: DuplicateReport, paths: Sequence[str], store: Store, arguments: 
     from clip_client.dedup.report import EXACT, printable
 
     tiers = (EXACT,) if arguments.hard_link else arguments.act_on or SAFE_TIERS
-    plan = plan_removals(report, paths, tiers=tiers, hard_link=arguments.hard_link)
+    plan = plan_removals(report, paths, tiers=tiers, hard_link=arguments.hard_link, hash_of=store.files.sha256_of)
     is_asked = arguments.apply or arguments.dry_run
     for left in plan.left:
         if left.is_blocked or (is_asked and not left.tier):

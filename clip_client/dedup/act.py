@@ -26,7 +26,7 @@ from clip_client.dedup.journal import (
     Unit,
     new_run,
 )
-from clip_client.dedup.plan import another_companion
+from clip_client.dedup.plan import NOT_THE_SAME_BYTES, another_companion
 from clip_client.dedup.quarantine import (
     CannotMove,
     bring_back,
@@ -130,7 +130,10 @@ def settle(journal: Journal) -> None:
         if why_out_of_reach(unit):
             continue  # until its disk is there again
         if unit.state == PURGING:
-            journal.mark(unit, MOVED if _may_lie_there(unit) else PURGED)
+            is_there_still = _may_lie_there(unit)
+            if not is_there_still:
+                _forget_folders(unit)
+            journal.mark(unit, MOVED if is_there_still else PURGED)
         else:
             _back(unit, journal, at_end=ABANDONED if unit.state == PLANNED else RESTORED)
 
@@ -148,7 +151,7 @@ def _remove(removal: Removal, journal: Journal, *, run: str, method: str) -> Out
     victim, survivor = removal.victim, removal.survivor
     path = os.path.abspath(victim.path)
     if method == HARDLINK and victim.sha256 != survivor.sha256:
-        raise CannotMove("Only copies of the same bytes can become hard links.")
+        raise CannotMove(NOT_THE_SAME_BYTES)
     # A hard link keeps the name, and what belongs to that name stays beside it.
     along = () if method == HARDLINK else removal.companions
     files = [_before(name, removal, run) for name in (path, *(os.path.abspath(companion.path) for companion in along))]
@@ -262,15 +265,20 @@ def _back(unit: Unit, journal: Journal, *, at_end: str) -> str:
     for file in unit.files:
         try:
             bring_back(file, replace_equal=unit.method == HARDLINK)
-            forget_empty_folders(file.quarantined)
         except (OSError, CannotMove) as error:
             problems.append(_sentence(error))
     if out_of_reach := problems and why_out_of_reach(unit):
         return out_of_reach
+    _forget_folders(unit)
     # What could not come back still lies in the quarantine, where the next undo finds it; what somebody took out of
     # there is no longer in anybody's hands.
     journal.mark(unit, MOVED if problems and _may_lie_there(unit) else at_end)
     return problems[0] if problems else ""
+
+
+def _forget_folders(unit: Unit) -> None:
+    for file in unit.files:
+        forget_empty_folders(file.quarantined)
 
 
 def _may_lie_there(unit: Unit) -> bool:

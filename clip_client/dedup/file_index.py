@@ -7,12 +7,12 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from clip_client.dedup.database import open_database, transaction
+from clip_client.dedup.hashing import sha256_of
+from clip_client.dedup.scan import PhotoFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
-
-    from clip_client.dedup.scan import PhotoFile
 
 _VERSION: Final = 1
 _SCHEMA: Final = """
@@ -44,6 +44,21 @@ class FileIndex:
                 if (file.size_bytes, file.mtime_ns) == (size_bytes, mtime_ns):
                     found[file.path] = sha256.hex()
         return found
+
+    def sha256_of(self, path: str) -> str:
+        """Return the SHA-256 of one file, which is read only if its size or time of change is new.
+
+        Empty for a file that is empty or cannot be read.
+        """
+        try:
+            status = os.stat(path)
+        except OSError:
+            return ""
+        file = PhotoFile(path, status.st_size, status.st_mtime_ns)
+        known = self.known([file]).get(path)
+        if known is None and (known := sha256_of(path)):
+            self.remember([(file, known)])
+        return known or ""
 
     def remember(self, files: Iterable[tuple[PhotoFile, str]]) -> None:
         """Write down the SHA-256 (hexadecimal) of files as they were when they were read."""

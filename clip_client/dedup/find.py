@@ -98,6 +98,7 @@ async def find_duplicates(
         failed=tuple(sorted(failed, key=lambda failure: os.fsencode(failure.path))),
         work=library.work,
         coverage=coverage,
+        links=found.links,
         bytes_only=tuple(
             sorted(
                 (
@@ -173,6 +174,7 @@ class _Search:
                     mtime_ns=file.mtime_ns,
                     look=library.looks[sha256],
                     is_reference=references.hold(file.path),
+                    is_by_link=file.path in self.found.links.only_by_link,
                     companions=tuple(companion.kind for companion in belongings.get(file.path, ())),
                     in_library=self.found.in_libraries.get(file.path),
                 )

@@ -23,6 +23,12 @@ class Content:
     size_bytes: int
 
 
+def sha256_of(path: str) -> str:
+    """Return the SHA-256 of a file; empty for a file that is empty or cannot be read."""
+    content = hash_file(path)
+    return content.sha256 if isinstance(content, Content) else ""
+
+
 def hash_file(path: str) -> Content | FailedFile:
     """Read the whole file once, in pieces; a file that cannot be read comes back as a failure, never as an exception.
 

@@ -44,6 +44,8 @@ class Candidate:
     mtime_ns: int
     look: Look
     is_reference: bool = False
+    is_by_link: bool = False
+    """Only a symbolic link reaches it."""
     companions: tuple[str, ...] = ()
     """Kinds of what belongs to it, such as ``"RAW file"``."""
     in_library: LibraryPhoto | None = None
@@ -80,11 +82,12 @@ class Rule:
 class KeepRules:
     """An ordered list of rules, and in the end, whatever it holds, ``oldest``, ``name`` and the order of the paths.
 
-    So the choice never depends on anything else. The names: ``reference`` (in a reference folder), ``companions`` (has
-    a RAW file, a film or sidecars beside it), ``pixels`` (most), ``bytes`` (most), ``metadata`` (most EXIF fields),
-    ``oldest`` (taken first, then the older file), ``newest``, ``name`` (no copy mark such as "Copy of" or "(1)", then
-    the shortest), ``format=heic,jpg`` (earlier in the list), ``path=PATTERN`` (matches the shell pattern) and
-    ``not-path=PATTERN``. Raises ValueError for a name that is none of these.
+    So the choice never depends on anything else. Before all rules, a file that only a symbolic link reaches comes after
+    every other, because it lies outside what was searched. The names: ``reference`` (in a reference folder),
+    ``companions`` (has a RAW file, a film or sidecars beside it), ``pixels`` (most), ``bytes`` (most), ``metadata``
+    (most EXIF fields), ``oldest`` (taken first, then the older file), ``newest``, ``name`` (no copy mark such as "Copy
+    of" or "(1)", then the shortest), ``format=heic,jpg`` (earlier in the list), ``path=PATTERN`` (matches the shell
+    pattern) and ``not-path=PATTERN``. Raises ValueError for a name that is none of these.
     """
 
     def __init__(self, names: Sequence[str] = DEFAULT_RULES) -> None:
@@ -94,10 +97,13 @@ class KeepRules:
 
     def rank(self, candidate: Candidate) -> tuple[Any, ...]:
         """Return a key that sorts the best candidate first."""
-        return (*(rule.rank(candidate) for rule in self._rules), os.fsencode(candidate.path))
+        ranks = (rule.rank(candidate) for rule in self._rules)
+        return (candidate.is_by_link, *ranks, os.fsencode(candidate.path))
 
     def reason(self, kept: Candidate, other: Candidate) -> str:
         """Say which rule prefers ``kept`` to ``other``."""
+        if kept.is_by_link != other.is_by_link:
+            return "the other is a link to a file that was not searched"
         for rule in self._rules:
             if rule.rank(kept) != rule.rank(other):
                 return rule.reason(kept, other)

@@ -6,23 +6,27 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clip_client.dedup.file_kinds import EDITED, Companion
-from clip_client.dedup.quarantine import CannotMove, Place, place_for
+from clip_client.dedup.file_kinds import EDITED, PICTURES, Companion
+from clip_client.dedup.hashing import sha256_of
+from clip_client.dedup.quarantine import CannotMove, Place, check_can_move, check_hard_link, place_for
 from clip_client.dedup.report import EXACT, SAME_PIXELS, TIERS
 from clip_client.dedup.thresholds import is_random
 from clip_client.dedup.units import companions, differing_companion, what_would_be_lost
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from clip_client.dedup.report import DuplicateReport, Member
+    from clip_client.dedup.links import Links
+    from clip_client.dedup.report import DuplicateGroup, DuplicateReport, Member
 
 SAFE_TIERS = (EXACT, SAME_PIXELS)
 """What is moved where nobody asks for more: no model has a say in these."""
 
+NOT_THE_SAME_BYTES = "Only copies of the same bytes can become hard links."
+
 _COMPARED_ITSELF = (
-    "The RAW file beside it was named and compared by itself, and may be what is kept of another group; name their "
-    "folder instead."
+    "A RAW file beside it or beside the kept photo was named and compared by itself, so another group may keep or move "
+    "it; name their folder instead."
 )
 
 
@@ -87,13 +91,21 @@ def plan_removals(
     *,
     tiers: Sequence[str] = SAFE_TIERS,
     hard_link: bool = False,
+    hash_of: Callable[[str], str] = sha256_of,
 ) -> Plan:
     """Choose what leaves: every copy of the ``tiers`` that is not kept, may be moved and takes nothing unique along.
 
+    A copy of the same bytes or pixels leaves if its own tier is among ``tiers``. Any other copy leaves only if the tier
+    of its group is among them, too: a group is as sure as its least sure member.
+
     ``paths`` is what was searched: nothing outside it is touched. Photos of a burst, of another moment or of a
-    reference folder always stay; of further copies of one of them the best stays. With ``hard_link`` the name of a copy
-    stays, so what belongs to that name stays beside it. Raises ValueError for a tier that is none, and for one that
-    rests on vectors where the model's weights are random.
+    reference folder always stay; of further copies of one of them the best stays. So do the target of a symbolic link,
+    and a file with further hard links. With ``hard_link`` only copies leave that a hard link can replace; the name of
+    each stays, so what belongs to that name stays beside it.
+    ``hash_of`` returns the SHA-256 of a file, such as :meth:`~clip_client.dedup.file_index.FileIndex.sha256_of`.
+
+    :func:`~clip_client.dedup.act.apply` moves exactly what the plan says while no other program changes the files.
+    Raises ValueError for a tier that is none, and for one that rests on vectors where the model's weights are random.
     """
     check_tiers(tiers, report.model)
     roots = roots_of(paths)
@@ -114,11 +126,14 @@ def plan_removals(
             reason = (
                 _why_it_stays(victim, moment)
                 or _what_it_takes_along(own, of_survivor)
-                or next((_COMPARED_ITSELF for one in own if os.path.abspath(one.path) in compared), "")
+                or next((_COMPARED_ITSELF for one in _moving(own, of_survivor) if _absolute(one) in compared), "")
             )
-            if reason or tier not in tiers:
-                asked_for = reason or f"Its tier is {tier}, which was not asked for."
-                left.append(Left(path=victim.label, reason=asked_for, tier="" if reason else tier))
+            missing = "" if reason else _missing_tier(tier, group, tiers)
+            if not reason and not missing:
+                reason = _which_content_it_takes_along(own, of_survivor, hash_of) or _other_names(victim)
+            if reason or missing:
+                asked_for = reason or f"The tier {missing} was not asked for."
+                left.append(Left(path=victim.label, reason=asked_for, tier=missing))
                 continue
             if victim.in_library is not None:
                 for_album.append(AlbumEntry(victim=victim, survivor=survivor))
@@ -126,6 +141,8 @@ def plan_removals(
                 continue
             try:
                 place = place_for(victim.path, roots)
+                _check_files(victim, own, report.links)
+                _check_kept(victim, survivor, report.links, hard_link=hard_link)
             except CannotMove as error:
                 left.append(Left(path=victim.path, reason=str(error), is_blocked=True))
             else:
@@ -174,6 +191,51 @@ def _belongings(report: DuplicateReport) -> dict[str, tuple[Companion, ...]]:
     }
 
 
+def _missing_tier(tier: str, group: DuplicateGroup, tiers: Sequence[str]) -> str:
+    """Return the first tier that would have to be asked for, too; empty if ``tiers`` are enough."""
+    needed = (tier,) if tier in SAFE_TIERS else (tier, group.tier)
+    return next((one for one in needed if one not in tiers), "")
+
+
+def _other_names(victim: Member) -> str:
+    """Say that the file has further hard links; empty if it has none, or is not there to be asked."""
+    try:
+        names = os.lstat(victim.path).st_nlink
+    except OSError:
+        return ""
+    if names < 2 or victim.in_library is not None:
+        return ""
+    return f"It has {names} names (hard links), so moving this one would free no space."
+
+
+def _moving(own: tuple[Companion, ...], of_survivor: tuple[Companion, ...]) -> tuple[Companion, ...]:
+    """Return the companions that a move depends on: those of the copy, and the same kinds of the kept photo."""
+    kinds = {companion.kind for companion in own}
+    return (*own, *(companion for companion in of_survivor if companion.kind in kinds & PICTURES))
+
+
+def _absolute(companion: Companion) -> str:
+    return os.path.abspath(companion.path)
+
+
+def _check_files(victim: Member, own: tuple[Companion, ...], links: Links) -> None:
+    """Raise CannotMove if one of the files cannot move, or if a link to it would lead nowhere."""
+    for what, path in (("It", victim.path), *((f"The {one.kind} beside it", one.path) for one in own)):
+        check_can_move(path, what)
+        if link := links.to(path):
+            raise CannotMove(f"{what} is the target of a link, which would lead nowhere: {link}.")
+
+
+def _check_kept(victim: Member, survivor: Member, links: Links, *, hard_link: bool) -> None:
+    """Raise CannotMove if the kept photo may go away unasked, or cannot get a hard link in the place of the victim."""
+    if survivor.path in links.only_by_link:
+        raise CannotMove(f"The photo to keep instead is a link to a file that was not searched: {survivor.path}.")
+    if hard_link:
+        if victim.sha256 != survivor.sha256:
+            raise CannotMove(NOT_THE_SAME_BYTES)
+        check_hard_link(survivor.path, victim.path)
+
+
 def _why_it_stays(victim: Member, moment: str) -> str:
     if victim.is_reference:
         return "It lies in a reference folder."
@@ -186,9 +248,13 @@ def _what_it_takes_along(own: tuple[Companion, ...], of_survivor: tuple[Companio
     if any(companion.kind == EDITED for companion in own):
         return "It has an edited version, and the originals are what was compared, so only a person can choose."
     lost = what_would_be_lost(own, of_survivor)
-    if lost:
-        return f"It has a {lost} beside it, which the kept photo has not."
-    other = differing_companion(own, of_survivor)
+    return f"It has a {lost} beside it, which the kept photo has not." if lost else ""
+
+
+def _which_content_it_takes_along(
+    own: tuple[Companion, ...], of_survivor: tuple[Companion, ...], hash_of: Callable[[str], str]
+) -> str:
+    other = differing_companion(own, of_survivor, hash_of)
     return another_companion(other) if other else ""
 
 

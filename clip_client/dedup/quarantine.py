@@ -31,6 +31,10 @@ _NO_SUCH_NAME: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLON
 _NO_HARD_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 
 
+_WITHOUT_HARD_LINKS: Final = frozenset({"exfat", "msdos", "vfat"})
+"""Types of file systems, as Linux names them. For others, the attempt tells."""
+
+
 class CannotMove(Exception):
     """A file must stay where it is; the text is one sentence for people."""
 
@@ -73,7 +77,63 @@ def place_for(path: str, roots: Collection[str]) -> Place:
         raise CannotMove(f"It cannot be looked at: {error.strerror}.") from None
     for needed in {folder, top}:
         _check_writable(needed)
+    _check_quarantine(os.path.join(top, QUARANTINE_NAME), status.st_dev)
     return Place(folder=top)
+
+
+def check_can_move(path: str, what: str) -> None:
+    """Raise CannotMove if the file at ``path`` is a link, or on another file system than its folder.
+
+    ``what`` begins the sentence, such as "It".
+    """
+    try:
+        status = os.lstat(path)
+        is_mount = status.st_dev != os.stat(os.path.dirname(path) or os.curdir).st_dev
+    except OSError as error:
+        raise CannotMove(f"{what} cannot be looked at: {error.strerror}.") from None
+    if not stat.S_ISREG(status.st_mode):
+        raise CannotMove(f"{what} is a link or no regular file.")
+    if is_mount:
+        raise CannotMove(f"{what} is a mount of its own, and nothing can be renamed across file systems.")
+
+
+def check_hard_link(kept: str, copy: str) -> None:
+    """Raise CannotMove if no hard link to ``kept`` can stand in the place of ``copy``."""
+    try:
+        there, here = os.stat(kept), os.lstat(copy)
+    except OSError as error:
+        raise CannotMove(f"A hard link is not possible: {error.strerror}.") from None
+    if there.st_dev != here.st_dev:
+        raise CannotMove(f"The kept photo is on another file system, where no hard link can lead: {kept}.")
+    if file_system_type(here.st_dev) in _WITHOUT_HARD_LINKS:
+        raise CannotMove("Its file system has no hard links.")
+
+
+def file_system_type(device: int) -> str:
+    """Return the type of the mounted file system with this device number, such as ``"ext4"``; empty if not known."""
+    wanted = f"{os.major(device)}:{os.minor(device)}" if hasattr(os, "major") else ""
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as mounts:
+            for mount in mounts:
+                about, _, system = mount.partition(" - ")
+                if about.split(" ", 3)[2] == wanted:
+                    return system.split(" ", 1)[0]
+    except OSError:  # not Linux
+        return ""
+    return ""
+
+
+def _check_quarantine(quarantine: str, device: int) -> None:
+    """Raise CannotMove if what has the quarantine's name already cannot take a file of this device."""
+    try:
+        status = os.lstat(quarantine)
+    except FileNotFoundError:
+        return
+    if not stat.S_ISDIR(status.st_mode):
+        raise CannotMove(f"{quarantine} is in the way: it is no folder.")
+    if status.st_dev != device:
+        raise CannotMove(f"{quarantine} is on another file system, and nothing can be renamed across file systems.")
+    _check_writable(quarantine)
 
 
 def _top_of_file_system(folder: str, root: str, device: int) -> str:
@@ -228,11 +288,16 @@ def check_disk(file: MovedFile, survivor: str) -> None:
 
 
 def forget_empty_folders(quarantined: str) -> None:
-    """Remove the folders around a file that has left the quarantine, up to the quarantine itself, while empty."""
+    """Remove the folders around a file that has left the quarantine, up to the quarantine itself, while empty.
+
+    The inner ones may be missing: a process may be killed before it has made all of them.
+    """
     folder = os.path.dirname(quarantined)
-    while f"{os.sep}{QUARANTINE_NAME}" in folder:
+    while QUARANTINE_NAME in folder.split(os.sep):
         try:
             os.rmdir(folder)
+        except FileNotFoundError:
+            pass
         except OSError:
             return
         folder = os.path.dirname(folder)

@@ -7,6 +7,8 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from clip_client.dedup.links import Links
+
 if TYPE_CHECKING:
     from clip_client.dedup.cells import Coverage
     from clip_client.dedup.photos_library import LibraryPhoto
@@ -151,12 +153,17 @@ class DuplicateReport:
     """How the vectors were compared."""
     bytes_only: tuple[str, ...] = ()
     """Those of the compared that no picture could be read from, such as RAW files: only their bytes were compared."""
+    links: Links = field(default_factory=Links)
+    """What the links that the search met mean for moving files."""
 
     @property
     def spare_bytes(self) -> int:
-        """Return the size of all members but the kept ones and those of reference folders."""
+        """Return the size of all members but the kept ones, those of reference folders and those with hard links."""
         return sum(
-            member.size_bytes for group in self.groups for member in group.members[1:] if not member.is_reference
+            member.size_bytes
+            for group in self.groups
+            for member in group.members[1:]
+            if not member.is_reference and member.path not in self.links.hard_linked
         )
 
     def to_mapping(self) -> dict[str, Any]:

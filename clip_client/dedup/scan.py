@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from clip_client.dedup.file_kinds import PHOTO_SUFFIXES, RAW_SUFFIXES, suffix_of
+from clip_client.dedup.links import Links
 from clip_client.dedup.photos_library import LibraryPhoto, is_library, read_library
 from clip_client.dedup.quarantine import QUARANTINE_NAME
 from clip_client.dedup.report import FailedFile, why_unreadable
@@ -25,6 +26,12 @@ _KINDS: Final = (
     (stat.S_ISCHR, "a character device"),
     (stat.S_ISBLK, "a block device"),
 )
+
+_BY_ITSELF: Final = 0
+_BY_NAMED_LINK: Final = 1
+_BY_FOUND_LINK: Final = 2
+"""How a folder was reached. Those that no link leads to are walked first, so a file is known by its own name; then the
+links that a person named, and last those that the walk found."""
 
 
 class PhotoFile(NamedTuple):
@@ -46,6 +53,7 @@ class Scan:
     """What could not be looked at or is no regular file, in the same order."""
     in_libraries: Mapping[str, LibraryPhoto] = field(default_factory=dict)
     """Those of ``files`` that Apple Photos keeps, by path."""
+    links: Links = field(default_factory=Links)
 
     @property
     def photos(self) -> tuple[str, ...]:
@@ -70,9 +78,10 @@ def scan(
     dot are passed over unless ``include_hidden`` or they are named in ``paths``; the quarantine always is. Links to
     files are followed; links to folders only with ``follow_links`` or where they are named in ``paths``, and a link
     that leads back to a folder above it never is. Of several names of one file (hard links, links, overlapping
-    ``paths``) one is kept: the one that Photos has for it, else rather a name of its own than a link, then the first in
-    order. Each thing that fails is listed with its reason; only what is no path at all raises TypeError.
-    ``on_progress`` hears after each folder how many files there are so far.
+    ``paths``) one is kept: the one that Photos has for it, else rather a name that no link leads to, then the first in
+    order. :attr:`Scan.links` says what the links mean for moving files. Each thing that fails is listed with its
+    reason; only what is no path at all raises TypeError. ``on_progress`` hears after each folder how many files there
+    are so far.
     """
     if isinstance(paths, str | os.PathLike):  # its letters are paths, too, and one of them may be "/"
         paths = [paths]
@@ -90,6 +99,11 @@ def scan(
             sorted((*walk.failed.values(), *walk.failed_in_libraries), key=lambda failure: os.fsencode(failure.path))
         ),
         in_libraries=walk.in_libraries,
+        links=Links(
+            by_target=walk.links,
+            only_by_link=frozenset(file.path for is_by_link, file in walk.names.values() if is_by_link),
+            hard_linked=frozenset(walk.names[identity][1].path for identity in walk.hard_linked),
+        ),
     )
 
 
@@ -100,14 +114,17 @@ class _Walk:
     one_file_system: bool
     takes_raw: bool
     names: dict[tuple[int, int], tuple[bool, PhotoFile]] = field(default_factory=dict)
-    """(device, inode) of a file -> (is a link, the file), the best name so far."""
+    """(device, inode) of a file -> (it was reached by a link, the file), the best name so far."""
+    links: dict[str, str] = field(default_factory=dict)
+    """Real path of a file -> the first link in order that leads there."""
+    hard_linked: set[tuple[int, int]] = field(default_factory=set)
+    """(device, inode) of the files that have several names."""
     in_libraries: dict[str, LibraryPhoto] = field(default_factory=dict)
     failed: dict[str, FailedFile] = field(default_factory=dict)
     failed_in_libraries: list[FailedFile] = field(default_factory=list)
     """Two photos of a library may have the same name."""
-    waiting: list[tuple[bool, bytes, str, int]] = field(default_factory=list)
-    """A heap of folders to walk, with the device of what was named. Links come last: what has a name of its own is
-    known by that."""
+    waiting: list[tuple[int, bytes, str, int]] = field(default_factory=list)
+    """A heap of folders to walk: how they were reached, their path twice, and the device of what was named."""
     walked: set[tuple[int, int]] = field(default_factory=set)
     """(device, inode) of each folder that was entered: none is entered twice, so the walk ends."""
 
@@ -122,21 +139,23 @@ class _Walk:
         if QUARANTINE_NAME in os.path.abspath(path).split(os.sep):
             self._fail(path, "It lies in the quarantine; bring it back with: clip-client undo.")
         elif stat.S_ISDIR(status.st_mode):
-            self._walk_later(path, is_link=is_link, device=status.st_dev)
+            self._walk_later(path, device=status.st_dev, reached=_BY_NAMED_LINK if is_link else _BY_ITSELF)
         else:
-            self._take(path, status, is_link=is_link)
+            if is_link:
+                self._remember_link(path)
+            self._take(path, status, is_by_link=is_link)
 
     def run(self, on_progress: Callable[[int], None]) -> None:
         """Walk the folders, and the folders in them."""
         while self.waiting:
-            _is_link, _name, folder, device = heapq.heappop(self.waiting)
-            self._enter(folder, device)
+            reached, _name, folder, device = heapq.heappop(self.waiting)
+            self._enter(folder, device, reached)
             on_progress(len(self.names))
 
-    def _walk_later(self, path: str, *, is_link: bool, device: int) -> None:
-        heapq.heappush(self.waiting, (is_link, os.fsencode(path), path, device))
+    def _walk_later(self, path: str, *, device: int, reached: int) -> None:
+        heapq.heappush(self.waiting, (reached, os.fsencode(path), path, device))
 
-    def _enter(self, folder: str, device: int) -> None:
+    def _enter(self, folder: str, device: int, reached: int) -> None:
         """Look at each entry of one folder."""
         try:
             status = os.stat(folder)
@@ -154,13 +173,14 @@ class _Walk:
             return
         lone_raw = _lone_raw(entry.name for entry in entries) if self.takes_raw else frozenset()
         for entry in entries:
-            self._look_at(entry, device, is_photo=suffix_of(entry.name) in PHOTO_SUFFIXES or entry.name in lone_raw)
+            is_photo = suffix_of(entry.name) in PHOTO_SUFFIXES or entry.name in lone_raw
+            self._look_at(entry, device, reached, is_photo=is_photo)
 
     def _is_shown(self, name: str) -> bool:
         # What was moved away as a copy must not come back as the copy of something.
         return name != QUARANTINE_NAME and (self.include_hidden or not name.startswith("."))
 
-    def _look_at(self, entry: os.DirEntry[str], device: int, *, is_photo: bool) -> None:
+    def _look_at(self, entry: os.DirEntry[str], device: int, reached: int, *, is_photo: bool) -> None:
         try:
             # Not entry.stat(): on Windows it does not carry the inode.
             status = os.stat(entry.path)
@@ -174,9 +194,16 @@ class _Walk:
             if self.one_file_system and status.st_dev != device:
                 self._fail(entry.path, "It is on another file system, and --one-file-system says to stay on one.")
                 return
-            self._walk_later(entry.path, is_link=is_link, device=device)
-        elif is_photo or not stat.S_ISREG(status.st_mode):
-            self._take(entry.path, status, is_link=is_link)
+            self._walk_later(entry.path, device=device, reached=_BY_FOUND_LINK if is_link else reached)
+            return
+        if is_link:
+            self._remember_link(entry.path)
+        if is_photo or not stat.S_ISREG(status.st_mode):
+            self._take(entry.path, status, is_by_link=is_link or reached == _BY_FOUND_LINK)
+
+    def _remember_link(self, path: str) -> None:
+        target = os.path.realpath(path)
+        self.links[target] = min(path, self.links.get(target, path), key=os.fsencode)
 
     def _is_link_to_follow(self, path: str) -> bool:
         target, place = os.path.realpath(path), os.path.realpath(os.path.dirname(path))
@@ -187,13 +214,15 @@ class _Walk:
             self._fail(path, "Links to folders are not followed.")
         return self.follow_links
 
-    def _take(self, path: str, status: os.stat_result, *, is_link: bool) -> None:
+    def _take(self, path: str, status: os.stat_result, *, is_by_link: bool) -> None:
         if not stat.S_ISREG(status.st_mode):
             kind = next((name for matches, name in _KINDS if matches(status.st_mode)), "something else")
             self._fail(path, f"This is not a regular file but {kind}.")
             return
-        name = (is_link, PhotoFile(path, status.st_size, status.st_mtime_ns))
+        name = (is_by_link, PhotoFile(path, status.st_size, status.st_mtime_ns))
         identity = (status.st_dev, status.st_ino)
+        if status.st_nlink > 1:
+            self.hard_linked.add(identity)
         known = self.names.get(identity, name)
         if known[1].path in self.in_libraries:
             return

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clip_client.dedup.file_kinds import COMPANION_KINDS, PHOTO_SUFFIXES, PICTURES, RAW, RAW_SUFFIXES, Companion, is_raw
-from clip_client.dedup.hashing import Content, hash_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 
 def companions(photos: Iterable[str]) -> dict[str, tuple[Companion, ...]]:
@@ -39,28 +38,30 @@ def what_would_be_lost(victim: Iterable[Companion], survivor: Iterable[Companion
     return next((companion.kind for companion in victim if companion.kind not in kept), "")
 
 
-def differing_companion(victim: Iterable[Companion], survivor: Iterable[Companion]) -> str:
+def differing_companion(
+    victim: Iterable[Companion], survivor: Iterable[Companion], hash_of: Callable[[str], str]
+) -> str:
     """Name the first kind of file whose content differs from every such file of the survivor; empty if there is none.
 
-    RAW files and films are compared by size here, and by all their bytes when they move; sidecars are small.
+    ``hash_of`` is asked about files of equal size only.
     """
-    kept = {(companion.kind, _identity(companion)) for companion in survivor}
-    return next(
-        (companion.kind for companion in victim if (companion.kind, _identity(companion)) not in kept),
-        "",
-    )
+    kept = list(survivor)
+    return next((one.kind for one in victim if not any(_is_copy(one, other, hash_of) for other in kept)), "")
 
 
-def _identity(companion: Companion) -> str:
-    if companion.kind in PICTURES:
-        try:
-            return str(os.stat(companion.path).st_size)
-        except OSError as error:
-            return str(error)  # with its path, so it equals no other file
-    content = hash_file(companion.path)
-    if isinstance(content, Content):
-        return content.sha256
-    return "" if content.code == "EMPTY" else companion.path
+def _is_copy(one: Companion, other: Companion, hash_of: Callable[[str], str]) -> bool:
+    size = _size(one.path)
+    if one.kind != other.kind or size is None or size != _size(other.path):
+        return False
+    sha256 = hash_of(one.path)
+    return size == 0 or (bool(sha256) and sha256 == hash_of(other.path))
+
+
+def _size(path: str) -> int | None:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
