@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clip_client.dedup.file_kinds import COMPANION_KINDS, PHOTO_SUFFIXES, PICTURES, RAW, RAW_SUFFIXES, Companion, is_raw
+from clip_client.dedup.file_kinds import COMPANION_KINDS, PHOTO_SUFFIXES, RAW, RAW_SUFFIXES, Companion, is_raw
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from clip_client.dedup import DuplicateGroup, DuplicateReport, Member, thresholds_for
+from clip_client.dedup import DuplicateGroup, DuplicateReport, Member, Store, find_duplicates, scan, thresholds_for
 from clip_client.dedup.hashing import Content, hash_file
 from clip_client.dedup.journal import Journal
-from clip_client.dedup.report import EXACT
+from clip_client.dedup.report import EXACT, TIERS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
 MODEL = "ViT-B-32/openai@1a2b3c4d"
@@ -52,9 +54,14 @@ def member(path: Path, **more: Any) -> Member:
     return Member(path=str(path), sha256=content.sha256, size_bytes=content.size_bytes, **given)
 
 
-def report(*groups: tuple[Member, ...], model: str = MODEL) -> DuplicateReport:
-    made = tuple(DuplicateGroup(tier=EXACT, min_similarity=1.0, members=members) for members in groups)
-    return DuplicateReport(model=model, thresholds=thresholds_for(model), compared=9, groups=made, failed=())
+def report(*groups: tuple[Member, ...], model: str = MODEL, **more: Any) -> DuplicateReport:
+    made = tuple(
+        DuplicateGroup(
+            tier=max((member.tier for member in members), key=TIERS.index), min_similarity=1.0, members=members
+        )
+        for members in groups
+    )
+    return DuplicateReport(model=model, thresholds=thresholds_for(model), compared=9, groups=made, failed=(), **more)
 
 
 def album(root: Path) -> DuplicateReport:
@@ -73,6 +80,24 @@ def album(root: Path) -> DuplicateReport:
     for name, (_data, atime_ns, mtime_ns) in times.items():
         os.utime(root / name, ns=(atime_ns, mtime_ns))
     return groups
+
+
+class NoPictures:
+    """A client of a server that has nothing to do: there is no picture in the files."""
+
+    async def model(self) -> Any:
+        return SimpleNamespace(id="m/random:0@00000000", vector_id="m")
+
+    async def embed_stream(self, images: AsyncIterator[Any], *, ordered: bool) -> AsyncIterator[Any]:
+        async for _ in images:
+            yield AssertionError("a file was embedded")
+
+
+def searched(*paths: Path, store: Store | None = None, follow_links: bool = False, **options: Any) -> DuplicateReport:
+    """Search RAW files without a preview, which are compared by their bytes, so no server is needed."""
+    found = scan([*paths, *options.get("references", ())], raw=True, follow_links=follow_links)
+    clip: Any = NoPictures()
+    return asyncio.run(find_duplicates(clip, found, store=store, **options))
 
 
 @contextmanager

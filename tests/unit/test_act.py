@@ -13,14 +13,14 @@ import pytest
 from clip_client.dedup.act import HARDLINK, METHODS, QUARANTINE, apply, undo
 from clip_client.dedup.database import StoreError
 from clip_client.dedup.journal import IN_QUARANTINE, MOVED, PLANNED, PURGING, RESTORING, Journal
-from clip_client.dedup.plan import plan_removals
+from clip_client.dedup.plan import SAFE_TIERS, plan_removals
 from clip_client.dedup.purge import purge
 from clip_client.dedup.quarantine import QUARANTINE_NAME
-from clip_client.dedup.report import BURST, EXACT, SIMILAR
+from clip_client.dedup.report import BURST, EXACT, NEAR_IDENTICAL, SAME_PIXELS, SIMILAR, TIERS
 from tests.unit.albums import album, member, opened, report, snapshot, without_access, write
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
 
@@ -131,6 +131,31 @@ def test_bursts_references_and_unsure_tiers_stay(tmp_path: Path) -> None:
     assert [left.path for left in plan.left] == list(map(str, files[1:4]))
     asked = plan_removals(report(members), [tmp_path / "root"], tiers=[EXACT, SIMILAR])
     assert [removal.victim.path for removal in asked.removals] == [str(files[3]), str(files[4])]
+
+
+@pytest.mark.parametrize(
+    ("group", "tiers", "leaving"),
+    [
+        (SIMILAR, SAFE_TIERS, {EXACT, SAME_PIXELS}),
+        (SIMILAR, [NEAR_IDENTICAL], set()),
+        (SIMILAR, [*SAFE_TIERS, NEAR_IDENTICAL], {EXACT, SAME_PIXELS}),
+        (SIMILAR, [SIMILAR], {SIMILAR}),
+        (SIMILAR, [NEAR_IDENTICAL, SIMILAR], {NEAR_IDENTICAL, SIMILAR}),
+        (NEAR_IDENTICAL, [NEAR_IDENTICAL], {NEAR_IDENTICAL}),
+        (NEAR_IDENTICAL, [EXACT, NEAR_IDENTICAL], {EXACT, NEAR_IDENTICAL}),
+        (NEAR_IDENTICAL, [SIMILAR], set()),
+    ],
+)
+def test_a_copy_by_vectors_moves_only_with_the_tier_of_its_group(
+    tmp_path: Path, group: str, tiers: Sequence[str], leaving: set[str]
+) -> None:
+    of_group = TIERS[: TIERS.index(group) + 1]
+    members = [member(write(tmp_path / f"{tier}.jpg", b"x"), tier=tier) for tier in of_group]
+    found = report((member(write(tmp_path / "1.jpg", b"x")), *members))
+    plan = plan_removals(found, [tmp_path], tiers=tiers)
+    assert {removal.tier for removal in plan.removals} == leaving
+    assert len(plan.left) == len(members) - len(leaving)
+    assert {left.tier for left in plan.left} <= set(TIERS) - set(tiers)  # says what else would have to be asked for
 
 
 def test_of_copies_of_a_frame_the_best_stays(tmp_path: Path, journal: Journal) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,11 +15,11 @@ from clip_client.dedup.looks import look_at
 from clip_client.dedup.raw import look_at_raw
 from clip_client.dedup.scan import scan
 from clip_client.dedup.store import Store
-from tests.unit.albums import write
+from tests.unit.albums import NoPictures, write
 from tests.unit.raw_files import dng
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -56,25 +55,14 @@ def test_of_two_copies_the_first_decides_what_is_seen(
     monkeypatch.setattr(library._Gathering, "_examine", examine)
     monkeypatch.setattr(library, "_read", read_in_turn)
     files = scan([tmp_path / "1.dng", tmp_path / "2.tif"]).files
-    gathering = library._Gathering(Embedding(), "m", store, len(files), lambda *progress: None)  # type: ignore[arg-type]
+    gathering = library._Gathering(NoPictures(), "m", store, len(files), lambda *progress: None)  # type: ignore[arg-type]
     with ThreadPoolExecutor(2) as pool:
         outcomes = gathering._examine_all(pool, files)
     assert [outcome[2] for outcome in outcomes if isinstance(outcome, tuple)] == [look_at_raw(data), None]
 
 
-class Embedding:
-    """A client of a server that has nothing to do: there is no picture in the files."""
-
-    async def model(self) -> Any:
-        return SimpleNamespace(id="m/random:0@00000000", vector_id="m")
-
-    async def embed_stream(self, images: AsyncIterator[Any], *, ordered: bool) -> AsyncIterator[Any]:
-        async for _ in images:
-            yield AssertionError("a file was embedded")
-
-
 async def test_a_report_does_not_tell_what_the_store_knew(tmp_path: Path, store: Store) -> None:
     files = [str(write(tmp_path / "album" / name, name.encode())) for name in ("1.nef", "2.nef", "3.nef")]
-    clip: Any = Embedding()
+    clip: Any = NoPictures()
     assert (await find_duplicates(clip, files[1:], store=store)).bytes_only == tuple(files[1:])
     assert (await find_duplicates(clip, files, store=store)).bytes_only == tuple(files)
