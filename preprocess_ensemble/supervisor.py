@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -141,11 +140,13 @@ class StartError(Exception):
 
 
 class Supervisor:
-    """Runs the server until it is told to stop. One object serves one :meth:`run`."""
+    """Runs the server until it is told to stop. One object serves one :meth:`run`; make it inside its event loop."""
 
     def __init__(self, backend: Backend, config: SupervisorConfig) -> None:
         self._backend = backend
         self._config = config
+        # The event loop's own clock, so that timers and limits never disagree.
+        self._now = asyncio.get_running_loop().time
         self._stopping = asyncio.Event()
         self._impatient = asyncio.Event()
         self._renewing = asyncio.Event()
@@ -198,7 +199,7 @@ class Supervisor:
         """Bring up a process until its canary is right. Returns early when told to stop."""
         self._renewing.clear()  # what starts now is new
         self._process = await self._backend.start()
-        deadline = time.monotonic() + self._config.start_timeout_s
+        deadline = self._now() + self._config.start_timeout_s
         refusals = 0
         while not self._stopping.is_set():
             if not self._process.running:
@@ -211,7 +212,7 @@ class Supervisor:
             refusals += self._probe.finding is Finding.BROKEN and self._probe.step != CONNECT
             if refusals >= _START_REFUSALS:
                 raise StartError(f"{self._probe.step}: {self._probe.message}")
-            if time.monotonic() > deadline:
+            if self._now() > deadline:
                 raise StartError(
                     f"tritonserver was not ready within {self._config.start_timeout_s:g} s: {self._probe.message}"
                 )
@@ -221,7 +222,7 @@ class Supervisor:
         assert self._process is not None
         self._status = "ready"
         self._model_id = self._probe.model_id or self._model_id
-        self._progressed_at = self._well_since = time.monotonic()
+        self._progressed_at = self._well_since = self._now()
         self._life = _SignsOfLife.found(self._process.computed_s(), now=self._progressed_at)
         self._stub_ended.clear()
         self._process.watch_stubs(self._stub_ended.set)
@@ -256,9 +257,7 @@ class Supervisor:
     def _recovered(self, process: Process) -> None:
         if self._status in ("overloaded", "stuck"):
             logger.warning("the server keeps up again")
-        now = time.monotonic()
-        if now - self._well_since > self._config.settled_after_s:
-            self._failures = 0
+        now = self._now()
         self._status = "ready"
         self._model_id = self._probe.model_id
         self._progressed_at = now
@@ -271,7 +270,7 @@ class Supervisor:
         model runs on a machine that others use, too; then it is processor time that tells slow from frozen.
         """
         done = await self._backend.progress()
-        now = time.monotonic()
+        now = self._now()
         progressed = done is not None and done != self._last_progress
         if progressed:
             self._last_progress, self._progressed_at = done, now
@@ -307,10 +306,11 @@ class Supervisor:
         self._failures = 0
 
     async def _restart(self, why: str, *, drain_s: float = 0) -> None:
+        # Asked once: a start that fails below must not count as a failure of a server that was well for long.
+        if self._now() - self._well_since > self._config.settled_after_s:
+            self._failures = 0
         while not self._stopping.is_set():
             self._status = "restarting"
-            if time.monotonic() - self._well_since > self._config.settled_after_s:
-                self._failures = 0
             delay_s = min(_MAX_BACKOFF_S, 2.0 ** (self._failures - 1)) if self._failures else 0.0
             self._failures += 1
             self._restarts += 1
