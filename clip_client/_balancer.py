@@ -59,7 +59,7 @@ class Server:
 
     def room(self, now: float, waiting: int, max_batch_size: int) -> int:
         """Rows that the next request may carry; after a failure one request at a time goes out, as a probe."""
-        if self.retired or now < self.rests_until or (self.is_down and self.limit.in_flight):
+        if now < self.rests_until or (self.is_down and self.limit.in_flight):
             return 0
         return self.limit.room(waiting, max_batch_size)
 

@@ -221,7 +221,7 @@ class Supervisor:
     def _set_ready(self) -> None:
         assert self._process is not None
         self._status = "ready"
-        self._model_id = self._probe.model_id or self._model_id
+        self._model_id = self._probe.model_id
         self._progressed_at = self._well_since = self._now()
         self._life = _SignsOfLife.found(self._process.computed_s(), now=self._progressed_at)
         self._stub_ended.clear()

@@ -8,14 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import selectors
+import socket
 from typing import TYPE_CHECKING, Any
 
 import grpc
 from tritonclient.grpc import service_pb2
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+from clip_client import _transport
 
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+
+    import pytest
+
+    from clip_client._config import Endpoint
     from clip_client.testing import FakeTriton
 
 
@@ -34,17 +40,28 @@ class _Clock(selectors.DefaultSelector):
 
 
 class _SimulatedLoop(asyncio.SelectorEventLoop):
-    def __init__(self) -> None:
+    def __init__(self, names: Mapping[str, Sequence[str]]) -> None:
         self._clock = _Clock()
+        self._names = names
         super().__init__(self._clock)
 
     def time(self) -> float:
         return self._clock.passed_s
 
+    async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> Any:
+        """The addresses of ``names``, or the error of a name server that does not answer."""
+        if host not in self._names:
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+        families = {True: socket.AF_INET6, False: socket.AF_INET}
+        return [
+            (families[":" in address], socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (address, port))
+            for address in self._names[host]
+        ]
 
-def simulate(work: Coroutine[Any, Any, None]) -> None:
-    """Run to the end what uses nothing but timers."""
-    loop = _SimulatedLoop()
+
+def simulate(work: Coroutine[Any, Any, None], *, names: Mapping[str, Sequence[str]] | None = None) -> None:
+    """Run to the end what uses nothing but timers, and looks names up in ``names``, which may change meanwhile."""
+    loop = _SimulatedLoop(names or {})
     try:
         loop.run_until_complete(work)
     finally:
@@ -63,12 +80,17 @@ class _Context:
     def invocation_metadata(self) -> tuple[()]:
         return ()
 
+    async def abort(self, code: grpc.StatusCode, details: str) -> None:
+        raise _failure(code, details)
+
 
 class ChannelTo:
     """In the place of a gRPC channel: calls the methods of ``server``, which need not be started, without a network."""
 
     def __init__(self, server: FakeTriton) -> None:
         self._server = server
+        self._calls: set[asyncio.Future[Any]] = set()
+        self.closed = False
 
     def unary_unary(self, path: str, **_: Any) -> Callable[..., Awaitable[Any]]:
         name = path.rpartition("/")[2]
@@ -78,12 +100,13 @@ class ChannelTo:
             assert method is not None, name
             if isinstance(request, bytes):
                 request = service_pb2.ModelInferRequest.FromString(request)
+            answer = asyncio.ensure_future(method(request, _Context(timeout)))
+            self._calls.add(answer)
+            answer.add_done_callback(self._calls.discard)
             try:
-                return await asyncio.wait_for(method(request, _Context(timeout)), timeout)
+                return await asyncio.wait_for(answer, timeout)
             except asyncio.TimeoutError:
-                nothing = grpc.aio.Metadata()
-                code = grpc.StatusCode.DEADLINE_EXCEEDED
-                raise grpc.aio.AioRpcError(code, nothing, nothing, "Deadline Exceeded") from None
+                raise _failure(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded") from None
 
         return call
 
@@ -91,4 +114,23 @@ class ChannelTo:
         """The client has no streams."""
 
     async def close(self) -> None:
-        """There is nothing to close."""
+        """Cancel the calls that are under way, as gRPC does."""
+        self.closed = True
+        for call in list(self._calls):
+            call.cancel()
+
+
+def _failure(code: grpc.StatusCode, details: str) -> grpc.aio.AioRpcError:
+    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details)
+
+
+def connect_to(servers: Mapping[str, FakeTriton], monkeypatch: pytest.MonkeyPatch) -> dict[str, ChannelTo]:
+    """Have clients reach these servers, by host, without a network. Returns the latest channel to each."""
+    channels: dict[str, ChannelTo] = {}
+
+    def open_channel(endpoint: Endpoint, *_: object) -> ChannelTo:
+        channels[endpoint.host] = ChannelTo(servers[endpoint.host])
+        return channels[endpoint.host]
+
+    monkeypatch.setattr(_transport, "_open_channel", open_channel)
+    return channels

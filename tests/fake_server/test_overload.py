@@ -7,13 +7,15 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 import anyio
+import pytest
 
-from clip_client import ClipClient, DeadlineExceeded, Overloaded, _transport
-from clip_client.testing import FakeTriton
-from tests.fake_server.simulation import ChannelTo, simulate
+from clip_client import ClipClient, DeadlineExceeded, Overloaded
+from clip_client.testing import FakeTriton, Reply
+from tests.fake_server.simulation import connect_to, simulate
 
 if TYPE_CHECKING:
-    import pytest
+    from collections.abc import Callable, Coroutine
+    from typing import Any
 
 CAPACITY = 200.0
 """Images per second of the fake, which serves one request at a time and goes on for clients that have gone."""
@@ -27,7 +29,7 @@ def test_four_clients_at_many_times_the_capacity(monkeypatch: pytest.MonkeyPatch
 
 async def _four_clients_at_many_times_the_capacity(monkeypatch: pytest.MonkeyPatch) -> None:
     server = FakeTriton(seconds_per_image=1 / CAPACITY)
-    monkeypatch.setattr(_transport, "_open_channel", lambda *_: ChannelTo(server))
+    connect_to({"localhost": server}, monkeypatch)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(server.stop)
         clients = [await stack.enter_async_context(ClipClient("localhost:1")) for _ in range(4)]
@@ -67,3 +69,34 @@ async def test_a_list_far_longer_than_the_limit_just_takes_its_time() -> None:
         batch = await clip.embed([b"%d" % number for number in range(1500)])
         assert batch.errors == {}
         assert server.images_worked_on == 1500
+
+
+async def _one_call(clip: ClipClient) -> None:
+    await clip.embed(b"a", timeout_s=5)
+
+
+async def _one_stream(clip: ClipClient) -> None:
+    async for _ in clip.embed_stream([b"a"]):
+        pass
+
+
+@pytest.mark.parametrize("work", [_one_call, _one_stream])
+def test_a_deadline_that_passes_is_a_sign_of_load(
+    work: Callable[[ClipClient], Coroutine[Any, Any, None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the call's own deadline ends the request, or that of the image, which travels with it."""
+
+    async def run() -> None:
+        server = FakeTriton()
+        server.answer_always(Reply(delay_s=float("inf")))
+        connect_to({"localhost": server}, monkeypatch)
+        async with ClipClient("localhost:1", timeout_s=5) as clip:
+            await clip.model()
+            assert clip.stats().servers[0].limit == 16
+            with pytest.raises(DeadlineExceeded):
+                await work(clip)
+            await asyncio.sleep(0.1)
+            assert clip.stats().servers[0].limit == 8
+            assert clip.stats().servers[0].images_in_flight == 0
+
+    simulate(run())

@@ -1,0 +1,205 @@
+"""A name that stands for several servers: looked up again and again, and named in TLS and to proxies."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import trustme
+
+from clip_client import ClientConfig, ClipClient, Unavailable
+from clip_client.testing import FakeTriton, Reply
+from tests.fake_server.simulation import connect_to, simulate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    InFleet = Callable[[Callable[["Fleet", ClipClient], Coroutine[Any, Any, None]]], None]
+
+NAME = "clip.example.org"
+FIRST, SECOND, THIRD = "192.0.2.1", "192.0.2.2", "192.0.2.3"
+IMAGES = [b"%d" % number for number in range(64)]
+
+
+class Fleet:
+    """One server at each of three addresses, and a name that leads to the first two of them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.names = {NAME: [FIRST, SECOND]}
+        self.servers = {address: FakeTriton() for address in (FIRST, SECOND, THIRD)}
+        self.channels = connect_to(self.servers, monkeypatch)
+
+    def used(self) -> set[str]:
+        """The servers that were sent images since the last time."""
+        used = {address for address, server in self.servers.items() if server.requests}
+        for server in self.servers.values():
+            server.requests.clear()
+        return used
+
+
+@pytest.fixture
+def in_fleet(monkeypatch: pytest.MonkeyPatch) -> InFleet:
+    """Runs a test in simulated time."""
+
+    def run(test: Callable[[Fleet, ClipClient], Coroutine[Any, Any, None]]) -> None:
+        fleet = Fleet(monkeypatch)
+
+        async def connected() -> None:
+            async with ClipClient(f"{NAME}:8001", timeout_s=600) as clip:
+                await test(fleet, clip)
+            assert all(channel.closed for channel in fleet.channels.values())
+
+        simulate(connected(), names=fleet.names)
+
+    return run
+
+
+def test_a_name_is_looked_up_every_half_minute(in_fleet: InFleet) -> None:
+    async def test(fleet: Fleet, clip: ClipClient) -> None:
+        await clip.embed(IMAGES)
+        assert fleet.used() == {FIRST, SECOND}
+        for addresses in ([SECOND, THIRD], [THIRD, FIRST], [FIRST, SECOND, THIRD]):
+            before = fleet.names[NAME]
+            fleet.names[NAME] = addresses
+            await asyncio.sleep(29)
+            for _ in range(2):
+                await clip.embed(IMAGES)
+            assert fleet.used() == set(before)
+            await asyncio.sleep(2)
+            await clip.embed(b"has it looked up, and does not wait for that")
+            fleet.used()
+            await clip.embed(IMAGES)
+            assert fleet.used() == set(addresses)
+
+    in_fleet(test)
+
+
+def test_a_name_is_looked_up_sooner_while_a_server_is_down(in_fleet: InFleet) -> None:
+    """It may have come back elsewhere."""
+
+    async def test(fleet: Fleet, clip: ClipClient) -> None:
+        await clip.embed(IMAGES)
+        fleet.servers[FIRST].ready_models.clear()
+        fleet.names[NAME] = [SECOND, THIRD]
+        await clip.embed(IMAGES)
+        await asyncio.sleep(6)
+        await clip.embed(IMAGES)
+        fleet.used()
+        await clip.embed(IMAGES)
+        assert fleet.used() == {SECOND, THIRD}
+
+    in_fleet(test)
+
+
+def test_a_server_that_leaves_the_name_finishes_its_requests_and_is_then_disconnected(in_fleet: InFleet) -> None:
+    async def test(fleet: Fleet, clip: ClipClient) -> None:
+        await clip.model()
+        await asyncio.sleep(31)
+        fleet.names[NAME] = [SECOND, THIRD]
+        for server in fleet.servers.values():
+            server.answer_always(Reply(delay_s=20))
+        call = asyncio.create_task(clip.embed(IMAGES[:16]))
+        await asyncio.sleep(1)
+        assert fleet.used() == {FIRST, SECOND}
+        await clip.embed(b"has the name looked up")
+        assert (await call).errors == {}
+        assert clip.stats().requests_retried == 0
+        assert not fleet.channels[FIRST].closed
+        await asyncio.sleep(31)
+        await clip.embed(IMAGES)
+        assert fleet.channels[FIRST].closed
+        assert not fleet.channels[SECOND].closed
+
+    in_fleet(test)
+
+
+def test_a_name_server_that_does_not_answer_takes_no_server_away(in_fleet: InFleet) -> None:
+    async def test(fleet: Fleet, clip: ClipClient) -> None:
+        await clip.model()
+        del fleet.names[NAME]
+        for _ in range(3):
+            await asyncio.sleep(31)
+            await clip.embed(IMAGES)
+            assert fleet.used() == {FIRST, SECOND}
+
+    in_fleet(test)
+
+
+@pytest.mark.parametrize(
+    ("name", "addresses", "servers"),
+    [
+        ("clip.example.org", ["2001:db8::1", "192.0.2.1", "192.0.2.2"], ["192.0.2.1:8001", "192.0.2.2:8001"]),
+        ("clip.example.org", ["2001:db8::1", "2001:db8::2"], ["[2001:db8::1]:8001", "[2001:db8::2]:8001"]),
+        ("clip.example.org", ["2001:db8::1", "192.0.2.1"], ["clip.example.org:8001"]),
+        ("clip.example.org", ["192.0.2.1", "192.0.2.1"], ["clip.example.org:8001"]),
+        ("localhost", ["127.0.0.1", "127.0.0.2"], ["localhost:8001"]),
+    ],
+    ids=["both kinds", "IPv6 only", "one of each kind", "one address twice", "this machine"],
+)
+def test_a_host_with_several_addresses_is_not_taken_for_several_servers(
+    name: str, addresses: list[str], servers: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor are IPv6 and IPv4 addresses of one host: a name counts by those of one kind."""
+
+    async def run() -> None:
+        server = FakeTriton()
+        connect_to(dict.fromkeys([name, *addresses], server), monkeypatch)
+        async with ClipClient(name) as clip:
+            await clip.model()
+            assert [server.url for server in clip.stats().servers] == [f"grpc://{server}" for server in servers]
+
+    simulate(run(), names={name: addresses})
+
+
+def resolve_to(*addresses: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From here on, every name has these addresses."""
+
+    async def getaddrinfo(host: str, port: int, **_: object) -> list[tuple[Any, ...]]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (address, port)) for address in addresses]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+
+
+@pytest.mark.parametrize(
+    ("issued_to", "server_name"),
+    [("clip.example.org", None), ("inside.example.org", "inside.example.org")],
+    ids=["the URL's name", "server_name="],
+)
+async def test_the_certificate_of_a_numeric_address_must_have_the_name(
+    issued_to: str, server_name: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = trustme.CA()
+    issued = authority.issue_cert(issued_to)
+    server = FakeTriton(host="127.0.0.1")
+    server.use_tls(certificate=issued.cert_chain_pems[0].bytes(), key=issued.private_key_pem.bytes())
+    async with server:
+        url = f"grpcs://{NAME}:{server.port}"
+        config = ClientConfig(urls=(url,), ca_certificate=authority.cert_pem.bytes(), server_name=server_name)
+        resolve_to("127.0.0.1", "127.0.0.2", monkeypatch=monkeypatch)
+        async with ClipClient(config=config, timeout_s=20) as clip:
+            assert (await clip.embed(b"a")).errors == {}
+            assert len(clip.stats().servers) == 2
+
+
+async def test_a_proxy_is_told_the_name_of_a_numeric_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Envoy and others choose the service by it."""
+    heard = bytearray()
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # An empty SETTINGS frame, without which a client of HTTP/2 says nothing.
+        writer.write(bytes(3) + b"\x04" + bytes(5))
+        with suppress(OSError):
+            while b"ServerLive" not in heard and b"ModelInfer" not in heard and (data := await reader.read(4096)):
+                heard.extend(data)
+        writer.close()
+
+    listener = await asyncio.start_server(listen, "127.0.0.1", 0)
+    async with listener:
+        resolve_to("127.0.0.1", "127.0.0.2", monkeypatch=monkeypatch)
+        async with ClipClient(f"{NAME}:{listener.sockets[0].getsockname()[1]}", timeout_s=20) as clip:
+            with pytest.raises(Unavailable):
+                await clip.embed(b"a")
+    assert NAME.encode() in heard
