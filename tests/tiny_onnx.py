@@ -33,7 +33,7 @@ def save(
     return path
 
 
-def affine(path: Path, *, batch: str | int = "batch", width: int = 4) -> Path:
+def affine(path: Path, *, batch: str | int = "batch", width: str | int = 4) -> Path:
     """Write ``y = x * 2 + 1`` and ``z = -x``, FP32 [batch, width] each.
 
     The identity in it is there for the optimizer to remove.

@@ -118,7 +118,10 @@ def test_execution_mode(affine: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "attribute"), [("enable_mem_arena", "enable_cpu_mem_arena"), ("enable_mem_pattern", "enable_mem_pattern")]
 )
-@pytest.mark.parametrize(("text", "value"), [("0", False), ("false", False), ("1", True), ("True", True)])
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("0", False), ("false", False), ("Off", False), ("1", True), ("True", True), ("on", True)],
+)
 def test_memory_switches(affine: Path, key: str, attribute: str, text: str, value: bool) -> None:
     assert getattr(opened(affine, {}), attribute) is True
     assert getattr(opened(affine, parameters(**{key: text})), attribute) is value
@@ -136,12 +139,6 @@ def test_arena_shrinkage_reaches_every_run(affine: Path) -> None:
         run("gpu:7")
 
 
-def test_device_allocator_for_initializers(affine: Path) -> None:
-    key = "session.use_device_allocator_for_initializers"
-    plan = plan_session(parameters(**{key: "1"}), kind="CPU", device_id=0)
-    assert plan.options.get_session_config_entry(key) == "1"
-
-
 def test_a_missing_library_of_operators_fails_the_load(affine: Path) -> None:
     with pytest.raises(ModelLoadError, match="no-such-library"):
         plan_session({"model_operations": {"op_library_filename": ["no-such-library.so"]}}, kind="CPU", device_id=0)
@@ -149,6 +146,10 @@ def test_a_missing_library_of_operators_fails_the_load(affine: Path) -> None:
 
 def test_a_parameter_that_the_backend_does_not_know_is_ignored(affine: Path) -> None:
     assert opened(affine, parameters(anything="at all")).intra_op_num_threads == 0
+    # Newer releases of the C++ backend know this key; 24.10 does not.
+    key = "session.use_device_allocator_for_initializers"
+    with pytest.raises(RuntimeError, match=key):
+        opened(affine, parameters(**{key: "1"})).get_session_config_entry(key)
 
 
 @pytest.mark.parametrize(
@@ -156,6 +157,8 @@ def test_a_parameter_that_the_backend_does_not_know_is_ignored(affine: Path) -> 
     [
         ("execution_mode", "2"),
         ("intra_op_thread_count", "many"),
+        ("intra_op_thread_count", "99999999999"),
+        ("inter_op_thread_count", "-2147483649"),
         ("inter_op_thread_count", "1.5"),
         ("enable_mem_arena", "yes"),
         ("enable_mem_pattern", ""),
@@ -313,6 +316,8 @@ def test_a_right_configuration_passes(affine: Path) -> None:
         ({"output": [{"name": "y", "data_type": "TYPE_FP32", "dims": [5]}]}, r"\[-1, 5\] for 'y'.*it is \[-1, 4\]"),
         ({"output": [{"name": "y", "data_type": "TYPE_FP32", "dims": [-1]}]}, r"\[-1, -1\] for 'y'.*it is \[-1, 4\]"),
         ({"max_batch_size": 0}, r"\[4\] for 'x'.*it is \[-1, 4\]"),
+        ({"input": 2 * CONFIG["input"]}, "lists the input 'x' more than once"),
+        ({"input": [{**CONFIG["input"][0], "optional": True}]}, "optional: true for the input 'x'"),
         ({"sequence_batching": {"direct": {}}}, "does not support sequence_batching"),
         ({"batch_input": [{"kind": 0}]}, "does not support batch_input"),
     ],
@@ -320,6 +325,23 @@ def test_a_right_configuration_passes(affine: Path) -> None:
 def test_a_wrong_configuration_is_refused_by_both_names(change: dict[str, Any], sentence: str, affine: Path) -> None:
     with pytest.raises(ModelLoadError, match=sentence):
         check_signature({**CONFIG, **change}, signature_of(affine))
+
+
+def test_an_input_may_be_narrower_than_the_model_and_an_output_not(tmp_path: Path) -> None:
+    signature = signature_of(tiny_onnx.affine(tmp_path / "model.onnx", width="width"))
+    any_width = [{"name": "y", "data_type": "TYPE_FP32", "dims": [-1]}]
+    check_signature({**CONFIG, "output": any_width}, signature)
+    with pytest.raises(ModelLoadError, match=r"\[-1, 4\] for 'y'.*it is \[-1, -1\]"):
+        check_signature(CONFIG, signature)
+
+
+def test_an_input_of_a_model_without_batches_may_be_optional(tmp_path: Path) -> None:
+    signature = signature_of(tiny_onnx.affine(tmp_path / "model.onnx", batch=2))
+    tensors = {
+        key: [{"name": name, "data_type": "TYPE_FP32", "dims": [2, 4], "optional": key == "input"}]
+        for key, name in (("input", "x"), ("output", "y"))
+    }
+    check_signature({"max_batch_size": 0, **tensors}, signature)
 
 
 def test_a_fixed_batch_dimension_is_refused(tmp_path: Path) -> None:

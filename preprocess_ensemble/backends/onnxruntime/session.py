@@ -91,16 +91,22 @@ _EXECUTION_MODES: Final = {
 }
 _SHRINKAGE: Final = "memory.enable_memory_arena_shrinkage"
 _BUCKETS: Final = "batch_buckets"
-_DEVICE_INITIALIZERS: Final = "session.use_device_allocator_for_initializers"
+
+
+def _switch(text: str) -> str:
+    """Check a boolean as Triton reads one; returns ``"1"`` or ``"0"``."""
+    if text.lower() in ("1", "true", "on"):
+        return "1"
+    if text.lower() in ("0", "false", "off"):
+        return "0"
+    raise ValueError("a boolean (true, false, on, off, 1 or 0)")
 
 
 def _boolean(text: str) -> str:
-    """Check a boolean as Triton reads one; ONNX Runtime takes it as ``"1"`` or ``"0"``."""
-    if text.lower() in ("1", "true"):
-        return "1"
-    if text.lower() in ("0", "false"):
-        return "0"
-    raise ValueError("a boolean (true, false, 1 or 0)")
+    """Check a boolean that an execution provider reads, which does not know ``on`` and ``off``."""
+    if text.lower() in ("on", "off"):
+        raise ValueError("a boolean (true, false, 1 or 0)")
+    return _switch(text)
 
 
 def _is_on(text: str) -> bool:
@@ -113,6 +119,13 @@ def _integer(text: str) -> str:
         return str(int(text))
     except ValueError:
         raise ValueError("an integer") from None
+
+
+def _int(text: str) -> str:
+    """Check a number that Triton keeps in a C++ ``int``."""
+    if not -(2**31) <= int(_integer(text)) < 2**31:
+        raise ValueError("an integer of 32 bits")
+    return _integer(text)
 
 
 def _one_of(*values: str) -> Callable[[str], str]:
@@ -152,7 +165,7 @@ _TENSORRT_KEYS: Final[Mapping[str, tuple[str, Callable[[str], str]]]] = {
                 ),
             ),
             (
-                _integer,
+                _int,
                 (
                     "trt_auxiliary_streams",
                     "trt_builder_optimization_level",
@@ -208,13 +221,11 @@ def plan_session(config: ModelConfig, *, kind: str, device_id: int) -> SessionPl
     options.graph_optimization_level = _GRAPH_LEVELS.get(level, onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL)
     mode = int(_checked(parameters, "execution_mode", _one_of("0", "1"), "0"))
     options.execution_mode = _EXECUTION_MODES[mode]
-    threads = max(0, int(_checked(parameters, "intra_op_thread_count", _integer, "0")))
+    threads = max(0, int(_checked(parameters, "intra_op_thread_count", _int, "0")))
     options.intra_op_num_threads = threads or _threads_of_a_pinned_process()
-    options.inter_op_num_threads = max(0, int(_checked(parameters, "inter_op_thread_count", _integer, "0")))
-    options.enable_cpu_mem_arena = _checked(parameters, "enable_mem_arena", _boolean, "1") == "1"
-    options.enable_mem_pattern = _checked(parameters, "enable_mem_pattern", _boolean, "1") == "1"
-    if _DEVICE_INITIALIZERS in parameters:
-        options.add_session_config_entry(_DEVICE_INITIALIZERS, parameters[_DEVICE_INITIALIZERS])
+    options.inter_op_num_threads = max(0, int(_checked(parameters, "inter_op_thread_count", _int, "0")))
+    options.enable_cpu_mem_arena = _checked(parameters, "enable_mem_arena", _switch, "1") == "1"
+    options.enable_mem_pattern = _checked(parameters, "enable_mem_pattern", _switch, "1") == "1"
     for library in config.get("model_operations", {}).get("op_library_filename", ()):
         try:
             options.register_custom_ops_library(library)
@@ -334,7 +345,7 @@ def _openvino_options(keys: Mapping[str, str]) -> dict[str, str]:
         raise ModelLoadError(f"The OpenVINO precision {precision!r} is unknown: use FP32 or BF16.")
     hints: dict[str, str | int] = {"INFERENCE_PRECISION_HINT": _OPENVINO_PRECISIONS[precision]}
     if "num_threads" in keys:
-        hints["INFERENCE_NUM_THREADS"] = int(_checked(keys, "num_threads", _integer, ""))
+        hints["INFERENCE_NUM_THREADS"] = int(_checked(keys, "num_threads", _int, ""))
     # OpenVINO's provider takes the JSON text itself, or the path of a file of it.
     return {"load_config": json.dumps({"CPU": hints})}
 

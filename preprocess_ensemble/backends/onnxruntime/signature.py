@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -100,20 +101,31 @@ def _tensor(arg: onnxruntime.NodeArg) -> Tensor:
 def check_signature(config: ModelConfig, signature: Signature) -> None:
     """Raise ``ModelLoadError`` unless the configuration describes this ONNX model.
 
-    Every input must be configured; outputs may be left out.
+    Every input must be configured, once; outputs may be left out. As in the C++ backend, an input may be narrower than
+    the ONNX model allows (a size where that has -1), and an output must have exactly the model's sizes.
     """
     for field in _UNSUPPORTED_FIELDS:
         if config.get(field):
             raise ModelLoadError(f"The Python-based onnxruntime backend does not support {field}: use the C++ backend.")
     inputs, outputs = config["input"], config["output"]
     _check_names("input", inputs, signature.inputs)
+    twice = [name for name, count in Counter(io["name"] for io in inputs).items() if count > 1]
+    if twice:
+        raise ModelLoadError(f"config.pbtxt lists the input {twice[0]!r} more than once.")
     _check_names("output", outputs, signature.outputs)
     left_out = [tensor.name for tensor in signature.inputs if tensor.name not in {io["name"] for io in inputs}]
     if left_out:
         raise ModelLoadError(f"The ONNX model needs the inputs {left_out}, which config.pbtxt does not list.")
-    tensors = {tensor.name: tensor for tensor in (*signature.inputs, *signature.outputs)}
-    for io in (*inputs, *outputs):
-        _check_tensor(io, tensors[io["name"]], batches=int(config["max_batch_size"]) > 0)
+    batches = int(config["max_batch_size"]) > 0
+    optional = [io["name"] for io in inputs if io.get("optional")]
+    if batches and optional:
+        raise ModelLoadError(
+            f"config.pbtxt says optional: true for the input {optional[0]!r}, which a model with max_batch_size may not."
+        )
+    for configured, tensors, exact in ((inputs, signature.inputs, False), (outputs, signature.outputs, True)):
+        by_name = {tensor.name: tensor for tensor in tensors}
+        for io in configured:
+            _check_tensor(io, by_name[io["name"]], batches=batches, exact=exact)
 
 
 def _check_names(what: str, configured: Sequence[Mapping[str, Any]], tensors: Sequence[Tensor]) -> None:
@@ -127,7 +139,7 @@ def _check_names(what: str, configured: Sequence[Mapping[str, Any]], tensors: Se
             )
 
 
-def _check_tensor(io: Mapping[str, Any], tensor: Tensor, *, batches: bool) -> None:
+def _check_tensor(io: Mapping[str, Any], tensor: Tensor, *, batches: bool, exact: bool) -> None:
     name = tensor.name
     if io["data_type"] != tensor.data_type:
         raise ModelLoadError(
@@ -141,7 +153,7 @@ def _check_tensor(io: Mapping[str, Any], tensor: Tensor, *, batches: bool) -> No
     dims = io["reshape"].get("shape", ()) if "reshape" in io else io["dims"]
     configured = ((-1,) if batches else ()) + tuple(int(dim) for dim in dims)
     agrees = len(configured) == len(tensor.shape) and all(
-        onnx_size in (-1, size) for size, onnx_size in zip(configured, tensor.shape, strict=True)
+        size == onnx_size or (onnx_size == -1 and not exact) for size, onnx_size in zip(configured, tensor.shape, strict=True)
     )
     if not agrees:
         raise ModelLoadError(
