@@ -317,7 +317,7 @@ def test_a_right_configuration_passes(affine: Path) -> None:
         ({"output": [{"name": "y", "data_type": "TYPE_FP32", "dims": [-1]}]}, r"\[-1, -1\] for 'y'.*it is \[-1, 4\]"),
         ({"max_batch_size": 0}, r"\[4\] for 'x'.*it is \[-1, 4\]"),
         ({"input": 2 * CONFIG["input"]}, "lists the input 'x' more than once"),
-        ({"input": [{**CONFIG["input"][0], "optional": True}]}, "optional: true for the input 'x'"),
+        ({"input": [{**CONFIG["input"][0], "optional": True}]}, "sets optional for the input 'x'"),
         ({"sequence_batching": {"direct": {}}}, "does not support sequence_batching"),
         ({"batch_input": [{"kind": 0}]}, "does not support batch_input"),
     ],

@@ -19,7 +19,11 @@ TINY = str(Path(__file__).parents[1] / "tiny_clip.json")
 
 @pytest.mark.parametrize(("precision", "kind"), [("fp16", onnx.TensorProto.FLOAT16), ("int8", onnx.TensorProto.INT8)])
 def test_the_weights_are_rounded_and_the_passport_says_so(precision: str, kind: int, tmp_path: Path) -> None:
-    passport = export_model(model=TINY, pretrained="random:0", precision=precision, repository=tmp_path)
+    said: list[str] = []
+    passport = export_model(
+        model=TINY, pretrained="random:0", precision=precision, repository=tmp_path, report=said.append
+    )
+    assert ("one version of ONNX Runtime" in said[-1]) == (precision == "int8")
     assert passport.id.endswith(f"+{precision}")
     assert gate.REQUIRED_COSINE[precision] <= passport.gate.min_cosine < 1.00001
     file = tmp_path / "clip_encoder" / "1" / "model.onnx"

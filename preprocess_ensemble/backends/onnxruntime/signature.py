@@ -120,7 +120,7 @@ def check_signature(config: ModelConfig, signature: Signature) -> None:
     optional = [io["name"] for io in inputs if io.get("optional")]
     if batches and optional:
         raise ModelLoadError(
-            f"config.pbtxt says optional: true for the input {optional[0]!r}, which a model with max_batch_size may not."
+            f"config.pbtxt sets optional for the input {optional[0]!r}, but the model has max_batch_size."
         )
     for configured, tensors, exact in ((inputs, signature.inputs, False), (outputs, signature.outputs, True)):
         by_name = {tensor.name: tensor for tensor in tensors}
@@ -153,7 +153,8 @@ def _check_tensor(io: Mapping[str, Any], tensor: Tensor, *, batches: bool, exact
     dims = io["reshape"].get("shape", ()) if "reshape" in io else io["dims"]
     configured = ((-1,) if batches else ()) + tuple(int(dim) for dim in dims)
     agrees = len(configured) == len(tensor.shape) and all(
-        size == onnx_size or (onnx_size == -1 and not exact) for size, onnx_size in zip(configured, tensor.shape, strict=True)
+        size == onnx_size or (onnx_size == -1 and not exact)
+        for size, onnx_size in zip(configured, tensor.shape, strict=True)
     )
     if not agrees:
         raise ModelLoadError(
