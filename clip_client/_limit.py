@@ -1,8 +1,8 @@
 """How many images may be in flight at one server: a limit that finds itself.
 
-Triton 2.51 neither refuses work nor drops what is expired, so a long queue in it is work done for nobody. The only
-sign of that queue is time. The rule is additive increase, multiplicative decrease (Chiu and Jain, 1989), as in TCP
-(RFC 5681) and in the AIMD limit of Netflix's concurrency-limits, with a latency that is too long as the signal:
+Triton 2.51 neither refuses work nor drops what is expired or cancelled, so a long queue in it is work done for nobody.
+The only sign of that queue is time. The rule is additive increase, multiplicative decrease (Chiu and Jain, 1989), as in
+TCP (RFC 5681) and in the AIMD limit of Netflix's concurrency-limits, with a latency that is too long as the signal:
 
 * An answer is *late* when it took longer than ``target_latency_s``, or than a quarter of the time that its caller had:
   under overload an image may wait for half of its time before it is sent, and the last quarter is for what varies.
@@ -26,6 +26,8 @@ from typing import Final
 _LATE_FACTOR: Final = 0.8
 _REFUSED_FACTOR: Final = 0.5
 _INITIAL: Final = 16
+_FIRST_HOLD: Final = 0.125
+"""Where nothing was answered yet, the part of the target for which a request that was given up keeps its place."""
 _SMOOTHING: Final = 0.125
 """Weight of a new latency in the running mean, as in RFC 6298."""
 
@@ -44,6 +46,9 @@ class AdaptiveLimit:
         self._slow_start = True
         self._held_back = False
         self._decreased_at = -math.inf
+        self._hold_s = 0.0
+        """How long a request that was given up keeps its place; since the last answer, once one was given up."""
+        self._held_at = -math.inf
 
     @property
     def limit(self) -> int:
@@ -69,6 +74,7 @@ class AdaptiveLimit:
     def answered(self, rows: int, *, started_at: float, now: float, time_given_s: float) -> None:
         """The server has answered the request that was sent at ``started_at``, whose caller had ``time_given_s``."""
         held_back, self._held_back = self._held_back, False
+        self._held_at = -math.inf
         self.in_flight -= rows
         latency = now - started_at
         self.latency_s = latency if self.latency_s is None else self.latency_s + _SMOOTHING * (latency - self.latency_s)
@@ -89,6 +95,21 @@ class AdaptiveLimit:
         self.in_flight -= rows
         if self._fastest_s == math.inf or now - started_at > 2 * self._fastest_s:
             self._decrease(_REFUSED_FACTOR, started_at, now)
+
+    def cancelled(self, *, started_at: float, now: float) -> float:
+        """The caller of a request has gone. Returns the time from which its rows count as :meth:`gone`.
+
+        Triton decodes them all the same, so they keep their place for as long as an answer takes. Without answers
+        nothing tells whether that is still enough: with each round trip that is given up, the time doubles.
+        """
+        longest_s = max(self._target_latency_s, self.latency_s or 0.0)
+        if self._held_at == -math.inf:
+            self._hold_s = self.latency_s or longest_s * _FIRST_HOLD
+            self._held_at = now
+        elif started_at >= self._held_at:
+            self._hold_s = min(2 * self._hold_s, longest_s)
+            self._held_at = now
+        return started_at + self._hold_s
 
     def gone(self, rows: int) -> None:
         """The request ended in a way that says nothing about load."""

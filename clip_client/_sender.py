@@ -329,12 +329,20 @@ class Sender:
 
     def _cancelled(self, request: _Request) -> None:
         now = self._loop.time()
+        limit = request.server.limit
         if min(request.deadlines) <= now:
             # A call gives its rows up a moment before gRPC ends the request; it is a deadline all the same.
-            request.server.limit.expired(len(request.rows), started_at=request.started_at, now=now)
+            limit.expired(len(request.rows), started_at=request.started_at, now=now)
         else:
-            request.server.limit.gone(len(request.rows))
+            # The server does not drop what it was sent: others would wait behind it there, so they wait here.
+            self._loop.call_at(
+                limit.cancelled(started_at=request.started_at, now=now), self._cancelled_is_done, request
+            )
         _settle_all(request.rows, Unavailable("The client was closed while the image was on its way."))
+
+    def _cancelled_is_done(self, request: _Request) -> None:
+        request.server.limit.gone(len(request.rows))
+        self._schedule()
 
 
 class _Request:

@@ -6,6 +6,7 @@ import asyncio
 import io
 import itertools
 import threading
+import time
 import tracemalloc
 from collections import Counter
 from contextlib import aclosing
@@ -16,7 +17,7 @@ import grpc
 import numpy as np
 import pytest
 
-from clip_client import ClipClient, ClipError, EmbeddedItem, ImageSources, Unavailable
+from clip_client import ClientConfig, ClipClient, ClipError, EmbeddedItem, ImageSources, Unavailable
 from clip_client._loader import Loader
 from clip_client.testing import FakeTriton, Relay, Reply
 from tests.fake_server.waiting import until
@@ -289,6 +290,38 @@ async def test_cancelling_embed_cancels_its_request_on_the_server() -> None:
         await until(lambda: not server.in_flight)
         assert other_tasks() == set()
         assert clip.stats().images_in_flight == 0
+
+
+async def test_what_a_cancelled_call_has_not_sent_is_never_sent() -> None:
+    async with FakeTriton(seconds_per_image=0.005) as server, ClipClient(server.url) as clip:
+        task = asyncio.create_task(clip.embed(names(500)))
+        await until(lambda: server.requests)
+        sent = clip.stats().images_in_flight
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert (await clip.embed(b"last")).errors == {}
+        assert clip.stats().images_waiting == 0
+        assert sum(len(request.images) for request in server.requests) == sent + 1
+
+
+async def test_cancelled_calls_do_not_pile_up_on_the_server() -> None:
+    """A server goes on decoding what was cancelled, and the next caller would wait for all of it."""
+    config = ClientConfig(urls=("unused",), target_latency_s=0.5)
+    async with FakeTriton(seconds_per_image=0.01) as server:
+        async with ClipClient(server.url, config=config) as clip:
+            await clip.model()
+            begun = time.monotonic()
+            for _ in range(100):
+                task = asyncio.create_task(clip.embed([b"x"] * 8))
+                await asyncio.sleep(0.001)
+                task.cancel()
+                await asyncio.wait({task})
+            assert (await clip.embed(b"last")).errors == {}
+            seconds = time.monotonic() - begun
+        # 800 images were given up. Sixteen may be on their way at once, at first for a sixteenth of a second, then for
+        # twice as long each time, up to half a second.
+        assert server.images_worked_on <= 16 * (seconds / 0.5 + 4)
 
 
 async def test_memory_does_not_grow_with_the_length_of_the_stream() -> None:

@@ -35,6 +35,8 @@ class FifoServer:
 class Outcome:
     rows: list[int]
     latencies: list[float] = field(default_factory=list)
+    requests: list[int] = field(default_factory=list)
+    """The rows of each, in the order in which they were sent."""
 
 
 def simulate(server: FifoServer, limits: list[AdaptiveLimit], *, until: float) -> Outcome:
@@ -45,6 +47,7 @@ def simulate(server: FifoServer, limits: list[AdaptiveLimit], *, until: float) -
     def send(client: int, now: float) -> None:
         while room := limits[client].room(10**9, MAX_BATCH):
             limits[client].started(room)
+            outcome.requests.append(room)
             heapq.heappush(events, (server.serve(room, now), client, room, now))
 
     for client in range(len(limits)):
@@ -168,3 +171,37 @@ def test_requests_are_no_slivers() -> None:
     assert limit.room(100, MAX_BATCH) == 0
     # But what is all there is goes at once.
     assert limit.room(1, MAX_BATCH) == 1
+
+
+@pytest.mark.parametrize("per_row_s", [0.02, 0.05, 0.2])
+def test_a_request_is_about_half_of_the_target_latency_of_work(per_row_s: float) -> None:
+    # What a caller who leaves has already sent is decoded all the same, before what others send.
+    limit = AdaptiveLimit(maximum=256, target_latency_s=2.0)
+    sent = simulate(FifoServer(0.0, per_row_s), [limit], until=120.0).requests
+    assert max(sent[len(sent) // 2 :]) * per_row_s <= 1.25
+
+
+def test_a_request_that_is_given_up_keeps_its_place_as_long_as_an_answer_takes() -> None:
+    limit = new_limit()
+    limit.started(8)
+    assert limit.cancelled(started_at=1.0, now=1.03125) == 1.0625, "an eighth of the target, before the first answer"
+    limit.started(8)
+    limit.answered(8, started_at=2.0, now=2.125, time_given_s=TIMEOUT_S)
+    assert limit.in_flight == 8
+    for started_at in (2.5, 2.515625):
+        assert limit.cancelled(started_at=started_at, now=2.5625) == started_at + 0.125
+    # The second round trip without an answer, and the third.
+    assert limit.cancelled(started_at=3.0, now=3.0625) == 3.25
+    assert limit.cancelled(started_at=3.5, now=3.5625) == 4.0
+    # Never longer than the target.
+    assert limit.cancelled(started_at=4.5, now=4.5625) == 5.0
+    limit.answered(8, started_at=5.0, now=5.125, time_given_s=TIMEOUT_S)
+    assert limit.cancelled(started_at=6.0, now=6.0625) == 6.125
+
+
+def test_a_slow_servers_requests_keep_their_place_longer_than_the_target() -> None:
+    limit = new_limit()
+    limit.started(1)
+    limit.answered(1, started_at=0.0, now=2.0, time_given_s=TIMEOUT_S)
+    assert limit.cancelled(started_at=3.0, now=3.5) == 5.0
+    assert limit.cancelled(started_at=6.0, now=6.5) == 8.0

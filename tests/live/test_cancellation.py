@@ -1,0 +1,72 @@
+"""What becomes of requests that their caller gives up: Triton 2.51 decodes them, and does not embed them.
+
+Inside an ensemble a Python model is not told: ``is_cancelled`` of the request and of its response sender is false
+there (for a request to ``clip_preprocess`` itself both are true). So the client must not send more than it would want.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import urllib.request
+from typing import TYPE_CHECKING
+
+import grpc
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from clip_client import ClipClient
+from tests.unit import image_files
+
+if TYPE_CHECKING:
+    from benchmarks.server import Server
+
+IMAGE = image_files.jpeg(size=(300, 200))
+
+
+def rows(server: Server) -> dict[str, int]:
+    """Model -> rows that it has worked on."""
+    with urllib.request.urlopen(server.metrics_url) as response:
+        text = response.read().decode()
+    counts = re.findall(r'^nv_inference_count\{model="(\w+)",version="1"\} (\d+)', text, re.MULTILINE)
+    return {model: int(count) for model, count in counts}
+
+
+def request(images: int) -> service_pb2.ModelInferRequest:
+    message = service_pb2.ModelInferRequest(model_name="clip_image")
+    message.inputs.add(name="image", datatype="BYTES", shape=[images, 1])
+    message.raw_input_contents.append(images * (len(IMAGE).to_bytes(4, "little") + IMAGE))
+    return message
+
+
+async def test_triton_decodes_what_was_cancelled(server: Server) -> None:
+    before = rows(server)
+    async with grpc.aio.insecure_channel(server.grpc_url) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        calls = [stub.ModelInfer(request(32)) for _ in range(20)]
+        await asyncio.wait([asyncio.ensure_future(_answered(call)) for call in calls], return_when="FIRST_COMPLETED")
+        for call in calls:
+            call.cancel()
+        await stub.ModelInfer(request(1))  # it stands behind all of them
+    after = rows(server)
+    decoded, embedded = (after[model] - before[model] for model in ("clip_preprocess", "clip_encoder"))
+    assert decoded > 320, "of 640; with a Triton that drops cancelled requests, the client need not hold back"
+    assert embedded < decoded
+
+
+async def _answered(call: grpc.aio.UnaryUnaryCall[service_pb2.ModelInferRequest, object]) -> None:
+    await call
+
+
+async def test_the_client_does_not_pile_up_cancelled_work(server: Server) -> None:
+    async with ClipClient(server.grpc_url, transfer="original") as clip:
+        await clip.embed([IMAGE] * 8)
+        before = rows(server)
+        for _ in range(100):
+            call = asyncio.create_task(clip.embed([IMAGE] * 8))
+            await asyncio.sleep(0.002)
+            call.cancel()
+            await asyncio.wait({call})
+        assert not (await clip.embed(IMAGE)).errors
+        decoded = rows(server)["clip_preprocess"] - before["clip_preprocess"]
+    # Sixteen images for as long as an answer takes, then for twice as long, and so on.
+    assert decoded < 300, "of 800"
