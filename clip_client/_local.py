@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,11 +20,9 @@ from clip_client._transport_types import Answer
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from numpy.typing import NDArray
     from onnxruntime import InferenceSession
 
-    from preprocess_ensemble.decode import DecodeError
-    from preprocess_ensemble.transform import PreprocessConfig
+    from preprocess_ensemble.preprocessor import Preprocessor
 
 MODEL_VARIABLE: Final = "CLIP_MODEL"
 """Environment variable that names the model repository of ``local:``."""
@@ -35,6 +34,8 @@ _MAX_BATCH_SIZE: Final = 32
 _PROVIDERS: Final = ("CUDAExecutionProvider", "CPUExecutionProvider")
 """What the C++ backend of Triton would use. Not TensorRT, which would build an engine for minutes."""
 
+_logger = logging.getLogger("clip_client")
+
 T = TypeVar("T")
 
 
@@ -44,7 +45,7 @@ class _Loaded:
 
     session: InferenceSession
     passport: str
-    preprocess: PreprocessConfig
+    preprocessor: Preprocessor
 
 
 def default_repository() -> Path:
@@ -55,16 +56,15 @@ def default_repository() -> Path:
 class LocalTransport:
     """Decodes in threads and runs ONNX Runtime where otherwise a server would.
 
-    Nothing is loaded before the first call. Images are decoded as the tracked ``clip_preprocess`` does it: large JPEG
-    files at reduced size, and with :class:`DecodeLimits`' defaults. ``threads`` is the number of them, for decoding and
-    for ONNX Runtime; None leaves it to the number of cores. A call that is cancelled, or whose time is over, comes back
-    at once, but a batch that has been begun is finished behind it.
+    Nothing is loaded before the first call. Images are decoded by the code of ``clip_preprocess``, with the defaults of
+    its settings: large JPEG files at reduced size, the default limits, and the default time to decode. ``threads`` is
+    the number of them, for decoding and for ONNX Runtime; None leaves it to the number of cores. A call that is
+    cancelled, or whose time is over, comes back at once, but a batch that has been begun is finished behind it.
     """
 
     def __init__(self, repository: str | os.PathLike[str] | None = None, *, threads: int | None = None) -> None:
         self.repository = default_repository() if repository is None else Path(repository)
         self._threads = threads
-        self._decoders = ThreadPoolExecutor(threads or os.cpu_count(), thread_name_prefix="clip decode")
         # One batch at a time: a second one would fight for the same cores.
         self._runner = ThreadPoolExecutor(1, thread_name_prefix="clip encode")
         self._loaded: _Loaded | None = None
@@ -96,7 +96,8 @@ class LocalTransport:
     async def close(self) -> None:
         """Take no more work. A batch that has been begun cannot be broken off; its thread ends with it."""
         self._runner.shutdown(wait=False, cancel_futures=True)
-        self._decoders.shutdown(wait=False)
+        if self._loaded is not None:
+            self._loaded.preprocessor.close(wait=False)
 
     async def _in_thread(self, work: Callable[[], T], timeout_s: float, request_id: str | None) -> T:
         try:
@@ -122,30 +123,20 @@ class LocalTransport:
 
     def _infer(self, images: Sequence[bytes]) -> Answer:
         loaded = self._load()
-        pixels = np.zeros((len(images), *loaded.preprocess.size, 3), np.uint8)  # (N, H, W, 3)
-        failures = list(self._decoders.map(lambda image, row: _fill(row, image, loaded.preprocess), images, pixels))
-        statuses = np.array([0 if failure is None else failure.status for failure in failures], np.int32)
+        pixels, outcomes = loaded.preprocessor.run([images])  # uint8 (N, H, W, 3)
+        for outcome in outcomes:
+            if outcome.log:
+                _logger.error("An image failed with an internal error.\n%s", outcome.log)
+        statuses = np.array([outcome.status for outcome in outcomes], np.int32)
         vectors, fingerprints = loaded.session.run(
             [contract.EMBEDDING, contract.FINGERPRINT], {contract.PIXELS: pixels, contract.STATUS: statuses[:, None]}
         )
         return Answer(
             vectors=vectors,
             statuses=statuses,
-            errors=tuple("" if failure is None else failure.message for failure in failures),
+            errors=tuple(outcome.message for outcome in outcomes),
             fingerprints=fingerprints,
         )
-
-
-def _fill(row: NDArray[np.uint8], image: bytes, config: PreprocessConfig) -> DecodeError | None:
-    """Fill one row of pixels, uint8 (H, W, 3), or return why it stays black."""
-    from preprocess_ensemble.decode import DecodeError, decode
-    from preprocess_ensemble.transform import preprocess
-
-    try:
-        preprocess(decode(image, at_least=config.decode_at_least), config, row)
-    except DecodeError as error:
-        return error
-    return None
 
 
 def _open_model(repository: Path, threads: int | None) -> _Loaded:
@@ -156,6 +147,7 @@ def _open_model(repository: Path, threads: int | None) -> _Loaded:
             f'Embedding in this process needs onnxruntime ({error}): pip install "clip-triton[local]", or start a '
             "server with clip-serve."
         ) from None
+    from preprocess_ensemble.preprocessor import Preprocessor
     from preprocess_ensemble.transform import PreprocessConfig
 
     directory = repository / contract.ENCODER / "1"
@@ -184,4 +176,4 @@ def _open_model(repository: Path, threads: int | None) -> _Loaded:
         raise ModelNotReady(
             f"ONNX Runtime cannot load {file} ({type(error).__name__}); export the model again."
         ) from error
-    return _Loaded(session=session, passport=passport, preprocess=preprocess)
+    return _Loaded(session=session, passport=passport, preprocessor=Preprocessor(preprocess, threads=threads))

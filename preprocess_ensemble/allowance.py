@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from contextlib import contextmanager
 from dataclasses import replace
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from preprocess_ensemble.image_status import DecodeError, DecodeLimits, ImageStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 __all__ = ("MAX_DECODE_S", "Allowance")
 
@@ -23,11 +24,16 @@ _ALWAYS_PIXELS: Final = 16_000_000
 
 
 class Allowance:
-    """Processor time that one request may still take for large images. Each request has its own."""
+    """Processor time that one request may still take for large images. Each request has its own.
 
-    def __init__(self, seconds: float, limits: DecodeLimits) -> None:
+    Several threads work on one request and may use it at once. ``clock`` tells the processor time of the calling one.
+    """
+
+    def __init__(self, seconds: float, limits: DecodeLimits, *, clock: Callable[[], float] = time.thread_time) -> None:
         self._seconds = self._left_s = seconds
         self._limits = limits
+        self._clock = clock
+        self._lock = threading.Lock()
 
     @contextmanager
     def limits_for(self, file: bytes) -> Iterator[DecodeLimits]:
@@ -36,19 +42,21 @@ class Allowance:
         Raises :class:`DecodeError` (LIMIT) for a large image once nothing is left. What has begun is finished, so a
         request may take one image more in each thread.
         """
-        spent = self._left_s <= 0
+        is_spent = self._left_s <= 0
         limits = self._limits
-        if spent:
+        if is_spent:
             limits = replace(limits, max_pixels=min(limits.max_pixels, _ALWAYS_PIXELS))
-        begun = time.thread_time()
+        begun = self._clock()
         try:
             yield limits
         except DecodeError as error:
-            if spent and error.status is ImageStatus.TOO_LARGE and len(file) <= self._limits.max_bytes:
+            if is_spent and error.status is ImageStatus.TOO_LARGE and len(file) <= self._limits.max_bytes:
                 raise DecodeError(ImageStatus.LIMIT, self._refusal(error.message)) from None
             raise
         finally:
-            self._left_s -= time.thread_time() - begun
+            spent_s = self._clock() - begun
+            with self._lock:
+                self._left_s -= spent_s
 
     def _refusal(self, message: str) -> str:
         return (

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, TypeVar, cast
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ("Team",)
+__all__ = ("Team", "usable_cores")
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -45,7 +46,14 @@ class Team:
             other.result()
         return cast("list[Result]", results)
 
-    def close(self) -> None:
-        """Stop the threads."""
+    def close(self, *, wait: bool = True) -> None:
+        """Stop the threads, and by default wait until they have."""
         if self._others is not None:
-            self._others.shutdown()
+            self._others.shutdown(wait=wait)
+
+
+def usable_cores() -> int:
+    """How many cores this process may use: one pinned to some must not start a thread for each core of its host."""
+    if not hasattr(os, "sched_getaffinity"):  # as on macOS and Windows
+        return os.cpu_count() or 1
+    return len(os.sched_getaffinity(0))

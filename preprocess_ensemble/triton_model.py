@@ -22,8 +22,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -33,21 +31,13 @@ import triton_python_backend_utils as pb_utils
 from PIL import AvifImagePlugin
 
 from preprocess_ensemble import turbo_jpeg
-from preprocess_ensemble.allowance import MAX_DECODE_S, Allowance
-from preprocess_ensemble.decode import (
-    DecodeError,
-    DecodeLimits,
-    Decoder,
-    ImageStatus,
-    Route,
-    decode_into,
-    decode_with_route,
-    quiet_libraries,
-)
+from preprocess_ensemble.allowance import MAX_DECODE_S
+from preprocess_ensemble.decode import DecodeLimits
 from preprocess_ensemble.metrics import PreprocessMetrics, Tally
 from preprocess_ensemble.passport import Passport, PassportError
-from preprocess_ensemble.team import Team
-from preprocess_ensemble.transform import PreprocessConfig, preprocess
+from preprocess_ensemble.preprocessor import Preprocessed, Preprocessor
+from preprocess_ensemble.team import usable_cores
+from preprocess_ensemble.transform import PreprocessConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -57,8 +47,6 @@ if TYPE_CHECKING:
 __all__ = ("TritonPythonModel",)
 
 _DECODED_OUTPUTS: Final = frozenset({"pixels", "status", "error"})
-
-_INTERNAL_MESSAGE: Final = "The server failed to process the image; its log has the details."
 
 
 class _BadRequest(ValueError):
@@ -99,7 +87,7 @@ class _Settings:
             raise ValueError('parameter passport is missing; it should be "../clip_encoder/1/model.json"')
         return cls(
             passport=values.pop("passport"),
-            decode_threads=values.pop("decode_threads", 0) or math.ceil(_usable_cores() / instances),
+            decode_threads=values.pop("decode_threads", 0) or math.ceil(usable_cores() / instances),
             fast_decode=values.pop("fast_decode", True),
             max_decode_s=values.pop("max_decode_s", MAX_DECODE_S),
             limits=DecodeLimits(**values),
@@ -131,11 +119,6 @@ def _read_pixels(text: str) -> int:
     return round(float(text) * 1_000_000)
 
 
-def _usable_cores() -> int:
-    # A container pinned to some cores must not start a thread for each core of its host.
-    return len(os.sched_getaffinity(0))
-
-
 _PARAMETERS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "passport": ("passport", str),
     "decode_threads": ("decode_threads", _read_threads),
@@ -149,25 +132,6 @@ _PARAMETERS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "allow_truncated": ("allow_truncated", _read_switch),
 }
 """Name in config.pbtxt -> field of the settings or of DecodeLimits, and how to read its text."""
-
-
-class _Row(NamedTuple):
-    """What became of one row; ``log`` is for the server's log only."""
-
-    status: ImageStatus
-    route: Route | None = None
-    """How a good image was decoded, and by whom."""
-    decoder: Decoder | None = None
-    message: str = ""
-    log: str = ""
-
-
-class _Task(NamedTuple):
-    """One row to decode."""
-
-    file: bytes
-    pixels: npt.NDArray[np.uint8]
-    allowance: Allowance
 
 
 class _Work(NamedTuple):
@@ -198,34 +162,34 @@ class TritonPythonModel:
                 instances=max(1, sum(group.get("count", 1) for group in config.get("instance_group", []))),
             )
             self._passport_text = _read_passport(Path(args["model_repository"]) / settings.passport)
-            self._preprocess = PreprocessConfig.from_mapping(Passport.from_json(self._passport_text).preprocess)
-            _check_dims(config, self._preprocess)
+            preprocess = PreprocessConfig.from_mapping(Passport.from_json(self._passport_text).preprocess)
+            _check_dims(config, preprocess)
         except ValueError as error:
             raise pb_utils.TritonModelException(f"{name}: {error}") from None
-        self._limits = settings.limits
-        self._max_decode_s = settings.max_decode_s
-        self._at_least = self._preprocess.decode_at_least if settings.fast_decode else None
         self._metrics = _make_metrics(name)
         # Rows are what is spread over the cores; a decoder with threads of its own would only get in the way.
         AvifImagePlugin.DEFAULT_MAX_THREADS = 1
+        at_least = preprocess.decode_at_least if settings.fast_decode else None
         pb_utils.Logger.log_info(
             f"{name}: {settings.decode_threads} decode threads; large JPEG files are decoded "
-            + (f"at reduced size, to {' x '.join(map(str, self._at_least))} or more" if self._at_least else "in full")
+            + (f"at reduced size, to {' x '.join(map(str, at_least))} or more" if at_least else "in full")
             + f", by {turbo_jpeg.library() or 'Pillow, because PyTurboJPEG or libturbojpeg is not installed'}."
         )
-        self._team = Team(settings.decode_threads, "decode")
+        self._preprocessor = Preprocessor(
+            preprocess,
+            threads=settings.decode_threads,
+            fast_decode=settings.fast_decode,
+            limits=settings.limits,
+            max_decode_s=settings.max_decode_s,
+        )
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer each request, in order; the rows of all of them share the threads."""
         tally = Tally()
-        with quiet_libraries():
-            begun = [self._begin(request) for request in requests]
-            decoding = [work for work in begun if isinstance(work, _Work) and work.decodes]
-            files = [file for work in decoding for file in work.files]
-            allowances = [allowance for work in decoding for allowance in self._allowances(work)]
-            # One array for all requests, and not one for each, which took a twentieth more processor time an image.
-            pixels = np.empty((len(files), *self._preprocess.size, 3), dtype=np.uint8)
-            rows = self._team.map(self._decode, list(map(_Task, files, pixels, allowances)))
+        begun = [self._begin(request) for request in requests]
+        pixels, rows = self._preprocessor.run(
+            [work.files for work in begun if isinstance(work, _Work) and work.decodes]
+        )
         responses = []
         end = 0
         for work in begun:
@@ -238,7 +202,7 @@ class TritonPythonModel:
 
     def finalize(self) -> None:
         """Stop the threads."""
-        self._team.close()
+        self._preprocessor.close()
         if self._metrics is not None:
             self._metrics.close()
 
@@ -250,28 +214,8 @@ class TritonPythonModel:
         requested = frozenset(request.requested_output_names())
         return _Work(request.request_id(), requested, files)
 
-    def _allowances(self, work: _Work) -> list[Allowance]:
-        """One for all rows of a request, and none for its neighbours to share."""
-        return [Allowance(self._max_decode_s, self._limits)] * len(work.files)
-
-    def _decode(self, task: _Task) -> _Row:
-        file, pixels, allowance = task
-        try:
-            with allowance.limits_for(file) as limits:
-                if decode_into(file, pixels, limits):
-                    route = Route.OFF if self._at_least is None else Route.SMALL
-                    return _Row(ImageStatus.OK, route, Decoder.TURBOJPEG)
-                decoded = decode_with_route(file, limits, at_least=self._at_least)
-                preprocess(decoded.image, self._preprocess, pixels)
-        except Exception as error:
-            pixels[...] = 0  # the memory is recycled, and may hold what another client sent
-            if isinstance(error, DecodeError) and error.status is not ImageStatus.INTERNAL:
-                return _Row(error.status, message=error.message)
-            return _Row(ImageStatus.INTERNAL, message=_INTERNAL_MESSAGE, log=traceback.format_exc())
-        return _Row(ImageStatus.OK, decoded.route, decoded.decoder)
-
     def _finish(
-        self, work: _Work | _BadRequest, rows: Sequence[_Row], pixels: npt.NDArray[np.uint8], tally: Tally
+        self, work: _Work | _BadRequest, rows: Sequence[Preprocessed], pixels: npt.NDArray[np.uint8], tally: Tally
     ) -> Any:
         if isinstance(work, _BadRequest):
             return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(work), pb_utils.TritonError.INVALID_ARG))
@@ -281,7 +225,7 @@ class TritonPythonModel:
             for number, row in enumerate(rows):
                 if row.log:
                     pb_utils.Logger.log_error(
-                        f"Image {number} of request {work.id} failed with a defect of this program.\n{row.log}"
+                        f"Image {number} of request {work.id} failed with an internal error.\n{row.log}"
                     )
             outputs = {
                 "pixels": pixels,

@@ -41,10 +41,10 @@ from pathlib import Path
 
 import triton_python_backend_utils as pb_utils
 
-from preprocess_ensemble import triton_model
+from preprocess_ensemble import preprocessor
 from preprocess_ensemble.triton_model import TritonPythonModel as RealModel
 
-decode_into = triton_model.decode_into
+decode_into = preprocessor.decode_into
 
 
 def decode_with_a_defect(file, *arguments):
@@ -53,7 +53,7 @@ def decode_with_a_defect(file, *arguments):
     return decode_into(file, *arguments)
 
 
-triton_model.decode_into = decode_with_a_defect
+preprocessor.decode_into = decode_with_a_defect
 
 
 class TritonPythonModel(RealModel):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import sys
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -12,6 +14,9 @@ import pytest
 from benchmarks.server import free_port
 from clip_client import ClientConfig, ClipClient, ClipError, ModelNotReady, SyncClipClient
 from clip_client.cli.main import main
+from preprocess_ensemble import preprocessor
+from preprocess_ensemble.allowance import Allowance
+from preprocess_ensemble.decode import decode_into
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,6 +55,41 @@ async def test_bad_images_have_the_servers_codes_and_sentences(photos: Path, ser
     ]
     assert set(here.errors) == {0, 2, 3}
     assert (np.isnan(here.vectors).all(axis=1) == [True, False, True, True]).all()
+
+
+async def test_an_internal_error_fails_its_own_image_only(
+    photos: Path, server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def decode_with_a_defect(file: bytes, *arguments: Any) -> bool:
+        if file == b"defect":
+            raise RuntimeError("/secret/path")
+        return decode_into(file, *arguments)
+
+    monkeypatch.setattr(preprocessor, "decode_into", decode_with_a_defect)
+    good = files_in(photos)[0]
+    async with ClipClient(f"local:{server.repository}") as clip:
+        batch = await clip.embed([good, b"defect", good])
+    ((index, error),) = batch.errors.items()
+    assert (index, error.code) == (1, "INTERNAL")
+    assert "secret" not in error.message
+    assert (np.isnan(batch.vectors).all(axis=1) == [False, True, False]).all()
+    (record,) = said(caplog)
+    assert (record.name, record.levelno) == ("clip_client", logging.ERROR)
+    assert "RuntimeError: /secret/path" in record.getMessage()
+
+
+async def test_a_request_has_the_servers_time_to_decode(
+    photos: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readings = itertools.count(step=6.0)  # seconds that each image seems to take, of 10
+    monkeypatch.setattr(preprocessor, "Allowance", partial(Allowance, clock=lambda: next(readings)))
+    monkeypatch.setattr("preprocess_ensemble.allowance._ALWAYS_PIXELS", 1)
+    config = ClientConfig(urls=(f"local:{server.repository}",), local_threads=1, transfer="original")
+    async with ClipClient(config=config) as clip:
+        batch = await clip.embed(3 * [files_in(photos)[0].read_bytes()])
+        assert {index: error.code for index, error in batch.errors.items()} == {2: "LIMIT"}
+        assert "took more than 10 s of processor time" in batch.errors[2].message
+        assert not (await clip.embed(files_in(photos)[0])).errors, "each request has its own"
 
 
 async def test_one_thread_gives_the_same_vectors(photos: Path, server: Server) -> None:

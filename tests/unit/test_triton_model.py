@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from preprocess_ensemble import allowance
+from preprocess_ensemble import allowance, preprocessor
 from preprocess_ensemble.decode import DecodeLimits, ImageStatus, decode, decode_with_route
 from preprocess_ensemble.passport import Canary, Gate, Passport
 from preprocess_ensemble.transform import PreprocessConfig, preprocess
@@ -240,7 +240,7 @@ def test_the_handshake_decodes_nothing(model: Any, module: types.ModuleType, mon
     def no_decode(*args: object) -> None:
         raise AssertionError("an image was decoded")
 
-    monkeypatch.setattr(module, "decode_with_route", no_decode)
+    monkeypatch.setattr(preprocessor, "decode_with_route", no_decode)
     (response,) = model.execute([request(b"", outputs=("model",))])
     assert response.names == {"model"}
     assert Passport.from_json(response["model"][0, 0]).model == "tiny"
@@ -279,7 +279,7 @@ def test_a_defect_stays_in_its_row_and_its_text_in_the_log(
             raise RuntimeError("/secret/path")
         return decode_with_route(file, limits, at_least=at_least)
 
-    monkeypatch.setattr(module, "decode_with_route", defect)
+    monkeypatch.setattr(preprocessor, "decode_with_route", defect)
     (response,) = model.execute([request(*GOOD[:3])])
     assert response["status"].ravel().tolist() == [0, ImageStatus.INTERNAL, 0]
     assert b"secret" not in response["error"][1, 0]
@@ -383,7 +383,7 @@ def test_the_repository_re_exports_this_model(module: types.ModuleType) -> None:
 def test_instances_share_the_cores(
     module: types.ModuleType, repository: Path, monkeypatch: pytest.MonkeyPatch, instances: int, threads: int
 ) -> None:
-    monkeypatch.setattr(module, "_usable_cores", lambda: 6)
+    monkeypatch.setattr(module, "usable_cores", lambda: 6)
     args = arguments(repository, decode_threads="0")
     config = json.loads(args["model_config"]) | {"instance_group": [{"count": instances}]}
     model = module.TritonPythonModel()

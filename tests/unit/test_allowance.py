@@ -1,0 +1,99 @@
+"""The processor time that the images of one request share."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from preprocess_ensemble.allowance import Allowance
+from preprocess_ensemble.decode import DecodeError, DecodeLimits, ImageStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LIMITS = DecodeLimits(max_pixels=100_000_000)
+
+
+def clock_of(*costs: float) -> Callable[[], float]:
+    """A clock that is read at the beginning and at the end of each block, which took so long."""
+    readings = iter([reading for cost in costs for reading in (100.0, 100.0 + cost)])
+    return lambda: next(readings)
+
+
+def pixels_allowed(allowance: Allowance, images: int) -> list[int]:
+    allowed = []
+    for _ in range(images):
+        with allowance.limits_for(b"x") as limits:
+            allowed.append(limits.max_pixels)
+    return allowed
+
+
+def test_each_image_is_charged_what_it_took() -> None:
+    costs = [0.0] * 100 + [3.0, 6.75, 0.125, 0.125, 0.0]
+    allowed = pixels_allowed(Allowance(10.0, LIMITS, clock=clock_of(*costs)), len(costs))
+    assert set(allowed[:-1]) == {100_000_000}
+    assert allowed[-1] == 16_000_000, "the images before it took ten seconds"
+
+
+def test_an_image_that_fails_is_charged_as_well() -> None:
+    allowance = Allowance(10.0, LIMITS, clock=clock_of(11.0, 0.0))
+    with pytest.raises(DecodeError, match="broken"), allowance.limits_for(b"x"):
+        raise DecodeError(ImageStatus.CORRUPT, "broken")
+    assert pixels_allowed(allowance, 1) == [16_000_000]
+
+
+def test_a_smaller_limit_stays() -> None:
+    allowance = Allowance(10.0, DecodeLimits(max_pixels=1000), clock=clock_of(11.0, 0.0))
+    assert pixels_allowed(allowance, 2) == [1000, 1000]
+
+
+class _Cost(float):
+    """A number whose subtraction takes until another thread has done its own, or 0.2 s where that has to wait."""
+
+    met: Callable[[], object]
+
+    def __rsub__(self, left: float) -> float:
+        self.met()
+        return left - float(self)
+
+
+class _Reading(float):
+    met: Callable[[], object]
+
+    def __sub__(self, begun: float) -> float:
+        cost = _Cost(float(self) - float(begun))
+        cost.met = self.met
+        return cost
+
+
+def test_no_charge_is_lost_between_two_threads() -> None:
+    """The first thread has read what is left, and writes it once the second has charged its own, if it can."""
+    first_subtracts, second_is_done = threading.Event(), threading.Event()
+
+    def first() -> None:
+        first_subtracts.set()
+        second_is_done.wait(0.2)
+
+    readings: dict[str, list[float]] = {}
+    for name, met in (("first", first), ("second", lambda: None)):
+        end = _Reading(6.0)
+        end.met = met
+        readings[name] = [0.0, end]
+    allowance = Allowance(10.0, LIMITS, clock=lambda: readings[threading.current_thread().name].pop(0))
+
+    def decode() -> None:
+        with allowance.limits_for(b"x"):
+            if threading.current_thread().name == "second":
+                assert first_subtracts.wait(30)
+        if threading.current_thread().name == "second":
+            second_is_done.set()
+
+    threads = [threading.Thread(target=decode, name=name) for name in readings]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    readings[threading.current_thread().name] = [0.0, 0.0]
+    assert pixels_allowed(allowance, 1) == [16_000_000], "two of six seconds are more than ten"
