@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -13,6 +13,7 @@ import numpy as np
 from anyio import to_thread
 
 from clip_client.dedup.cells import Coverage, join_vectors
+from clip_client.dedup.database import StoreError
 from clip_client.dedup.folders import Folders
 from clip_client.dedup.groups import Comparison, make_groups
 from clip_client.dedup.joining import Joining, join_hashes
@@ -101,12 +102,7 @@ async def find_duplicates(
         links=found.links,
         bytes_only=tuple(
             sorted(
-                (
-                    file.path
-                    for sha256, files in library.copies.items()
-                    if library.looks[sha256].code == BYTES_ONLY
-                    for file in files
-                ),
+                (file.path for sha256 in library.with_code(BYTES_ONLY) for file in library.copies[sha256]),
                 key=os.fsencode,
             )
         ),
@@ -125,11 +121,10 @@ class _Search:
     def compare(self, library: Library) -> tuple[Comparison, Coverage]:
         """Find what hangs together; in a worker thread."""
         contents = library.contents()
-        looks = [library.looks[sha256] for sha256 in contents]
-        pictures = np.array([library.is_picture(sha256) for sha256 in contents], dtype=bool)
-        has_hash = pictures & ~np.array([look.is_flat for look in looks], dtype=bool)
-        hashes = np.array([look.perceptual_hash for look in looks], dtype=np.uint64)
-        vectors = self._vectors(contents, library)
+        pictures = library.are_pictures(contents)
+        has_hash = pictures & ~library.looks.column("is_flat", contents)
+        hashes = library.looks.column("perceptual_hash", contents)
+        vectors = library.vectors.in_order(contents)
         vectors[~has_hash] = np.nan
         pixels = self._pixels(contents, np.flatnonzero(pictures), library)
         joining = Joining(len(contents))
@@ -138,34 +133,31 @@ class _Search:
             join_hashes(joining, np.flatnonzero(has_hash), hashes, self.hash_bits)
         _, firsts, which = np.unique(pixels, return_index=True, return_inverse=True)
         joining.join(np.arange(len(contents)), firsts[which])
+        components = joining.components()
         comparison = Comparison(
-            candidates=self._candidates(contents, library),
+            candidates=self._candidates(contents, components, library),
             vectors=vectors,
             pixels=pixels,
             hashes=hashes,
             has_hash=has_hash,
             hash_bits=self.hash_bits,
-            components=joining.components(),
+            components=components,
             apart=self._apart(contents),
             rules=self.rules,
         )
         return comparison, coverage
 
-    def _vectors(self, contents: list[str], library: Library) -> NDArray[np.float32]:
-        """Return (N, D); the library lets go of its own, because a million of them are 2 GB."""
-        dimension = len(next(iter(library.vectors.values()), (np.nan,)))  # at least one, to hold NaN
-        vectors = np.empty((len(contents), dimension), dtype=np.float32)
-        for row, sha256 in enumerate(contents):
-            vectors[row] = library.vectors.get(sha256, np.nan)
-        library.vectors.clear()
-        return vectors
-
-    def _candidates(self, contents: list[str], library: Library) -> list[list[Candidate]]:
-        """Return the files of each content, best first."""
-        belongings = self._belongings(file.path for sha256 in contents for file in library.copies[sha256])
+    def _candidates(
+        self, contents: list[str], components: list[NDArray[np.intp]], library: Library
+    ) -> dict[int, list[Candidate]]:
+        """Return the files of each content that is not alone, best first."""
+        rows = {row for row, sha256 in enumerate(contents) if len(library.copies[sha256]) > 1}
+        rows.update(*(component.tolist() for component in components))
+        belongings = self._belongings(file.path for row in rows for file in library.copies[contents[row]])
         references = Folders(self.references)
-        made = []
-        for sha256 in contents:
+        made = {}
+        for row in sorted(rows):
+            sha256 = contents[row]
             files = [
                 Candidate(
                     path=file.path,
@@ -180,7 +172,7 @@ class _Search:
                 )
                 for file in library.copies[sha256]
             ]
-            made.append(sorted(files, key=self.rules.rank))
+            made[row] = sorted(files, key=self.rules.rank)
         return made
 
     def _belongings(self, paths: Iterable[str]) -> dict[str, tuple[Companion, ...]]:
@@ -194,21 +186,20 @@ class _Search:
 
         Only ``rows`` are pictures, and only those that may have equal pixels are decoded in full, once per store.
         """
-        looks = [library.looks[sha256] for sha256 in contents]
+        pictures = [contents[row] for row in rows.tolist()]
         wanted = rows[
             pixel_candidates(
-                np.array([(looks[row].width, looks[row].height) for row in rows], dtype=np.int64).reshape(-1, 2),
-                np.array([looks[row].perceptual_hash for row in rows], dtype=np.uint64),
-                np.array([looks[row].is_scaled for row in rows], dtype=bool),
-                np.array([looks[row].is_flat for row in rows], dtype=bool),
+                np.stack([library.looks.column(side, pictures) for side in ("width", "height")], axis=1),
+                *(library.looks.column(name, pictures) for name in ("perceptual_hash", "is_scaled", "is_flat")),
             )
         ].tolist()
         numbers = np.arange(len(contents))
         if not wanted:
             return numbers
         shelf = self.store.pixels()
-        table = shelf.read()
-        known = dict(zip(table.column("sha256").to_pylist(), table.column("pixels").to_pylist(), strict=True))
+        known: dict[bytes, str] = {}
+        for _, table in shelf.find([bytes.fromhex(contents[row]) for row in wanted]):
+            known.update(zip(table.column("sha256").to_pylist(), table.column("pixels").to_pylist(), strict=True))
         new = [row for row in wanted if bytes.fromhex(contents[row]) not in known]
         with ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="clip_client pixels") as pool:
             keys = [bytes.fromhex(contents[row]) for row in new]
@@ -218,6 +209,8 @@ class _Search:
                 if pixels is not None:
                     shelf.add({"sha256": key, "pixels": pixels})
         shelf.flush()
+        with suppress(StoreError):  # as in gather: it is only for the sake of later searches
+            shelf.compact()
         library.work = replace(library.work, pixels_decoded=len(new))
         first_with: dict[str, int] = {}
         for row in wanted:

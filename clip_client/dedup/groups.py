@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Comparison:
-    """What a search knows about its contents; all sequences run in parallel."""
+    """What a search knows about its contents; all arrays run in parallel."""
 
-    candidates: Sequence[Sequence[Candidate]]
-    """The files of each content, best first."""
+    candidates: Mapping[int, Sequence[Candidate]]
+    """Row -> the files of that content, best first; a row that is in no component may be missing if it has one file."""
     vectors: NDArray[np.float32]
     """(N, D) unit rows; NaN for pictures of nearly one colour."""
     pixels: NDArray[np.intp]
@@ -57,7 +57,7 @@ def make_groups(comparison: Comparison, thresholds: Thresholds) -> list[Duplicat
             groups.append(_group(comparison, within, (1.0, *star.similarities), thresholds))
     return groups + [
         _group(comparison, [row], (1.0,), thresholds)
-        for row, files in enumerate(comparison.candidates)
+        for row, files in sorted(comparison.candidates.items())
         if len(files) > 1 and row not in grouped
     ]
 

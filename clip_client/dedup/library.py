@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import TYPE_CHECKING, Final
@@ -15,6 +16,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from anyio import to_thread
 
+from clip_client.dedup.database import StoreError
+from clip_client.dedup.feature_tables import FeatureTable, VectorTable
 from clip_client.dedup.file_kinds import is_raw
 from clip_client.dedup.hashing import hash_file
 from clip_client.dedup.looks import BYTES_ONLY, Look, look_at
@@ -23,12 +26,13 @@ from clip_client.dedup.report import FailedFile, Work, why_unreadable
 from clip_client.dedup.scan import PhotoFile
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+    from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
 
     from numpy.typing import NDArray
 
     from clip_client._batch import EmbeddedItem
     from clip_client._client import ClipClient
+    from clip_client.dedup.shelf import Shelf
     from clip_client.dedup.store import Store
 
     OnProgress = Callable[[str, int, int], None]
@@ -50,9 +54,9 @@ class Library:
 
     copies: dict[str, list[PhotoFile]] = field(default_factory=dict)
     """SHA-256 -> the files of that content, in the order of their paths."""
-    looks: dict[str, Look] = field(default_factory=dict)
-    vectors: dict[str, NDArray[np.float32]] = field(default_factory=dict)
-    """(D,) each; a content has either a vector or a refusal."""
+    looks: FeatureTable
+    vectors: VectorTable
+    """A content has either a vector or a refusal."""
     refused: dict[str, tuple[str, str]] = field(default_factory=dict)
     """SHA-256 -> code and message of the server."""
     failed: list[FailedFile] = field(default_factory=list)
@@ -65,9 +69,11 @@ class Library:
         are copies of it. What is no image at all is no photo, and nobody asked for copies of it.
         """
         comparable = []
-        for sha256, files in self.copies.items():
+        for sha256, own_code in zip(self.copies, self.looks.column("code", list(self.copies)).tolist(), strict=True):
+            files = self.copies[sha256]
             files.sort(key=lambda file: os.fsencode(file.path))
-            code, message = self._failure(sha256)
+            own = (own_code, self.looks[sha256].message if own_code else "")
+            code, message = self.refused.get(sha256, own)
             if code and code != BYTES_ONLY:
                 self.failed.extend(FailedFile(path=file.path, code=code, message=message) for file in files)
                 if len(files) == 1 or code == _NOT_AN_IMAGE:
@@ -75,14 +81,16 @@ class Library:
             comparable.append(sha256)
         return sorted(comparable, key=lambda sha256: os.fsencode(self.copies[sha256][0].path))
 
-    def is_picture(self, sha256: str) -> bool:
-        """Tell whether more than the bytes of a content can be compared."""
-        return not self._failure(sha256)[0]
+    def with_code(self, code: str) -> list[str]:
+        """Return the contents whose features say ``code``."""
+        contents = list(self.copies)
+        return list(itertools.compress(contents, self.looks.column("code", contents) == code))
 
-    def _failure(self, sha256: str) -> tuple[str, str]:
-        """Return code and message of what failed; empty if nothing did."""
-        look = self.looks[sha256]
-        return self.refused.get(sha256, (look.code, look.message))
+    def are_pictures(self, contents: Sequence[str]) -> NDArray[np.bool_]:
+        """Tell of each content whether more than its bytes can be compared."""
+        is_refused = [sha256 in self.refused for sha256 in contents]
+        pictures: NDArray[np.bool_] = (self.looks.column("code", contents) == "") & ~np.array(is_refused, dtype=bool)
+        return pictures
 
 
 async def gather(clip: ClipClient, files: Sequence[PhotoFile], store: Store, on_progress: OnProgress) -> Library:
@@ -91,7 +99,8 @@ async def gather(clip: ClipClient, files: Sequence[PhotoFile], store: Store, on_
     What is learnt is in the store within seconds, so a search that is interrupted goes on where it was. Reading and
     embedding run side by side. Raises StoreError, and what ``ClipClient.embed_stream`` raises when the server fails.
     """
-    gathering = _Gathering(clip, (await clip.model()).vector_id, store, len(files), on_progress)
+    model = await clip.model()
+    gathering = _Gathering(clip, store.vectors(model.vector_id, model.dimension), store, len(files), on_progress)
     await to_thread.run_sync(gathering.recall, files)
     try:
         await gathering.embed(gathering.read(files))
@@ -99,20 +108,28 @@ async def gather(clip: ClipClient, files: Sequence[PhotoFile], store: Store, on_
             await gathering.embed(gathering.next_copies())
     finally:
         gathering.save()
+    await to_thread.run_sync(gathering.compact)
     on_progress("embedding", len(files), len(files))
     return gathering.library
 
 
 class _Gathering:
-    def __init__(self, clip: ClipClient, vector_id: str, store: Store, total: int, on_progress: OnProgress) -> None:
-        self.library = Library()
+    def __init__(self, clip: ClipClient, vectors: Shelf, store: Store, total: int, on_progress: OnProgress) -> None:
+        self._looks = store.looks()
+        self._vectors = vectors
+        self.library = Library(
+            looks=FeatureTable(self._looks.schema),
+            vectors=VectorTable(total, vectors.schema.field("vector").type.list_size),
+        )
         self.again: deque[str] = deque()
         """Contents whose file went away under the search while there are copies of it."""
         self._clip = clip
         self._files = store.files
-        self._looks = store.looks()
-        self._vectors = store.vectors(vector_id)
         self._known: dict[str, str] = {}
+        self._in_store: set[bytes] = set()
+        """Contents that the store knows and that were not read from it, because no known file has them."""
+        self._moved: list[tuple[PhotoFile, str]] = []
+        """Files of such contents."""
         self._looking = Lock()
         self._looked_at: set[tuple[str, bool]] = set()
         """Contents, and whether as a RAW file: one that has both kinds of names may show the search two pictures."""
@@ -123,29 +140,34 @@ class _Gathering:
         self._on_progress = on_progress
 
     def recall(self, files: Sequence[PhotoFile]) -> None:
-        """Read what the store knows about ``files``."""
+        """Read what the store knows about ``files`` by their paths, sizes and times."""
         self._known = self._files.known(files)
-        # Not only what these files hold: a file that was moved here has no name in the store, but its content has.
-        looks = self._looks.read()
-        names = [column for column in looks.schema.names if column != "sha256"]
-        keys = [key.hex() for key in looks.column("sha256").to_pylist()]
-        rows = zip(*(looks.column(name).to_pylist() for name in names), strict=True)
+        self._load(set(self._known.values()))
+
+    def _load(self, contents: Collection[str]) -> None:
+        """Read what the store knows about ``contents``, none of which was read before."""
+        names = list(contents)
+        keys = [bytes.fromhex(name) for name in names]
         reads_raw = can_read_raw()
-        for key, values in zip(keys, rows, strict=True):
-            look = Look.from_row(dict(zip(names, values, strict=True)))
-            if look.message != NEEDS_RAWPY or not reads_raw:  # rawpy may have come since
-                self.library.looks[key] = look
-        vectors = self._vectors.read().combine_chunks()
-        for chunk in vectors.to_batches():
-            column = chunk.column("vector")
-            elements = np.asarray(column.values if len(column) else [], dtype=np.float32)
-            starts = np.asarray(column.offsets).tolist()
-            for row, key in enumerate(chunk.column("sha256").to_pylist()):
-                if starts[row + 1] > starts[row]:
-                    self.library.vectors[key.hex()] = elements[starts[row] : starts[row + 1]]
-                else:
-                    code, message = (chunk.column(name)[row].as_py() for name in ("code", "message"))
-                    self.library.refused[key.hex()] = (code, message)
+        for positions, table in self._looks.find(keys):
+            found = [names[position] for position in positions.tolist()]
+            if reads_raw:  # rawpy may have come since these were looked at
+                is_readable = [message != NEEDS_RAWPY for message in table.column("message").to_pylist()]
+                found, table = list(itertools.compress(found, is_readable)), table.filter(is_readable)
+            self.library.looks.add_table(found, table)
+        for positions, table in self._vectors.find(keys):
+            found = [names[position] for position in positions.tolist()]
+            codes, messages = (table.column(name).to_pylist() for name in ("code", "message"))
+            self.library.refused.update(
+                {name: (code, message) for name, code, message in zip(found, codes, messages, strict=True) if code}
+            )
+            has_vector = [not code for code in codes]
+            vectors = table.column("vector").combine_chunks().flatten().to_numpy().reshape(len(table), -1)
+            self.library.vectors.add_rows(list(itertools.compress(found, has_vector)), vectors[has_vector])
+
+    def _only_in_store(self) -> set[bytes]:
+        stored = {*self._looks.keys(), *self._vectors.keys()}
+        return stored.difference(map(bytes.fromhex, self._known.values()))
 
     async def read(self, files: Sequence[PhotoFile]) -> AsyncGenerator[str, None]:
         """Hash and look at what is new; yield a path of each content that has no vector yet."""
@@ -156,11 +178,22 @@ class _Gathering:
                 unknown.append(file)
             elif (path := self._take(sha256, file)) is not None:
                 yield path
+        if unknown:
+            self._in_store = await to_thread.run_sync(self._only_in_store)
         with ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="clip_client look") as pool:
-            for start in range(0, len(unknown), _FILES_PER_TURN):
-                turn = unknown[start : start + _FILES_PER_TURN]
-                for outcome in await to_thread.run_sync(self._examine_all, pool, turn):
-                    if (path := self._learn(outcome)) is not None:
+            while unknown:
+                for start in range(0, len(unknown), _FILES_PER_TURN):
+                    turn = unknown[start : start + _FILES_PER_TURN]
+                    for outcome in await to_thread.run_sync(self._examine_all, pool, turn):
+                        if (path := self._learn(outcome)) is not None:
+                            yield path
+                # A file that was moved here has no name in the store, but its content has. Such contents are read all
+                # at once, because the store is slow to ask for few of them at a time.
+                moved, self._moved, self._in_store = self._moved, [], set()
+                await to_thread.run_sync(self._load, {sha256 for _, sha256 in moved})
+                unknown = [file for file, sha256 in moved if sha256 not in self.library.looks]
+                for file, sha256 in moved:
+                    if sha256 in self.library.looks and (path := self._take(sha256, file)) is not None:
                         yield path
 
     async def next_copies(self) -> AsyncGenerator[str, None]:
@@ -186,6 +219,12 @@ class _Gathering:
         self._learnt = []
         self._looks.flush()
         self._vectors.flush()
+
+    def compact(self) -> None:
+        """Leave files behind of which a later search opens few."""
+        for shelf in (self._looks, self._vectors):
+            with suppress(StoreError):  # a full disk has no room for a copy of what it holds anyway
+                shelf.compact()
 
     def _save_sometimes(self) -> None:
         if time.monotonic() - self._saved_at > _REMEMBER_S:
@@ -241,8 +280,10 @@ class _Gathering:
         sha256 = hashlib.sha256(data).hexdigest()
         as_raw = is_raw(file.path)
         with self._looking:
-            seen = sha256 in self.library.looks or (sha256, as_raw) in self._looked_at
-            self._looked_at.add((sha256, as_raw))
+            is_known = sha256 in self.library.looks or bytes.fromhex(sha256) in self._in_store
+            seen = is_known or (sha256, as_raw) in self._looked_at
+            if not is_known:
+                self._looked_at.add((sha256, as_raw))
         if seen:
             return found, sha256, None
         return found, sha256, look_at_raw(data) if as_raw else look_at(data)
@@ -260,6 +301,9 @@ class _Gathering:
             self.library.looks[sha256] = look
         self._learnt.append((file, sha256))
         self._save_sometimes()
+        if bytes.fromhex(sha256) in self._in_store:
+            self._moved.append((file, sha256))
+            return None
         return self._take(sha256, file)
 
     def _settle(self, sha256: str, file: PhotoFile, item: EmbeddedItem) -> None:

@@ -133,13 +133,18 @@ class Store:
 
         return self._shelf(Path("pixels", PIXELS), {"pixels": pa.string()}, {"algorithm": PIXELS})
 
-    def vectors(self, vector_id: str) -> Shelf:
-        """Vectors of one id; null where ``code`` and ``message`` say why there is none."""
+    def vectors(self, vector_id: str, dimension: int | None = None) -> Shelf:
+        """Vectors of one id, of ``dimension`` numbers; where there is none ``code`` and ``message`` say why.
+
+        Lists of one length have no offsets, which in lists of any length end at 2**31 numbers: 4.19 million vectors of
+        512. Such lists are what older versions wrote, and what you get without a ``dimension``.
+        """
         import pyarrow as pa
 
         # The id holds what a file name may not, so the folder has its hash; the files say the whole.
+        vector = pa.list_(pa.float32()) if dimension is None else pa.list_(pa.float32(), dimension)
         folder = Path("vectors", hashlib.sha256(vector_id.encode()).hexdigest()[:16])
-        columns = {"vector": pa.list_(pa.float32()), "code": pa.string(), "message": pa.string()}
+        columns = {"vector": vector, "code": pa.string(), "message": pa.string()}
         return self._shelf(folder, columns, {"vector_id": vector_id})
 
     def _shelf(self, folder: Path, columns: dict[str, Any], about: dict[str, str]) -> Shelf:

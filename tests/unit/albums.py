@@ -86,7 +86,7 @@ class NoPictures:
     """A client of a server that has nothing to do: there is no picture in the files."""
 
     async def model(self) -> Any:
-        return SimpleNamespace(id="m/random:0@00000000", vector_id="m")
+        return SimpleNamespace(id="m/random:0@00000000", vector_id="m", dimension=4)
 
     async def embed_stream(self, images: AsyncIterator[Any], *, ordered: bool) -> AsyncIterator[Any]:
         async for _ in images:

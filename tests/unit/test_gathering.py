@@ -55,7 +55,8 @@ def test_of_two_copies_the_first_decides_what_is_seen(
     monkeypatch.setattr(library._Gathering, "_examine", examine)
     monkeypatch.setattr(library, "_read", read_in_turn)
     files = scan([tmp_path / "1.dng", tmp_path / "2.tif"]).files
-    gathering = library._Gathering(NoPictures(), "m", store, len(files), lambda *progress: None)  # type: ignore[arg-type]
+    clip: Any = NoPictures()
+    gathering = library._Gathering(clip, store.vectors("m", 4), store, len(files), lambda *progress: None)
     with ThreadPoolExecutor(2) as pool:
         outcomes = gathering._examine_all(pool, files)
     assert [outcome[2] for outcome in outcomes if isinstance(outcome, tuple)] == [look_at_raw(data), None]

@@ -1,0 +1,194 @@
+"""Rows by content: that few are read without the others, by any number of processes, from files of any version."""
+
+from __future__ import annotations
+
+import io
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from clip_client.dedup import Store, shelf
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from clip_client.dedup.shelf import Shelf
+
+_DIMENSION = 128
+
+
+def key(number: int) -> bytes:
+    return number.to_bytes(32, "big")
+
+
+def row(number: int, **columns: Any) -> dict[str, Any]:
+    vector = np.full(_DIMENSION, number, dtype=np.float32)
+    return {"sha256": key(number), "vector": vector, "code": "", "message": "", **columns}
+
+
+def add(vectors: Shelf, *numbers: int, **columns: Any) -> None:
+    for number in numbers:
+        vectors.add(row(number, **columns))
+    vectors.flush()
+
+
+def found(vectors: Shelf, *numbers: int) -> dict[int, float]:
+    """What the shelf has of ``numbers``: number -> the first element of its vector, in the order of the rows."""
+    wanted = [key(number) for number in numbers]
+    return {
+        numbers[position]: vector[0]
+        for positions, table in vectors.find(wanted)
+        for position, vector in zip(positions.tolist(), table.column("vector").to_pylist(), strict=True)
+    }
+
+
+def write_as_before(vectors_in: Path, count: int) -> None:
+    """Write what versions before fixed-size lists wrote: lists of any length, null for a refusal, one row group."""
+    schema = pa.schema(
+        {"sha256": pa.binary(32), "vector": pa.list_(pa.float32()), "code": pa.string(), "message": pa.string()},
+        metadata={"vector_id": "model"},
+    )
+    rows = [row(number) for number in range(count)]
+    rows[1] |= {"vector": None, "code": "EMPTY", "message": "The file is empty."}
+    file = vectors_in / "00000000000000000001-00000000.parquet"
+    pq.write_table(pa.Table.from_pylist(rows, schema), file, compression="none", use_dictionary=False)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store(tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture
+def vectors(store: Store) -> Shelf:
+    return store.vectors("model", _DIMENSION)
+
+
+def files_of(vectors: Shelf) -> list[Path]:
+    return sorted(vectors._folder.iterdir())
+
+
+def test_few_rows_are_read_without_the_others(vectors: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    add(vectors, *range(20_000))
+    monkeypatch.setattr(shelf, "_MANY_FILES", 1)
+    vectors.compact()
+    (file,) = files_of(vectors)
+    bytes_read = 0
+
+    class Counted(io.FileIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            nonlocal bytes_read
+            data = super().read(size) or b""
+            bytes_read += len(data)
+            return data
+
+    monkeypatch.setattr(shelf, "open", lambda path, mode: Counted(path, mode), raising=False)
+    assert found(vectors, 19_999, 0, 7_777, 20_001) == {0: 0, 7_777: 7_777, 19_999: 19_999}
+    hashes, row_groups = 20_000 * 32, 3 * 1024 * (32 + 4 * _DIMENSION)
+    assert hashes < bytes_read < 1.5 * (hashes + row_groups) < file.stat().st_size / 3
+
+
+def test_vectors_are_lists_of_one_length(vectors: Shelf) -> None:
+    """Lists of any length have offsets of 32 bits, which 4.19 million vectors of 512 numbers overflow."""
+    add(vectors, 1)
+    (file,) = files_of(vectors)
+    assert pq.read_schema(file).field("vector").type.list_size == _DIMENSION
+    assert vectors.read().column("vector").type.list_size == _DIMENSION
+
+
+def test_a_refusal_has_no_vector_and_comes_back(vectors: Shelf) -> None:
+    vectors.add(row(1, vector=None, code="EMPTY", message="The file is empty."))
+    add(vectors, 2)
+    refused, accepted = vectors.read().to_pylist()
+    assert np.isnan(refused["vector"]).all()
+    assert (refused["code"], refused["message"]) == ("EMPTY", "The file is empty.")
+    assert accepted["vector"] == [2.0] * _DIMENSION
+
+
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_files_of_older_versions_are_read(vectors: Shelf, is_compacted: bool) -> None:
+    write_as_before(vectors._folder, 5000)
+    if is_compacted:
+        vectors.compact()
+        (file,) = files_of(vectors)
+        parquet = pq.ParquetFile(file)
+        assert parquet.metadata.row_group(0).num_rows == 1024
+        assert parquet.schema_arrow.field("vector").type.list_size == _DIMENSION
+    add(vectors, 6000)
+    assert found(vectors, 4999, 6000, 2048) == {2048: 2048, 4999: 4999, 6000: 6000}
+    ((positions, refused),) = vectors.find([key(1)])
+    assert positions.tolist() == [0]
+    assert refused.column("code").to_pylist() == ["EMPTY"]
+    assert np.isnan(refused.column("vector")[0].as_py()).all()
+    assert len(vectors.read()) == 5001
+
+
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_of_two_rows_of_a_content_the_later_counts(
+    vectors: Shelf, is_compacted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(vectors, 1, 2)
+    add(vectors, 1, vector=np.full(_DIMENSION, 9, dtype=np.float32))
+    if is_compacted:
+        monkeypatch.setattr(shelf, "_MANY_FILES", 1)
+        vectors.compact()
+        assert pq.ParquetFile(*files_of(vectors)).metadata.num_rows == 2
+    assert found(vectors, 1, 2) == {1: 9, 2: 2}
+    assert sorted(vectors.keys()) == [key(1), key(2)]
+
+
+def test_each_row_is_found_once_although_another_process_compacts_meanwhile(
+    vectors: Shelf, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shelf, "_MANY_FILES", 2)
+    for number in range(5):
+        add(vectors, number)
+    numbers = []
+    for positions, table in vectors.find([key(number) for number in range(5)]):
+        numbers += table.column("vector").to_pylist()
+        assert len(positions) == len(table)
+        store.vectors("model", _DIMENSION).compact()
+    assert sorted(vector[0] for vector in numbers) == [0, 1, 2, 3, 4]
+    assert len(files_of(vectors)) == 1
+
+
+def test_large_files_are_not_rewritten_for_a_few_rows(vectors: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shelf, "_MANY_FILES", 2)
+    monkeypatch.setattr(shelf, "_LARGE_FILE_ROWS", 100)
+    add(vectors, *range(100))
+    (large,) = files_of(vectors)
+    for number in range(100, 103):
+        add(vectors, number)
+    vectors.compact()
+    first, merged = files_of(vectors)
+    assert first == large
+    assert pq.read_metadata(merged).num_rows == 3
+    assert len(vectors.read()) == 103
+
+
+def test_what_killed_processes_left_is_removed(vectors: Shelf) -> None:
+    abandoned, in_use = vectors._folder / "1.part", vectors._folder / "2.part"
+    for part in (abandoned, in_use):
+        part.write_bytes(b"cut off")
+    two_hours_ago = time.time() - 7200
+    os.utime(abandoned, (two_hours_ago, two_hours_ago))
+    vectors.compact()
+    assert files_of(vectors) == [in_use]
+
+
+def test_a_damaged_row_group_costs_its_own_file_only(vectors: Shelf) -> None:
+    add(vectors, *range(2000))
+    (file,) = files_of(vectors)
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2 : len(data) // 2 + 40_000] = bytes(40_000)
+    file.write_bytes(data)
+    add(vectors, 5000)
+    assert found(vectors, 5000)[5000] == 5000
+    assert found(vectors, *range(2000), 5000)[5000] == 5000
