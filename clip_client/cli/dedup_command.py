@@ -76,9 +76,9 @@ def _add_choice_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         metavar="RULE",
         help="which photo of a group is kept; may be given again, the first rule that tells two photos apart decides. "
-        "RULE is reference, companions, pixels, bytes, metadata, oldest, name (no copy mark), newest, format=A,B, "
-        "path=PATTERN or not-path=PATTERN (default: the first seven, in this order; oldest and name decide in the end "
-        "anyway)",
+        "RULE is reference, original (as a camera wrote it), companions, pixels, bytes, metadata, oldest, name (no "
+        "copy mark), newest, format=A,B, path=PATTERN or not-path=PATTERN (default: the first eight, in this order; "
+        "oldest and name decide in the end anyway)",
     )
     doing = parser.add_mutually_exclusive_group()
     doing.add_argument("--apply", action="store_true", help="move the copies that are sure to the quarantine")
@@ -102,6 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
     need("rich", *(["jinja2"] if arguments.report else []))
     if find_spec("imagehash") is None:  # only looked for: it loads SciPy, which a second search does without
         need("imagehash", extra="dedup")
+    need("defusedxml", extra="dedup")
     outputs: list[Path] = [path for path in (arguments.json, arguments.report) if path is not None]
     _check_outputs(outputs)
     rules = _keep_rules(arguments)

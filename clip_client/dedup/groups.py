@@ -163,6 +163,8 @@ def _member(
         copy_of=original[0],
         copy_tier=original[1],
         is_reference=candidate.is_reference,
+        camera=candidate.look.moment.camera,
+        metadata=candidate.look.metadata,
         in_library=candidate.in_library,
     )
 

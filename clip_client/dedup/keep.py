@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from clip_client.dedup.file_kinds import RAW
 from clip_client.dedup.table import human_bytes
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from clip_client.dedup.looks import Look
     from clip_client.dedup.photos_library import LibraryPhoto
 
-DEFAULT_RULES: Final = ("reference", "companions", "pixels", "bytes", "metadata", "oldest", "name")
+DEFAULT_RULES: Final = ("reference", "original", "companions", "pixels", "bytes", "metadata", "oldest", "name")
 
 _TIE_BREAKS: Final = ("oldest", "name")
 """Asked in the end whatever was asked for: the original is older than its copy, or at least has no copy's name."""
@@ -32,6 +33,23 @@ _COPY_MARK: Final = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 """What systems and browsers write into the name of a copy, in some languages; applied to a name without its ending."""
+
+
+_CAMERA_FORMATS: Final = frozenset({"JPEG", "HEIC", RAW})
+"""What cameras write. A PNG or a TIFF with all fields of a camera was converted from one of these."""
+
+_EDITORS: Final = re.compile(
+    r"""\b(?:
+      acdsee | adobe | affinity | aftershot | aperture | canva | capture\ one | capture\ nx | corel | darktable
+    | digikam | digital\ photo\ professional | dxo | facebook | faststone | ffmpeg | gimp | google | graphicsmagick
+    | imagemagick | imaging\ edge | inkscape | instagram | iphoto | irfanview | krita | lavc | lightroom | luminar
+    | meitu | microsoft | nx\ studio | olympus\ workspace | on1 | paint | paintshop | photo\ booth | photomatix
+    | photopea | photos | photoscape | photoshop | picasa | pixelmator | pixlr | polarr | preview | raw\ ?therapee
+    | shotwell | silkypix | skylum | snapseed | topaz | viewnx | vsco | whatsapp | windows\ photo | xnview
+    )""",
+    re.IGNORECASE | re.VERBOSE,
+)
+"""Programs that write changed pictures. Cameras and phones write the version of their own software into that field."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -62,6 +80,18 @@ class Candidate:
         return os.path.splitext(self.path)[1][1:].lower()
 
     @property
+    def is_original(self) -> bool:
+        """Tell whether the file says all that a camera writes, and nothing that a program adds or leaves behind."""
+        said = self.look.metadata
+        return (
+            self.look.format in _CAMERA_FORMATS
+            and bool(self.look.moment.camera and said.taken)
+            and bool(said.has_exposure or said.has_maker_note or said.lens or said.latitude is not None)
+            and not said.is_resized
+            and not _EDITORS.search(said.software)
+        )
+
+    @property
     def taken_ns(self) -> int:
         """When it was taken, as Photos or its EXIF says, else when the file was last changed."""
         if self.in_library is not None and self.in_library.taken_ns is not None:
@@ -84,10 +114,11 @@ class KeepRules:
 
     So the choice never depends on anything else. Before all rules, a file that only a symbolic link reaches comes after
     every other, because it lies outside what was searched. The names: ``reference`` (in a reference folder),
-    ``companions`` (has a RAW file, a film or sidecars beside it), ``pixels`` (most), ``bytes`` (most), ``metadata``
-    (most EXIF fields), ``oldest`` (taken first, then the older file), ``newest``, ``name`` (no copy mark such as "Copy
-    of" or "(1)", then the shortest), ``format=heic,jpg`` (earlier in the list), ``path=PATTERN`` (matches the shell
-    pattern) and ``not-path=PATTERN``. Raises ValueError for a name that is none of these.
+    ``original`` (as a camera wrote it), ``companions`` (has a RAW file, a film or sidecars beside it), ``pixels``
+    (most), ``bytes`` (most), ``metadata`` (most EXIF fields), ``oldest`` (taken first, then the older file),
+    ``newest``, ``name`` (no copy mark such as "Copy of" or "(1)", then the shortest), ``format=heic,jpg`` (earlier in
+    the list), ``path=PATTERN`` (matches the shell pattern) and ``not-path=PATTERN``. Raises ValueError for a name that
+    is none of these.
     """
 
     def __init__(self, names: Sequence[str] = DEFAULT_RULES) -> None:
@@ -159,6 +190,12 @@ def _size(candidate: Candidate) -> str:
 _PLAIN: Final = {
     "reference": Rule(
         rank=lambda candidate: not candidate.is_reference, reason=lambda kept, other: "in a reference folder"
+    ),
+    "original": Rule(
+        rank=lambda candidate: not candidate.is_original,
+        reason=lambda kept, other: (
+            f"camera original: {kept.look.moment.camera}, taken {kept.look.metadata.taken.partition('T')[0]}"
+        ),
     ),
     "companions": Rule(
         rank=lambda candidate: -len(set(candidate.companions)),

@@ -6,6 +6,7 @@ import io
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final
 
+from clip_client.dedup.metadata import Metadata, read_metadata
 from clip_client.dedup.moments import Moment, read_moment
 from clip_client.dedup.preview import preview_of
 from clip_client.dedup.report import FailedFile
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from PIL import Image
 
-ALGORITHM: Final = "look-2"
+ALGORITHM: Final = "look-3"
 """Names how a :class:`Look` is made: what changes any of its numbers must change this, too."""
 
 PIXELS: Final = "pixels-3"
@@ -51,24 +52,27 @@ class Look:
     is_flat: bool = False
     """A picture of nearly one colour: its hash and its vector say nothing."""
     moment: Moment = field(default_factory=Moment)
+    metadata: Metadata = field(default_factory=Metadata)
     code: str = ""
     message: str = ""
 
     def to_row(self) -> dict[str, Any]:
         """Return the facts as a shelf holds them."""
         row = {name: getattr(self, name) for name in _LOOK_COLUMNS}
-        return row | asdict(self.moment)
+        return row | asdict(self.moment) | asdict(self.metadata)
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Look:
         """Read what :meth:`to_row` gave."""
         moment = Moment(**{name: row[name] for name in _MOMENT_COLUMNS})
-        return cls(moment=moment, **{name: row[name] for name in _LOOK_COLUMNS})
+        metadata = Metadata(**{name: row[name] for name in _METADATA_COLUMNS})
+        return cls(moment=moment, metadata=metadata, **{name: row[name] for name in _LOOK_COLUMNS})
 
 
 # Asked once: a search reads a row for every photo in the store.
-_LOOK_COLUMNS: Final = tuple(column.name for column in fields(Look) if column.name != "moment")
 _MOMENT_COLUMNS: Final = tuple(column.name for column in fields(Moment))
+_METADATA_COLUMNS: Final = tuple(column.name for column in fields(Metadata))
+_LOOK_COLUMNS: Final = tuple(column.name for column in fields(Look) if column.name not in ("moment", "metadata"))
 
 
 def look_at(data: bytes) -> Look:
@@ -84,6 +88,7 @@ def look_at(data: bytes) -> Look:
         perceptual_hash=perceptual_hash(seen.image),
         is_flat=seen.is_flat,
         moment=read_moment(data),
+        metadata=read_metadata(data),
     )
 
 

@@ -48,7 +48,7 @@ def read_moment(data: bytes) -> Moment:
     try:
         with Image.open(io.BytesIO(data)) as image:
             exif = image.getexif()
-            camera = " ".join(str(exif.get(tag, "")).strip("\0 ") for tag in _CAMERA_TAGS).strip()
+            camera = _camera(*(str(exif.get(tag, "")).strip("\0 ") for tag in _CAMERA_TAGS))
             details, place = exif.get_ifd(_EXIF_IFD), exif.get_ifd(_GPS_IFD)
     except Exception:  # damaged metadata makes Pillow raise anything, and costs the photo nothing else
         return Moment()
@@ -94,6 +94,11 @@ def _is_one_shot(first: Moment, second: Moment) -> bool | None:
     if first.taken_ms // 1000 != second.taken_ms // 1000:
         return False
     return True if is_numbered else None
+
+
+def _camera(make: str, model: str) -> str:
+    """Return ``"Apple iPhone X"``, and ``"Canon EOS 5D"`` if the model itself names its maker."""
+    return model if model.split()[:1] == make.split()[:1] else f"{make} {model}".strip()
 
 
 def _time(details: Mapping[int, Any]) -> tuple[int | None, bool]:

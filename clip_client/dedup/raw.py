@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from clip_client.dedup.file_kinds import RAW
 from clip_client.dedup.looks import BYTES_ONLY, Look, look_at
+from clip_client.dedup.metadata import read_metadata
 from clip_client.dedup.moments import read_moment
 
 NEEDS_RAWPY: Final = "Previews in RAW files are read by rawpy: pip install 'clip-triton[raw]'."
@@ -45,10 +46,13 @@ def look_at_raw(data: bytes) -> Look:
     look = look_at(preview)
     if look.code:
         return bytes_only()
-    moment = read_moment(data)  # most are TIFF files to Pillow, at least as far as their EXIF goes
-    return replace(
-        look, width=width, height=height, format=RAW, moment=look.moment if moment.taken_ms is None else moment
-    )
+    # Most are TIFF files to Pillow, at least as far as their EXIF goes; for the others the preview has a copy of it.
+    moment, metadata = read_moment(data), read_metadata(data)
+    if moment.taken_ms is None:
+        moment, metadata = look.moment, look.metadata
+    # The sizes in its EXIF may be those of the sensor, of the preview, or of a crop.
+    metadata = replace(metadata, is_resized=False)
+    return replace(look, width=width, height=height, format=RAW, moment=moment, metadata=metadata)
 
 
 def _open(data: bytes) -> tuple[bytes, tuple[int, int]] | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from clip_client.dedup.links import Links
+from clip_client.dedup.metadata import Metadata
 
 if TYPE_CHECKING:
     from clip_client.dedup.cells import Coverage
@@ -85,6 +86,9 @@ class Member:
     """How sure that is: ``EXACT`` or ``SAME_PIXELS``."""
     is_reference: bool = False
     """It lies in a reference folder and is never moved."""
+    camera: str = ""
+    metadata: Metadata = field(default_factory=Metadata)
+    """What its file says beside the pixels."""
     in_library: LibraryPhoto | None = None
     """What Apple Photos knows about it, where it belongs to one of its libraries; it is never moved either."""
 
@@ -94,6 +98,11 @@ class Member:
         same = "bytes" if self.copy_tier == EXACT else "pixels"
         copy = f"same {same} as {self.copy_of}" if self.copy_of else ""
         return "; ".join(filter(None, (*map(str, self.matches), copy)))
+
+    @property
+    def origin(self) -> str:
+        """For people: when it was taken, and by which camera."""
+        return ", ".join(filter(None, (self.metadata.taken.replace("T", " "), self.camera)))
 
     @property
     def label(self) -> str:
@@ -120,6 +129,15 @@ class DuplicateGroup:
     def keep(self) -> str:
         """Path of the photo to keep."""
         return self.members[0].path
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """For people: what they should look at before the copies go."""
+        kept, *others = map(_exif_fields, (self.members[0], *(one for one in self.members if not one.moment)))
+        lacking = dict.fromkeys(name for fields in others for name in fields if name not in kept)
+        if not lacking:
+            return ()
+        return (f"the kept photo lacks EXIF that a copy has: {', '.join(lacking)}",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,6 +194,7 @@ class DuplicateReport:
                     "min_similarity": group.min_similarity,
                     "keep": group.keep,
                     "reason": group.reason,
+                    "warnings": list(group.warnings),
                     "members": [_member(member) for member in group.members],
                 }
                 for group in self.groups
@@ -189,6 +208,16 @@ class DuplicateReport:
         return json.dumps(self.to_mapping(), indent=2) + "\n"
 
 
+def _exif_fields(member: Member) -> tuple[str, ...]:
+    said = {
+        "date": member.metadata.taken,
+        "camera": member.camera,
+        "lens": member.metadata.lens,
+        "GPS position": member.metadata.latitude is not None,
+    }
+    return tuple(name for name, value in said.items() if value)
+
+
 def _member(member: Member) -> dict[str, Any]:
     return {
         "path": member.path,
@@ -198,6 +227,8 @@ def _member(member: Member) -> dict[str, Any]:
         "moment": member.moment,
         "copy_of": member.copy_of or None,
         "reference": member.is_reference,
+        "taken": member.metadata.taken or None,
+        "camera": member.camera or None,
         "photos_library": None
         if member.in_library is None
         else {

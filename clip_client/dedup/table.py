@@ -74,6 +74,8 @@ def _print_group(number: int, group: DuplicateGroup, console: Console) -> None:
     if group.reason:
         heading += f"; kept: {printable(group.reason)}"
     console.print(Text(heading, style="bold"))
+    for warning in group.warnings:
+        console.print(Text(f"warning: {warning}", style="yellow"))
     width = min(console.width, _WIDEST)
     table = Table.grid(padding=(0, 2, 0, 0), expand=True)
     table.width = width
@@ -84,10 +86,11 @@ def _print_group(number: int, group: DuplicateGroup, console: Console) -> None:
     for member in group.members:
         kept = member.path == group.keep
         note = "keep" if kept else "never moved" if _never_moves(member) else ""
-        why = printable("; ".join(filter(None, (member.moment, member.why))))
+        why = "; ".join(filter(None, (member.moment, member.why)))
+        notes = [printable(text) for text in (member.origin, why) if text]
         table.add_row(
             Text(note, style="green" if kept else "yellow", justify="right"),
-            Text.assemble(printable(member.label), (f"\n{why}" if why else "", "dim")),
+            Text.assemble(printable(member.label), ("".join(f"\n{note}" for note in notes), "dim")),
             f"{member.width}x{member.height}" if member.width else "",
             human_bytes(member.size_bytes),
             "" if kept else f"{member.similarity:.4f}",

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import itertools
+from typing import Any
 
 import pytest
+from PIL import Image, ImageEnhance
 
 from clip_client.dedup.keep import DEFAULT_RULES, Candidate, KeepRules
-from clip_client.dedup.looks import Look
+from clip_client.dedup.looks import Look, look_at
 from clip_client.dedup.moments import Moment
 from clip_client.dedup.photos_library import LibraryPhoto
+from tests.unit.camera_files import as_lossless, camera_jpeg, exif
+from tests.unit.image_files import encoded, picture
 
 
 def candidate(path: str, *, mtime_ns: int = 0, taken_ms: int | None = None, size_bytes: int = 9) -> Candidate:
@@ -89,3 +94,95 @@ def test_photos_knows_name_and_date_better() -> None:
     assert inside.taken_ns == 5
     outside = candidate("IMG_1.JPG", mtime_ns=5)
     assert kept(KeepRules(["name"]), inside, outside) == ("IMG_1.JPG", "name without a copy mark")
+
+
+def of_file(name: str, data: bytes) -> Candidate:
+    return Candidate(path=name, sha256="00", size_bytes=len(data), mtime_ns=0, look=look_at(data))
+
+
+ORIGINAL = camera_jpeg()
+REASON = "camera original: Canon EOS 5D, taken 2019-05-03"
+
+
+def opened(data: bytes = ORIGINAL) -> Image.Image:
+    return Image.open(io.BytesIO(data))
+
+
+EXPORTS = {
+    "a PNG without EXIF": as_lossless(ORIGINAL, "PNG"),
+    "a TIFF without EXIF": as_lossless(ORIGINAL, "TIFF"),
+    "a PNG with all EXIF": as_lossless(ORIGINAL, "PNG", exif=exif()),
+    "upscaled": encoded(opened().resize((256, 192)), "JPEG", quality=98),
+    "brightened": encoded(ImageEnhance.Brightness(opened()).enhance(1.3), "JPEG", quality=100),
+    "an export of Lightroom": camera_jpeg(quality=100, Software="Adobe Photoshop Lightroom Classic 9.2 (Windows)"),
+    "upscaled, EXIF of the original": encoded(opened().resize((256, 192)), "JPEG", quality=98, exif=exif()),
+}
+
+
+@pytest.mark.parametrize("kind", EXPORTS)
+def test_a_camera_original_is_kept_before_every_larger_export(kind: str) -> None:
+    export = EXPORTS[kind]
+    assert len(export) > len(ORIGINAL)
+    assert kept(KeepRules(), of_file("a", export), of_file("original.jpg", ORIGINAL)) == ("original.jpg", REASON)
+
+
+def test_of_two_originals_pixels_and_bytes_decide() -> None:
+    large = of_file("z", camera_jpeg((128, 96)))
+    assert kept(KeepRules(), of_file("a", ORIGINAL), large) == ("z", "most pixels: 128x96, next 64x48")
+    better = of_file("z", camera_jpeg(quality=99))
+    assert kept(KeepRules(), of_file("a", ORIGINAL), better)[1].startswith("largest file")
+
+
+def test_a_smaller_copy_with_all_metadata_is_not_kept_before_the_whole_photo() -> None:
+    """A thumbnail by a program that copies EXIF as it is, beside the whole photo that a messenger has emptied."""
+    small = of_file("a", camera_jpeg((32, 24), size_in_exif=(128, 96)))
+    whole = of_file("z", encoded(picture(size=(128, 96)), "JPEG"))
+    assert kept(KeepRules(), small, whole) == ("z", "most pixels: 128x96, next 32x24")
+    original = of_file("z", camera_jpeg((128, 96)))
+    assert kept(KeepRules(), small, original) == ("z", REASON)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"Make": None, "Model": None},
+        {"DateTimeOriginal": None},
+        {"Software": "GIMP 2.10.34"},
+        {"Software": "Adobe Photoshop CC"},
+        {"Software": "Picasa"},
+        {"Software": "paint.net 5.0"},
+        {"ProcessingSoftware": "darktable 4.2"},
+        {"LensModel": None, "FNumber": None, "MakerNote": None},  # as a scanner does
+        {"ExifImageWidth": 4000, "ExifImageHeight": 3000},
+    ],
+)
+def test_what_no_camera_leaves_is_no_original(changes: dict[str, Any]) -> None:
+    assert not of_file("a.jpg", camera_jpeg(**changes)).is_original
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"Software": None},
+        {"Software": "12.4.1"},
+        {"Software": "G973FXXU3ASG8"},
+        {"Software": "HDR+ 1.0.345618096zd"},
+        {"Software": "Windows Phone 8.1"},
+        {"MakerNote": None, "LensModel": None},
+        {"MakerNote": None, "FNumber": None},
+        {"LensModel": None, "FNumber": None},
+        {"LensModel": None, "FNumber": None, "MakerNote": None, "gps": True},
+        {"ExifImageWidth": None, "ExifImageHeight": None},
+        {"Make": None},
+    ],
+)
+def test_what_cameras_and_phones_write_is_an_original(changes: dict[str, Any]) -> None:
+    assert of_file("a.jpg", camera_jpeg(**changes)).is_original
+
+
+def test_the_rule_has_a_place_of_its_own_in_the_order() -> None:
+    export = of_file("a", EXPORTS["a TIFF without EXIF"])
+    original = of_file("z", ORIGINAL)
+    assert kept(KeepRules(["bytes", "original"]), export, original)[0] == "a"
+    assert kept(KeepRules(["original", "bytes"]), export, original)[0] == "z"

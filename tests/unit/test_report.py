@@ -5,7 +5,7 @@ import json
 import os
 from dataclasses import replace
 from html.parser import HTMLParser
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -13,9 +13,10 @@ from PIL import Image
 from rich.console import Console
 
 from clip_client.dedup import DuplicateGroup, DuplicateReport, FailedFile, Match, Member, thresholds_for
+from clip_client.dedup.metadata import Metadata
 from clip_client.dedup.page import write_page
 from clip_client.dedup.preview import Preview, preview
-from clip_client.dedup.report import EXACT, SIMILAR, printable
+from clip_client.dedup.report import BURST, EXACT, SIMILAR, printable
 from clip_client.dedup.table import at_least, human_bytes, print_report
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ def test_json_is_what_the_schema_says() -> None:
     copies = group(member("a.jpg"), replace(member("c.jpg", 0.993), matches=(why,)))
     of = report(replace(copies, reason="most pixels"), failed=(failure,))
     plain = {"tier": "similar", "moment": "", "copy_of": None, "reference": False, "photos_library": None}
+    plain |= {"taken": None, "camera": None}
     match = {"test": "embedding", "value": 0.993, "threshold": 0.99}
     assert json.loads(of.to_json()) == {
         "model": TRAINED,
@@ -86,6 +88,7 @@ def test_json_is_what_the_schema_says() -> None:
                 "min_similarity": 0.991,
                 "keep": "a.jpg",
                 "reason": "most pixels",
+                "warnings": [],
                 "members": [
                     {"path": "a.jpg", "similarity": 1.0, **plain, "matches": []},
                     {"path": "c.jpg", "similarity": 0.993, **plain, "matches": [match]},
@@ -95,6 +98,39 @@ def test_json_is_what_the_schema_says() -> None:
         "failed": [{"path": "b.jpg", "code": "TRUNCATED", "message": "The file ends early."}],
         "bytes_only": [],
     }
+
+
+def from_camera(path: str, **more: Any) -> Member:
+    said = Metadata(taken="2019-05-03T10:11:12", lens="EF50mm", latitude=48.2, longitude=16.4)
+    return replace(member(path), metadata=said, camera="Canon EOS 5D", **more)
+
+
+WARNING = "the kept photo lacks EXIF that a copy has: date, camera, lens, GPS position"
+
+
+def test_date_and_camera_are_in_every_form_with_a_warning_if_the_kept_photo_has_none(tmp_path: Path) -> None:
+    of = report(group(member("a.png"), from_camera("b.jpg")))
+    (found,) = json.loads(of.to_json())["groups"]
+    assert found["warnings"] == [WARNING]
+    said = [(one["taken"], one["camera"]) for one in found["members"]]
+    assert said == [(None, None), ("2019-05-03T10:11:12", "Canon EOS 5D")]
+    assert f'<p class="banner warning" role="note">{WARNING}</p>' in page(of)
+    assert '<div class="origin soft">2019-05-03 10:11:12, Canon EOS 5D</div>' in page(of)
+    console = Console(file=io.StringIO(), width=200)
+    print_report(of, console)
+    assert isinstance(console.file, io.StringIO)
+    lines = [line.strip() for line in console.file.getvalue().splitlines()]
+    assert f"warning: {WARNING}" in lines
+    assert "2019-05-03 10:11:12, Canon EOS 5D" in lines
+
+
+def test_there_is_no_warning_where_nothing_is_lacking() -> None:
+    kept, plain = from_camera("a.jpg"), member("b.jpg")
+    frame = replace(from_camera("c.jpg"), moment=BURST)
+    assert group(kept, from_camera("b.jpg"), plain).warnings == ()
+    assert group(plain, frame).warnings == (), "another picture is no copy"
+    less = replace(kept, metadata=Metadata(taken="2019-05-03T10:11:12"))
+    assert group(less, plain, kept).warnings == ("the kept photo lacks EXIF that a copy has: lens, GPS position",)
 
 
 def test_json_is_ascii_and_brings_any_name_back() -> None:
