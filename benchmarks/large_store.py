@@ -50,9 +50,9 @@ class _StandIn:
             yield AssertionError(f"{image} is in the store, and was embedded again")
 
 
-def photo_files(files: int) -> list[PhotoFile]:
-    """Return the files that the store knows; there are none on the disk."""
-    return [PhotoFile(f"/photos/{number // 1000:04d}/IMG_{number:07d}.jpg", 2**21, number) for number in range(files)]
+def photo_file(number: int) -> PhotoFile:
+    """Return one of the files that the store knows; there are none on the disk."""
+    return PhotoFile(f"/photos/{number // 1000:04d}/IMG_{number:07d}.jpg", 2**21, number)
 
 
 def fill(folder: Path, files: int) -> None:
@@ -62,7 +62,7 @@ def fill(folder: Path, files: int) -> None:
     keys = [random.bytes(32) for _ in range(files)]
     hashes = random.integers(0, 2**64, files, dtype=np.uint64)
     with Store(folder) as store:
-        store.files.remember(zip(photo_files(files), (key.hex() for key in keys), strict=True))
+        store.files.remember(zip(map(photo_file, range(files)), (key.hex() for key in keys), strict=True))
         looks, rows = store.looks(), store.vectors(_VECTOR_ID, DIMENSION)
         for number, key in enumerate(keys):
             moment = Moment(taken_ms=number * 100_000, has_sub_second=True, camera="Canon Canon EOS R5", fields=60)
@@ -76,9 +76,7 @@ def fill(folder: Path, files: int) -> None:
 
 def search(folder: Path, files: int, searched: int) -> dict[str, Any]:
     """Search ``searched`` of the files, once, in this process."""
-    every = photo_files(files)
-    some = tuple(every[:: files // searched][:searched])
-    del every
+    some = tuple(map(photo_file, range(0, files, files // searched)))[:searched]
     before_mb = _peak_mb()
     started = time.perf_counter()
     with Store(folder) as store:

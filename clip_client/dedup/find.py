@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from anyio import to_thread
 
+from clip_client.dedup.cannot_link import CannotLink
 from clip_client.dedup.cells import Coverage, join_vectors
 from clip_client.dedup.database import StoreError
 from clip_client.dedup.folders import Folders
@@ -142,7 +143,7 @@ class _Search:
             has_hash=has_hash,
             hash_bits=self.hash_bits,
             components=components,
-            apart=self._apart(contents),
+            cannot_link=self._cannot_link(contents),
             rules=self.rules,
         )
         return comparison, coverage
@@ -218,15 +219,13 @@ class _Search:
                 numbers[row] = first_with.setdefault(pixels, row)
         return numbers
 
-    def _apart(self, contents: list[str]) -> dict[int, NDArray[np.intp]]:
-        """Return row -> the rows that a person said to be different from it."""
-        rows = {sha256: row for row, sha256 in enumerate(contents)}
-        apart: dict[int, NDArray[np.intp]] = {}
-        for decision in self.store.decisions.all():
-            present = np.array(sorted(rows[sha256] for sha256 in decision.contents if sha256 in rows), dtype=np.intp)
-            for row in present.tolist() if len(present) > 1 else ():
-                apart[row] = np.union1d(apart[row], present) if row in apart else present
-        return apart
+    def _cannot_link(self, contents: list[str]) -> CannotLink:
+        """Return the rows that a person said to be different."""
+        decisions = self.store.decisions.all()
+        decided = frozenset[str]().union(*(decision.contents for decision in decisions))
+        rows = {sha256: row for row, sha256 in enumerate(contents) if sha256 in decided}
+        present = (sorted(rows[sha256] for sha256 in decision.contents & rows.keys()) for decision in decisions)
+        return CannotLink(np.array(some, dtype=np.intp) for some in present)
 
 
 def _pixels_of(path: str, sha256: bytes) -> str | None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from clip_client.dedup.cannot_link import CannotLink
 from clip_client.dedup.joining import BLOCK_ROWS, bits_that_differ, block_pairs
 
 if TYPE_CHECKING:
@@ -72,39 +73,35 @@ def star_groups(
     threshold: float,
     *,
     most_bits: int = -1,
-    apart: Mapping[int, Indices] | None = None,
+    apart: Mapping[int, Indices] | CannotLink | None = None,
 ) -> list[Star]:
     """Group rows that come best first; each member is alike to the kept row of its group.
 
     Alike are rows of cosine similarity >= ``threshold``, of equal pixels, or of hashes that differ in at most
     ``most_bits`` bits. Going down the rows, one that is alike to no kept row is kept itself; each other row then
     belongs to the kept row that it is most similar to, equal pixels before all else. So the kept row is always better
-    than its members. ``apart`` maps a row to those (ascending; itself or not) that it must never share a group with, in
-    both directions. Returns the groups of two or more, by their kept row.
+    than its members. ``apart`` holds the rows that must not share a group: sets of them, or a mapping of each row to
+    the others, in both directions. Returns the groups of two or more, by their kept row.
     """
     if not isinstance(evidence, Evidence):
         evidence = Evidence(vectors=evidence)
-    apart = apart or {}
-    nearest, best = _choose(evidence, threshold, most_bits, apart)
+    cannot_link = apart if isinstance(apart, CannotLink) else CannotLink.from_pairs(apart or {})
+    nearest, best = _choose(evidence, threshold, most_bits, cannot_link)
     kept, sizes = np.unique(nearest, return_counts=True)
     stars, turned_away = [], []
     for keep in kept[sizes > 1].tolist():
         members = [row for row in np.flatnonzero(nearest == keep).tolist() if row != keep]
-        if apart:
-            members, strangers = _split(members, apart)
-            turned_away += strangers
+        if cannot_link:
+            members, rejected = _split(members, cannot_link)
+            turned_away += rejected
         if members:
             stars.append(_star(keep, np.array(members), best))
     if turned_away:
         # They can join none of the groups that they are alike to, but they may be alike to each other.
         rows = np.array(sorted(turned_away))
-        among = {}
-        for position, row in enumerate(turned_away := rows.tolist()):
-            others = np.intersect1d(apart[row], rows) if row in apart else rows[:0]
-            among[position] = np.searchsorted(rows, others)
-        for star in star_groups(evidence.of(rows), threshold, most_bits=most_bits, apart=among):
-            there = tuple(turned_away[member] for member in star.members)
-            stars.append(replace(star, keep=turned_away[star.keep], members=there))
+        for star in star_groups(evidence.of(rows), threshold, most_bits=most_bits, apart=cannot_link.among(rows)):
+            there = tuple(rows[list(star.members)].tolist())
+            stars.append(replace(star, keep=int(rows[star.keep]), members=there))
     return sorted(stars, key=lambda star: star.keep)
 
 
@@ -116,7 +113,7 @@ def minimum_similarity(vectors: Vectors, *, block_rows: int = BLOCK_ROWS) -> flo
 
 
 def _choose(
-    evidence: Evidence, threshold: float, most_bits: int, apart: Mapping[int, Indices]
+    evidence: Evidence, threshold: float, most_bits: int, cannot_link: CannotLink
 ) -> tuple[Indices, NDArray[np.float64]]:
     """Return the kept row that each row belongs to, itself for a kept one, and its similarity to that."""
     exact = evidence.vectors.astype(np.float64)
@@ -136,8 +133,8 @@ def _choose(
                 continue
             after = similarity[row - start + 1 :]
             closeness = _closeness(evidence, row, after, threshold, most_bits)
-            if row in apart:
-                closeness[apart[row][apart[row] > row] - row - 1] = -np.inf
+            for others in cannot_link.after(row):
+                closeness[others - row - 1] = -np.inf
             closer = np.flatnonzero(closeness > rank[row + 1 :])
             rank[row + 1 + closer] = closeness[closer]
             best[row + 1 + closer] = after[closer]
@@ -161,19 +158,19 @@ def _closeness(
     return closeness
 
 
-def _split(members: list[int], apart: Mapping[int, Indices]) -> tuple[list[int], list[int]]:
-    """Take the members best first; turn those away that must not be with one that was taken."""
+def _split(members: list[int], cannot_link: CannotLink) -> tuple[list[int], list[int]]:
+    """Take the members best first; reject those that must not be with one that was taken."""
     taken: list[int] = []
-    turned_away = []
-    forbidden: set[int] = set()
+    rejected: list[int] = []
+    sets_taken: set[int] = set()
     for row in members:
-        if row in forbidden:
-            turned_away.append(row)
-        else:
+        sets = cannot_link.sets_of(row)
+        if sets_taken.isdisjoint(sets):
             taken.append(row)
-            if row in apart:
-                forbidden.update(apart[row].tolist())
-    return taken, turned_away
+            sets_taken.update(sets)
+        else:
+            rejected.append(row)
+    return taken, rejected
 
 
 def _star(keep: int, members: Indices, best: NDArray[np.float64]) -> Star:

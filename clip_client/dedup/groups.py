@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from clip_client.dedup.cannot_link import CannotLink
     from clip_client.dedup.keep import Candidate, KeepRules
     from clip_client.dedup.looks import Look
     from clip_client.dedup.thresholds import Thresholds
@@ -38,8 +39,8 @@ class Comparison:
     hash_bits: int
     components: Sequence[NDArray[np.intp]]
     """Rows that hang together, two or more each."""
-    apart: Mapping[int, NDArray[np.intp]]
-    """Row -> rows that must never share a group with it."""
+    cannot_link: CannotLink
+    """What people decided to be different."""
     rules: KeepRules
 
 
@@ -69,15 +70,8 @@ def _stars(comparison: Comparison, rows: NDArray[np.intp], threshold: float) -> 
         hashes=comparison.hashes[rows],
         has_hash=comparison.has_hash[rows],
     )
-    apart = {}
-    if any(row in comparison.apart for row in rows.tolist()):
-        place = np.full(len(comparison.vectors), -1)
-        place[rows] = np.arange(len(rows))
-        for position, row in enumerate(rows.tolist()):
-            if row in comparison.apart:
-                others = place[comparison.apart[row]]
-                apart[position] = np.sort(others[others >= 0])
-    return star_groups(evidence, threshold, most_bits=comparison.hash_bits, apart=apart)
+    cannot_link = comparison.cannot_link.among(rows)
+    return star_groups(evidence, threshold, most_bits=comparison.hash_bits, apart=cannot_link)
 
 
 def _group(

@@ -39,6 +39,9 @@ _FEW_PAIRS: Final = 4096
 
 _BITS: Final = 64
 
+_PENDING_PAIRS: Final = 1 << 18
+"""Pairs of hashes that are joined at once: each call goes over the labels of all rows, each pair takes 16 bytes."""
+
 
 class Joining:
     """Rows that are joined pair by pair; labels name the components."""
@@ -168,15 +171,39 @@ def join_hashes(joining: Joining, rows: Indices, hashes: NDArray[np.uint64], mos
     edges = np.linspace(0, _BITS, most_bits + 2).astype(int)
     for low, high in itertools.pairwise(edges.tolist()):
         band = (distinct >> np.uint64(low)) & np.uint64((1 << (high - low)) - 1)
-        found: list[tuple[Indices, Indices]] = []
+        pending = _PendingPairs(inside)
         for members in equal_runs(band):
             for first, second in block_pairs(len(members)):
                 left, right = members[first], members[second]
-                a, b = where(bits_that_differ(distinct[left][:, None], distinct[right][None, :]) <= most_bits)
-                found.append((left[a], right[b]))
-        if found:
-            inside.join(np.concatenate([a for a, _ in found]), np.concatenate([b for _, b in found]))
+                if not _is_one_clump(inside.labels[left], inside.labels[right]):
+                    a, b = where(bits_that_differ(distinct[left][:, None], distinct[right][None, :]) <= most_bits)
+                    pending.add(left[a], right[b])
+        pending.join()
     joining.join(rows[first_rows], rows[first_rows[inside.labels]])
+
+
+class _PendingPairs:
+    """Pairs on their way into a :class:`Joining`, some at a time, and none that it has joined already."""
+
+    def __init__(self, joining: Joining) -> None:
+        self._joining = joining
+        self._pairs: list[tuple[Indices, Indices]] = []
+        self._count = 0
+
+    def add(self, left: Indices, right: Indices) -> None:
+        labels = self._joining.labels
+        apart = labels[left] != labels[right]
+        if apart.any():
+            self._pairs.append((left[apart], right[apart]))
+            self._count += np.count_nonzero(apart)
+        if self._count >= _PENDING_PAIRS:
+            self.join()
+
+    def join(self) -> None:
+        if self._count:
+            left, right = zip(*self._pairs, strict=True)
+            self._joining.join(np.concatenate(left), np.concatenate(right))
+        self._pairs, self._count = [], 0
 
 
 def equal_runs(values: NDArray[Any]) -> list[Indices]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -79,15 +80,36 @@ def test_rows_without_a_vector_hang_together_with_nothing() -> None:
     seeds=st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=6),
     flips=st.lists(st.tuples(st.integers(0, 5), st.sets(st.integers(0, 63), max_size=8)), max_size=20),
     most_bits=st.integers(0, 8),
+    pairs_at_once=st.sampled_from([1, 3, joining._PENDING_PAIRS]),
 )
-def test_hashes_are_joined_exactly(seeds: list[int], flips: list[tuple[int, set[int]]], most_bits: int) -> None:
+def test_hashes_are_joined_exactly(
+    seeds: list[int], flips: list[tuple[int, set[int]]], most_bits: int, pairs_at_once: int
+) -> None:
     numbers = [*seeds, *(seeds[base % len(seeds)] ^ sum(1 << bit for bit in bits) for base, bits in flips)]
     hashes = np.array(numbers, dtype=np.uint64)
     found, expected = Joining(len(hashes)), Joining(len(hashes))
-    join_hashes(found, np.arange(len(hashes)), hashes, most_bits)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(joining, "_PENDING_PAIRS", pairs_at_once)
+        join_hashes(found, np.arange(len(hashes)), hashes, most_bits)
     left, right = np.nonzero([[(a ^ b).bit_count() <= most_bits for b in numbers] for a in numbers])
     expected.join(left, right)
     assert as_sets(found.components()) == as_sets(expected.components())
+
+
+def test_pairs_of_hashes_are_not_stored() -> None:
+    """6,000 hashes of one scene: their 18 million pairs would be 290 MB, and as much again while they are joined."""
+    random = np.random.default_rng(0)
+    flipped = np.uint64(1) << random.integers(0, 64, (6000, 3)).astype(np.uint64)
+    hashes = flipped[:, 0] | flipped[:, 1] | flipped[:, 2]
+    joined = Joining(6000)
+    tracemalloc.start()
+    try:
+        join_hashes(joined, np.arange(6000), hashes, 8)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert [len(rows) for rows in joined.components()] == [6000]
+    assert peak_bytes < 150e6
 
 
 def test_bits_are_counted_as_python_counts_them() -> None:

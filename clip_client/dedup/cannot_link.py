@@ -1,0 +1,56 @@
+"""Rows that must not share a group, as sets: all pairs of 5,000 photos that somebody wants to keep would be 200 MB."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from numpy.typing import NDArray
+
+    Indices = NDArray[np.intp]
+
+
+class CannotLink:
+    """Sets of rows; no two rows of one set may share a group."""
+
+    def __init__(self, sets: Iterable[Indices] = ()) -> None:
+        """Take ``sets``, each in ascending order."""
+        self._sets = [rows for rows in sets if len(rows) > 1]
+        self._sets_of: defaultdict[int, list[int]] = defaultdict(list)
+        for number, rows in enumerate(self._sets):
+            for row in rows.tolist():
+                self._sets_of[row].append(number)
+
+    @classmethod
+    def from_pairs(cls, apart: Mapping[int, Indices]) -> CannotLink:
+        """Take a mapping of each row to the rows that it must not share a group with."""
+        pairs = {(min(row, other), max(row, other)) for row, others in apart.items() for other in others.tolist()}
+        return cls(np.array(pair) for pair in sorted(pairs) if pair[0] != pair[1])
+
+    def __bool__(self) -> bool:
+        return bool(self._sets)
+
+    def sets_of(self, row: int) -> list[int]:
+        """Return the numbers of the sets that ``row`` is in: two rows may share a group if they have none in common."""
+        return self._sets_of.get(row, [])
+
+    def after(self, row: int) -> Iterable[Indices]:
+        """Yield rows after ``row`` that must not share a group with it, set by set."""
+        for number in self.sets_of(row):
+            rows = self._sets[number]
+            yield rows[np.searchsorted(rows, row, side="right") :]
+
+    def among(self, rows: Indices) -> CannotLink:
+        """Return the same for some rows only, under their positions in ``rows``."""
+        if not self:
+            return self
+        sets: defaultdict[int, list[int]] = defaultdict(list)
+        for position, row in enumerate(rows.tolist()):
+            for number in self.sets_of(row):
+                sets[number].append(position)
+        return CannotLink(np.array(positions) for positions in sets.values())
