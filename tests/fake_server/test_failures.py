@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
+import anyio
 import grpc
 import pytest
 
@@ -187,6 +188,12 @@ async def test_the_retry_budget_ends_a_storm_of_refusals(monkeypatch: pytest.Mon
         with pytest.raises(Overloaded):
             await clip.embed(b"a", timeout_s=20)
         assert len(server.requests) == 3
+        # Each answer gives a tenth of a retry back.
+        server.answer_always(Reply())
+        for _ in range(11):
+            await clip.embed(b"a")
+        server.script(Reply(status=grpc.StatusCode.RESOURCE_EXHAUSTED, details="upstream overflow"))
+        assert (await clip.embed(b"a")).errors == {}
 
 
 async def test_a_connection_cut_in_the_middle_of_an_answer() -> None:
@@ -199,15 +206,70 @@ async def test_a_connection_cut_in_the_middle_of_an_answer() -> None:
         assert relay.connections >= 2
 
 
-async def test_a_half_open_connection_is_found_out_and_replaced() -> None:
+@pytest.mark.parametrize("pause_s", [0.0, 0.3], ids=["under gRPC's own ping", "at rest"])
+async def test_a_half_open_connection_is_found_out_and_replaced(pause_s: float) -> None:
+    """Within the time that keepalive_time_s says, and not with gRPC's own limits of 20 s and a minute."""
     config = ClientConfig(keepalive_time_s=0.2, timeout_s=60)
     async with FakeTriton() as server, Relay(server.port) as relay, ClipClient(relay.url, config=config) as clip:
         await clip.embed(b"a")
+        await asyncio.sleep(pause_s)
         relay.freeze()
         call = asyncio.create_task(clip.embed(b"b"))
-        await until(lambda: clip.stats().requests_retried)
+        with anyio.fail_after(15):
+            await until(lambda: clip.stats().requests_retried)
         relay.thaw()
         assert (await call).errors == {}
+
+
+async def test_a_server_that_hangs_up_is_tried_again_soon_and_by_each_client() -> None:
+    """By gRPC's defaults the fifth try comes after seven seconds or more, and all clients of a process share it."""
+    tries = 0
+
+    def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal tries
+        tries += 1
+        writer.transport.abort()
+
+    listener = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    async with listener:
+        port = listener.sockets[0].getsockname()[1]
+
+        async def keep_trying() -> None:
+            async with ClipClient(f"127.0.0.1:{port}") as clip:
+                while tries < 10:
+                    assert not (await clip.health(timeout_s=1)).ok
+                    await asyncio.sleep(0.02)
+
+        with anyio.fail_after(5):
+            await asyncio.gather(keep_trying(), keep_trying())
+
+
+async def test_how_long_grpc_may_wait_before_it_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the test above cannot see within a second: the longest pause, and the longest that one try may take."""
+    given: dict[str, object] = {}
+    real = grpc.aio.insecure_channel
+
+    def insecure_channel(target: str, options: list[tuple[str, object]]) -> grpc.aio.Channel:
+        given.update(options)
+        return real(target, options)
+
+    monkeypatch.setattr(grpc.aio, "insecure_channel", insecure_channel)
+    async with FakeTriton() as server, ClipClient(server.url) as clip:
+        await clip.model()
+    waits_ms = {name: value for name, value in given.items() if "backoff" in name}
+    assert waits_ms == {
+        "grpc.initial_reconnect_backoff_ms": 100,
+        "grpc.max_reconnect_backoff_ms": 1000,
+        "grpc.min_reconnect_backoff_ms": 5000,
+    }
+    assert given["grpc.enable_retries"] == 0, "there is one layer of retries, and it is not gRPC's"
+
+
+async def test_an_answer_may_be_longer_than_grpc_takes_by_default() -> None:
+    async with FakeTriton(dimension=150_000) as server, ClipClient(server.url) as clip:
+        batch = await clip.embed([b"%d" % number for number in range(8)])
+        assert batch.vectors.nbytes > 4 * 2**20
+        assert len(server.requests) == 1
 
 
 async def test_a_slow_connection_is_just_slow() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+
 import numpy as np
 import pytest
 
@@ -13,7 +16,7 @@ STEPS = ["connect", "server live", "models ready", "handshake", "canary"]
 
 async def broken_step(server: FakeTriton, url: str | None = None) -> tuple[str, str]:
     async with ClipClient(url or server.url, timeout_s=20) as clip:
-        report = await clip.health(timeout_s=5)
+        report = await clip.health(timeout_s=2)
     assert [step.name for step in report.steps] == STEPS
     assert not report.ok
     failed = report.failed
@@ -35,8 +38,19 @@ async def test_a_whole_service() -> None:
         assert server.requests[-1].images == (PNG_1X1,)
 
 
-async def test_a_proxy_is_not_asked_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with FakeTriton() as server:
+def _has_ipv6() -> bool:
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET6) as probe:
+        probe.bind(("::1", 0))
+        return True
+    return False
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["localhost", "127.0.0.1", pytest.param("[::1]", marks=pytest.mark.skipif(not _has_ipv6(), reason="no IPv6 here"))],
+)
+async def test_a_proxy_is_not_asked_for_this_machine(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with FakeTriton(host=host) as server:
         monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
         for name in ("no_proxy", "no_grpc_proxy"):
             monkeypatch.delenv(name, raising=False)

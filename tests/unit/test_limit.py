@@ -205,3 +205,31 @@ def test_a_slow_servers_requests_keep_their_place_longer_than_the_target() -> No
     limit.answered(1, started_at=0.0, now=2.0, time_given_s=TIMEOUT_S)
     assert limit.cancelled(started_at=3.0, now=3.5) == 5.0
     assert limit.cancelled(started_at=6.0, now=6.5) == 8.0
+
+
+def test_a_late_answer_takes_a_fifth_and_an_expired_deadline_half() -> None:
+    limit = new_limit()
+    limit.started(8)
+    limit.answered(8, started_at=0.0, now=0.6, time_given_s=TIMEOUT_S)
+    assert limit.limit == 12
+    limit.started(8)
+    limit.expired(8, started_at=1.0, now=1.0 + 3 * 0.6)
+    assert limit.limit == 6
+
+
+def test_a_caller_who_was_held_back_lets_the_limit_grow_whoever_else_was_not() -> None:
+    limit = new_limit()
+    assert limit.room(100, MAX_BATCH) == 8
+    limit.started(8)
+    assert limit.room(1, MAX_BATCH) == 1
+    limit.started(1)
+    limit.answered(8, started_at=0.0, now=0.1, time_given_s=TIMEOUT_S)
+    assert limit.limit == 24
+
+
+def test_the_latency_is_a_running_mean() -> None:
+    limit = new_limit()
+    for now in (0.1, 0.9):
+        limit.started(1)
+        limit.answered(1, started_at=0.0, now=now, time_given_s=TIMEOUT_S)
+    assert limit.latency_s == pytest.approx(0.1 + (0.9 - 0.1) / 8)

@@ -1,0 +1,258 @@
+"""Which image is sent next, to which server, and what becomes of it: in simulated time."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import numpy as np
+import pytest
+
+from clip_client import ClientConfig, ClipClient, ClipError, DeadlineExceeded, ImageError, Unavailable
+from clip_client.testing import FakeTriton, Reply
+from tests.fake_server.simulation import connect_to, simulate
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine
+
+    Play = Callable[..., None]
+
+LOST = Reply(status=grpc.StatusCode.UNAVAILABLE, details="Socket closed")
+FULL = Reply(status=grpc.StatusCode.RESOURCE_EXHAUSTED, details="upstream overflow")
+NEVER = Reply(delay_s=float("inf"))
+
+
+def images(count: int, first: int = 0) -> list[bytes]:
+    return [b"%d" % number for number in range(first, first + count)]
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+@pytest.fixture
+def play(monkeypatch: pytest.MonkeyPatch) -> Play:
+    """Runs a test with a client of these servers, which knows their model already."""
+
+    def run(test: Callable[[ClipClient], Coroutine[Any, Any, None]], *servers: FakeTriton, **settings: Any) -> None:
+        hosts = {f"192.0.2.{number}": server for number, server in enumerate(servers)}
+
+        async def connected() -> None:
+            connect_to(hosts, monkeypatch)
+            async with ClipClient(config=ClientConfig(urls=tuple(hosts), **settings)) as clip:
+                await clip.model()
+                await test(clip)
+
+        simulate(connected())
+
+    return run
+
+
+def test_the_server_with_the_least_in_flight_is_next(play: Play) -> None:
+    busy, free = FakeTriton(), FakeTriton()
+    busy.answer_always(Reply(delay_s=10))
+
+    async def test(clip: ClipClient) -> None:
+        call = asyncio.create_task(clip.embed(images(8)))
+        await asyncio.sleep(1)
+        for image in images(6):
+            await clip.embed(image)
+        await call
+        assert [len(busy.requests), len(free.requests)] == [1, 6]
+
+    play(test, busy, free)
+
+
+def test_idle_servers_take_turns(play: Play) -> None:
+    servers = [FakeTriton() for _ in range(3)]
+
+    async def test(clip: ClipClient) -> None:
+        for image in images(12):
+            await clip.embed(image)
+        assert [len(server.requests) for server in servers] == [4, 4, 4]
+
+    play(test, *servers)
+
+
+@pytest.mark.parametrize("failure", [LOST, FULL], ids=["lost", "full"])
+def test_a_server_that_failed_rests_and_is_asked_again(failure: Reply, play: Play) -> None:
+    good, bad = FakeTriton(), FakeTriton()
+
+    async def test(clip: ClipClient) -> None:
+        bad.script(failure)
+        while not bad.requests:
+            assert (await clip.embed(b"a")).errors == {}
+        assert [server.is_down for server in clip.stats().servers] == [False, True]
+        await asyncio.sleep(1)
+        while len(bad.requests) == 1:
+            assert (await clip.embed(b"a")).errors == {}
+        assert not any(server.is_down for server in clip.stats().servers)
+
+    play(test, good, bad)
+
+
+def test_images_that_are_sent_again_go_before_those_that_wait(play: Play) -> None:
+    """Whoever takes results in order waits for these."""
+    server = FakeTriton()
+
+    async def test(clip: ClipClient) -> None:
+        server.script(LOST)
+        server.answer_always(Reply(delay_s=0.01))
+        assert (await clip.embed(images(64))).errors == {}
+        first, second, third = (request.images for request in server.requests[:3])
+        assert first == tuple(images(8))
+        assert second == tuple(images(8, first=8))
+        assert third[:8] == first
+
+    play(test, server)
+
+
+def test_an_image_that_failed_once_is_given_up_in_time_while_its_server_is_busy(play: Play) -> None:
+    """Not with the next thing that happens there."""
+    server = FakeTriton()
+
+    async def source() -> AsyncIterator[bytes]:
+        yield b"first"
+        await asyncio.sleep(3)
+        yield b"second"
+
+    async def test(clip: ClipClient) -> None:
+        server.script(Reply(status=grpc.StatusCode.UNAVAILABLE, details="Socket closed", delay_s=4), NEVER)
+        started = now()
+        async with aclosing(clip.embed_stream(source())) as items:
+            with pytest.raises(DeadlineExceeded, match="before a server took the image"):
+                await anext(items)
+        assert now() - started == pytest.approx(5, abs=0.01)
+
+    play(test, server, timeout_s=5.0)
+
+
+def test_an_outage_is_no_overload(play: Play) -> None:
+    """An image that waited because its server was away is not given up as one too many."""
+    server = FakeTriton()
+
+    async def test(clip: ClipClient) -> None:
+        server.answer_always(Reply(delay_s=3))
+        await clip.embed(b"shows how long an answer takes")
+        server.ready_models.clear()
+        call = asyncio.create_task(clip.embed(b"a", timeout_s=10))
+        await asyncio.sleep(5.5)
+        server.ready_models.add("clip_image")
+        assert (await call).errors == {}
+        assert clip.stats().images_shed == 0
+
+    play(test, server)
+
+
+@pytest.mark.parametrize(
+    ("latency_s", "timeout_s", "waits_s"),
+    [(3.0, 4.0, 0.0), (0.01, 10.0, 6.0)],
+    ids=["in a hurry, and first", "late, and quickly done"],
+)
+def test_an_image_that_can_be_back_in_time_is_sent(
+    latency_s: float, timeout_s: float, waits_s: float, play: Play
+) -> None:
+    server = FakeTriton()
+
+    async def test(clip: ClipClient) -> None:
+        server.script(Reply(delay_s=latency_s), Reply(delay_s=waits_s), Reply(delay_s=latency_s))
+        await clip.embed(b"shows how long an answer takes")
+        before = asyncio.create_task(clip.embed(b"is in the way"))
+        if not waits_s:
+            await before
+        await asyncio.sleep(0.001)
+        assert (await clip.embed(b"a", timeout_s=timeout_s)).errors == {}
+        await before
+
+    play(test, server, max_in_flight=1)
+
+
+def test_what_counts_as_late_is_decided_by_the_caller_with_the_least_time(play: Play) -> None:
+    server = FakeTriton()
+
+    async def test(clip: ClipClient) -> None:
+        server.script(Reply(delay_s=0.01), Reply(delay_s=1.5))
+        await clip.embed(b"shows how long an answer takes")
+        await asyncio.gather(clip.embed(b"a", timeout_s=4), clip.embed(b"b", timeout_s=100))
+        assert len(server.requests) == 2
+        assert clip.stats().servers[0].limit == 12
+
+    play(test, server)
+
+
+def test_a_call_that_is_cancelled_leaves_neither_the_queue_nor_the_server_full(play: Play) -> None:
+    server = FakeTriton()
+    server.answer_always(NEVER)
+
+    async def test(clip: ClipClient) -> None:
+        first, other, big = (asyncio.create_task(clip.embed(images(count))) for count in (16, 1, 400))
+        await asyncio.sleep(1)
+        assert (clip.stats().images_in_flight, clip.stats().images_waiting) == (16, 401)
+        big.cancel()
+        await asyncio.sleep(1)
+        assert (clip.stats().images_in_flight, clip.stats().images_waiting) == (16, 1)
+        other.cancel()
+        await asyncio.sleep(1)
+        assert (clip.stats().images_in_flight, clip.stats().images_waiting) == (16, 0)
+        first.cancel()
+        await asyncio.sleep(1)
+        assert (clip.stats().images_in_flight, clip.stats().servers[0].images_in_flight) == (0, 0)
+        assert clip.stats().servers[0].limit == 16, "a caller's change of mind is no sign of load"
+
+    play(test, server)
+
+
+def test_callers_who_shared_a_request_do_not_share_its_error(play: Play) -> None:
+    """A traceback grows onto an exception wherever it is raised."""
+    server = FakeTriton()
+
+    async def test(clip: ClipClient) -> None:
+        server.script(Reply(status=grpc.StatusCode.INTERNAL, details="boom"))
+        first, second = await asyncio.gather(clip.embed(b"a"), clip.embed(b"b"), return_exceptions=True)
+        assert len(server.requests) == 1
+        assert isinstance(first, ClipError)
+        assert isinstance(second, ClipError)
+        assert str(first) == str(second)
+        assert first is not second
+
+    play(test, server)
+
+
+def test_a_defect_leaves_nobody_waiting(play: Play) -> None:
+    def defect(image: bytes) -> np.ndarray[Any, np.dtype[np.float32]]:
+        if image == b"a":
+            raise ZeroDivisionError
+        return np.full(8, 8**-0.5, dtype=np.float32)
+
+    server = FakeTriton(vector=defect)
+    reported: list[object] = []
+
+    async def test(clip: ClipClient) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["exception"]))
+        with pytest.raises(ClipError, match=r"unforeseen \(ZeroDivisionError\)"):
+            await clip.embed(b"a")
+        assert clip.stats().servers[0].images_in_flight == 0
+        assert (await clip.embed(b"b")).errors == {}
+        assert [type(error) for error in reported] == [ZeroDivisionError]
+
+    play(test, server)
+
+
+def test_a_bad_image_and_a_lost_client_are_counted_as_what_they_are(play: Play) -> None:
+    server = FakeTriton()
+
+    async def test(clip: ClipClient) -> None:
+        server.script(Reply(row_errors={1: (4, "The file ends before the picture does.")}), NEVER)
+        batch = await clip.embed(images(3))
+        assert isinstance(batch.errors[1], ImageError)
+        assert (clip.stats().images_embedded, clip.stats().images_failed) == (2, 1)
+        assert clip.stats().bytes_sent == 3
+        call = asyncio.create_task(clip.embed(b"a"))
+        await asyncio.sleep(1)
+        await clip.aclose()
+        with pytest.raises(Unavailable, match="closed"):
+            await call
+
+    play(test, server)

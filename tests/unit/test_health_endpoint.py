@@ -1,0 +1,123 @@
+"""What the health port answers, and whom it does not wait for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from preprocess_ensemble.health_endpoint import serve_health
+from tests.fake_server.simulation import simulate
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
+GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+READY = {"status": "ready", "model": "m@1", "restarts": 3}
+
+
+class Endpoint:
+    """A running one; ``found`` is what it reports."""
+
+    def __init__(self) -> None:
+        self.healthy = True
+        self.found: Mapping[str, Any] = READY
+        self.port = 0
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection("127.0.0.1", self.port)
+
+    async def ask(self, request: bytes) -> tuple[bytes, bytes]:
+        """Everything that comes back until the connection is closed: the head and the rest."""
+        reader, writer = await self.connect()
+        writer.write(request)
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        writer.close()
+        return head, body
+
+
+@asynccontextmanager
+async def running(port: int) -> AsyncIterator[Endpoint]:
+    endpoint = Endpoint()
+    endpoint.port = port
+    async with serve_health("127.0.0.1", port, lambda: (endpoint.healthy, endpoint.found)):
+        yield endpoint
+
+
+@pytest.fixture
+async def endpoint(unused_tcp_port: int) -> AsyncIterator[Endpoint]:
+    async with running(unused_tcp_port) as endpoint:
+        yield endpoint
+
+
+async def test_healthy_or_not_the_body_says_what_was_found(endpoint: Endpoint) -> None:
+    head, body = await endpoint.ask(GET)
+    assert head.startswith(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n")
+    assert b"Cache-Control: no-store" in head
+    assert json.loads(body) == READY
+    endpoint.healthy = False
+    head, body = await endpoint.ask(GET)
+    assert head.startswith(b"HTTP/1.1 503 ")
+    assert json.loads(body) == READY
+
+
+async def test_prometheus_is_answered_whether_it_is_healthy_or_not(endpoint: Endpoint) -> None:
+    for healthy in (1, 0):
+        endpoint.healthy = bool(healthy)
+        head, body = await endpoint.ask(b"GET /metrics HTTP/1.1\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain")
+        lines = [line for line in body.decode().splitlines() if not line.startswith("#")]
+        assert lines == [f"clip_serve_healthy {healthy}", "clip_serve_restarts_total 3"]
+
+
+async def test_head_has_the_head_of_get_and_nothing_else(endpoint: Endpoint) -> None:
+    expected, _ = await endpoint.ask(GET)
+    assert await endpoint.ask(GET.replace(b"GET", b"HEAD")) == (expected, b"")
+
+
+@pytest.mark.parametrize(
+    ("request_line", "status"),
+    [(b"POST /healthz", b"405"), (b"DELETE /metrics", b"405"), (b"GET /", b"404"), (b"POST /other", b"404")],
+)
+async def test_what_it_does_not_offer(request_line: bytes, status: bytes, endpoint: Endpoint) -> None:
+    head, body = await endpoint.ask(request_line + b" HTTP/1.1\r\n\r\n")
+    assert head.split()[1] == status
+    assert "message" in json.loads(body)
+
+
+async def test_a_request_of_many_kilobytes_is_hung_up_on(endpoint: Endpoint) -> None:
+    defects: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: defects.append(context))
+    reader, writer = await endpoint.connect()
+    writer.write(b"GET /healthz HTTP/1.1\r\nX: " + b"x" * 20_000 + b"\r\n\r\n")
+    try:
+        assert await reader.read() == b""
+    except ConnectionResetError:
+        pass  # what it had not read yet is lost
+    writer.close()
+    assert (await endpoint.ask(GET))[0].startswith(b"HTTP/1.1 200 ")
+    assert defects == []
+
+
+async def test_answered_requests_push_nobody_out(endpoint: Endpoint) -> None:
+    reader, writer = await endpoint.connect()
+    writer.write(GET[:10])
+    for _ in range(100):
+        await endpoint.ask(GET)
+    writer.write(GET[10:])
+    assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
+    writer.close()
+
+
+def test_who_says_nothing_is_hung_up_on_in_five_seconds(unused_tcp_port: int) -> None:
+    async def run() -> None:
+        async with running(unused_tcp_port) as endpoint:
+            reader, writer = await endpoint.connect()
+            assert await reader.read() == b""
+            assert asyncio.get_running_loop().time() == pytest.approx(5, abs=0.1)
+            writer.close()
+
+    simulate(run())
