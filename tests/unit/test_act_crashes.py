@@ -106,6 +106,7 @@ def test_a_kill_between_any_two_steps_loses_nothing(tmp_path: Path, method: str)
         after = snapshot(root)
         assert without_access(after) == without_access(before), f"killed before step {step}"
         assert [after[name] for name in moved] == [before[name] for name in moved], f"killed before step {step}"
+        assert not (root / QUARANTINE_NAME).exists(), f"killed before step {step}"
         step += 1
     assert step > 40
 
@@ -136,6 +137,7 @@ def test_a_kill_during_purge_keeps_what_is_not_in_the_trash(tmp_path: Path, agai
             else:
                 undo(journal)
             assert journal.units((MOVED,)) == []
+        assert not (root / QUARANTINE_NAME).exists(), f"killed before step {step}"
         assert contents(root) | contents(trash) == {data for data, _, _ in before.values()}
         step += 1
 
