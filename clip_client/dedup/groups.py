@@ -156,6 +156,8 @@ def _member(
         moment="" if same_pixels else _moment(kept.look, candidate.look),
         copy_of=original[0],
         copy_tier=original[1],
+        embedded=candidate.look.embedded,
+        embedded_digest=candidate.look.embedded_digest,
         is_reference=candidate.is_reference,
         camera=candidate.look.moment.camera,
         metadata=candidate.look.metadata,

@@ -114,11 +114,11 @@ class KeepRules:
 
     So the choice never depends on anything else. Before all rules, a file that only a symbolic link reaches comes after
     every other, because it lies outside what was searched. The names: ``reference`` (in a reference folder),
-    ``original`` (as a camera wrote it), ``companions`` (has a RAW file, a film or sidecars beside it), ``pixels``
-    (most), ``bytes`` (most), ``metadata`` (most EXIF fields), ``oldest`` (taken first, then the older file),
-    ``newest``, ``name`` (no copy mark such as "Copy of" or "(1)", then the shortest), ``format=heic,jpg`` (earlier in
-    the list), ``path=PATTERN`` (matches the shell pattern) and ``not-path=PATTERN``. Raises ValueError for a name that
-    is none of these.
+    ``original`` (as a camera wrote it), ``companions`` (has a RAW file, a film or sidecars beside it, or a film
+    inside), ``pixels`` (most), ``bytes`` (most), ``metadata`` (most EXIF fields), ``oldest`` (taken first, then the
+    older file), ``newest``, ``name`` (no copy mark such as "Copy of" or "(1)", then the shortest), ``format=heic,jpg``
+    (earlier in the list), ``path=PATTERN`` (matches the shell pattern) and ``not-path=PATTERN``. Raises ValueError for
+    a name that is none of these.
     """
 
     def __init__(self, names: Sequence[str] = DEFAULT_RULES) -> None:
@@ -183,6 +183,12 @@ def _belongings(kinds: Sequence[str]) -> str:
     return " and ".join(f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}" for kind in sorted(set(kinds)))
 
 
+def _why_companions(kept: Candidate) -> str:
+    beside = f"has {_belongings(kept.companions)} beside it" if kept.companions else ""
+    inside = f"holds more than its picture: {kept.look.embedded}" if kept.look.embedded else ""
+    return "; ".join(filter(None, (beside, inside)))
+
+
 def _size(candidate: Candidate) -> str:
     return f"{candidate.look.width}x{candidate.look.height}"
 
@@ -198,8 +204,8 @@ _PLAIN: Final = {
         ),
     ),
     "companions": Rule(
-        rank=lambda candidate: -len(set(candidate.companions)),
-        reason=lambda kept, other: f"has {_belongings(kept.companions)} beside it",
+        rank=lambda candidate: -len({*candidate.companions, *filter(None, candidate.look.embedded.split(", "))}),
+        reason=lambda kept, other: _why_companions(kept),
     ),
     "pixels": Rule(
         rank=lambda candidate: -candidate.look.width * candidate.look.height,

@@ -6,6 +6,7 @@ import io
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final
 
+from clip_client.dedup.embedded_parts import embedded_parts
 from clip_client.dedup.metadata import Metadata, read_metadata
 from clip_client.dedup.moments import Moment, read_moment
 from clip_client.dedup.preview import preview_of
@@ -51,6 +52,10 @@ class Look:
     """pHash of 64 bits: the signs of the lowest 8 x 8 frequencies of the picture (Zauner 2010)."""
     is_flat: bool = False
     """A picture of nearly one colour: its hash and its vector say nothing."""
+    embedded: str = ""
+    """Kinds of what the file holds beyond its picture, such as ``"film, gain map"``; see :mod:`.embedded_parts`."""
+    embedded_digest: str = ""
+    """Equal for files that hold the same beyond their pictures."""
     moment: Moment = field(default_factory=Moment)
     metadata: Metadata = field(default_factory=Metadata)
     code: str = ""
@@ -80,6 +85,7 @@ def look_at(data: bytes) -> Look:
     seen = preview_of(data, "", _HASH_SIDE)
     if isinstance(seen, FailedFile):
         return Look(code=seen.code, message=seen.message)
+    parts = embedded_parts(data)
     return Look(
         width=seen.width,
         height=seen.height,
@@ -87,6 +93,8 @@ def look_at(data: bytes) -> Look:
         is_scaled=seen.is_scaled,
         perceptual_hash=perceptual_hash(seen.image),
         is_flat=seen.is_flat,
+        embedded=", ".join(parts.kinds),
+        embedded_digest=parts.digest,
         moment=read_moment(data),
         metadata=read_metadata(data),
     )
@@ -151,7 +159,10 @@ def _holds_more(image: Image.Image) -> bool:
     """Tell whether an image file has further frames or pages, something transparent, or more than 8 bits a channel."""
     is_deep = image.mode.startswith(("I", "F")) or any(";16" in str(tile[3]) for tile in getattr(image, "tile", ()))
     is_deep = is_deep or image.info.get("bit_depth", 8) > 8
-    return is_deep or getattr(image, "n_frames", 1) > 1 or image.has_transparency_data
+    # The further pictures of a JPEG are appended to it: a file that holds them is not moved in favour of one that does
+    # not, but its own first picture may have copies.
+    frames = 1 if image.format in ("JPEG", "MPO") else getattr(image, "n_frames", 1)
+    return is_deep or frames > 1 or image.has_transparency_data
 
 
 def _space_without_profile(image: Image.Image) -> bytes:

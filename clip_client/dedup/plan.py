@@ -125,6 +125,7 @@ def plan_removals(
                 own = ()
             reason = (
                 _why_it_stays(victim, moment)
+                or _what_is_embedded(victim, survivor)
                 or _what_it_takes_along(own, of_survivor)
                 or next((_COMPARED_ITSELF for one in _moving(own, of_survivor) if _absolute(one) in compared), "")
             )
@@ -242,6 +243,14 @@ def _why_it_stays(victim: Member, moment: str) -> str:
     if moment:
         return f"It shows {moment}, so only a person can tell whether it is wanted."
     return ""
+
+
+def _what_is_embedded(victim: Member, survivor: Member) -> str:
+    if not victim.embedded or victim.embedded_digest == survivor.embedded_digest:
+        return ""
+    if victim.embedded == survivor.embedded:
+        return f"It holds more than its picture ({victim.embedded}), and the kept photo does not hold the same."
+    return f"It holds more than its picture ({victim.embedded}), which the kept photo lacks."
 
 
 def _what_it_takes_along(own: tuple[Companion, ...], of_survivor: tuple[Companion, ...]) -> str:

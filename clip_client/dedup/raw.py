@@ -5,11 +5,13 @@ LibRaw, through rawpy, finds it; without rawpy, and where there is none, such a 
 
 from __future__ import annotations
 
+import hashlib
 import io
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any, Final
 
+from clip_client.dedup.embedded_parts import RAW_DATA
 from clip_client.dedup.file_kinds import RAW
 from clip_client.dedup.looks import BYTES_ONLY, Look, look_at
 from clip_client.dedup.metadata import read_metadata
@@ -52,7 +54,16 @@ def look_at_raw(data: bytes) -> Look:
         moment, metadata = look.moment, look.metadata
     # The sizes in its EXIF may be those of the sensor, of the preview, or of a crop.
     metadata = replace(metadata, is_resized=False)
-    return replace(look, width=width, height=height, format=RAW, moment=moment, metadata=metadata)
+    return replace(
+        look,
+        width=width,
+        height=height,
+        format=RAW,
+        embedded=RAW_DATA,
+        embedded_digest=hashlib.sha256(data).hexdigest(),
+        moment=moment,
+        metadata=metadata,
+    )
 
 
 def _open(data: bytes) -> tuple[bytes, tuple[int, int]] | None:

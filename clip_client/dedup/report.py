@@ -84,6 +84,10 @@ class Member:
     """Path of a better file of the group that holds its very picture, where the kept photo is another; else empty."""
     copy_tier: str = ""
     """How sure that is: ``EXACT`` or ``SAME_PIXELS``."""
+    embedded: str = ""
+    """What its file holds beyond the picture, such as ``"film, gain map"``."""
+    embedded_digest: str = ""
+    """Equal for photos that hold the same beyond their pictures."""
     is_reference: bool = False
     """It lies in a reference folder and is never moved."""
     camera: str = ""
@@ -226,6 +230,7 @@ def _member(member: Member) -> dict[str, Any]:
         "matches": [{"test": m.test, "value": m.value, "threshold": m.threshold} for m in member.matches],
         "moment": member.moment,
         "copy_of": member.copy_of or None,
+        "embedded": member.embedded.split(", ") if member.embedded else [],
         "reference": member.is_reference,
         "taken": member.metadata.taken or None,
         "camera": member.camera or None,

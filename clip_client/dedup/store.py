@@ -116,6 +116,8 @@ class Store:
                 "is_scaled": pa.bool_(),
                 "perceptual_hash": pa.uint64(),
                 "is_flat": pa.bool_(),
+                "embedded": pa.string(),
+                "embedded_digest": pa.string(),
                 "taken_ms": pa.int64(),
                 "has_sub_second": pa.bool_(),
                 "sequence": pa.int64(),

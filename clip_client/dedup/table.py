@@ -86,7 +86,8 @@ def _print_group(number: int, group: DuplicateGroup, console: Console) -> None:
     for member in group.members:
         kept = member.path == group.keep
         note = "keep" if kept else "never moved" if _never_moves(member) else ""
-        why = "; ".join(filter(None, (member.moment, member.why)))
+        holds = f"holds more than its picture: {member.embedded}" if member.embedded else ""
+        why = "; ".join(filter(None, (member.moment, member.why, holds)))
         notes = [printable(text) for text in (member.origin, why) if text]
         table.add_row(
             Text(note, style="green" if kept else "yellow", justify="right"),

@@ -15,6 +15,7 @@ from clip_client import ClipClient
 from clip_client.cli.main import main
 from clip_client.dedup import find_duplicates
 from clip_client.dedup.report import EXACT, SAME_PIXELS
+from tests.unit.embedded_files import MP4
 
 if TYPE_CHECKING:
     from benchmarks.server import Server
@@ -107,3 +108,34 @@ def test_a_copy_that_cannot_be_decoded_is_moved(
     assert (group["tier"], group["min_similarity"]) == (EXACT, 1)
     assert main(["undo", *store]) == 0
     assert len(list(folder.glob("*.heic"))) == 2
+
+
+def test_what_a_file_holds_beyond_its_picture_is_never_moved_away(
+    server: Server, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A still may be moved as a copy of a motion photo, and a motion photo as a copy of no still."""
+    sample("astronaut.png").save(folder / "motion.jpg", quality=90)
+    with Image.open(folder / "motion.jpg") as image:
+        image.save(folder / "still.png")
+    still = (folder / "motion.jpg").read_bytes()
+    (folder / "motion.jpg").write_bytes(still + MP4)
+    (folder / "other film.jpg").write_bytes(still + MP4 + b"another film")
+    search = ["dedup", str(folder), "--url", server.grpc_url, "--store", str(tmp_path / "store")]
+    report = ["--json", str(tmp_path / "found.json"), "--report", str(tmp_path / "found.html")]
+
+    assert main([*search, "--keep", "format=png", *report, "--dry-run"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "--apply would move nothing" in said
+    assert said.count("It holds more than its picture (film), which the kept photo lacks.") == 2
+    assert said.count("holds more than its picture: film") == 2
+    (group,) = json.loads((tmp_path / "found.json").read_text())["groups"]
+    assert (group["tier"], [member["embedded"] for member in group["members"]]) == (
+        SAME_PIXELS,
+        [[], ["film"], ["film"]],
+    )
+    assert (tmp_path / "found.html").read_text().count("holds more than its picture: film") == 2
+
+    assert main([*search, "--apply"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "(film), and the kept photo does not hold the same." in said
+    assert {path.name for path in folder.iterdir() if path.is_file()} == {"motion.jpg", "other film.jpg"}

@@ -101,6 +101,7 @@ def test_a_group_of_a_night_needs_no_room_for_its_pairs() -> None:
     [
         ("reference", {"is_reference": True}, {}, "in a reference folder"),
         ("companions", {"companions": ("RAW file",)}, {}, "has a RAW file beside it"),
+        ("companions", {"look": Look(embedded="film")}, {}, "holds more than its picture: film"),
         ("pixels", {"look": Look(width=40, height=30)}, {}, "most pixels: 40x30, next 4x3"),
         ("bytes", {"size_bytes": 2000}, {}, "largest file: 2.0 kB, next 1 B"),
         ("metadata", {"look": Look(moment=Moment(fields=3))}, {}, "most metadata: 3 fields, next 0"),

@@ -77,7 +77,14 @@ def test_json_is_what_the_schema_says() -> None:
     why = Match(test="embedding", value=0.993, threshold=0.99)
     copies = group(member("a.jpg"), replace(member("c.jpg", 0.993), matches=(why,)))
     of = report(replace(copies, reason="most pixels"), failed=(failure,))
-    plain = {"tier": "similar", "moment": "", "copy_of": None, "reference": False, "photos_library": None}
+    plain: dict[str, Any] = {
+        "embedded": [],
+        "tier": "similar",
+        "moment": "",
+        "copy_of": None,
+        "reference": False,
+        "photos_library": None,
+    }
     plain |= {"taken": None, "camera": None}
     match = {"test": "embedding", "value": 0.993, "threshold": 0.99}
     assert json.loads(of.to_json()) == {

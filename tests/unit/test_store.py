@@ -47,7 +47,7 @@ def test_rows_come_back_bit_for_bit(tmp_path: Path) -> None:
 
 def test_a_look_comes_back_whole(tmp_path: Path) -> None:
     moment = Moment(taken_ms=1, has_sub_second=True, sequence=None, camera="A", fields=3)
-    look = Look(width=4, height=3, perceptual_hash=2**64 - 1, is_flat=False, moment=moment)
+    look = Look(width=4, height=3, format="JPEG", perceptual_hash=2**64 - 1, embedded="film", moment=moment)
     with Store(tmp_path) as store:
         looks = store.looks()
         looks.add({"sha256": bytes(32), **look.to_row()})
