@@ -4,6 +4,9 @@ Memory of every process, open files and shared-memory regions are read once a se
 pools to fill; after it the median of the last tenth may be 5 % above the median of the second, files and regions not at
 all above the most that was seen in the second tenth. With the full model on two cores it is the hour that ends it;
 ``--repository`` takes one with a small model for the 200,000 requests.
+
+``--mixed`` makes the load unkind: of 15 calls one sends a 12-megapixel original and two send bad files, and every
+fourth is cancelled as soon as it is sent.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import io
 import math
 import statistics
 import sys
@@ -19,7 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
 import psutil
+from PIL import Image
 from rich.console import Console
 from rich.table import Table
 
@@ -30,8 +36,13 @@ from clip_client import ClipClient
 from preprocess_ensemble.shared_memory import SHARED_MEMORY, region_prefix
 
 if TYPE_CHECKING:
-    from benchmarks.server import Server
+    from collections.abc import Sequence
 
+    from benchmarks.server import Server
+    from clip_client._transfer import TransferName
+
+CANCELLED_AFTER_S: Final = 0.002
+"""Long enough for a request to be sent."""
 MOST_GROWTH: Final = 0.05
 MOST_KEPT: Final = 360
 """Values of a series that are kept in the results."""
@@ -118,30 +129,85 @@ class Watch:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Call:
+    """One call of ``embed`` with one file."""
+
+    file: bytes
+    is_bad: bool = False
+    """It must fail."""
+    is_cancelled: bool = False
+
+
+def steady_calls() -> list[Call]:
+    """Good files."""
+    return [Call(file=file) for file in pictures()]
+
+
+def mixed_calls() -> list[Call]:
+    """Good files with 12-megapixel originals, bad files and cancellations among them."""
+    good = pictures()
+    original = _original()
+    bad = (b"", b"no image", good[0][: len(good[0]) // 2], original[: len(original) // 2])
+    calls = []
+    for number in range(240):
+        # Of fifteen positions, so that every fourth call, which is cancelled, is of each kind in turn.
+        match number % 15:
+            case 0:
+                file, is_bad = original, False
+            case 7 | 14:
+                file, is_bad = bad[number // 7 % len(bad)], True
+            case _:
+                file, is_bad = good[number % len(good)], False
+        calls.append(Call(file=file, is_bad=is_bad, is_cancelled=number % 4 == 3))
+    return calls
+
+
+def _original() -> bytes:
+    """A JPEG of 12 megapixels."""
+    pixels = np.random.default_rng(0).integers(0, 256, (48, 64, 3), dtype=np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels).resize((4032, 3024), Image.Resampling.BICUBIC).save(file, "JPEG", quality=90)
+    return file.getvalue()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Soaked:
     """What was done, and what was read meanwhile."""
 
     model_id: str
     requests: int
+    cancelled: int
     seconds: float
     series: tuple[Series, ...]
 
 
-async def soak(server: Server, *, requests: int, seconds: float, concurrency: int) -> Soaked:
-    """Embed one image a request until either limit."""
-    files = pictures()
+async def soak(
+    server: Server, calls: Sequence[Call], *, transfer: TransferName, requests: int, seconds: float, concurrency: int
+) -> Soaked:
+    """Embed the files of ``calls`` in turn, one a request, until either limit."""
     watch = Watch(server)
     begun = time.monotonic()
     ends = begun + seconds
-    sent = 0
+    sent = cancelled = 0
 
     async def work(clip: ClipClient) -> None:
-        nonlocal sent
+        nonlocal sent, cancelled
         while sent < requests and time.monotonic() < ends:
+            call = calls[sent % len(calls)]
             sent += 1
-            (await clip.embed([files[sent % len(files)]])).raise_for_errors()
+            embedding = asyncio.create_task(clip.embed([call.file]))
+            if call.is_cancelled:
+                await asyncio.wait({embedding}, timeout=CANCELLED_AFTER_S)
+                cancelled += embedding.cancel()
+                await asyncio.wait({embedding})
+                continue
+            batch = await embedding
+            if not call.is_bad:
+                batch.raise_for_errors()
+            elif not batch.errors:
+                raise RuntimeError("a bad file got a vector")
 
-    async with ClipClient(server.grpc_url) as clip:
+    async with ClipClient(server.grpc_url, transfer=transfer) as clip:
         model_id = (await clip.model()).id
         workers = [asyncio.create_task(work(clip)) for _ in range(concurrency)]
         pending = set(workers)
@@ -150,7 +216,13 @@ async def soak(server: Server, *, requests: int, seconds: float, concurrency: in
             _, pending = await asyncio.wait(pending, timeout=1.0)
     for worker in workers:
         worker.result()
-    return Soaked(model_id=model_id, requests=sent, seconds=time.monotonic() - begun, series=tuple(watch.series()))
+    return Soaked(
+        model_id=model_id,
+        requests=sent,
+        cancelled=cancelled,
+        seconds=time.monotonic() - begun,
+        series=tuple(watch.series()),
+    )
 
 
 def main() -> int:
@@ -160,11 +232,20 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=200_000)
     parser.add_argument("--seconds", type=float, default=3600.0)
     parser.add_argument("--concurrency", type=int, default=16)
+    parser.add_argument("--mixed", action="store_true", help="with 12-megapixel originals, bad files and cancellations")
     parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     with serving(arguments.repository) as server:
-        run = soak(server, requests=arguments.requests, seconds=arguments.seconds, concurrency=arguments.concurrency)
-        soaked = asyncio.run(run)
+        soaked = asyncio.run(
+            soak(
+                server,
+                mixed_calls() if arguments.mixed else steady_calls(),
+                transfer="original" if arguments.mixed else "thumbnail",
+                requests=arguments.requests,
+                seconds=arguments.seconds,
+                concurrency=arguments.concurrency,
+            )
+        )
     table = Table(title=f"{soaked.requests:,} requests in {soaked.seconds / 60:.0f} min, {soaked.model_id}")
     for heading in ("", "second tenth", "last tenth", "flat"):
         table.add_column(heading, justify="right" if heading else "left")
@@ -174,11 +255,15 @@ def main() -> int:
     Console().print(table)
     record = {
         "model": soaked.model_id,
+        "load": "mixed" if arguments.mixed else "steady",
+        "concurrency": arguments.concurrency,
         "requests": soaked.requests,
+        "cancelled": soaked.cancelled,
         "seconds": round(soaked.seconds),
         "series": {one.name: one.record() for one in soaked.series},
     }
-    print(f"kept in {write_result('soak', record, arguments.results)}")
+    experiment = "soak_mixed" if arguments.mixed else "soak"
+    print(f"kept in {write_result(experiment, record, arguments.results)}")
     return int(not all(one.is_flat for one in soaked.series))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from benchmarks.gpu_photos import write_photos
-from benchmarks.soak import Series, soak
+from benchmarks.soak import Series, mixed_calls, soak
 
 if TYPE_CHECKING:
     from benchmarks.server import Server
@@ -132,8 +133,11 @@ def test_gpu_with_the_cpu_provider(tiny_repository: Path, tmp_path: Path) -> Non
 
 
 async def test_soak(server: Server) -> None:
-    soaked = await soak(server, requests=40, seconds=60, concurrency=4)
+    calls = mixed_calls()
+    assert {(call.is_bad, call.is_cancelled) for call in calls} == set(itertools.product((False, True), repeat=2))
+    soaked = await soak(server, calls[:40], transfer="original", requests=40, seconds=60, concurrency=4)
     assert soaked.requests == 40
+    assert soaked.cancelled > 0
     assert "tiny_clip" in soaked.model_id
     read = {one.name: one.values for one in soaked.series}
     assert set(read["restarts"]) == {0}
