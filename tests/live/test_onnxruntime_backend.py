@@ -55,6 +55,14 @@ BAD = {
         "config.pbtxt says TYPE_UINT8 for 'x', but in the ONNX model it is TYPE_FP32.",
     ),
     "wrong_name": (f"max_batch_size: 8 {AFFINE_IO}".replace('"y"', '"w"'), "lists the output 'w'"),
+    "input_twice": (
+        f'max_batch_size: 8 {AFFINE_IO} input {{ name: "x" data_type: TYPE_FP32 dims: [4] }}',
+        "'x' more than once",
+    ),
+    "optional": (
+        f"max_batch_size: 8 {AFFINE_IO}".replace("dims: [4]", "dims: [4] optional: true", 1),
+        "sets optional for the input 'x'",
+    ),
     "openvino": (f"max_batch_size: 8 optimization {{ {OPENVINO} }} {AFFINE_IO}", "asks for OpenVINOExecutionProvider"),
     "wrong_mode": (
         f'max_batch_size: 8 {AFFINE_IO} parameters {{ key: "execution_mode" value {{ string_value: "3" }} }}',
