@@ -46,7 +46,7 @@ from preprocess_ensemble.staging import install, require_space, staging, write_a
 from preprocess_ensemble.transform import PreprocessConfig, preprocess
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -111,7 +111,7 @@ def export_model(
         # Before the graph is written: for that the network is changed.
         expected = _reference(network, config, pixels)
         read_only_the_class_token(network.get_submodule("visual"))
-        files = _write_graph(network, config, mark, precision, stage)
+        files = _write_graph(network, config, expected.shape[1], mark, precision, stage)
         report("comparing it with PyTorch")
         measured = gate.check(files[-1], pixels, expected, mark, precision)
         canary = _canary(files[-1], config, precision)
@@ -213,7 +213,7 @@ class _Graph(nn.Module):
 
 
 def _write_graph(
-    network: nn.Module, config: PreprocessConfig, mark: tuple[int, int], precision: str, stage: Path
+    network: nn.Module, config: PreprocessConfig, dimension: int, mark: tuple[int, int], precision: str, stage: Path
 ) -> list[Path]:
     """Write the graph below ``stage`` and return its files: the one of the weights if there is one, then the model."""
     if precision == "fp16":
@@ -241,6 +241,7 @@ def _write_graph(
     except (torch.onnx.OnnxExporterError, RuntimeError) as error:
         reason = first_line(error)
         raise ExportError(f"The model cannot be written as ONNX with opset {gate.OPSET}: {reason}.") from error
+    _state_output_sizes(file, {"embedding": dimension, "fingerprint": len(mark)})
     if _graph_bytes(network) <= _MAX_FILE_BYTES:
         fix_shapes(file)
     if precision == "int8":
@@ -253,6 +254,15 @@ def _write_graph(
     # onnx lets only its own user read that file; the server may be another.
     shutil.copymode(file, weights)
     return [weights, file]
+
+
+def _state_output_sizes(file: Path, sizes: Mapping[str, int]) -> None:
+    """Write the size of each output's row, which the exporter leaves open for fp16: the C++ backend of Triton refuses
+    a ``config.pbtxt`` that says more of an output than its graph."""
+    model = onnx.load(str(file), load_external_data=False)
+    for output in model.graph.output:
+        output.type.tensor_type.shape.dim[1].dim_value = sizes[output.name]
+    onnx.save(model, str(file))
 
 
 def _quantize(file: Path) -> None:

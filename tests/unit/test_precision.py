@@ -25,6 +25,11 @@ def test_the_weights_are_rounded_and_the_passport_says_so(precision: str, kind: 
     )
     assert ("one version of ONNX Runtime" in said[-1]) == (precision == "int8")
     assert passport.id.endswith(f"+{precision}")
+    output_sizes = [
+        [size.dim_value for size in tensor.type.tensor_type.shape.dim]
+        for tensor in onnx.load(str(tmp_path / "clip_encoder" / "1" / "model.onnx")).graph.output
+    ]
+    assert output_sizes == [[0, passport.dimension], [0, 2]], "as config.pbtxt states them; 0 is the batch"
     assert gate.REQUIRED_COSINE[precision] <= passport.gate.min_cosine < 1.00001
     file = tmp_path / "clip_encoder" / "1" / "model.onnx"
     initializers = onnx.load(str(file)).graph.initializer

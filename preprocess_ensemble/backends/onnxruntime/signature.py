@@ -159,7 +159,8 @@ def _check_tensor(io: Mapping[str, Any], tensor: Tensor, *, batches: bool, exact
     if not agrees:
         raise ModelLoadError(
             f"config.pbtxt says shape {list(configured)} for {name!r}{' (with the batch)' if batches else ''}, "
-            f"but in the ONNX model it is {list(tensor.shape)}."
+            f"but in the ONNX model it is {list(tensor.shape)}"
+            + ("; an output needs exactly the model's sizes." if exact else ".")
         )
 
 
