@@ -49,7 +49,14 @@ def act(report: DuplicateReport, paths: Sequence[str], store: Store, arguments: 
     from clip_client.dedup.report import EXACT, printable
 
     tiers = (EXACT,) if arguments.hard_link else arguments.act_on or SAFE_TIERS
-    plan = plan_removals(report, paths, tiers=tiers, hard_link=arguments.hard_link, hash_of=store.files.sha256_of)
+    plan = plan_removals(
+        report,
+        paths,
+        tiers=tiers,
+        hard_link=arguments.hard_link,
+        merge_metadata=arguments.merge_metadata,
+        hash_of=store.files.sha256_of,
+    )
     is_asked = arguments.apply or arguments.dry_run
     for left in plan.left:
         if left.is_blocked or (is_asked and not left.tier):
@@ -80,6 +87,9 @@ def _print_plan(plan: Plan) -> None:
     for removal in plan.removals:
         along = "".join(f", with {printable(companion.path)}" for companion in removal.companions)
         print(f"would move: {printable(removal.victim.path)}{along}; kept: {printable(removal.survivor.label)}")
+    written = {sidecar.path for removal in plan.removals for sidecar in removal.sidecars if sidecar.is_ours}
+    for path in sorted(written):
+        print(f"would write: {printable(path)}")
     for entry in plan.for_album:
         print(f"for the album: {printable(entry.victim.label)}; kept: {printable(entry.survivor.label)}")
 

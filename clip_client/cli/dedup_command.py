@@ -95,6 +95,12 @@ def _add_choice_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="with --apply: leave a hard link to the kept file where an exact copy was",
     )
+    parser.add_argument(
+        "--merge-metadata",
+        action="store_true",
+        help="with --apply: write the date, GPS position, rating, keywords, title and caption that a copy has and the "
+        "kept photo lacks into an XMP sidecar beside the kept photo; without it such a copy stays",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

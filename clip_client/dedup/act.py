@@ -36,6 +36,7 @@ from clip_client.dedup.quarantine import (
     put_away,
     sync_folder,
 )
+from clip_client.dedup.sidecars import check_sidecars, left_sidecars, remove_sidecars, write_sidecars
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -160,14 +161,17 @@ def _remove(removal: Removal, journal: Journal, *, run: str, method: str) -> Out
     kept = os.path.abspath(survivor.path)
     status = _check_survivor(kept, survivor.sha256, path)
     _check_companions(removal, files[1:])
+    sidecars = check_sidecars(removal.sidecars, journal)
     unit = journal.plan(
         run=run,
         method=method,
         survivor=kept,
         survivor_sha256=survivor.sha256,
         files=files,
+        sidecars=sidecars,
     )
     try:
+        write_sidecars(removal.sidecars, unit)
         for file in files:
             put_away(file)
             _check_unchanged(file)
@@ -256,7 +260,8 @@ def _check_unchanged(file: MovedFile) -> None:
 def _restore(unit: Unit, journal: Journal) -> Outcome:
     path = unit.files[0].original
     message = why_out_of_reach(unit) or _back(journal.mark(unit, RESTORING), journal, at_end=RESTORED)
-    return Outcome(path=path, done=not message, message=message or "Back in its place.")
+    left = "" if message else left_sidecars(unit, journal)
+    return Outcome(path=path, done=not message, message=message or f"Back in its place. {left}".rstrip())
 
 
 def _back(unit: Unit, journal: Journal, *, at_end: str) -> str:
@@ -270,6 +275,8 @@ def _back(unit: Unit, journal: Journal, *, at_end: str) -> str:
     if out_of_reach := problems and why_out_of_reach(unit):
         return out_of_reach
     _forget_folders(unit)
+    if not problems:
+        remove_sidecars(unit, journal)
     # What could not come back still lies in the quarantine, where the next undo finds it; what somebody took out of
     # there is no longer in anybody's hands.
     journal.mark(unit, MOVED if problems and _may_lie_there(unit) else at_end)

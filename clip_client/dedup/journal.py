@@ -18,7 +18,7 @@ import time
 import uuid
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from clip_client.dedup.database import StoreError, open_database, transaction
 
@@ -38,7 +38,7 @@ PURGED: Final = "purged"
 IN_QUARANTINE: Final = (PLANNED, MOVED, RESTORING, PURGING)
 """States in which a file of the unit may lie in the quarantine."""
 
-_VERSION: Final = 1
+_VERSION: Final = 2
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS units (
     id INTEGER PRIMARY KEY, run TEXT NOT NULL, at_ns INTEGER NOT NULL, method TEXT NOT NULL, state TEXT NOT NULL,
@@ -48,7 +48,11 @@ CREATE TABLE IF NOT EXISTS files (
     unit INTEGER NOT NULL REFERENCES units (id), original BLOB NOT NULL, quarantined BLOB NOT NULL,
     sha256 TEXT NOT NULL, size_bytes INTEGER NOT NULL, atime_ns INTEGER NOT NULL, mtime_ns INTEGER NOT NULL);
 CREATE INDEX IF NOT EXISTS files_by_unit ON files (unit);
-CREATE INDEX IF NOT EXISTS files_by_original ON files (original)
+CREATE INDEX IF NOT EXISTS files_by_original ON files (original);
+CREATE TABLE IF NOT EXISTS sidecars (
+    unit INTEGER NOT NULL REFERENCES units (id), path BLOB NOT NULL, sha256 TEXT NOT NULL, is_ours INTEGER NOT NULL);
+CREATE INDEX IF NOT EXISTS sidecars_by_unit ON sidecars (unit);
+CREATE INDEX IF NOT EXISTS sidecars_by_path ON sidecars (path)
 """
 
 
@@ -62,6 +66,17 @@ class MovedFile:
     size_bytes: int
     atime_ns: int
     mtime_ns: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sidecar:
+    """A sidecar beside the kept photo that says what only the moved photo said before."""
+
+    path: str
+    """Absolute."""
+    sha256: str
+    is_ours: bool
+    """It was written for moved photos; else it was there before them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +95,8 @@ class Unit:
     """Path of the photo that was kept instead."""
     survivor_sha256: str
     files: tuple[MovedFile, ...]
+    sidecars: tuple[Sidecar, ...] = ()
+    """What has to stay beside the kept photo while the unit is away."""
 
 
 def new_run() -> str:
@@ -117,7 +134,16 @@ class Journal:
                 raise StoreError("another clip-client is moving files with this store; wait until it has finished")
             yield
 
-    def plan(self, *, run: str, method: str, survivor: str, survivor_sha256: str, files: Sequence[MovedFile]) -> Unit:
+    def plan(
+        self,
+        *,
+        run: str,
+        method: str,
+        survivor: str,
+        survivor_sha256: str,
+        files: Sequence[MovedFile],
+        sidecars: Sequence[Sidecar] = (),
+    ) -> Unit:
         """Write down what is about to happen; on the disk when this returns."""
         at_ns = time.time_ns()
         with transaction(self._connection):
@@ -141,6 +167,10 @@ class Journal:
                     for file in files
                 ],
             )
+            self._connection.executemany(
+                "INSERT INTO sidecars VALUES (?, ?, ?, ?)",
+                [(number, os.fsencode(sidecar.path), sidecar.sha256, sidecar.is_ours) for sidecar in sidecars],
+            )
         return Unit(
             id=number,
             run=run,
@@ -150,6 +180,7 @@ class Journal:
             survivor=survivor,
             survivor_sha256=survivor_sha256,
             files=tuple(files),
+            sidecars=tuple(sidecars),
         )
 
     def mark(self, unit: Unit, state: str) -> Unit:
@@ -170,9 +201,20 @@ class Journal:
             values.append(os.fsencode(original))
         return [self._unit(row) for row in self._connection.execute(f"{wanted} ORDER BY id", values).fetchall()]
 
+    def sidecars(self, path: str) -> list[tuple[int, Sidecar]]:
+        """Return the units that need the sidecar at ``path`` (``Unit.id``), and how each has noted it."""
+        states = (*IN_QUARANTINE, PURGED)
+        rows = self._connection.execute(
+            "SELECT unit, path, sha256, is_ours FROM sidecars JOIN units ON units.id = unit "
+            f"WHERE path = ? AND state IN ({', '.join('?' * len(states))})",
+            (os.fsencode(path), *states),
+        )
+        return [(number, _sidecar(row)) for number, *row in rows]
+
     def _unit(self, row: tuple[int, str, int, str, str, bytes, str]) -> Unit:
         number, run, at_ns, method, state, survivor, survivor_sha256 = row
         files = self._connection.execute("SELECT * FROM files WHERE unit = ? ORDER BY rowid", (number,))
+        sidecars = self._connection.execute("SELECT path, sha256, is_ours FROM sidecars WHERE unit = ?", (number,))
         return Unit(
             id=number,
             run=run,
@@ -192,7 +234,13 @@ class Journal:
                 )
                 for _unit, original, quarantined, sha256, size_bytes, atime_ns, mtime_ns in files
             ),
+            sidecars=tuple(map(_sidecar, sidecars)),
         )
+
+
+def _sidecar(row: Sequence[Any]) -> Sidecar:
+    path, sha256, is_ours = row
+    return Sidecar(path=os.fsdecode(path), sha256=sha256, is_ours=bool(is_ours))
 
 
 def _lock(descriptor: int) -> bool:

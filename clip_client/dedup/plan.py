@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from clip_client.dedup.file_kinds import EDITED, PICTURES, Companion
 from clip_client.dedup.hashing import sha256_of
+from clip_client.dedup.merging import MetadataMerge
 from clip_client.dedup.quarantine import CannotMove, Place, check_can_move, check_hard_link, place_for
 from clip_client.dedup.report import EXACT, SAME_PIXELS, TIERS
 from clip_client.dedup.thresholds import is_random
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from clip_client.dedup.links import Links
     from clip_client.dedup.report import DuplicateGroup, DuplicateReport, Member
+    from clip_client.dedup.sidecars import SidecarToWrite
 
 SAFE_TIERS = (EXACT, SAME_PIXELS)
 """What is moved where nobody asks for more: no model has a say in these."""
@@ -42,6 +44,8 @@ class Removal:
     beside_survivor: tuple[Companion, ...]
     """What belongs to the kept photo."""
     place: Place
+    sidecars: tuple[SidecarToWrite, ...] = ()
+    """What has to be beside the kept photo before this one leaves."""
 
     @property
     def size_bytes(self) -> int:
@@ -91,6 +95,7 @@ def plan_removals(
     *,
     tiers: Sequence[str] = SAFE_TIERS,
     hard_link: bool = False,
+    merge_metadata: bool = False,
     hash_of: Callable[[str], str] = sha256_of,
 ) -> Plan:
     """Choose what leaves: every copy of the ``tiers`` that is not kept, may be moved and takes nothing unique along.
@@ -101,7 +106,10 @@ def plan_removals(
     ``paths`` is what was searched: nothing outside it is touched. Photos of a burst, of another moment or of a
     reference folder always stay; of further copies of one of them the best stays. So do the target of a symbolic link,
     and a file with further hard links. With ``hard_link`` only copies leave that a hard link can replace; the name of
-    each stays, so what belongs to that name stays beside it.
+    each stays, so what belongs to that name stays beside it. A copy stays if its date, GPS position, rating, keywords,
+    title or caption is not among what the kept photo and its sidecar say; with ``merge_metadata`` these fields go into
+    a new sidecar of the kept photo, if it has none yet.
+
     ``hash_of`` returns the SHA-256 of a file, such as :meth:`~clip_client.dedup.file_index.FileIndex.sha256_of`.
 
     :func:`~clip_client.dedup.act.apply` moves exactly what the plan says while no other program changes the files.
@@ -111,7 +119,9 @@ def plan_removals(
     roots = roots_of(paths)
     belongings = _belongings(report)
     compared = {os.path.abspath(member.path) for group in report.groups for member in group.members}
-    removals, left, for_album = [], [], []
+    merge = MetadataMerge(is_asked_for=merge_metadata)
+    removals: list[Removal] = []
+    left, for_album = [], []
     for group in report.groups:
         by_path = {member.path: member for member in group.members}
         leaving: set[str] = set()
@@ -131,7 +141,11 @@ def plan_removals(
             )
             missing = "" if reason else _missing_tier(tier, group, tiers)
             if not reason and not missing:
-                reason = _which_content_it_takes_along(own, of_survivor, hash_of) or _other_names(victim)
+                reason = (
+                    _which_content_it_takes_along(own, of_survivor, hash_of)
+                    or _other_names(victim)
+                    or merge.why_it_stays(victim, survivor, of_survivor)
+                )
             if reason or missing:
                 asked_for = reason or f"The tier {missing} was not asked for."
                 left.append(Left(path=victim.label, reason=asked_for, tier=missing))
@@ -148,6 +162,7 @@ def plan_removals(
                 left.append(Left(path=victim.path, reason=str(error), is_blocked=True))
             else:
                 leaving.add(victim.path)
+                merge.merge(victim, survivor)
                 removals.append(
                     Removal(
                         victim=victim,
@@ -158,7 +173,11 @@ def plan_removals(
                         place=place,
                     )
                 )
-    return Plan(removals=tuple(removals), left=tuple(left), for_album=tuple(for_album))
+    # Several copies may fill one sidecar, so it is whole only now.
+    with_sidecars = [
+        replace(removal, sidecars=merge.sidecars_for(removal.victim, removal.survivor)) for removal in removals
+    ]
+    return Plan(removals=tuple(with_sidecars), left=tuple(left), for_album=tuple(for_album))
 
 
 def check_tiers(tiers: Iterable[str], model: str | None = None) -> None:

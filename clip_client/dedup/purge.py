@@ -79,6 +79,9 @@ def _why_it_stays(unit: Unit, journal: Journal) -> str:
     kept = _kept_instead(unit, journal, frozenset())
     if not kept:
         return f"The photo that was kept instead is no longer as it was: {unit.survivor}."
+    for sidecar in unit.sidecars:
+        if not is_there(sidecar.path):
+            return f"The sidecar that says what it said is no longer beside the kept photo: {sidecar.path}."
     for file in unit.files[1:]:
         kind = COMPANION_KINDS.get(suffix_of(file.original), "")
         if kind in PICTURES and not _has_beside(kept, kind, file):

@@ -66,7 +66,9 @@ def make(root: Path, chosen: Entries, obstacle: str) -> None:
 
 def say(root: Path, store: Store, *, hard_link: bool, apply: bool) -> list[str]:
     """Run the last part of the command and return its lines."""
-    chosen = argparse.Namespace(act_on=None, apply=apply, dry_run=not apply, hard_link=hard_link, store=None)
+    chosen = argparse.Namespace(
+        act_on=None, apply=apply, dry_run=not apply, hard_link=hard_link, merge_metadata=False, store=None
+    )
     said, errors = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(errors):
         code = act(searched(root, store=store), [str(root)], store, chosen)

@@ -37,7 +37,7 @@ def test_a_hard_link_leaves_the_sidecars_beside_the_name(tmp_path: Path, sidecar
     root = tmp_path / "root"
     groups = copies(root, **sidecars)
     before = snapshot(root)
-    plan = plan_removals(groups, [root], hard_link=True)
+    plan = plan_removals(groups, [root], hard_link=True, merge_metadata=False)
     assert [removal.companions for removal in plan.removals] == [()]
     with opened(tmp_path / "journal.sqlite") as journal:
         (outcome,) = apply(plan, journal, method=HARDLINK).outcomes
@@ -59,7 +59,7 @@ def test_a_hard_link_moves_no_sidecar_of_a_plan_that_would_have(tmp_path: Path) 
 def test_the_command_says_that_a_hard_link_takes_no_sidecar_along(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    chosen = argparse.Namespace(act_on=None, apply=False, dry_run=True, hard_link=True)
+    chosen = argparse.Namespace(act_on=None, apply=False, dry_run=True, hard_link=True, merge_metadata=False)
     with Store(tmp_path / "store") as store:
         act(copies(tmp_path / "root", copy=b"stars"), [str(tmp_path / "root")], store, chosen)
     said = capsys.readouterr().out
