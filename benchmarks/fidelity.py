@@ -4,15 +4,16 @@ The question: how far are pixels and embeddings of the fast path from the exact 
 picture be? Every file is decoded both ways. PSNR compares the model's input pixels, the cosine the embeddings of the
 exported model; with random weights it says how much of a change reaches the output of such a network, and no more.
 
-The pictures are the sample photos, in two forms. *photo*: one of them enlarged, with sensor noise, so as smooth as a
-large photo may be. *mosaic*: many of them side by side at their own resolution, with more fine detail than a camera
-delivers: the harder case. Files are made with Pillow; nothing is downloaded.
+The pictures are made of the sample photos (see ``fidelity_pictures.py``). *photo*: enlarged, with sensor noise.
+*mosaic*: many side by side at their own resolution, with more fine detail than a camera delivers. *upscaled*: enlarged
+from 512 pixels, without noise. *noisy*: the same with the noise of a high ISO setting. *text* and *screenshot*: sharp
+edges. Two kinds are stress tests and kept apart, since the model's input is nearly flat: *noise*, twice as much of it
+as in *noisy*, and *texture*, one small texture repeated over the whole picture.
 """
 
 from __future__ import annotations
 
 import argparse
-import io
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from PIL import Image
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.fidelity_pictures import KINDS, OTHER_ENCODERS, QUALITIES, STRESS, SUBSAMPLINGS, jpeg
 from benchmarks.harness import RESULTS, write_result
 from benchmarks.sample_photos import write_originals
 from preprocess_ensemble import turbo_jpeg
@@ -31,22 +33,19 @@ from preprocess_ensemble.passport import Passport
 from preprocess_ensemble.transform import SCALING_FLOOR, PreprocessConfig, preprocess
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import numpy.typing as npt
 
-SIZES: Final = {"1 MP": (1200, 900), "2 MP": (1632, 1224), "12 MP": (4000, 3000)}
-SUBSAMPLINGS: Final[dict[str, dict[str, Any]]] = {
-    "4:4:4": {"subsampling": 0},
-    "4:2:2": {"subsampling": 1},
-    "4:2:0": {"subsampling": 2},
-    "4:2:0 progressive": {"subsampling": 2, "progressive": True},
-    "grey": {},
+SIZES: Final = {
+    "1.2 MP": (1280, 960),
+    "2 MP": (1632, 1224),
+    "5 MP": (2560, 1920),
+    "12 MP": (4032, 3024),
+    "24 MP": (6000, 4000),
 }
-QUALITIES: Final = (60, 85, 95)
-FLOORS: Final = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0)
+"""They are decoded at a half, a half, a quarter, a quarter and an eighth; the 1st, the 3rd and the 5th only just."""
+FLOORS: Final = (1.5, 1.75, 2.0, 2.1, 2.25, 2.5, 3.0)
 """Shorter side of the decoded picture over the model's input side."""
-SOURCES: Final = ("astronaut", "chelsea", "coffee", "retina")
+SCALES: Final = (2, 8)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,45 +72,6 @@ class Encoder:
         status = np.zeros((len(pixels), 1), np.int32)
         vectors = self._session.run(["embedding"], {"pixels": pixels, "status": status})[0]
         return np.asarray(vectors, dtype=np.float64)
-
-
-def photo(source: Image.Image, size: tuple[int, int]) -> Image.Image:
-    """Crop to the shape of ``size``, enlarge to it, and add the noise of a sensor."""
-    width = min(source.width, source.height * size[0] // size[1])
-    height = min(source.height, source.width * size[1] // size[0])
-    enlarged = source.crop((0, 0, width, height)).resize(size, Image.Resampling.BICUBIC)
-    noise = np.random.default_rng(0).normal(0, 3, (size[1], size[0], 3))
-    return Image.fromarray((np.asarray(enlarged) + noise).clip(0, 255).astype(np.uint8))
-
-
-def mosaic(sources: list[Image.Image], size: tuple[int, int], first: int) -> Image.Image:
-    """Lay the sources out in rows, from number ``first`` on, at their own resolution."""
-    canvas = Image.new("RGB", size)
-    top, number = 0, first
-    while top < size[1]:
-        left, below = 0, 0
-        while left < size[0]:
-            source = sources[number % len(sources)]
-            canvas.paste(source, (left, top))
-            left, below, number = left + source.width, max(below, source.height), number + 1
-        top += below
-    return canvas
-
-
-def pictures(sources: dict[str, Image.Image], size: tuple[int, int]) -> Iterator[tuple[str, Image.Image]]:
-    """Yield (kind, picture)."""
-    for name in SOURCES:
-        yield "photo", photo(sources[name], size)
-    for first in range(len(SOURCES)):
-        yield "mosaic", mosaic(list(sources.values()), size, 5 * first)
-
-
-def jpeg(picture: Image.Image, quality: int, subsampling: str) -> bytes:
-    """Encode, in grey if that is what ``subsampling`` says."""
-    buffer = io.BytesIO()
-    image = picture.convert("L") if subsampling == "grey" else picture
-    image.save(buffer, "JPEG", quality=quality, **SUBSAMPLINGS[subsampling])
-    return buffer.getvalue()
 
 
 def deviations(encoder: Encoder, files: list[bytes], at_least: tuple[int, int]) -> list[Deviation]:
@@ -141,33 +101,39 @@ def summary(found: list[Deviation]) -> dict[str, Any]:
     }
 
 
+def encodings(kind: str) -> list[tuple[str, int]]:
+    """(encoder, quality): all of them for the two kinds that are most like photos, one quality for the others."""
+    qualities = QUALITIES if kind in ("photo", "mosaic") else (85,)
+    return [(name, quality) for name in SUBSAMPLINGS for quality in qualities] + [(name, 85) for name in OTHER_ENCODERS]
+
+
 def classes(encoder: Encoder, sources: dict[str, Image.Image]) -> list[dict[str, Any]]:
     """Measure every class with the scale that the server would choose."""
     rows = []
     for megapixels, size in SIZES.items():
-        drawn = list(pictures(sources, size))
-        for subsampling in SUBSAMPLINGS:
-            for quality in QUALITIES:
-                for kind in ("photo", "mosaic"):
-                    files = [jpeg(picture, quality, subsampling) for of, picture in drawn if of == kind]
-                    found = deviations(encoder, files, encoder.config.decode_at_least)
-                    rows.append(
-                        {"size": megapixels, "subsampling": subsampling, "quality": quality, "kind": kind}
-                        | summary(found)
-                    )
+        for kind, draw in KINDS.items():
+            drawn = list(draw(sources, size))
+            for encoding, quality in encodings(kind):
+                files = [jpeg(picture, quality, encoding) for picture in drawn]
+                found = deviations(encoder, files, encoder.config.decode_at_least)
+                rows.append(
+                    {"size": megapixels, "subsampling": encoding, "quality": quality, "kind": kind} | summary(found)
+                )
     return rows
 
 
 def floors(encoder: Encoder, sources: dict[str, Image.Image]) -> list[dict[str, Any]]:
-    """Measure 4:2:0 at quality 85 with a half-size decode that leaves more or less above the input size."""
+    """Measure 4:2:0 at quality 85 with a scaled decode that leaves more or less above the input size."""
     rows = []
     side = encoder.config.size[0]
-    for floor in FLOORS:
-        short = round(side * floor)
-        size = (2 * short * 4 // 3, 2 * short)
-        for kind in ("photo", "mosaic"):
-            files = [jpeg(picture, 85, "4:2:0") for of, picture in pictures(sources, size) if of == kind]
-            rows.append({"floor": floor, "kind": kind} | summary(deviations(encoder, files, (short, short))))
+    for scale in SCALES:
+        for floor in FLOORS:
+            short = round(side * floor)
+            size = (scale * short * 4 // 3, scale * short)
+            for kind, draw in KINDS.items():
+                files = [jpeg(picture, 85, "4:2:0") for picture in draw(sources, size)]
+                found = deviations(encoder, files, (short, short))
+                rows.append({"scale": f"1/{scale}", "floor": floor, "kind": kind} | summary(found))
     return rows
 
 
@@ -192,15 +158,19 @@ def main() -> None:
         sources = {path.stem: Image.open(path).convert("RGB") for path in write_originals(Path(directory))}
     library = turbo_jpeg.library() or "Pillow"
     by_floor = floors(encoder, sources)
-    show(f"Half-size decode, 4:2:0, quality 85, by what it leaves ({library})", by_floor, ("floor", "kind"))
-    by_class = classes(encoder, sources)
-    show(f"As served, floor {SCALING_FLOOR}", by_class, ("size", "subsampling", "quality", "kind"))
+    show(f"4:2:0, quality 85, by what the scaled decode leaves ({library})", by_floor, ("scale", "floor", "kind"))
+    rows = classes(encoder, sources)
+    by_class, stress = ([row for row in rows if (row["kind"] in STRESS) is wanted] for wanted in (False, True))
+    keys = ("size", "subsampling", "quality", "kind")
+    show(f"As served, floor {SCALING_FLOOR}", by_class, keys)
+    show("Stress tests: next to nothing is left of these pictures", stress, keys)
     result = {
         "model": encoder.passport.id,
         "library": library,
         "scaling_floor": SCALING_FLOOR,
         "by_floor": by_floor,
         "by_class": by_class,
+        "stress": stress,
     }
     print(f"kept in {write_result('fidelity', result, arguments.results)}")
 

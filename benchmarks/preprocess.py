@@ -30,7 +30,7 @@ from PIL import Image, ImageOps
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.fidelity import mosaic
+from benchmarks.fidelity_pictures import mosaic
 from benchmarks.harness import RESULTS, write_result
 from benchmarks.sample_photos import write_originals
 from preprocess_ensemble import turbo_jpeg

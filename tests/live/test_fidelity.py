@@ -110,3 +110,19 @@ async def test_the_full_model_is_that_of_open_clip(photos: Path, full_server: Se
     assert batch.vectors.shape == (len(paths), 512)
     cosines = (batch.vectors.astype(np.float64) * Reference("ViT-B-32").vectors(paths)).sum(axis=1)
     assert cosines.min() >= LEAST_COSINE
+
+
+@pytest.mark.timeout(300)
+async def test_the_fast_path_keeps_the_cosine_that_it_promises(
+    photos: Path, full_server: Server, tmp_path: Path
+) -> None:
+    """Fine grass, enlarged to a camera's size: a decode to an eighth would leave a cosine of 0.99989."""
+    path = tmp_path / "grass.jpg"
+    with Image.open(photos / "grass.jpg") as grass:
+        small = grass.convert("RGB").crop((0, 0, 512, 384))
+    small.resize((4032, 3024), Image.Resampling.BICUBIC).save(path, quality=90)
+    async with ClipClient(full_server.grpc_url, transfer="original") as clip:
+        batch = await clip.embed([path])
+    batch.raise_for_errors()
+    cosine = (batch.vectors.astype(np.float64) * Reference("ViT-B-32").vectors([path])).sum()
+    assert 0.9999 <= cosine < LEAST_COSINE

@@ -27,7 +27,7 @@ from preprocess_ensemble.decode import (
     decode_into,
     decode_with_route,
 )
-from preprocess_ensemble.jpeg_header import read_header
+from preprocess_ensemble.jpeg_header import may_have_scans, read_header
 from preprocess_ensemble.transform import PreprocessConfig, preprocess
 from tests.unit import image_files
 
@@ -75,7 +75,7 @@ def deviation_db(data: bytes, config: PreprocessConfig = CONFIG) -> float:
     return psnr_db(preprocess(fast.image, config), preprocess(decode(data), config))
 
 
-@pytest.mark.parametrize("size", [(512, 512), (193, 192), (1021, 769)])
+@pytest.mark.parametrize("size", [(512, 512), (271, 270), (1021, 769)])
 @pytest.mark.parametrize(
     "options",
     [{"subsampling": 0}, {"subsampling": 1}, {"subsampling": 2}, {"progressive": True}, {"mode": "L"}],
@@ -140,8 +140,8 @@ def patched(data: bytes, marker: int, offset: int, value: int) -> bytes:
 
 ROUTES = {
     "large": (large_jpeg(), Route.SCALED),
-    "just large enough": (large_jpeg(size=(192, 192)), Route.SCALED),
-    "one pixel less": (large_jpeg(size=(192, 191)), Route.SMALL),
+    "just large enough": (large_jpeg(size=(270, 270)), Route.SCALED),
+    "one pixel less": (large_jpeg(size=(270, 269)), Route.SMALL),
     "png": (image_files.encoded(image_files.picture(size=(400, 300)), "PNG"), Route.NOT_JPEG),
     "cmyk": (large_jpeg("CMYK"), Route.UNUSUAL),
     "padding before a marker": (large_jpeg()[:2] + b"\xff" + large_jpeg()[2:], Route.UNUSUAL),
@@ -268,14 +268,39 @@ def test_the_limits_hold_on_the_fast_path_too(decoder: Decoder) -> None:
         assert caught.value.status is status
 
 
-def test_a_bomb_of_scans_is_refused(decoder: Decoder) -> None:
-    data = large_jpeg(progressive=True)
-    last_scan = data[data.rindex(b"\xff\xda") : -2]
-    bomb = data[:-2] + last_scan * 1000 + b"\xff\xd9"
+def with_scans(count: int, size: tuple[int, int]) -> bytes:
+    """A progressive JPEG of one grey whose last scan is repeated until the file has ``count`` of them."""
+    data = image_files.encoded(Image.new("L", size, 100), "JPEG", progressive=True)
+    last = data[data.rindex(b"\xff\xda") : -2]
+    return data[:-2] + last * (count - data.count(b"\xff\xda")) + b"\xff\xd9"
+
+
+def test_a_thousand_scans_of_a_small_picture_are_decoded(decoder: Decoder) -> None:
+    assert decode_with_route(with_scans(1000, (270, 270)), at_least=AT_LEAST).route is Route.SCALED
+
+
+@pytest.mark.parametrize(
+    ("scans", "size"),
+    [(1001, (270, 270)), (5000, (270, 270)), (101, (5000, 4000))],
+    ids=["1,001", "5,000", "2e9 pixels"],
+)
+def test_a_bomb_of_scans_is_refused(decoder: Decoder, scans: int, size: tuple[int, int]) -> None:
+    bomb = with_scans(scans, size)
     for at_least in (None, AT_LEAST):
-        with pytest.raises(DecodeError, match="scans") as caught:
+        with pytest.raises(DecodeError, match=f"{scans:,} scans") as caught:
             decode(bomb, at_least=at_least)
         assert caught.value.status is ImageStatus.LIMIT
+
+
+def test_the_limit_of_scanned_pixels_is_exact() -> None:
+    # Not through a file: it would take its decoder more than a second.
+    assert may_have_scans(b"\xff\xda" * 100, 20_000_000)
+    assert not may_have_scans(b"\xff\xda" * 100, 20_000_001)
+
+
+def test_markers_in_the_metadata_of_a_baseline_file_are_no_scans(decoder: Decoder) -> None:
+    data = large_jpeg(comment=b"\xff\xda" * 2000)
+    assert decode_with_route(data, at_least=AT_LEAST).decoder is decoder
 
 
 def test_many_threads(decoder: Decoder) -> None:
