@@ -1,7 +1,7 @@
 """What the README and docs/performance.md say in numbers, as Markdown made from the kept results.
 
 In those files it stands between ``<!-- NAME -->`` and ``<!-- /NAME -->``; ``python -m benchmarks report`` writes it
-there, and a test holds the files to it.
+there. A test compares the files with the results that they name, so a new result breaks nothing before you run it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     Results = Mapping[str, Result]
 
 MARKED: Final = re.compile(r"(<!-- (?P<name>[a-z_]+) -->\n).*?(<!-- /(?P=name) -->)", re.DOTALL)
+_RESULT_LINK: Final = re.compile(r"benchmarks/results/([^)/]+\.json)\)")
 
 
 def fill(text: str, results: Results) -> str:
@@ -39,6 +40,11 @@ def fill(text: str, results: Results) -> str:
         return f"{match[1]}{made}\n{match[3]}"
 
     return MARKED.sub(part, text)
+
+
+def named(text: str) -> set[str]:
+    """The result files that ``text`` names between its markers."""
+    return {name for marked in MARKED.finditer(text) for name in _RESULT_LINK.findall(marked[0])}
 
 
 def of_gpus(results: Results) -> dict[str, Result]:

@@ -21,7 +21,7 @@ from benchmarks.published import FIGURES, HARDWARE
 from benchmarks.three_way import SYSTEMS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 PICTURES: Final[Mapping[str, tuple[tuple[str, str, Callable[[Mapping[str, Any]], bytes]], ...]]] = {
     "three_way": (
@@ -67,8 +67,17 @@ DOCUMENTS: Final = (Path("README.md"), Path("docs/performance.md"))
 
 def newest(directory: Path) -> dict[str, dict[str, Any]]:
     """Experiment -> its newest result, by the time that it carries."""
+    return _newest(sorted(directory.glob("*.json")))
+
+
+def stated(text: str, directory: Path) -> dict[str, dict[str, Any]]:
+    """Experiment -> the result that ``text`` names between its markers, whatever else ``directory`` holds."""
+    return _newest([directory / name for name in sorted(figures.named(text))])
+
+
+def _newest(paths: Iterable[Path]) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
-    for path in sorted(directory.glob("*.json")):
+    for path in paths:
         result = {**json.loads(path.read_text()), "file": path.name}
         name = result.get("experiment")
         if name and ("environment" in result):

@@ -10,7 +10,7 @@ import time
 import tracemalloc
 from collections import Counter
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import grpc
@@ -55,18 +55,36 @@ async def test_each_image_exactly_once_through_cut_connections(ordered: bool) ->
             assert (item.vector == server.vector(b"%d" % item.index)).all()
 
 
+class HeldBack(FakeTriton):
+    """Answers the first two images only when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__(max_batch_size=1)
+        self.go_on = asyncio.Event()
+
+    async def ModelInfer(self, request: Any, context: Any) -> Any:
+        if any(raw[4:] in (b"0", b"1") for raw in request.raw_input_contents):  # behind the length of the image
+            await self.go_on.wait()
+        return await super().ModelInfer(request, context)
+
+
 async def test_order_is_kept_when_answers_overtake_each_other() -> None:
-    async with FakeTriton(max_batch_size=1) as server, ClipClient(server.url) as clip:
-        await clip.model()
-        server.script(Reply(delay_s=0.2), Reply(delay_s=0.1))
-        assert [item.index for item in await collect(clip.embed_stream(names(6)))] == list(range(6))
-        server.script(Reply(delay_s=0.2), Reply(delay_s=0.1))
-        seen = len(server.requests)
-        loose = [item.index for item in await collect(clip.embed_stream(names(6), ordered=False))]
-        assert sorted(loose) == list(range(6))
-        # Those that came first, which nearly always are those that were sent first.
-        delayed = {int(request.images[0]) for request in server.requests[seen : seen + 2]}
-        assert set(loose[-2:]) == delayed
+    async with HeldBack() as server, ClipClient(server.url) as clip:
+        collecting = asyncio.create_task(collect(clip.embed_stream(names(6))))
+        await until(lambda: server.images_embedded == 4)  # 2 to 5 overtake 0 and 1
+        server.go_on.set()
+        assert [item.index for item in await collecting] == list(range(6))
+
+
+async def test_without_order_answers_arrive_as_they_come() -> None:
+    async with HeldBack() as server, ClipClient(server.url) as clip:
+        arrived: list[int] = []
+        async for item in clip.embed_stream(names(6), ordered=False):
+            arrived.append(item.index)
+            if len(arrived) == 4:
+                server.go_on.set()
+        assert set(arrived[:4]) == {2, 3, 4, 5}
+        assert set(arrived[4:]) == {0, 1}
 
 
 async def test_image_errors_are_items() -> None:
@@ -280,14 +298,16 @@ async def test_a_source_that_is_cancelled_ends_the_stream(kind: str) -> None:
 
 
 async def test_cancelling_embed_cancels_its_request_on_the_server() -> None:
-    async with FakeTriton() as server, ClipClient(server.url) as clip:
+    # The request's own deadline would end it on the server, too, so it is far beyond what this test waits for.
+    config = ClientConfig(timeout_s=3600)
+    async with FakeTriton() as server, ClipClient(server.url, config=config) as clip:
         server.script(Reply(delay_s=float("inf")))
         task = asyncio.create_task(clip.embed(b"a"))
         await until(lambda: server.in_flight)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await until(lambda: not server.in_flight)
+        await asyncio.wait_for(until(lambda: not server.in_flight), 20)
         assert other_tasks() == set()
         assert clip.stats().images_in_flight == 0
 

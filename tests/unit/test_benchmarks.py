@@ -342,10 +342,29 @@ def test_pictures_of_operators_scaling_and_slow_lines(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("document", report.DOCUMENTS, ids=str)
-def test_the_documents_state_the_newest_results(document: Path) -> None:
-    # After new results: python -m benchmarks report
+def test_the_documents_state_the_results_that_they_name(document: Path) -> None:
+    # After a change to benchmarks/figures.py: python -m benchmarks report
     text = (ROOT / document).read_text(encoding="utf-8")
-    assert figures.fill(text, report.newest(ROOT / "benchmarks" / "results")) == text
+    results = report.stated(text, ROOT / "benchmarks" / "results")
+    assert results
+    assert figures.fill(text, results) == text
+
+
+def test_a_new_result_leaves_the_documents_true_until_the_report_is_run(tmp_path: Path) -> None:
+    keep(tmp_path, "three_way", "2026-01-01", plan={"rounds": 2}, summary=three_way())
+    text = figures.fill("<!-- benchmarks -->\n<!-- /benchmarks -->\n", report.newest(tmp_path))
+    keep(tmp_path, "three_way", "2026-01-02", plan={"rounds": 2}, summary=three_way(0.99))
+    keep(tmp_path, "soak", "2026-01-02")
+    assert figures.fill(text, report.stated(text, tmp_path)) == text
+    assert "2026-01-02" in figures.fill(text, report.newest(tmp_path))
+
+
+def test_a_figure_typed_by_hand_is_found(tmp_path: Path) -> None:
+    keep(tmp_path, "three_way", "2026-01-01", plan={"rounds": 2}, summary=three_way())
+    text = figures.fill("<!-- benchmarks -->\n<!-- /benchmarks -->\n", report.newest(tmp_path))
+    typed = text.replace("19.0", "91.0")
+    assert typed != text
+    assert figures.fill(typed, report.stated(typed, tmp_path)) == text
 
 
 def test_the_remaining_time_follows_what_was_slow() -> None:

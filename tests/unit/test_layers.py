@@ -52,6 +52,13 @@ def imports_of(path: Path) -> Iterator[Import]:
 
 IMPORTS = [item for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py")) for item in imports_of(path)]
 
+FILES = {
+    file.removesuffix(".py").removesuffix("/__init__").replace("/", "."): file
+    for package in PACKAGES
+    for file in (path.relative_to(ROOT).as_posix() for path in (ROOT / package).rglob("*.py"))
+}
+"""Module -> its file."""
+
 
 def who_imports(top: str, *, below: str) -> set[str]:
     return {
@@ -59,6 +66,21 @@ def who_imports(top: str, *, below: str) -> set[str]:
         for item in IMPORTS
         if item.file.startswith(f"{below}/") and (item.module == top or item.module.startswith(f"{top}."))
     }
+
+
+def reached_from(*modules: str, at_import_time: bool = False) -> set[str]:
+    """The files of these modules, and all files of both packages that they import, directly or not."""
+    waiting, reached = [FILES[module] for module in modules], set[str]()
+    while waiting:
+        file = waiting.pop()
+        if file not in reached:
+            reached.add(file)
+            waiting += [
+                FILES[item.module]
+                for item in IMPORTS
+                if item.file == file and item.module in FILES and (item.at_import_time or not at_import_time)
+            ]
+    return reached
 
 
 def test_there_is_something_to_check() -> None:
@@ -79,13 +101,14 @@ def test_there_is_something_to_check() -> None:
         ),
         ("triton_python_backend_utils", "clip_client", set()),
         ("torch", "preprocess_ensemble", EXPORT),
-        ("open_clip", "preprocess_ensemble", EXPORT),
+        ("open_clip", "preprocess_ensemble", EXPORT - {"preprocess_ensemble/export.py"}),
         ("tritonclient", "preprocess_ensemble", {"preprocess_ensemble/repository.py"}),
         ("grpc", "preprocess_ensemble", set()),
     ],
 )
 def test_foreign_systems_have_one_door(top: str, below: str, allowed: set[str]) -> None:
-    assert who_imports(top, below=below) <= allowed
+    # Equal, not only a part: a file that was renamed would otherwise keep a permission that nothing checks.
+    assert who_imports(top, below=below) == allowed
 
 
 def test_the_client_takes_only_the_preprocessing_from_the_server_and_only_when_needed() -> None:
@@ -96,22 +119,16 @@ def test_the_client_takes_only_the_preprocessing_from_the_server_and_only_when_n
 
 
 def test_what_runs_inside_the_server_never_imports_the_client() -> None:
-    inside = {
-        "decode.py", "transform.py", "preprocessor.py", "triton_model.py", "passport.py", "formats.py",
-        "backends/onnxruntime/model.py", "backends/onnxruntime/session.py",
-    }  # fmt: skip
-    assert not {f"preprocess_ensemble/{file}" for file in inside} & who_imports(
-        "clip_client", below="preprocess_ensemble"
-    )
+    inside = reached_from("preprocess_ensemble.triton_model", "preprocess_ensemble.backends.onnxruntime.model")
+    assert len(inside) > 10
+    assert not inside & who_imports("clip_client", below="preprocess_ensemble")
 
 
 @pytest.mark.parametrize("top", ["scipy", "faiss", "pyarrow", "onnxruntime", "rich", "jinja2", "PIL"])
 def test_heavy_libraries_are_imported_where_they_are_used(top: str) -> None:
-    # dedup/ and cli/ are loaded by those who use them; the library's own modules are loaded by everybody.
-    early = [
-        item
-        for item in IMPORTS
-        if item.at_import_time and item.module.split(".")[0] == top and item.file.count("/") == 1
-        and item.file.startswith("clip_client/")
-    ]  # fmt: skip
-    assert early == []
+    # dedup/ and cli/ are loaded by those who use them; what `import clip_client` loads is loaded by everybody.
+    loaded = reached_from("clip_client", at_import_time=True)
+    assert len(loaded) > 10
+    assert not any(file.startswith(("clip_client/dedup/", "clip_client/cli/")) for file in loaded)
+    early = {item.file for item in IMPORTS if item.at_import_time and item.module.split(".")[0] == top}
+    assert not loaded & early

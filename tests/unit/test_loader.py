@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 from clip_client import ClientConfig, ImageError, ModelInfo, ProtocolMismatch
 from clip_client._loader import Loader
@@ -25,6 +25,12 @@ if TYPE_CHECKING:
 
 CONFIG = PreprocessConfig(size=(32, 48), resize_mode="squash", mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
 NOISE = Image.effect_noise((300, 200), 60).convert("RGB")
+SCENE = Image.merge("RGB", [Image.radial_gradient("L").resize((300, 200)).point(lambda v: 255 - v),
+                            Image.linear_gradient("L").resize((300, 200)),
+                            Image.linear_gradient("L").rotate(90).resize((300, 200))])  # fmt: skip
+"""Smooth, so that its thumbnail is as near as JPEG is, and another picture when it is turned or mirrored."""
+MEAN_LEVELS = {"thumbnail": 1.5, "thumbnail-small": 2.5}
+"""How far a thumbnail of the scene may be from the exact pixels on average."""
 
 
 def model(**preprocess_values: Any) -> ModelInfo:
@@ -65,16 +71,31 @@ def pixels_of(file: bytes) -> NDArray[np.int16]:
 
 @pytest.mark.parametrize("transfer", ["thumbnail", "thumbnail-small"])
 def test_a_large_file_becomes_the_pixels_that_the_model_takes(transfer: TransferName, tmp_path: Path) -> None:
-    file = encoded(NOISE, "PNG")
-    path = tmp_path / "noise.png"
+    file = encoded(SCENE, "PNG", compress_level=0)
+    path = tmp_path / "scene.png"
     path.write_bytes(file)
     assert loader(transfer).ready(file) is None
     thumbnail = loader(transfer).load(file, model())
-    assert thumbnail == loader(transfer).load(path, model()) == loader(transfer).load(NOISE, model())
-    assert thumbnail == loader(transfer).load(np.asarray(NOISE), model())
+    assert thumbnail == loader(transfer).load(path, model()) == loader(transfer).load(SCENE, model())
+    assert thumbnail == loader(transfer).load(np.asarray(SCENE), model())
     image = opened(thumbnail)
     assert (image.format, image.size) == ("JPEG", (48, 32))
-    assert abs(pixels_of(thumbnail) - preprocess(decode(file), CONFIG)).mean() < 12
+    exact = preprocess(decode(file), CONFIG)
+    assert abs(pixels_of(thumbnail) - exact).mean() < MEAN_LEVELS[transfer]
+    for turned in (exact[::-1], exact[:, ::-1], exact[::-1, ::-1]):
+        assert abs(pixels_of(thumbnail) - turned).mean() > 20
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_thumbnail_is_upright(orientation: int) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    file = encoded(SCENE, "JPEG", quality=95, subsampling=0, exif=exif.tobytes())
+    file += b"\0" * (TRANSFERS["thumbnail"].as_it_is_up_to + 1 - len(file))
+    thumbnail = loader().load(file, model())
+    upright = ImageOps.exif_transpose(opened(file)).resize((48, 32), Image.Resampling.BICUBIC)
+    assert opened(thumbnail).getexif().get(0x0112, 1) == 1
+    assert abs(pixels_of(thumbnail) - np.asarray(upright)).mean() < MEAN_LEVELS["thumbnail"]
 
 
 def test_original_is_the_file(tmp_path: Path) -> None:
@@ -115,12 +136,12 @@ def test_the_orientation_of_a_picture_in_memory_counts() -> None:
 
 @pytest.mark.parametrize("mode", ["L", "LA", "P", "RGBA", "CMYK", "I;16", "1"])
 def test_a_picture_in_any_mode_looks_as_its_file_would(mode: str) -> None:
-    picture = Image.fromarray(np.asarray(NOISE.convert("L"), np.uint16) << 8) if mode == "I;16" else NOISE.convert(mode)
+    picture = Image.fromarray(np.asarray(SCENE.convert("L"), np.uint16) << 8) if mode == "I;16" else SCENE.convert(mode)
     if mode in ("LA", "RGBA"):
         picture.putalpha(128)
     expected = preprocess(decode(loader("original").load(picture, model())), CONFIG)
     arrived = loader().load(picture, model())
-    assert abs(preprocess(decode(arrived), CONFIG).astype(np.int16) - expected).mean() < 12
+    assert abs(preprocess(decode(arrived), CONFIG).astype(np.int16) - expected).mean() < MEAN_LEVELS["thumbnail"]
 
 
 def test_a_bad_file_fails_with_the_code_and_the_sentence_of_the_server() -> None:

@@ -87,6 +87,11 @@ def test_whatever_decides_a_vector_changes_the_fingerprint(change: dict[str, Any
     assert fingerprint(**IDENTITY) != fingerprint(**(IDENTITY | change))
 
 
+def test_the_fingerprint_of_a_known_model_never_changes() -> None:
+    # Stores and exported models hold it: if this value changes, no client accepts a server that was set up before.
+    assert fingerprint(**IDENTITY) == (1568289197, 311227643)
+
+
 @given(st.text(alphabet="0123456789abcdef", min_size=64, max_size=64))
 @settings(deadline=None, max_examples=50, derandomize=True)
 def test_fingerprints_are_int32(weights_sha256: str) -> None:

@@ -132,7 +132,18 @@ def test_duplicates_are_for_the_album_and_loose_copies_move(library: PhotosLibra
     assert [removal.victim.path for removal in plan.removals] == [str(loose)]
     assert [entry.victim.path for entry in plan.for_album] == [str(originals[1])]
     assert [left.path for left in plan.left] == ["Photos Library.photoslibrary/IMG_3.JPG"]
-    assert "edited version" in plan.left[0].reason
+    assert plan.left[0].reason == (
+        "It has an edited version, and the originals are what was compared, so only a person can choose."
+    )
+
+
+def test_a_copy_with_an_edited_version_stays_although_the_kept_photo_has_one_too(library: PhotosLibrary) -> None:
+    # Only the guard of edited versions keeps it: no kind of file would be lost.
+    kept, copy = (library.add(b"x", f"IMG_{number}.JPG", edited=b"e%d" % number) for number in (1, 2))
+    plan = plan_removals(report((in_library(kept, library), in_library(copy, library))), [library.folder])
+    assert (plan.removals, plan.for_album) == ((), ())
+    assert [left.path for left in plan.left] == ["Photos Library.photoslibrary/IMG_2.JPG"]
+    assert plan.left[0].reason.startswith("It has an edited version, and")
 
 
 def entries(library: PhotosLibrary, tmp_path: Path, count: int = 2) -> tuple[AlbumEntry, ...]:

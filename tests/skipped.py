@@ -1,0 +1,46 @@
+"""What the test command says at its end about tests that were skipped: how many, why, and what to install."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+_REMEDIES: Final = {
+    "libturbojpeg": "apt-get install libturbojpeg0, then make install",
+    "nvidia-pytriton": "make install on Linux x86-64 with Python 3.10 to 3.12",
+    "onnxruntime-openvino": "python -m benchmarks precision",
+    "perf_analyzer|TensorRT": "only where the image of NVIDIA's Triton can be fetched",
+    "no python3 with pip": "apt-get install python3-pip",
+    "only root": "run the tests as root",
+    "package index": "run the tests with access to PyPI",
+    "(is not installed|could not import|pip install)": "make install",
+}
+"""Pattern in the reason of a skip -> what makes the test run."""
+
+
+def summary(reasons: Counter[str]) -> list[str]:
+    """One line for each reason, most tests first."""
+    lines = []
+    for reason, tests in reasons.most_common():
+        remedy = next((remedy for pattern, remedy in _REMEDIES.items() if re.search(pattern, reason)), None)
+        lines.append(f"{tests:5}  {reason}" + (f": {remedy}" if remedy else ""))
+    return lines
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Generator[None, None, None]:
+    """Print the summary below all else."""
+    yield
+    # Of a skipped test, pytest keeps (file, line, "Skipped: reason").
+    reports = [report.longrepr for report in terminalreporter.stats.get("skipped", ())]
+    reasons = Counter(str(where[2]).removeprefix("Skipped: ") for where in reports if isinstance(where, tuple))
+    if reasons:
+        terminalreporter.section(f"skipped tests: {reasons.total()}, with the reason and what to install")
+        for line in summary(reasons):
+            terminalreporter.write_line(line)

@@ -1,0 +1,46 @@
+"""The end of the test command's output, where it says which tests it left out."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+TESTS = """
+import pytest
+
+@pytest.mark.parametrize("number", range(3))
+def test_a(number):
+    pytest.skip("PyTurboJPEG and libturbojpeg are not both installed")
+
+@pytest.mark.skip(reason="a reason of its own")
+def test_b():
+    pass
+
+def test_c():
+    pass
+"""
+
+
+def run(directory: Path, text: str) -> list[str]:
+    (directory / "test_it.py").write_text(text)
+    command = [sys.executable, "-m", "pytest", "-p", "tests.skipped", "-c", "/dev/null", "--rootdir", str(directory)]
+    command += ["-p", "no:cacheprovider", str(directory)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.splitlines()
+
+
+def test_skipped_tests_are_counted_by_reason_with_their_remedy(tmp_path: Path) -> None:
+    lines = run(tmp_path, TESTS)
+    title = next(number for number, line in enumerate(lines) if "skipped tests: 4" in line)
+    assert [line.split(maxsplit=1) for line in lines[title + 1 :] if line][:-1] == [
+        ["3", "PyTurboJPEG and libturbojpeg are not both installed: apt-get install libturbojpeg0, then make install"],
+        ["1", "a reason of its own"],
+    ]
+    assert "1 passed, 4 skipped" in lines[-1]
+
+
+def test_nothing_is_said_when_nothing_was_skipped(tmp_path: Path) -> None:
+    assert not any("skipped tests" in line for line in run(tmp_path, "def test_a():\n    pass\n"))
