@@ -118,7 +118,7 @@ def run(arguments: argparse.Namespace) -> int:
     paths = named_paths(arguments)
     from rich.console import Console
 
-    from clip_client.dedup.table import print_failed, print_report
+    from clip_client.dedup.table import print_failed, print_report, print_skipped
 
     console = Console()
     with progress_bars() as show:
@@ -127,6 +127,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not found.files:
         # Said before a server is looked for or a model is loaded: there is nothing for them to do.
         print_failed(found.failed, console)
+        print_skipped(found.skipped, console)
         raise CommandFailed(_NOTHING)
     check_action(arguments, found)
     with opened_store(arguments.store) as store:

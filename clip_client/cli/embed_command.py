@@ -94,6 +94,10 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             for failure in found.failed:
                 tally.add_failure(failure)
+    if found.skipped:
+        from clip_client.dedup.table import skipped_files
+
+        print(skipped_files(found.skipped))
     if tally.written == 0 and tally.there_before == 0:
         raise CommandFailed(_NONE_EMBEDDED if found.photos else _NOTHING)
     print(tally.summary(arguments.output))

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Final
 
 PHOTO_SUFFIXES: Final = frozenset(
-    ".avif .bmp .gif .heic .heif .jfif .jp2 .jpe .jpeg .jpg .png .tif .tiff .webp".split(),
+    ".avif .bmp .gif .heic .heif .hif .jfif .jp2 .jpe .jpeg .jpg .jxl .mpo .pbm .pgm .png .pnm .ppm .qoi .tif .tiff "
+    ".webp".split(),
 )
 """A file in a folder is taken for a photo by these endings, in any case; a file that is named itself always is.
 
-HEIC is among them although not every server reads it: a photo that cannot be read shall be listed, not overlooked.
+HEIC and JPEG XL are among them although not every server reads them: a photo that cannot be read shall be listed, not
+overlooked.
 """
 
 RAW_SUFFIXES: Final = frozenset(

@@ -101,6 +101,7 @@ async def find_duplicates(
         work=library.work,
         coverage=coverage,
         links=found.links,
+        skipped=found.skipped,
         bytes_only=tuple(
             sorted(
                 (file.path for sha256 in library.with_code(BYTES_ONLY) for file in library.copies[sha256]),

@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Final
 
 from clip_client.dedup.preview import preview
 from clip_client.dedup.report import DuplicateReport, FailedFile, printable
-from clip_client.dedup.table import at_least, counted, human_bytes
+from clip_client.dedup.table import at_least, counted, human_bytes, skipped_files
 from clip_client.dedup.thresholds import is_random
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ def write_page(report: DuplicateReport, file: IO[bytes], *, on_progress: OnProgr
         is_random=is_random(report.model),
         copies=total - len(report.groups),
         counted=counted,
+        skipped_files=skipped_files,
         thumbnail=thumbnail,
     )
     file.writelines(piece.encode() for piece in pieces)

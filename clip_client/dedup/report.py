@@ -11,6 +11,8 @@ from clip_client.dedup.links import Links
 from clip_client.dedup.metadata import Metadata
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from clip_client.dedup.cells import Coverage
     from clip_client.dedup.photos_library import LibraryPhoto
     from clip_client.dedup.thresholds import Thresholds
@@ -177,6 +179,8 @@ class DuplicateReport:
     """Those of the compared that no picture could be read from, such as RAW files: only their bytes were compared."""
     links: Links = field(default_factory=Links)
     """What the links that the search met mean for moving files."""
+    skipped: Mapping[str, int] = field(default_factory=dict)
+    """Kind -> number of files that were passed over, because their names are not those of photos."""
 
     @property
     def spare_bytes(self) -> int:
@@ -205,6 +209,7 @@ class DuplicateReport:
             ],
             "failed": [{"path": file.path, "code": file.code, "message": file.message} for file in self.failed],
             "bytes_only": list(self.bytes_only),
+            "skipped": dict(self.skipped),
         }
 
     def to_json(self) -> str:

@@ -1,6 +1,6 @@
 """From the paths that a person names to the photo files among them, and what could not be looked at.
 
-Nothing is opened here, only looked at: a FIFO or a device would block whoever opens it.
+No photo is opened here, only looked at; a FIFO or a device would block whoever opens it.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import stat
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from clip_client.dedup.file_kinds import PHOTO_SUFFIXES, RAW_SUFFIXES, suffix_of
+from clip_client.dedup.file_kinds import COMPANION_KINDS, PHOTO_SUFFIXES, RAW_SUFFIXES, suffix_of
 from clip_client.dedup.links import Links
 from clip_client.dedup.photos_library import LibraryPhoto, is_library, read_library
 from clip_client.dedup.quarantine import QUARANTINE_NAME
 from clip_client.dedup.report import FailedFile, why_unreadable
+from clip_client.dedup.skipped_files import SkippedFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -54,6 +55,9 @@ class Scan:
     in_libraries: Mapping[str, LibraryPhoto] = field(default_factory=dict)
     """Those of ``files`` that Apple Photos keeps, by path."""
     links: Links = field(default_factory=Links)
+    skipped: Mapping[str, int] = field(default_factory=dict)
+    """Kind -> number of files that were found and are no photos by their names, nor belong to one: see
+    :class:`~clip_client.dedup.skipped_files.SkippedFiles`."""
 
     @property
     def photos(self) -> tuple[str, ...]:
@@ -104,6 +108,7 @@ def scan(
             only_by_link=frozenset(file.path for is_by_link, file in walk.names.values() if is_by_link),
             hard_linked=frozenset(walk.names[identity][1].path for identity in walk.hard_linked),
         ),
+        skipped=walk.skipped.by_kind(),
     )
 
 
@@ -123,6 +128,7 @@ class _Walk:
     failed: dict[str, FailedFile] = field(default_factory=dict)
     failed_in_libraries: list[FailedFile] = field(default_factory=list)
     """Two photos of a library may have the same name."""
+    skipped: SkippedFiles = field(default_factory=SkippedFiles)
     waiting: list[tuple[int, bytes, str, int]] = field(default_factory=list)
     """A heap of folders to walk: how they were reached, their path twice, and the device of what was named."""
     walked: set[tuple[int, int]] = field(default_factory=set)
@@ -171,16 +177,18 @@ class _Walk:
         except OSError as error:
             self._fail(folder, why_unreadable(error))
             return
-        lone_raw = _lone_raw(entry.name for entry in entries) if self.takes_raw else frozenset()
+        names = {entry.name for entry in entries}
+        photos = _photos(names, raw=self.takes_raw)
+        belonging = _belonging(names, photos)
         for entry in entries:
-            is_photo = suffix_of(entry.name) in PHOTO_SUFFIXES or entry.name in lone_raw
-            self._look_at(entry, device, reached, is_photo=is_photo)
+            is_photo = entry.name in photos
+            self._look_at(entry, device, reached, is_photo=is_photo, is_skipped=entry.name not in belonging)
 
     def _is_shown(self, name: str) -> bool:
         # What was moved away as a copy must not come back as the copy of something.
         return name != QUARANTINE_NAME and (self.include_hidden or not name.startswith("."))
 
-    def _look_at(self, entry: os.DirEntry[str], device: int, reached: int, *, is_photo: bool) -> None:
+    def _look_at(self, entry: os.DirEntry[str], device: int, reached: int, *, is_photo: bool, is_skipped: bool) -> None:
         try:
             # Not entry.stat(): on Windows it does not carry the inode.
             status = os.stat(entry.path)
@@ -200,6 +208,8 @@ class _Walk:
             self._remember_link(entry.path)
         if is_photo or not stat.S_ISREG(status.st_mode):
             self._take(entry.path, status, is_by_link=is_link or reached == _BY_FOUND_LINK)
+        elif is_skipped and (status.st_dev, status.st_ino) not in self.names:
+            self.skipped.add(entry.path)
 
     def _remember_link(self, path: str) -> None:
         target = os.path.realpath(path)
@@ -247,14 +257,28 @@ class _Walk:
         self.failed[path] = FailedFile(path=path, code="UNREADABLE", message=message)
 
 
-def _lone_raw(names: Iterable[str]) -> frozenset[str]:
-    """Return the RAW files among the names of one folder that belong to no photo there."""
+def _photos(names: Iterable[str], *, raw: bool) -> frozenset[str]:
+    """Return the photos among the names of one folder; with ``raw`` also RAW files that belong to no photo there."""
     listed = list(names)
-    photos = [name.lower() for name in listed if suffix_of(name) in PHOTO_SUFFIXES]
-    owners = {*photos, *(os.path.splitext(name)[0] for name in photos)}
-    return frozenset(
-        name for name in listed if suffix_of(name) in RAW_SUFFIXES and os.path.splitext(name)[0].lower() not in owners
-    )
+    photos = frozenset(name for name in listed if suffix_of(name) in PHOTO_SUFFIXES)
+    if not raw:
+        return photos
+    owners = _owners(photos)
+    return photos | {name for name in listed if suffix_of(name) in RAW_SUFFIXES and _stem(name) not in owners}
+
+
+def _belonging(names: Iterable[str], photos: frozenset[str]) -> frozenset[str]:
+    """Return the names of one folder that belong to one of ``photos`` there, such as sidecars."""
+    owners = _owners(photos)
+    return frozenset(name for name in names if suffix_of(name) in COMPANION_KINDS and _stem(name) in owners)
+
+
+def _owners(photos: Iterable[str]) -> frozenset[str]:
+    return frozenset(owner for name in photos for owner in (name.lower(), _stem(name)))
+
+
+def _stem(name: str) -> str:
+    return os.path.splitext(name)[0].lower()
 
 
 def _ignore(found: int) -> None:

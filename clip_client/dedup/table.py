@@ -10,7 +10,7 @@ from clip_client.dedup.report import EXACT, printable
 from clip_client.dedup.thresholds import is_random
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from rich.console import Console
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _MOST_GROUPS: Final = 50
 """Groups that a terminal shows; the JSON file and the page have them all."""
 _MOST_FAILED: Final = 50
+_MOST_KINDS: Final = 12
 _WIDEST: Final = 120
 """Characters; beyond that the figures stand too far from the names that they belong to."""
 _NOTE_WIDTH: Final = len("never moved")
@@ -32,6 +33,7 @@ def print_report(report: DuplicateReport, console: Console) -> None:
         left = counted(len(report.groups) - _MOST_GROUPS, "group")
         console.print(f"... and {left} more, not shown here\n", markup=False, highlight=False)
     print_failed(report.failed, console)
+    print_skipped(report.skipped, console)
     if report.bytes_only:
         # The file's name says why: RAW files are the only ones that are taken without a picture.
         console.print(
@@ -118,6 +120,20 @@ def print_failed(failed: Sequence[FailedFile], console: Console) -> None:
             soft_wrap=True,
             highlight=False,
         )
+
+
+def print_skipped(skipped: Mapping[str, int], console: Console) -> None:
+    """Print how many files of which kinds were passed over."""
+    if skipped:
+        console.print(skipped_files(skipped), markup=False, highlight=False, soft_wrap=True)
+
+
+def skipped_files(skipped: Mapping[str, int]) -> str:
+    """Write ``"15 files skipped, not named like photos: 12 .txt, 3 .mov"``."""
+    kinds = [f"{number:,} {kind}" for kind, number in skipped.items()]
+    more = [f"{counted(len(kinds) - _MOST_KINDS, 'more kind')}"] if len(kinds) > _MOST_KINDS else []
+    text = f"{counted(sum(skipped.values()), 'file')} skipped, not named like photos: "
+    return text + ", ".join([*kinds[:_MOST_KINDS], *more])
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:

@@ -104,6 +104,7 @@ def test_json_is_what_the_schema_says() -> None:
         ],
         "failed": [{"path": "b.jpg", "code": "TRUNCATED", "message": "The file ends early."}],
         "bytes_only": [],
+        "skipped": {},
     }
 
 
