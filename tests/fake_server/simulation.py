@@ -124,13 +124,14 @@ def _failure(code: grpc.StatusCode, details: str) -> grpc.aio.AioRpcError:
     return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details)
 
 
-def connect_to(servers: Mapping[str, FakeTriton], monkeypatch: pytest.MonkeyPatch) -> dict[str, ChannelTo]:
-    """Have clients reach these servers, by host, without a network. Returns the latest channel to each."""
-    channels: dict[str, ChannelTo] = {}
+def connect_to(servers: Mapping[str, FakeTriton], monkeypatch: pytest.MonkeyPatch) -> dict[str, list[ChannelTo]]:
+    """Have clients reach these servers, by host, without a network. Returns the channels to each, oldest first."""
+    channels: dict[str, list[ChannelTo]] = {}
 
     def open_channel(endpoint: Endpoint, *_: object) -> ChannelTo:
-        channels[endpoint.host] = ChannelTo(servers[endpoint.host])
-        return channels[endpoint.host]
+        channel = ChannelTo(servers[endpoint.host])
+        channels.setdefault(endpoint.host, []).append(channel)
+        return channel
 
     monkeypatch.setattr(_transport, "_open_channel", open_channel)
     return channels

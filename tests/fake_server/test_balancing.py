@@ -102,6 +102,15 @@ async def test_a_server_that_changes_its_model_later_is_noticed() -> None:
                 await clip.embed(b"a")
 
 
+async def test_a_server_of_another_contract_is_one_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with AsyncExitStack() as stack:
+        first, second = await servers(stack, 2)
+        monkeypatch.setattr(second, "passport", lambda: {"contract": 2})
+        async with ClipClient([first.url, second.url]) as clip:
+            with pytest.raises(ProtocolMismatch, match="contract 2"):
+                await clip.embed(b"a")
+
+
 async def test_a_token_that_one_server_refuses() -> None:
     async with FakeTriton(token="right") as strict, FakeTriton() as lax:
         async with ClipClient([lax.url, strict.url], token="wrong") as clip:

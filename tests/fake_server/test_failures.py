@@ -109,6 +109,9 @@ async def test_the_wrong_model_and_the_wrong_triton() -> None:
         server.ready_models = set()
         with pytest.raises(ModelNotReady, match="clip-export"):
             await clip.embed(b"a")
+        server.ready_models = {"clip_image"}
+        with pytest.raises(ModelNotReady, match="clip-export"):
+            await clip.embed(b"a")
         server.ready_models = {"resnet50"}
         with pytest.raises(ProtocolMismatch, match="--model-repository triton_models"):
             await clip.embed(b"a")

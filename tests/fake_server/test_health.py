@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
-from clip_client import ClientConfig, ClipClient
+from clip_client import ClientConfig, ClipClient, DeadlineExceeded
 from clip_client.testing import PNG_1X1, FakeTriton, Reply, fake_vector
+from tests.fake_server.simulation import connect_to, simulate
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 STEPS = ["connect", "server live", "models ready", "handshake", "canary"]
 
@@ -83,13 +89,27 @@ async def test_a_contract_of_the_future(monkeypatch: pytest.MonkeyPatch) -> None
         assert (await broken_step(server))[0] == "handshake"
 
 
-@pytest.mark.parametrize("how", ["wrong vector", "fails", "nan", "another model", "never answers"])
+def at_right_angles(vector: NDArray[np.float32]) -> NDArray[np.float32]:
+    other = fake_vector(b"other")
+    rest: NDArray[np.float32] = other - np.dot(other, vector) * vector
+    return rest / np.float32(np.linalg.norm(rest))
+
+
+@pytest.mark.parametrize(
+    "how", ["wrong vector", "too far off", "zero", "nan", "fails", "another model", "another length", "never answers"]
+)
 async def test_a_sick_canary(how: str) -> None:
     async with FakeTriton() as server:
         passport = server.passport()
         server.passport = lambda: passport  # type: ignore[method-assign]
         if how == "wrong vector":
             server.vector = lambda image: fake_vector(image + b"!")
+        elif how == "too far off":  # cosine 0.998
+            server.vector = lambda image: fake_vector(image) + np.float32(0.063) * at_right_angles(fake_vector(image))
+        elif how == "zero":
+            server.vector = lambda image: np.zeros(8, dtype=np.float32)
+        elif how == "another length":
+            server.dimension, server.vector = 9, lambda image: fake_vector(image, 9)
         elif how == "nan":
             server.vector = lambda image: np.full(8, np.nan, dtype=np.float32)
         elif how == "fails":
@@ -110,3 +130,24 @@ async def test_vectors_that_are_only_a_little_off_are_healthy() -> None:
         server.vector = lambda image: off / np.float32(np.linalg.norm(off))
         async with ClipClient(config=ClientConfig(urls=(server.url,))) as clip:
             assert (await clip.health()).ok
+
+
+def test_all_steps_share_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(FakeTriton):
+        async def ModelInfer(self, request: Any, context: Any) -> Any:
+            await asyncio.sleep(4)
+            return await super().ModelInfer(request, context)
+
+        async def ModelConfig(self, request: Any, context: Any) -> Any:
+            await asyncio.sleep(4)
+            return await super().ModelConfig(request, context)
+
+    async def run() -> None:
+        connect_to({"localhost": Slow()}, monkeypatch)
+        async with ClipClient() as clip:
+            failed = (await clip.health(timeout_s=5)).failed
+            assert failed is not None
+            assert (failed.name, failed.error) == ("handshake", DeadlineExceeded)
+            assert asyncio.get_running_loop().time() == pytest.approx(5)
+
+    simulate(run())

@@ -50,7 +50,7 @@ def in_fleet(monkeypatch: pytest.MonkeyPatch) -> InFleet:
         async def connected() -> None:
             async with ClipClient(f"{NAME}:8001", timeout_s=600) as clip:
                 await test(fleet, clip)
-            assert all(channel.closed for channel in fleet.channels.values())
+            assert all(channel.closed for opened in fleet.channels.values() for channel in opened)
 
         simulate(connected(), names=fleet.names)
 
@@ -107,11 +107,11 @@ def test_a_server_that_leaves_the_name_finishes_its_requests_and_is_then_disconn
         await clip.embed(b"has the name looked up")
         assert (await call).errors == {}
         assert clip.stats().requests_retried == 0
-        assert not fleet.channels[FIRST].closed
+        assert not fleet.channels[FIRST][0].closed
         await asyncio.sleep(31)
         await clip.embed(IMAGES)
-        assert fleet.channels[FIRST].closed
-        assert not fleet.channels[SECOND].closed
+        assert fleet.channels[FIRST][0].closed
+        assert not fleet.channels[SECOND][0].closed
 
     in_fleet(test)
 

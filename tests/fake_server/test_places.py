@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -14,8 +14,11 @@ from PIL import Image
 from clip_client import ClientConfig, ClipClient, ModelNotReady, ProtocolMismatch, Unauthorized
 from clip_client._loader import Loader
 from clip_client.testing import FakeTriton, Relay
+from tests.fake_server.simulation import connect_to, simulate
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from clip_client import ModelInfo
 
 NOISE = np.random.default_rng(0).integers(0, 256, (300, 400, 3), dtype=np.uint8)
@@ -44,6 +47,35 @@ async def test_auto_is_settled_once_for_calls_that_come_together() -> None:
             await asyncio.gather(clip.health(), *(clip.embed(b"%d" % number) for number in range(5)))
             assert repr(clip).startswith(f"<ClipClient {relay.url} [open] model=fake")
         assert relay.connections == 2  # one to see who is there, and the one that stays
+
+
+async def test_auto_does_not_hide_that_something_else_answers() -> None:
+    async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    listener = await asyncio.start_server(greet, "127.0.0.1", 0)
+    async with listener, ClipClient(f"auto:127.0.0.1:{listener.sockets[0].getsockname()[1]}", timeout_s=20) as clip:
+        with pytest.raises(ProtocolMismatch, match="--grpc-port"):
+            await clip.model()
+        assert not clip.is_local
+
+
+def test_auto_takes_a_server_that_says_nothing_for_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    class Silent(FakeTriton):
+        async def ServerLive(self, request: Any, context: Any) -> Any:
+            await asyncio.Event().wait()
+
+    async def run() -> None:
+        channels = connect_to({"localhost": Silent()}, monkeypatch)
+        async with ClipClient("auto:") as clip:
+            await clip._balancer.ensure_resolved()
+            assert asyncio.get_running_loop().time() == pytest.approx(5)
+            assert clip.is_local
+            assert [channel.closed for channel in channels["localhost"]] == [True]
+
+    monkeypatch.setenv("CLIP_MODEL", str(tmp_path))
+    simulate(run())
 
 
 async def test_thumbnails_are_made_off_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -304,6 +304,7 @@ async def test_cancelling_embed_cancels_its_request_on_the_server() -> None:
         server.script(Reply(delay_s=float("inf")))
         task = asyncio.create_task(clip.embed(b"a"))
         await until(lambda: server.in_flight)
+        assert other_tasks() == {"clip_client request"}
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

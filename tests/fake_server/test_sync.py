@@ -35,8 +35,9 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.002)
 
 
-def threads() -> set[str]:
-    return {thread.name for thread in threading.enumerate() if "portal" in thread.name.lower()}
+def threads() -> set[threading.Thread]:
+    """Those that run an event loop for blocking code."""
+    return {thread for thread in threading.enumerate() if "portal" in thread.name.lower()}
 
 
 def test_embed_and_the_rest_of_the_surface(server: FakeTriton) -> None:
@@ -91,8 +92,10 @@ def test_in_the_thread_of_a_running_loop(server: FakeTriton) -> None:
 
 def test_errors_are_the_same() -> None:
     before = threads()
-    with SyncClipClient("localhost:1") as clip, pytest.raises(Unavailable, match="No server answers"):
-        clip.embed(b"a")
+    with SyncClipClient("localhost:1") as clip:
+        with pytest.raises(Unavailable, match="No server answers"):
+            clip.embed(b"a")
+        assert len(threads() - before) == 1
     assert threads() == before
 
 

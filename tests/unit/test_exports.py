@@ -85,15 +85,20 @@ def test_importing_loads_nothing_heavy_and_is_quick() -> None:
 def test_importing_reads_no_environment_and_sets_no_logging_up() -> None:
     code = (
         "import os, logging\n"
-        "class Watched(dict):\n"
-        "    def get(self, key, default=None):\n"
-        "        assert not str(key).startswith('CLIP_'), key\n"
-        "        return super().get(key, default)\n"
-        "os.environ = Watched(os.environ)\n"
+        "asked = []\n"
+        "class Watched(type(os.environ)):\n"
+        "    def __getitem__(self, key):\n"
+        "        asked.append(key)\n"
+        "        return super().__getitem__(key)\n"
+        "os.environ.__class__ = Watched\n"
+        "os.environ.get('CLIP_A'), os.getenv('CLIP_B'), 'CLIP_C' in os.environ\n"
+        "assert asked == ['CLIP_A', 'CLIP_B', 'CLIP_C'], 'nothing is missed'\n"
+        "asked.clear()\n"
         "import clip_client\n"
-        "assert not logging.getLogger().handlers\n"
+        "print([key for key in asked if key.startswith('CLIP_')], logging.getLogger().handlers)\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    printed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert printed == "[] []\n"
 
 
 def test_a_star_import_works() -> None:

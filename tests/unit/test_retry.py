@@ -57,3 +57,12 @@ def test_the_budget_ends_and_comes_back_with_time_and_success() -> None:
         budget.success()
     assert budget.spend(0.3)
     assert not budget.spend(0.3)
+
+
+def test_the_budget_does_not_grow_for_ever() -> None:
+    """A quiet night or a million answers must not allow a storm of retries in the morning."""
+    budget = RetryBudget(now=0.0)
+    for _ in range(10_000):
+        budget.success()
+    assert sum(budget.spend(0.0) for _ in range(1000)) == 100
+    assert sum(budget.spend(3600.0) for _ in range(1000)) == 100
