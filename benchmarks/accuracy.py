@@ -115,7 +115,7 @@ async def embed(
     config = ClientConfig(urls=(url,), transfer=way, timeout_s=_PATIENCE_S, target_latency_s=_PATIENCE_S)
     async with ClipClient(config=config) as clip:
         model = await clip.model()
-        shelf = store.vectors(model.vector_id)
+        shelf = store.vectors(model.vector_id, model.dimension)
         table = shelf.read()
         known = dict(zip(table.column("sha256").to_pylist(), table.column("vector").to_pylist(), strict=True))
         keys = [bytes.fromhex(one.sha256) for one in facts]

@@ -164,6 +164,7 @@ def _single_figures(results: Results) -> str:
     )
     add("grouping", "a million vectors, even and skewed", _large_groups)
     add("scan", "10,000 files: first scan, second scan; a million known files", _scans)
+    add("scan", "ten files, and all, against a store of a million photos: seconds, peak memory of the process", _memory)
     harm = "harmful deletes per 1,000 (share of copies found): `--apply`, its pHash tier, all tiers, imagededup's pHash"
     add("accuracy", harm, _harm)
     return table(["what", "figure", "of `python -m benchmarks ...`"], rows) if rows else ""
@@ -237,6 +238,11 @@ def _large_groups(result: Result) -> str:
 def _scans(result: Result) -> str:
     first, second = (result[name]["scan_seconds"] for name in ("first", "second"))
     return f"{first:.1f} s, {second:.2f} s; {result['bookkeeping']['seconds']:.0f} s"
+
+
+def _memory(result: Result) -> str:
+    runs = (result["large_store"][name] for name in ("few", "all"))
+    return ", ".join(f"{run['seconds']:.1f} s and {run['peak_mb'] / 1e3:.1f} GB" for run in runs)
 
 
 def _harm(result: Result) -> str:

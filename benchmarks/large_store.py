@@ -77,15 +77,23 @@ def fill(folder: Path, files: int) -> None:
 def search(folder: Path, files: int, searched: int) -> dict[str, Any]:
     """Search ``searched`` of the files, once, in this process."""
     some = tuple(map(photo_file, range(0, files, files // searched)))[:searched]
+    comparing: list[float] = []
+
+    def note(what: str, *_: object) -> None:
+        if what == "comparing":
+            comparing.append(time.perf_counter())
+
     before_mb = _peak_mb()
     started = time.perf_counter()
     with Store(folder) as store:
         clip: Any = _StandIn()
-        report = asyncio.run(find_duplicates(clip, Scan(files=some, failed=()), threshold=THRESHOLD, store=store))
+        scan = Scan(files=some, failed=())
+        report = asyncio.run(find_duplicates(clip, scan, threshold=THRESHOLD, store=store, on_progress=note))
     assert report.compared == searched
     return {
         "files": files,
         "searched": searched,
+        "scan_seconds": comparing[0] - started,
         "seconds": time.perf_counter() - started,
         "peak_mb": _peak_mb(),
         "peak_mb_before": before_mb,

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from clip_client._batch import EmbeddedItem
     from clip_client._client import ClipClient
-    from clip_client.dedup.shelf import Shelf
+    from clip_client.dedup.shelf import KeyFilter, Shelf
     from clip_client.dedup.store import Store
 
     OnProgress = Callable[[str, int, int], None]
@@ -126,10 +126,12 @@ class _Gathering:
         self._clip = clip
         self._files = store.files
         self._known: dict[str, str] = {}
-        self._in_store: set[bytes] = set()
-        """Contents that the store knows and that were not read from it, because no known file has them."""
+        self._loaded: set[str] = set()
+        """Contents that the store was asked about."""
+        self._in_store: list[KeyFilter] = []
+        """Which contents the store may know, as long as files are read that it does not know by their paths."""
         self._moved: list[tuple[PhotoFile, str]] = []
-        """Files of such contents."""
+        """Files whose contents the store may know, and was not asked about yet."""
         self._looking = Lock()
         self._looked_at: set[tuple[str, bool]] = set()
         """Contents, and whether as a RAW file: one that has both kinds of names may show the search two pictures."""
@@ -146,6 +148,7 @@ class _Gathering:
 
     def _load(self, contents: Collection[str]) -> None:
         """Read what the store knows about ``contents``, none of which was read before."""
+        self._loaded.update(contents)
         names = list(contents)
         keys = [bytes.fromhex(name) for name in names]
         reads_raw = can_read_raw()
@@ -165,9 +168,12 @@ class _Gathering:
             vectors = table.column("vector").combine_chunks().flatten().to_numpy().reshape(len(table), -1)
             self.library.vectors.add_rows(list(itertools.compress(found, has_vector)), vectors[has_vector])
 
-    def _only_in_store(self) -> set[bytes]:
-        stored = {*self._looks.keys(), *self._vectors.keys()}
-        return stored.difference(map(bytes.fromhex, self._known.values()))
+    def _key_filters(self) -> list[KeyFilter]:
+        return [shelf.key_filter() for shelf in (self._looks, self._vectors)]
+
+    def _may_be_in_store(self, sha256: str) -> bool:
+        """Tell whether the store has to be asked about a content."""
+        return sha256 not in self._loaded and any(bytes.fromhex(sha256) in keys for keys in self._in_store)
 
     async def read(self, files: Sequence[PhotoFile]) -> AsyncGenerator[str, None]:
         """Hash and look at what is new; yield a path of each content that has no vector yet."""
@@ -179,7 +185,7 @@ class _Gathering:
             elif (path := self._take(sha256, file)) is not None:
                 yield path
         if unknown:
-            self._in_store = await to_thread.run_sync(self._only_in_store)
+            self._in_store = await to_thread.run_sync(self._key_filters)
         with ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="clip_client look") as pool:
             while unknown:
                 for start in range(0, len(unknown), _FILES_PER_TURN):
@@ -189,7 +195,7 @@ class _Gathering:
                             yield path
                 # A file that was moved here has no name in the store, but its content has. Such contents are read all
                 # at once, because the store is slow to ask for few of them at a time.
-                moved, self._moved, self._in_store = self._moved, [], set()
+                moved, self._moved, self._in_store = self._moved, [], []
                 await to_thread.run_sync(self._load, {sha256 for _, sha256 in moved})
                 unknown = [file for file, sha256 in moved if sha256 not in self.library.looks]
                 for file, sha256 in moved:
@@ -280,7 +286,7 @@ class _Gathering:
         sha256 = hashlib.sha256(data).hexdigest()
         as_raw = is_raw(file.path)
         with self._looking:
-            is_known = sha256 in self.library.looks or bytes.fromhex(sha256) in self._in_store
+            is_known = sha256 in self.library.looks or self._may_be_in_store(sha256)
             seen = is_known or (sha256, as_raw) in self._looked_at
             if not is_known:
                 self._looked_at.add((sha256, as_raw))
@@ -301,7 +307,7 @@ class _Gathering:
             self.library.looks[sha256] = look
         self._learnt.append((file, sha256))
         self._save_sometimes()
-        if bytes.fromhex(sha256) in self._in_store:
+        if self._may_be_in_store(sha256):
             self._moved.append((file, sha256))
             return None
         return self._take(sha256, file)

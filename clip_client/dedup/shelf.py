@@ -55,6 +55,23 @@ class _FileGone(Exception):
     """Another process has just put one file in the place of many, this one among them."""
 
 
+class KeyFilter:
+    """A set of hashes by their first 8 bytes: a million take 8 MB.
+
+    For a hash that is not in the set it may say that it is, by chance: one time in 10**13 if a million are.
+    """
+
+    def __init__(self, keys: Any) -> None:
+        """Take ``keys``, a ``pyarrow.ChunkedArray`` of fixed-size binary values."""
+        prefixes = [_prefixes(chunk) for chunk in keys.chunks if len(chunk)]
+        self._prefixes = np.unique(np.concatenate(prefixes)) if prefixes else np.empty(0, dtype=np.uint64)
+
+    def __contains__(self, key: bytes) -> bool:
+        prefix = np.frombuffer(key, dtype=np.uint64, count=1)
+        at = int(np.searchsorted(self._prefixes, prefix)[0])
+        return at < len(self._prefixes) and bool(self._prefixes[at] == prefix[0])
+
+
 class Shelf:
     """One folder of Parquet files with one schema.
 
@@ -77,6 +94,10 @@ class Shelf:
         """Return the hashes of all contents that have a row. Raises StoreError if a file holds something else."""
         keys: list[bytes] = self._all_keys(self._files()).unique().to_pylist()
         return keys
+
+    def key_filter(self) -> KeyFilter:
+        """Return what tells which contents may have a row, without a Python object for each."""
+        return KeyFilter(self._all_keys(self._files()))
 
     def read(self) -> Any:
         """Return all rows as a ``pyarrow.Table``. Raises StoreError if a file holds something else."""
@@ -277,6 +298,12 @@ class Shelf:
             with contextlib.suppress(OSError):
                 if time.time() - part.stat().st_mtime > _ABANDONED_S:
                     part.unlink()
+
+
+def _prefixes(keys: Any) -> NDArray[Any]:
+    width = keys.type.byte_width
+    data = np.frombuffer(keys.buffers()[1], dtype=np.uint8, offset=keys.offset * width, count=len(keys) * width)
+    return np.ascontiguousarray(data.reshape(-1, width)[:, :8]).view(np.uint64).ravel()
 
 
 def _row_groups(parquet: Any) -> list[int]:

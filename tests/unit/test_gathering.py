@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from PIL import Image
 
-from clip_client.dedup import find_duplicates, library
+from clip_client.dedup import find_duplicates, library, raw
 from clip_client.dedup.looks import look_at
 from clip_client.dedup.raw import look_at_raw
 from clip_client.dedup.scan import scan
+from clip_client.dedup.shelf import Shelf
 from clip_client.dedup.store import Store
 from tests.unit.albums import NoPictures, write
 from tests.unit.raw_files import dng
@@ -67,3 +68,54 @@ async def test_a_report_does_not_tell_what_the_store_knew(tmp_path: Path, store:
     clip: Any = NoPictures()
     assert (await find_duplicates(clip, files[1:], store=store)).bytes_only == tuple(files[1:])
     assert (await find_duplicates(clip, files, store=store)).bytes_only == tuple(files)
+
+
+async def test_moved_files_are_read_and_not_looked_at_again(tmp_path: Path, store: Store) -> None:
+    clip: Any = NoPictures()
+    album = tmp_path / "album"
+    for name in ("1.nef", "2.nef", "3.nef"):
+        write(album / name, name.encode())
+    await find_duplicates(clip, album, store=store)
+    moved = album.rename(tmp_path / "moved")
+    write(moved / "1 copy.nef", b"1.nef")
+    write(moved / "4.nef", b"4.nef")
+    report = await find_duplicates(clip, moved, store=store)
+    assert (report.work.files_read, report.work.decoded) == (5, 1)
+    assert len(report.bytes_only) == 5
+    assert [len(group.members) for group in report.groups] == [2]
+
+
+async def test_a_moved_raw_file_is_looked_at_again_once_rawpy_has_come(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clip: Any = NoPictures()
+    with monkeypatch.context() as without:
+        for module in (raw, library):
+            without.setattr(module, "can_read_raw", lambda: False)
+        first = write(tmp_path / "1.nef", b"no preview either")
+        await find_duplicates(clip, first, store=store)
+    monkeypatch.setattr(library, "can_read_raw", lambda: True)
+    report = await find_duplicates(clip, first.rename(tmp_path / "2.nef"), store=store)
+    assert report.work.decoded == 1
+    report = await find_duplicates(clip, tmp_path / "2.nef", store=store)
+    assert report.work.files_read == 0
+
+
+async def test_of_a_large_store_only_the_rows_of_the_searched_files_are_read(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clip: Any = NoPictures()
+    files = [write(tmp_path / "album" / f"{number:04d}.nef", b"%d" % number) for number in range(600)]
+    await find_duplicates(clip, files[:300], store=store)
+    await find_duplicates(clip, files[300:], store=store)
+    rows_read: list[int] = []
+    rows_in = Shelf._rows_in
+
+    def counted(self: Shelf, file: Any, rows: Any, positions: Any) -> Any:
+        rows_read.append(len(rows))
+        return rows_in(self, file, rows, positions)
+
+    monkeypatch.setattr(Shelf, "_rows_in", counted)
+    report = await find_duplicates(clip, [*files[10:14], write(tmp_path / "new.nef", b"new")], store=store)
+    assert (report.compared, report.work.files_read) == (5, 1)
+    assert rows_read == [4]

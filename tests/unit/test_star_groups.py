@@ -49,19 +49,19 @@ def by_definition(
     kept: list[int] = []
     members: dict[int, list[int]] = {}
     for row in rows:
-        near = [
-            (found, keep)
-            for keep in kept
-            if frozenset((row, keep)) not in forbidden
-            and (found := closeness(evidence, keep, row, threshold, most_bits)) is not None
-        ]
+        near = []
+        for keep in kept:
+            close = closeness(evidence, keep, row, threshold, most_bits)
+            if close is not None and frozenset((row, keep)) not in forbidden:
+                near.append((close, keep))
         if near:
-            closest = max(found for found, _ in near)
-            members[next(keep for found, keep in near if found == closest)].append(row)
+            closest = max(close for close, _ in near)
+            members[next(keep for close, keep in near if close == closest)].append(row)
         else:
             kept.append(row)
             members[row] = []
-    found, rejected = set(), []
+    found: set[tuple[int, frozenset[int]]] = set()
+    rejected: list[int] = []
     for keep, claimed in members.items():
         taken: list[int] = []
         for row in claimed:
