@@ -72,7 +72,7 @@ class Left:
     is_blocked: bool = False
     """True where it could not be moved if somebody wanted to."""
     tier: str = ""
-    """Its tier, where it stays for nothing but that this was not asked for."""
+    """The tier that was not asked for, if it stays for nothing else: its own or that of its group."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -237,6 +237,17 @@ def test_purge_goes_on_with_what_a_killed_purge_left(tmp_path: Path, journal: Jo
     assert journal.units(IN_QUARANTINE) == []
 
 
+def test_another_name_of_the_kept_photo_itself_is_not_moved(tmp_path: Path, journal: Journal) -> None:
+    """Another program has made a hard link of the copy since the plan."""
+    kept, copy = tmp_path / "r" / "1.jpg", tmp_path / "r" / "2.jpg"
+    plan = two_copies(tmp_path / "r")
+    copy.unlink()
+    copy.hardlink_to(kept)
+    (outcome,) = apply(plan, journal).outcomes
+    assert (outcome.done, outcome.message) == (False, "It is the kept photo itself under another name.")
+    assert copy.samefile(kept)
+
+
 def rewrite_in_place(kept: Path) -> None:
     kept.write_bytes(b"edited")
 
