@@ -228,6 +228,17 @@ def test_a_raw_file_that_was_compared_itself_does_not_follow_a_photo(tmp_path: P
     assert "compared by itself" in plan.left[0].reason
 
 
+def test_a_copy_stays_if_the_raw_file_beside_the_kept_photo_may_leave(tmp_path: Path, journal: Journal) -> None:
+    """Else the only RAW file beside a photo would go into the quarantine."""
+    photos = [write(tmp_path / name, b"x") for name in ("1.jpg", "2.jpg")]
+    raws = [write(tmp_path / name, b"raw") for name in ("other.nef", "1.nef")]
+    write(tmp_path / "2.nef", b"raw")
+    plan = plan_removals(report(tuple(map(member, raws)), tuple(map(member, photos))), [tmp_path])
+    assert [removal.victim.path for removal in plan.removals] == [str(tmp_path / "1.nef")]
+    assert "compared by itself" in plan.left[0].reason
+    assert [outcome.done for outcome in apply(plan, journal).outcomes] == [True]
+
+
 @pytest.mark.parametrize("unmounted", ["missing", "empty"])
 def test_a_disk_that_is_not_there_is_waited_for(tmp_path: Path, journal: Journal, unmounted: str) -> None:
     disk, away = tmp_path / "disk", tmp_path / "away"
