@@ -7,10 +7,11 @@
 #
 # One image for CPU and GPU: the model's instance_group is KIND_AUTO, so `--gpus all` is the only difference.
 #
-# 24.10 is the oldest release: its ONNX Runtime (1.19) is the first to know the IR and opset that clip-export writes, and
-# its Triton (2.51) is the one that every test of this project runs. TensorRT on more than one GPU needs 25.06, since
-# older ones do not tell the execution provider which GPU it is on.
-ARG TRITON_VERSION=24.10
+# The newest known release; releases before 25.07 can be crashed by single requests (docs/security.md). It needs a driver
+# for CUDA 13.4. 24.10 is the oldest that works: its ONNX Runtime (1.19) is the first to know the IR and opset that
+# clip-export writes, and its Triton (2.51) is the one that the tests of this project run. TensorRT on more than one GPU
+# needs 25.06, since older ones do not tell the execution provider which GPU it is on.
+ARG TRITON_VERSION=26.09
 
 FROM nvcr.io/nvidia/tritonserver:${TRITON_VERSION}-py3 AS package
 WORKDIR /build
@@ -38,6 +39,8 @@ RUN ["containers/scripts/install-package.sh", "/opt/clip", "export", "local"]
 RUN containers/scripts/export-model.sh /opt/clip triton_models "${MODEL}" "${PRETRAINED}" "${PRECISION}"
 
 FROM nvcr.io/nvidia/tritonserver:${TRITON_VERSION}-py3 AS mounted
+# One release of the base image came without the backend that runs the model.
+RUN ["test", "-f", "/opt/tritonserver/backends/onnxruntime/libtriton_onnxruntime.so"]
 COPY containers/scripts/install-libraries.sh /opt/clip/
 RUN ["/opt/clip/install-libraries.sh"]
 COPY --from=package /opt/clip /opt/clip
@@ -53,7 +56,7 @@ EXPOSE 8001 8002 8003
 HEALTHCHECK --interval=15s --timeout=12s --start-period=10m --retries=2 \
     CMD ["python3", "-c", "import http.client as h; c = h.HTTPConnection('127.0.0.1', 8003, timeout=10); c.request('GET', '/healthz'); exit(c.getresponse().status != 200)"]
 STOPSIGNAL SIGTERM
-# Exec form: clip-serve is the process that gets the signals. HTTP stays on the container's own loopback.
+# Exec form: clip-serve is the process that gets the signals. HTTP is closed.
 ENTRYPOINT ["clip-serve", "--host", "0.0.0.0", "--health-port", "8003", "--repository", "/models", "--log-json"]
 
 # clip_image on TensorRT. The engine is built before the server is ready, and found again at the next start where the cache

@@ -73,10 +73,12 @@ def test_what_is_copied_is_there_and_not_ignored(path: Path) -> None:
             assert any(source == name or source.startswith(f"{name}/") for name in allowed), f"{source} is ignored"
 
 
-def test_there_is_one_release_of_triton_and_it_is_new_enough() -> None:
-    versions = re.findall(r"^ARG TRITON_VERSION=(\d+)\.(\d+)$", (CONTAINERS / "server.Dockerfile").read_text(), re.M)
+def test_there_is_one_release_of_triton_without_the_published_holes_and_with_its_backend() -> None:
+    dockerfile = (CONTAINERS / "server.Dockerfile").read_text()
+    versions = re.findall(r"^ARG TRITON_VERSION=(\d+)\.(\d+)$", dockerfile, re.M)
     assert len(versions) == 1
-    assert tuple(map(int, versions[0])) >= (24, 10)
+    assert tuple(map(int, versions[0])) >= (25, 7)
+    assert 'RUN ["test", "-f", "/opt/tritonserver/backends/onnxruntime/libtriton_onnxruntime.so"]' in dockerfile
     assert "nvcr.io" not in (CONTAINERS / "comparison.Dockerfile").read_text()
 
 
