@@ -36,6 +36,7 @@ from preprocess_ensemble.decode import DecodeLimits
 from preprocess_ensemble.metrics import PreprocessMetrics, Tally
 from preprocess_ensemble.passport import Passport, PassportError
 from preprocess_ensemble.preprocessor import Preprocessed, Preprocessor
+from preprocess_ensemble.shared_memory import close_own_regions
 from preprocess_ensemble.team import usable_cores
 from preprocess_ensemble.transform import PreprocessConfig
 
@@ -154,6 +155,7 @@ class TritonPythonModel:
 
     def initialize(self, args: Mapping[str, str]) -> None:
         """Read the settings and the passport; a failure is one sentence in Triton's log and in the load's error."""
+        close_own_regions()
         config = json.loads(args["model_config"])
         name = config["name"]
         try:

@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks.server import free_port
 from preprocess_ensemble.launcher import install
+from preprocess_ensemble.shared_memory import SHARED_MEMORY, region_prefix
 from tests.live.bare import launched, wait_until_live
 from tests.live.raw import infer
 
@@ -44,6 +45,8 @@ def test_the_tracked_repository_loads_without_auto_completion(repository: Path, 
         wait_until_live(server, http, tmp_path / "log")
         image = next(photos.glob("astronaut.*")).read_bytes()
         outputs = ["embedding", "status", "error", "fingerprint"]
+        regions = list(SHARED_MEMORY.glob(f"{region_prefix(server.pid)}*"))
+        assert {region.stat().st_mode & 0o777 for region in regions} == {0o600}, "before the first request"
         answer = infer(f"127.0.0.1:{grpc}", "clip_image", [image, b"no image"], outputs=outputs)
     assert answer["status"].ravel().tolist() == [0, 2]
     assert np.linalg.norm(answer["embedding"][0]) == pytest.approx(1, abs=1e-6)

@@ -23,6 +23,7 @@ from preprocess_ensemble.backends.onnxruntime.signature import (
     check_signature,
     read_signature,
 )
+from preprocess_ensemble.shared_memory import close_own_regions
 
 __all__ = ("TritonPythonModel",)
 
@@ -53,6 +54,7 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         """Open the session that ``args["model_config"]`` describes, or fail the load with one sentence."""
+        close_own_regions()
         config: ModelConfig = json.loads(args["model_config"])
         self._name = args["model_name"]
         self._batches = config["max_batch_size"] > 0
