@@ -139,6 +139,8 @@ class ClipClient:
             if self._handshake is not None and not self._handshake.done():
                 self._handshake.cancel()
                 await asyncio.wait({self._handshake})
+                # It holds the call that was cancelled, for which gRPC would go on connecting.
+                self._handshake = None
             await self._sender.aclose()
             await self._balancer.aclose()
 

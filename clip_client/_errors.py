@@ -95,7 +95,7 @@ class ImageErrors(ClipError):
 
 
 class Unavailable(ClipError):
-    """No server could be reached, the connection was lost, or the model's process died. Safe to retry."""
+    """No server could be reached, the connection was lost, or a model's process has ended. Safe to retry."""
 
 
 class Overloaded(ClipError):

@@ -70,7 +70,15 @@ _NOT_READY = (
 _REFUSED = "The server at {endpoint} refused the credentials; check token= and token_header=."
 _FULL = "The server at {endpoint} has more work than it can do."
 _EXPIRED = "The server at {endpoint} did not answer in time."
-_DEAD = "The model's process on {endpoint} died; restart the server, or run it under clip-serve, which does that."
+_DEAD = (
+    "The process of a model on {endpoint} has ended, or hangs; restart the server, or run it under clip-serve, which "
+    "does that."
+)
+_NO_SHARED_MEMORY = (
+    "The server at {endpoint} has too little shared memory for this request; give it more (docker run --shm-size=1g), "
+    "or send fewer images in a request."
+)
+_ALONE = "The server at {endpoint} cannot answer the outputs error or status alone; request embedding with them."
 _FAILED = "The server at {endpoint} failed on this request; its log has the reason."
 _TOO_LARGE = "A request is larger than {endpoint} takes; lower max_request_bytes=."
 _ODD_REQUEST = (
@@ -131,6 +139,8 @@ ERROR_TABLE: Final[tuple[ErrorRow, ...]] = (
     _row("INTERNAL", r"stub process .* is not healthy", Unavailable, _DEAD),
     # Triton, ensemble_scheduler.cc: a step whose model is reloading.
     _row("INTERNAL", r"unknown model|not ready|no available versions", ModelNotReady, _NOT_READY),
+    # Triton, python_backend/src/shm_manager.cc: /dev/shm is full, or too small; the text names the region.
+    _row("INTERNAL", r"shared memory", ClipError, _NO_SHARED_MEMORY),
     # gRPC core, chttp2: the stream was reset under the request.
     _row("INTERNAL", r"RST_STREAM", Unavailable, _LOST),
     # Triton: any exception in a model, with its traceback in the text.
@@ -140,6 +150,8 @@ ERROR_TABLE: Final[tuple[ErrorRow, ...]] = (
     _row("NOT_FOUND", None, ModelNotReady, _NOT_READY),
     # Triton, infer_request.cc and the model's lifecycle: the model is there, its version is not.
     _row("INVALID_ARGUMENT", r"unknown model|not ready|no available versions", ModelNotReady, _NOT_READY),
+    # Triton, ensemble_scheduler.cc: it leaves out the step that makes both, if only one of them is requested.
+    _row("INVALID_ARGUMENT", r"unexpected deadlock", ProtocolMismatch, _ALONE),
     # Triton, infer_request.cc: names, types or shapes of tensors. Never about an image.
     _row("INVALID_ARGUMENT", None, ProtocolMismatch, _ODD_REQUEST),
     # gRPC: our own deadline, or the server noticed it first.
@@ -296,11 +308,12 @@ class TritonTransport:
         try:
             return await method(request, timeout=timeout_s, metadata=self._metadata + headers)
         except grpc.aio.AioRpcError as error:
-            row = find_row(error.code(), f"{error.details()}")
-            # Without its cause: that one shows the server's text, with paths and tracebacks of the server.
-            raise row.build(self.endpoint, request_id) from None
+            failure = find_row(error.code(), f"{error.details()}").build(self.endpoint, request_id)
         except grpc.aio.UsageError:
-            raise Unavailable("This client is closed.", request_id=request_id) from None
+            failure = Unavailable("This client is closed.", request_id=request_id)
+        # Out here it has no context. gRPC's error would show the server's text, with paths and tracebacks, and through
+        # its frames keep the call alive, for which gRPC goes on connecting after the channel is closed.
+        raise failure
 
 
 def make_transports(config: ClientConfig) -> Callable[[Endpoint, str | None], TritonTransport]:

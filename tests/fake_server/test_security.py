@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING
 
@@ -69,6 +70,31 @@ async def test_plain_text_to_a_tls_port_and_tls_to_a_plain_port(tls_server: Fake
     async with FakeTriton() as plain:
         with pytest.raises(ProtocolMismatch, match="no TLS"):
             await embed(plain.url.replace("grpc://", "grpcs://"))
+
+
+async def test_a_closed_client_connects_no_more() -> None:
+    """Also while its errors are still held: gRPC goes on with the handshake of a call that is remembered anywhere."""
+    connections = 0
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        await reader.read(1024)
+        writer.write(b"no TLS " * 8)
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with ClipClient(f"grpcs://127.0.0.1:{port}", timeout_s=20) as clip:
+            with pytest.raises(ProtocolMismatch, match="no TLS"):
+                await clip.embed(b"a")
+        # What was under way at that moment may still arrive.
+        await asyncio.sleep(0.05)
+        before = connections
+        # It connects again after a tenth of a second, then after two tenths.
+        await asyncio.sleep(0.6)
+        assert connections == before
+    assert clip is not None
 
 
 async def test_mutual_tls(mtls_server: FakeTriton, authority: trustme.CA, tmp_path: Path) -> None:

@@ -28,6 +28,23 @@ SEEN: list[tuple[str, str, str]] = [
         "Overloaded",
     ),
     ("UNKNOWN", "Payload Too Large", "ProtocolMismatch"),
+    (
+        "INTERNAL",
+        (
+            "in ensemble 'clip_image', Failed to increase the shared memory pool size for key "
+            "'clip_triton_4026531836_812_99120_1' to 12582912 bytes. If you are running Triton inside docker, use "
+            "'--shm-size' flag to control the shared memory region size."
+        ),
+        "ClipError",
+    ),
+    (
+        "INVALID_ARGUMENT",
+        (
+            "in ensemble 'clip_image', [request id: q] unexpected deadlock, at least one output is not set while no "
+            "more ensemble steps can be made"
+        ),
+        "ProtocolMismatch",
+    ),
     ("UNAVAILABLE", "Request for unknown model: 'clip_image' is not ready", "ModelNotReady"),
     (
         "UNAVAILABLE",
