@@ -187,6 +187,8 @@ def main() -> None:
                         continue
                 found.append({"model": model, "concurrency": concurrency, **figures})
 
+    if not found:
+        sys.exit("perf_analyzer gave no figures at all, so nothing is kept; try again with more --requests")
     table = Table(title=f"perf_analyzer, sample photos of 256 pixels, {arguments.rows} to a request")
     for heading in ("model", "conc.", "images/s", "p50 ms", "p99 ms", "queue ms", "compute ms"):
         table.add_column(heading, justify="right", no_wrap=True)

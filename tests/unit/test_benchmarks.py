@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from benchmarks import figures, harness, load, report, scaling, study, systems
+from benchmarks import figures, harness, load, perf_analyzer, report, scaling, study, systems
 from benchmarks.baseline.batcher import Batcher
 from benchmarks.baseline.settings import SettingError, Settings
 from benchmarks.harness import Journal, cosine_to_first, percentiles, started
@@ -403,6 +403,20 @@ def test_systems_start_together_and_one_that_fails_leaves_none_running() -> None
     with pytest.raises(OSError, match="b"), ExitStack() as stack:
         started(stack, {"a": service("a"), "b": service("b", fails=True)})
     assert running == set()
+
+
+def test_perf_analyzer_without_figures_leaves_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_figures(*_: object, **__: object) -> dict[str, float]:
+        raise RuntimeError("Failed to obtain stable measurement")
+
+    monkeypatch.setattr(perf_analyzer, "find_or_install", lambda: (Path("perf_analyzer"), {}))
+    monkeypatch.setattr(perf_analyzer, "run", no_figures)
+    results = tmp_path / "results"
+    options = ["--url=localhost:1", "--models=clip_image", "--concurrency=1", f"--results={results}"]
+    monkeypatch.setattr(sys, "argv", ["perf_analyzer", *options])
+    with pytest.raises(SystemExit, match="no figures at all, so nothing is kept"):
+        perf_analyzer.main()
+    assert not results.exists()
 
 
 def test_every_experiment_is_listed_with_its_question() -> None:
