@@ -40,7 +40,7 @@ from rich.table import Table
 from tritonclient.utils import InferenceServerException
 
 from benchmarks.harness import RESULTS, write_result
-from benchmarks.server import serving
+from benchmarks.server import python_with_shared_memory, serving
 from clip_client import ClipClient, ClipError
 
 if TYPE_CHECKING:
@@ -204,18 +204,9 @@ def _server(repository: Path, fault: str) -> Iterator[Broken]:
     with tempfile.TemporaryDirectory() as name:
         python = Path(sys.executable)
         if fault == "/dev/shm of 16 MB":
-            python = _python_with_little_shared_memory(Path(name))
+            python = python_with_shared_memory(Path(name), mebibytes=16)
         with serving(repository, *options, python=python) as server:
             yield Broken(repository, server.grpc_url, psutil.Process(server.process.pid))
-
-
-def _python_with_little_shared_memory(directory: Path) -> Path:
-    """A python that first gets a mount namespace with a /dev/shm of its own; root only."""
-    script = directory / "python"
-    mount = 'mount -t tmpfs -o size=16m none /dev/shm && exec "$0" "$@"'
-    script.write_text(f"#!/bin/sh\nexec unshare --mount sh -c '{mount}' {sys.executable} \"$@\"\n", encoding="utf-8")
-    script.chmod(0o755)
-    return script
 
 
 class _Stream:

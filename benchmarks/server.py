@@ -33,6 +33,7 @@ class Server:
     repository: Path
     grpc_url: str
     http_url: str
+    """Empty unless HTTP was asked for."""
     metrics_url: str
 
 
@@ -56,6 +57,15 @@ def free_port() -> int:
         return port if is_new else free_port()
 
 
+def python_with_shared_memory(directory: Path, *, mebibytes: int) -> Path:
+    """A ``python`` for :func:`serving` that first mounts a ``/dev/shm`` of this size, its own; root only."""
+    script = directory / "python"
+    mount = f'mount -t tmpfs -o size={mebibytes}m none /dev/shm && exec "$0" "$@"'
+    script.write_text(f"#!/bin/sh\nexec unshare --mount sh -c '{mount}' {sys.executable} \"$@\"\n", encoding="utf-8")
+    script.chmod(0o755)
+    return script
+
+
 @contextmanager
 def serving(
     repository: Path,
@@ -63,18 +73,22 @@ def serving(
     python: str | Path = sys.executable,
     cores: Collection[int] = (),
     gpu: int | None = None,
+    http: bool = False,
 ) -> Iterator[Server]:
     """Run ``clip-serve`` on free ports; the block starts when it is ready, and the end of the block stops it at once.
 
     ``python`` is that of the environment to serve with; ``cores`` pins the server and all that it starts, and ``gpu``
-    is the only one that it sees. Raises :class:`ServerDidNotStart` if it ends before it is ready.
+    is the only one that it sees. With ``http`` it opens Triton's HTTP, too. Raises :class:`ServerDidNotStart` if it
+    ends before it is ready.
     """
-    grpc, http, metrics = free_port(), free_port(), free_port()
-    ports = ("--grpc-port", str(grpc), "--http-port", str(http), "--metrics-port", str(metrics))
-    command = (str(python), "-m", "preprocess_ensemble.serve_command", "--repository", str(repository), *ports)
+    ports = {"grpc": free_port(), "metrics": free_port(), **({"http": free_port()} if http else {})}
+    command = (str(python), "-m", "preprocess_ensemble.serve_command", "--repository", str(repository))
+    chosen = [f"--{name}-port={port}" for name, port in ports.items()]
     pin = (lambda: os.sched_setaffinity(0, cores)) if cores else None
     seen = None if gpu is None else {**os.environ, "CUDA_VISIBLE_DEVICES": str(gpu)}
-    process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True, preexec_fn=pin, env=seen)
+    process = subprocess.Popen(
+        [*command, *chosen, *options], stdout=subprocess.PIPE, text=True, preexec_fn=pin, env=seen
+    )
     assert process.stdout is not None
     try:
         for line in process.stdout:
@@ -88,9 +102,9 @@ def serving(
         yield Server(
             process=process,
             repository=repository,
-            grpc_url=f"127.0.0.1:{grpc}",
-            http_url=f"http://127.0.0.1:{http}",
-            metrics_url=f"http://127.0.0.1:{metrics}/metrics",
+            grpc_url=f"127.0.0.1:{ports['grpc']}",
+            http_url=f"http://127.0.0.1:{ports['http']}" if http else "",
+            metrics_url=f"http://127.0.0.1:{ports['metrics']}/metrics",
         )
     finally:
         # Nobody waits for an answer any more: the second signal ends the draining that the first begins. Two of the

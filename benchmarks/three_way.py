@@ -84,7 +84,7 @@ def triton(repository: Path) -> Iterator[Server]:
     """The ensemble, and beside it a model that takes FP32 tensors."""
     with tempfile.TemporaryDirectory() as overlay:
         write_float_model(repository, Path(overlay))
-        with serving(repository, *QUIET, "--", f"--model-repository={overlay}") as server:
+        with serving(repository, *QUIET, "--", f"--model-repository={overlay}", http=True) as server:
             yield server
 
 

@@ -185,7 +185,7 @@ def main() -> None:
         null = null_repository(directory / "null", arguments.repository)
         encoder = onnx.load(str(encoder_directory(null) / "model.onnx"))
         write_null_float_model(null, size=config.size, dimension=model.dimension, encoder=encoder)
-        server = stack.enter_context(serving(null, *QUIET))
+        server = stack.enter_context(serving(null, *QUIET, http=True))
         line = {"megabits_per_s": MEGABITS_PER_S, "round_trip_ms": ROUND_TRIP_MS}
         grpc, http = (
             stack.enter_context(slow_link(int(url.rpartition(":")[2]), **line))

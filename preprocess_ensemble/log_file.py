@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,22 +18,20 @@ logger = logging.getLogger(__name__)
 
 class LogFile:
     """Append lines to ``path``: to a new file of that name once the old one was moved away, and to none while none can
-    be written, since a server must not end for want of a log.
-
-    Raises ``OSError`` if the file cannot be opened at first.
+    be written, since a server must not end, or fail to restart, for want of a log.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file = path.open("ab", buffering=0)
+        self._file: BinaryIO | None = None
         self._failing = False
 
     def write(self, line: bytes) -> None:
         """Append one line; a failure is logged, once in a row."""
         try:
-            if self._was_moved():
+            if self._file is None or self._was_moved(self._file):
                 file = self._path.open("ab", buffering=0)
-                self._file.close()
+                self.close()
                 self._file = file
             self._file.write(line)
             self._failing = False
@@ -44,12 +42,13 @@ class LogFile:
 
     def close(self) -> None:
         """Close it."""
-        with contextlib.suppress(OSError):
-            self._file.close()
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._file.close()
 
-    def _was_moved(self) -> bool:
+    def _was_moved(self, file: BinaryIO) -> bool:
         try:
-            return not os.path.samestat(self._path.stat(), os.fstat(self._file.fileno()))
+            return not os.path.samestat(self._path.stat(), os.fstat(file.fileno()))
         except FileNotFoundError:
             return True
 

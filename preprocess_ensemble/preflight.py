@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-__all__ = ("ServeError", "check_ports", "check_repository")
+__all__ = ("ServeError", "check_log_file", "check_ports", "check_repository")
 
 
 class ServeError(Exception):
@@ -56,3 +56,14 @@ def check_ports(addresses: Mapping[str, tuple[str, int]]) -> None:
                     f"Port {port} on {host} cannot be used ({error.strerror}): "
                     f"stop what uses it, or choose another by --{name}-port."
                 ) from None
+
+
+def check_log_file(path: Path) -> None:
+    """Raise ServeError unless lines can be appended to ``path``."""
+    try:
+        with path.open("ab"):
+            pass
+    except OSError as error:
+        raise ServeError(
+            f"The log file {path} cannot be written ({error.strerror}): name another by --log-file."
+        ) from None

@@ -16,12 +16,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from preprocess_ensemble.canary_client import CanaryClient
 from preprocess_ensemble.health_endpoint import serve_health
 from preprocess_ensemble.json_log import JsonFormatter
 from preprocess_ensemble.log_file import say
-from preprocess_ensemble.preflight import ServeError, check_ports, check_repository
+from preprocess_ensemble.preflight import ServeError, check_log_file, check_ports, check_repository
 from preprocess_ensemble.repository import RepositoryError
-from preprocess_ensemble.supervisor import CONNECT, Backend, Finding, Probe, StartError, Supervisor, SupervisorConfig
+from preprocess_ensemble.shared_memory import free_bytes, region_prefix
+from preprocess_ensemble.supervisor import Backend, Probe, StartError, Supervisor, SupervisorConfig
 from preprocess_ensemble.tensorrt import PRECISIONS, StagedRepository, TensorrtMissing, check_tensorrt, default_cache
 from preprocess_ensemble.tls import ServerTls, TlsError
 from preprocess_ensemble.triton_process import ServeConfig, TritonProcess
@@ -29,11 +31,14 @@ from preprocess_ensemble.triton_process import ServeConfig, TritonProcess
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from clip_client import ClientConfig, ClipClient
-
 __all__ = ("main",)
 
 logger = logging.getLogger(__name__)
+
+_SHORTAGE: Final = (
+    "A full batch of small images needs {needed} MiB of shared memory and this server can have {free}: "
+    "make /dev/shm larger (docker run --shm-size=1g), or remove what else is in it."
+)
 
 _METRICS_TIMEOUT_S: Final = 2.0
 _DONE: Final = 'nv_inference_request_success{model="clip_image"'
@@ -51,13 +56,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     output.setFormatter(JsonFormatter() if options.log_json else logging.Formatter("clip-serve: %(message)s"))
     logging.basicConfig(handlers=[output], level=logging.WARNING)
     tls = _tls(parser, options)
+    _check_http(parser, options)
     config = ServeConfig(
         repository=options.repository,
         host=options.host,
         grpc_port=options.grpc_port,
         http_port=options.http_port,
         metrics_port=options.metrics_port,
-        http_host=options.http_host,
+        http_host=options.http_host or ServeConfig.http_host,
         tls=tls,
         open_statistics=options.open_statistics,
         canary_timeout_s=options.canary_timeout_s,
@@ -76,6 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         check_repository(config.repository)
         check_ports(_addresses(config, options.health_port))
+        if config.log_file is not None:
+            check_log_file(config.log_file)
         if tensorrt:
             check_tensorrt()
         asyncio.run(_serve(config, supervision, options.health_port, tensorrt))
@@ -101,9 +109,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--http-host",
-        default="127.0.0.1",
         metavar="HOST",
-        help="address for Triton's HTTP, which knows no TLS and no limits (default: %(default)s, whatever --host is)",
+        help="address for --http-port (default: 127.0.0.1, even with --host)",
     )
     tls = parser.add_argument_group("TLS on gRPC (PEM files)")
     tls.add_argument("--tls-certificate", type=Path, metavar="FILE", help="the server's certificate, or chain")
@@ -116,7 +123,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     tls.add_argument("--canary-key", type=Path, metavar="FILE", help="its private key")
     parser.add_argument("--grpc-port", type=_port, default=8001, metavar="N", help="default: %(default)s")
-    parser.add_argument("--http-port", type=_port, default=8000, metavar="N", help="default: %(default)s")
+    parser.add_argument(
+        "--http-port",
+        type=_port,
+        metavar="N",
+        help="open Triton's HTTP there as well; it has no TLS and no limits (default: no HTTP)",
+    )
     parser.add_argument("--metrics-port", type=_port, default=8002, metavar="N", help="default: %(default)s")
     parser.add_argument(
         "--health-port",
@@ -201,6 +213,16 @@ def _tls(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Server
     )
 
 
+def _check_http(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    if options.http_host is not None and options.http_port is None:
+        parser.error("--http-host needs --http-port")
+    opens_http = options.http_port is not None or any(
+        argument.startswith(("--http-port", "--allow-http")) for argument in options.triton_arguments
+    )
+    if opens_http and options.tls_client_ca is not None:
+        parser.error("--http-port would let clients in without the certificate that --tls-client-ca asks for")
+
+
 def _port(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= 65535:
         raise argparse.ArgumentTypeError(f"{text} is not a port: use a number from 1 to 65535")
@@ -221,12 +243,12 @@ def _whole_seconds(text: str) -> int:
 
 
 def _addresses(config: ServeConfig, health_port: int | None) -> dict[str, tuple[str, int]]:
-    addresses = {
-        "grpc": (config.host, config.grpc_port),
-        "http": (config.http_host, config.http_port),
-        "metrics": (config.host, config.metrics_port),
-    }
-    return addresses if health_port is None else {**addresses, "health": (config.host, health_port)}
+    addresses = {"grpc": (config.host, config.grpc_port), "metrics": (config.host, config.metrics_port)}
+    if config.http_port is not None:
+        addresses["http"] = (config.http_host, config.http_port)
+    if health_port is not None:
+        addresses["health"] = (config.host, health_port)
+    return addresses
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,8 +270,8 @@ async def _serve(
             directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="clip-serve-")))
             staged = StagedRepository(config.repository, directory, cache=tensorrt.cache, precision=tensorrt.precision)
             config = replace(config, repository=directory)
-        caller = await stack.enter_async_context(contextlib.aclosing(_Caller(config)))
-        supervisor = Supervisor(_backend(config, caller, staged), supervision)
+        canary = await stack.enter_async_context(contextlib.aclosing(CanaryClient(config)))
+        supervisor = Supervisor(_backend(config, canary, staged), supervision)
         loop = asyncio.get_running_loop()
         stops = [signal.SIGINT, signal.SIGTERM]
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # which is what nohup is for
@@ -262,9 +284,10 @@ async def _serve(
 
         def announce(probe: Probe) -> None:
             host = config.client_host
+            http = "" if config.http_port is None else f"http {config.http_host}:{config.http_port}, "
             say(
-                f"ready: grpc {host}:{config.grpc_port}, http {config.http_host}:{config.http_port}, "
-                f"metrics {host}:{config.metrics_port}, model {probe.model_id}\n"
+                f"ready: grpc {host}:{config.grpc_port}, {http}metrics {host}:{config.metrics_port}, "
+                f"model {probe.model_id}\n"
             )
 
         await supervisor.run(announce)
@@ -290,97 +313,31 @@ def _call_without_proxy(host: str) -> None:
             os.environ[name] = ",".join(filter(None, (value, host)))
 
 
-def _client_config(config: ServeConfig) -> ClientConfig:
-    """For calls of this program to its own server."""
-    from clip_client import ClientConfig
-
-    client = ClientConfig(urls=(config.grpc_url,), timeout_s=config.canary_timeout_s)
-    if config.tls is None:
-        return client
-    certificate, key = config.tls.canary_files or (None, None)
-    return replace(
-        client,
-        ca_certificate=config.tls.certificate,
-        server_name=config.tls.check(),
-        client_certificate=certificate,
-        client_key=key,
-    )
-
-
-class _Caller:
-    """Asks this program's own server, by a new client at each start: the certificates may be new ones then."""
-
-    def __init__(self, config: ServeConfig) -> None:
-        self._config = config
-        self._client: ClipClient | None = None
-
-    async def renew(self) -> None:
-        """Trust the certificate that the server is going to read. Raises ``TlsError`` if nobody can."""
-        # Here and not above: gRPC takes most of the time that `clip-serve --help` would need.
-        from clip_client import ClipClient
-
-        config = _client_config(self._config)
-        await self.aclose()
-        self._client = await ClipClient(config=config).__aenter__()
-
-    async def probe(self) -> Probe:
-        assert self._client is not None
-        return await _embed_canary(self._client, self._config.canary_timeout_s)
-
-    async def aclose(self) -> None:
-        if self._client is not None:
-            await self._client.aclose()
-
-
-def _backend(config: ServeConfig, caller: _Caller, staged: StagedRepository | None) -> Backend:
-    listens = False
+def _backend(config: ServeConfig, canary: CanaryClient, staged: StagedRepository | None) -> Backend:
+    process: TritonProcess | None = None
 
     async def start() -> TritonProcess:
-        nonlocal listens
-        listens = False
+        nonlocal process
         try:
-            await caller.renew()
+            await canary.renew()
             if staged is not None:
                 # Another model may have been exported since.
                 staged.refresh()
         except (TlsError, RepositoryError) as error:
             raise StartError(str(error)) from None
-        return await TritonProcess.start(config)
-
-    async def probe() -> Probe:
-        nonlocal listens
-        # Not by the client: its channel tries again the more rarely the longer nobody listens.
-        listens = listens or await _listens(config)
-        if not listens:
-            return Probe(finding=Finding.SLOW, step=CONNECT, message=f"Nobody listens at {config.grpc_url} yet.")
-        return await caller.probe()
+        process = await TritonProcess.start(config)
+        return process
 
     async def progress() -> float | None:
         url = f"http://{config.client_host}:{config.metrics_port}/metrics"
         return await asyncio.to_thread(_requests_done, url)
 
-    return Backend(start=start, probe=probe, progress=progress)
+    async def shortage() -> str:
+        assert process is not None
+        needed, free = await canary.full_batch_bytes(), free_bytes(region_prefix(process.pid))
+        return "" if free >= needed else _SHORTAGE.format(free=free >> 20, needed=needed >> 20)
 
-
-async def _listens(config: ServeConfig) -> bool:
-    try:
-        connecting = asyncio.open_connection(config.client_host.strip("[]"), config.grpc_port)
-        _, writer = await asyncio.wait_for(connecting, config.canary_timeout_s)
-    except (OSError, asyncio.TimeoutError):
-        return False
-    writer.close()
-    return True
-
-
-async def _embed_canary(client: ClipClient, timeout_s: float) -> Probe:
-    from clip_client import DeadlineExceeded, Overloaded
-
-    report = await client.health(timeout_s=timeout_s)
-    failed = report.failed
-    if failed is None:
-        return Probe(finding=Finding.OK, model_id=report.model_id or "")
-    slow = failed.error in (DeadlineExceeded, Overloaded) or failed.name == CONNECT
-    return Probe(finding=Finding.SLOW if slow else Finding.BROKEN, step=failed.name, message=failed.message)
+    return Backend(start=start, probe=canary.probe, progress=progress, shortage=shortage)
 
 
 def _requests_done(url: str) -> float | None:

@@ -20,21 +20,22 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from preprocess_ensemble.activity_monitor import LOOK_EVERY_S, ActivityMonitor
+
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Coroutine, Mapping
 
 __all__ = ("CONNECT", "Backend", "Finding", "Probe", "StartError", "Supervisor", "SupervisorConfig")
 
 logger = logging.getLogger(__name__)
 
 _MAX_BACKOFF_S: Final = 60.0
-_COMPUTES: Final = 0.02
-"""Share of one core. A server that waits for work needs 0.006 of one, and one that has any and gets a fiftieth of its
-machine still makes its way."""
-
 _PATIENCE: Final = 15
 """How many times ``frozen_after_s`` a server may compute without finishing a request: one full batch of a large model
 on a crowded machine takes minutes, and a defect that spins for ever must end, too."""
+
+_FIRST_LOOK_S: Final = 0.1
+"""A canary that takes longer is worth a look at what the server does meanwhile."""
 
 _START_POLL_S: Final = 0.2
 _START_REFUSALS: Final = 3
@@ -78,7 +79,7 @@ class Process(Protocol):
     def watch_stubs(self, ended: Callable[[], None]) -> None:
         """Call ``ended`` when a process that serves one of its models ends."""
 
-    async def ended(self) -> int:
+    def ended(self) -> Coroutine[Any, Any, int]:
         """Wait for its end."""
 
     async def reason(self) -> str:
@@ -86,6 +87,10 @@ class Process(Protocol):
 
     async def stop(self, *, drain_s: float) -> None:
         """Stop it and clean up; at once where ``drain_s`` is 0."""
+
+
+async def _no_shortage() -> str:
+    return ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +101,8 @@ class Backend:
     probe: Callable[[], Awaitable[Probe]]
     progress: Callable[[], Awaitable[float | None]]
     """Requests for embeddings done so far, by the server's own count; ``None`` if it does not say."""
+    shortage: Callable[[], Awaitable[str]] = _no_shortage
+    """What the server lacks to answer a full batch, as a sentence with the remedy; empty if it lacks nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,26 +120,6 @@ class SupervisorConfig:
     """For requests that are under way when the server is stopped on purpose."""
     settled_after_s: float = 60.0
     """A server that was well for so long is restarted without delay when it fails."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _SignsOfLife:
-    """When a server was last found to compute."""
-
-    computed_s: float = 0.0
-    """Its processor time when it was last looked at."""
-    looked_at: float = 0.0
-    at: float = 0.0
-
-    @classmethod
-    def found(cls, computed_s: float, *, now: float) -> _SignsOfLife:
-        """The server is well at this moment."""
-        return cls(computed_s=computed_s, looked_at=now, at=now)
-
-    def seen(self, computed_s: float, *, now: float) -> _SignsOfLife:
-        """Look again."""
-        computes = computed_s - self.computed_s > _COMPUTES * (now - self.looked_at)
-        return _SignsOfLife(computed_s=computed_s, looked_at=now, at=now if computes else self.at)
 
 
 class StartError(Exception):
@@ -158,9 +145,9 @@ class Supervisor:
         self._restarts = 0
         self._failures = 0
         self._well_since = 0.0
-        self._last_progress: float | None = None
-        self._progressed_at = 0.0
-        self._life = _SignsOfLife()
+        self._activity = ActivityMonitor()
+        self._why_restarting = ""
+        self._shortage = ""
 
     def stop(self) -> None:
         """Drain and end; a second call ends the draining, too."""
@@ -176,8 +163,13 @@ class Supervisor:
         """Whether images are embedded, and what was found last. An overloaded server still embeds."""
         healthy = self._status in ("ready", "overloaded")
         found = {"status": self._status, "model": self._model_id, "restarts": self._restarts}
-        failing = self._probe.finding is not Finding.OK
-        return healthy, {**found, "step": self._probe.step, "message": self._probe.message} if failing else found
+        if self._why_restarting:
+            return healthy, {**found, "step": "start", "message": self._why_restarting}
+        if self._probe.finding is not Finding.OK:
+            return healthy, {**found, "step": self._probe.step, "message": self._probe.message}
+        if self._shortage:
+            return healthy, {**found, "step": "shared memory", "message": self._shortage}
+        return healthy, found
 
     async def run(self, on_ready: Callable[[Probe], None]) -> None:
         """Start the server, call ``on_ready`` once when it is, and keep it serving until :meth:`stop`.
@@ -198,15 +190,17 @@ class Supervisor:
     async def _start(self) -> None:
         """Bring up a process until its canary is right. Returns early when told to stop."""
         self._renewing.clear()  # what starts now is new
-        self._process = await self._backend.start()
+        self._process = process = await self._backend.start()
+        self._activity.is_well(process.computed_s(), now=self._now())
         deadline = self._now() + self._config.start_timeout_s
         refusals = 0
         while not self._stopping.is_set():
-            if not self._process.running:
-                raise StartError(f"tritonserver ended while it started: {await self._process.reason()}")
-            self._probe = await self._backend.probe()
+            if not process.running:
+                raise StartError(f"tritonserver ended while it started: {await process.reason()}")
+            if not await self._send_canary(process):
+                continue
             if self._probe.finding is Finding.OK:
-                self._set_ready()
+                await self._set_ready()
                 return
             # Triton opens its ports when all models are loaded, so an answer that is wrong then will stay wrong.
             refusals += self._probe.finding is Finding.BROKEN and self._probe.step != CONNECT
@@ -218,12 +212,11 @@ class Supervisor:
                 )
             await self._pause(_START_POLL_S)
 
-    def _set_ready(self) -> None:
+    async def _set_ready(self) -> None:
         assert self._process is not None
-        self._status = "ready"
-        self._model_id = self._probe.model_id
-        self._progressed_at = self._well_since = self._now()
-        self._life = _SignsOfLife.found(self._process.computed_s(), now=self._progressed_at)
+        self._why_restarting = ""
+        await self._note_canary_came_through(self._process)
+        self._well_since = self._now()
         self._stub_ended.clear()
         self._process.watch_stubs(self._stub_ended.set)
 
@@ -231,9 +224,12 @@ class Supervisor:
         """Wait for the next canary or the end of the process, and act on what there is."""
         process = self._process
         assert process is not None
-        # A stub may also end because its model was unloaded on purpose, so its end is only a reason to look.
         await self._pause(self._config.interval_s, self._renewing, self._stub_ended)
-        self._stub_ended.clear()
+        if self._stub_ended.is_set():
+            # Its model may also have been unloaded on purpose; the canary tells, and until then this is not healthy.
+            self._stub_ended.clear()
+            self._status = "failing"
+            self._probe = Probe(finding=Finding.BROKEN, step="process", message="The process of a model has ended.")
         if self._stopping.is_set():
             return
         if self._renewing.is_set():
@@ -243,25 +239,65 @@ class Supervisor:
         if not process.running:
             await self._restart(f"tritonserver ended ({await process.reason()})")
             return
-        self._probe = await self._backend.probe()
-        if self._stopping.is_set() or not process.running:
+        if not await self._send_canary(process) or self._stopping.is_set() or not process.running:
             return
         match self._probe.finding:
             case Finding.OK:
-                self._recovered(process)
+                await self._recovered(process)
             case Finding.SLOW:
                 await self._consider_slow(process)
             case Finding.BROKEN:
                 await self._repair()
 
-    def _recovered(self, process: Process) -> None:
+    async def _send_canary(self, process: Process) -> bool:
+        """Send it, and look at the server while it waits; returns False if an end, or a stop, came before the answer.
+
+        A canary that waits for a dead process would hide its death for as long as it waits.
+        """
+        canary = asyncio.ensure_future(self._backend.probe())
+        looking = asyncio.create_task(self._look_on(process))
+        interruptions = _tasks(self._stopping.wait(), self._stub_ended.wait(), process.ended())
+        try:
+            await asyncio.wait({canary, looking, *interruptions}, return_when=asyncio.FIRST_COMPLETED)
+            if not canary.done():
+                return False
+            self._probe = canary.result()
+            return True
+        finally:
+            for task in (canary, looking, *interruptions):
+                task.cancel()
+            await asyncio.gather(canary, looking, *interruptions, return_exceptions=True)
+
+    async def _look_on(self, process: Process) -> None:
+        await asyncio.sleep(_FIRST_LOOK_S)
+        while True:
+            computed_s, done = process.computed_s(), await self._progress()
+            self._activity.look(computed_s, done, now=self._now())
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    async def _progress(self) -> float | None:
+        """None from a server that does not say at once; a frozen one never says."""
+        asking = asyncio.ensure_future(self._backend.progress())
+        try:
+            # Not wait_for, which loses a cancellation that comes together with the answer (Python 3.11).
+            await asyncio.wait({asking}, timeout=LOOK_EVERY_S)
+            return asking.result() if asking.done() else None
+        finally:
+            asking.cancel()
+
+    async def _recovered(self, process: Process) -> None:
         if self._status in ("overloaded", "stuck"):
             logger.warning("the server keeps up again")
-        now = self._now()
-        self._status = "ready"
+        await self._note_canary_came_through(process)
+
+    async def _note_canary_came_through(self, process: Process) -> None:
+        shortage = await self._backend.shortage()
+        if shortage and not self._shortage:
+            logger.warning("degraded: %s", shortage)
+        self._shortage = shortage
+        self._status = "degraded" if shortage else "ready"
         self._model_id = self._probe.model_id
-        self._progressed_at = now
-        self._life = _SignsOfLife.found(process.computed_s(), now=now)
+        self._activity.is_well(process.computed_s(), now=self._now())
 
     async def _consider_slow(self, process: Process) -> None:
         """A canary that does not come through means overload as long as there is work being done; else it hangs.
@@ -269,25 +305,19 @@ class Supervisor:
         A request that is finished is proof of that. Between two of them may lie a minute, where a full batch of a large
         model runs on a machine that others use, too; then it is processor time that tells slow from frozen.
         """
-        done = await self._backend.progress()
-        now = self._now()
-        progressed = done is not None and done != self._last_progress
-        if progressed:
-            self._last_progress, self._progressed_at = done, now
-        self._life = self._life.seen(process.computed_s(), now=now)
-        at_work = progressed or self._life.at == now
+        computed_s, done = process.computed_s(), await self._progress()
+        at_work = self._activity.look(computed_s, done, now=self._now())
         # Without a sign of work it may still be overload, of a machine that others use; but nobody gets an answer now.
         status = "overloaded" if at_work else "stuck"
         if status != self._status:
             what = "the server is at work, but" if at_work else "the server does nothing, and"
             logger.warning("%s: %s the canary does not come through in time", status, what)
         self._status = status
-        stuck_s = now - self._progressed_at
-        idle_s = min(stuck_s, now - self._life.at)
+        idle_s, unfinished_s = self._activity.idle_s, self._activity.unfinished_s
         limit_s = self._config.frozen_after_s
-        if idle_s > limit_s or stuck_s > _PATIENCE * limit_s:
+        if idle_s > limit_s or unfinished_s > _PATIENCE * limit_s:
             though = "" if idle_s > limit_s else ", though the server computes"
-            await self._restart(f"no request was finished for {stuck_s:.0f} s{though}")
+            await self._restart(f"no request was finished for {unfinished_s:.0f} s{though}")
 
     async def _repair(self) -> None:
         """Restart the server.
@@ -310,7 +340,7 @@ class Supervisor:
         if self._now() - self._well_since > self._config.settled_after_s:
             self._failures = 0
         while not self._stopping.is_set():
-            self._status = "restarting"
+            self._status, self._why_restarting = "restarting", why
             delay_s = min(_MAX_BACKOFF_S, 2.0 ** (self._failures - 1)) if self._failures else 0.0
             self._failures += 1
             self._restarts += 1
@@ -345,13 +375,13 @@ class Supervisor:
 
     async def _pause(self, seconds: float, *events: asyncio.Event) -> None:
         """Sleep, but wake up when told to stop, when the process ends, and at any of ``events``."""
-        waiters: set[asyncio.Task[Any]] = {asyncio.create_task(event.wait()) for event in (self._stopping, *events)}
+        waiters = _tasks(*(event.wait() for event in (self._stopping, *events)))
         if self._process is not None:
-            waiters.add(asyncio.create_task(_ended(self._process)))
+            waiters |= _tasks(self._process.ended())
         _, pending = await asyncio.wait(waiters, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         for task in pending:
             task.cancel()
 
 
-async def _ended(process: Process) -> int:
-    return await process.ended()
+def _tasks(*waiting: Coroutine[Any, Any, Any]) -> set[asyncio.Task[Any]]:
+    return {asyncio.create_task(one) for one in waiting}

@@ -58,10 +58,11 @@ class ServeConfig:
     repository: Path
     host: str = "127.0.0.1"
     grpc_port: int = 8001
-    http_port: int = 8000
+    http_port: int | None = None
+    """No HTTP unless you ask for it: Triton's knows neither TLS nor limits, and single requests have crashed it."""
     metrics_port: int = 8002
     http_host: str = "127.0.0.1"
-    """Triton's HTTP knows neither TLS nor a limit of size, so it does not follow ``host``."""
+    """It does not follow ``host``, for the same reasons."""
     tls: ServerTls | None = None
     canary_timeout_s: float = 5.0
     """How long the supervisor waits for the answer to its own image."""
@@ -100,18 +101,25 @@ class ServeConfig:
             # for that alone, and every load takes more than a second longer.
             "--disable-auto-complete-config",
             f"--grpc-address={f'[{self.host}]' if ':' in self.host else self.host}",
-            f"--http-address={_libevent_address(self.http_host)}",
             f"--metrics-address={_libevent_address(self.host)}",
             f"--grpc-port={self.grpc_port}",
-            f"--http-port={self.http_port}",
             f"--metrics-port={self.metrics_port}",
             f"--grpc-restricted-protocol={admin}",
-            f"--http-restricted-api={admin}",
+            *self._http_arguments(admin),
             f"--exit-timeout-secs={self.drain_s}",
             # Quantiles of the latency beside the sums; the sums alone give nothing but a mean.
             "--metrics-config=summary_latencies=true",
             *(self.tls.arguments if self.tls is not None else ()),
             *self.extra,
+        )
+
+    def _http_arguments(self, admin: str) -> tuple[str, ...]:
+        if self.http_port is None:
+            return ("--allow-http=false",)
+        return (
+            f"--http-address={_libevent_address(self.http_host)}",
+            f"--http-port={self.http_port}",
+            f"--http-restricted-api={admin}",
         )
 
 
@@ -134,7 +142,7 @@ class TritonProcess:
     async def start(cls, config: ServeConfig) -> TritonProcess:
         """Start the server in a process group of its own, so that Ctrl-C in a terminal reaches only the supervisor.
 
-        Raises ``OSError`` if the log file cannot be opened.
+        Raises ``OSError`` if no process can be started.
         """
         log = LogFile(config.log_file) if config.log_file is not None else None
         process = await asyncio.create_subprocess_exec(

@@ -32,7 +32,7 @@ _SHM: Final = Path("/dev/shm")
 _SHM_BYTES: Final = 256 * 2**20
 """A batch of 32 rows of pixels takes 5 MB, and one large request up to hundreds; Docker gives 64 MiB."""
 
-_PORTS: Final = (("gRPC", 8001), ("HTTP", 8000), ("metrics", 8002))
+_PORTS: Final = (("gRPC", 8001), ("metrics", 8002))
 """Those of clip-serve and tritonserver where nobody says otherwise."""
 
 _REPOSITORY: Final = Path("triton_models")
@@ -134,7 +134,7 @@ def _ports(server_answers: bool) -> Iterator[Finding]:
     elif server_answers:
         yield _finding("ports", f"in use: {', '.join(taken)}")
     else:
-        remedy = "something else listens there; choose others with: clip-serve --grpc-port, --http-port, --metrics-port"
+        remedy = "something else listens there; choose others with: clip-serve --grpc-port, --metrics-port"
         yield _finding("ports", f"in use: {', '.join(taken)}", Level.HINT, remedy)
 
 

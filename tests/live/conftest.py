@@ -30,5 +30,5 @@ def server(tiny_repository: Path) -> Iterator[Server]:
 
     Its own canary keeps quiet: it would be one more image in the server's counts, and in a test's batch.
     """
-    with serving(tiny_repository, *QUIET) as running:
+    with serving(tiny_repository, *QUIET, http=True) as running:
         yield running

@@ -190,9 +190,9 @@ def test_the_versions_are_those_of_the_constraints(image: Image) -> None:
 def test_the_entry_point_serves_checks_itself_and_ends(with_server: Image, models: Path) -> None:
     entry_point = _command("ENTRYPOINT")
     assert entry_point[0] == "clip-serve"
-    grpc, http, metrics, health = (free_port() for _ in range(4))
+    grpc, metrics, health = (free_port() for _ in range(3))
     # As `docker run IMAGE ARGUMENTS` appends them; the last of each counts.
-    arguments = ["--host=127.0.0.1", f"--repository={models}", f"--grpc-port={grpc}", f"--http-port={http}"]
+    arguments = ["--host=127.0.0.1", f"--repository={models}", f"--grpc-port={grpc}"]
     arguments += [f"--metrics-port={metrics}", f"--health-port={health}"]
     with subprocess.Popen(
         [with_server.clip / "bin" / entry_point[0], *entry_point[1:], *arguments],
@@ -212,6 +212,8 @@ def test_the_entry_point_serves_checks_itself_and_ends(with_server: Image, model
             # Not all that is new there: another server of this machine may have started meanwhile.
             prefix = region_prefix(triton.pid)
             assert _regions(prefix)
+            listens = {one.laddr.port for one in triton.net_connections() if one.status == psutil.CONN_LISTEN}
+            assert listens == {grpc, metrics}, "no HTTP"
             assert all(member.uids().real == (USER or os.geteuid()) for member in family)
             assert _check(port=health).returncode == 0
             assert _check(port=free_port()).returncode == 1

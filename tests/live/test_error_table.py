@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
+import os
 import shutil
 import signal
 import sys
+import urllib.error
+import urllib.request
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import grpc
@@ -19,7 +25,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import InferenceServerClient
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelQueuePolicy
 
-from benchmarks.server import free_port
+from benchmarks.server import free_port, python_with_shared_memory, serving
 from clip_client import ClientConfig, ClipClient, ClipError, DeadlineExceeded, ProtocolMismatch, _transport
 from clip_client._transport import ERROR_TABLE, ErrorRow, TritonTransport, find_row, make_transports
 from tests.fake_server.waiting import until
@@ -29,7 +35,6 @@ from tests.unit.test_errors import SEEN
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import AsyncIterator, Iterator
-    from pathlib import Path
 
 TIMEOUT_S: Final = 30.0
 
@@ -216,9 +221,10 @@ async def test_a_defect_is_found_in_the_servers_log_by_the_id_that_the_client_ha
     ("INTERNAL", "RuntimeError: told to"),
     ("INVALID_ARGUMENT", "inference request batch-size must be <= 32"),
     ("DEADLINE_EXCEEDED", "Deadline Exceeded"),
+    ("INVALID_ARGUMENT", "unexpected deadlock"),
 )
 async def test_a_request_that_fails(
-    triton: Triton, found: list[ErrorRow], rows: list[ErrorRow], tmp_path: Path
+    triton: Triton, found: list[ErrorRow], rows: list[ErrorRow], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with _transport_to(triton.url) as transport:
         error = await _embed(transport, b"raise")
@@ -228,6 +234,10 @@ async def test_a_request_that_fails(
             await transport.infer([b"x"] * 100, request_id="a-request", timeout_s=TIMEOUT_S)
         assert isinstance(await _embed(transport, f"wait {tmp_path}".encode(), timeout_s=0.2), DeadlineExceeded)
         (tmp_path / "go").touch()
+        with monkeypatch.context() as patched:
+            patched.setattr(_transport, "_ANSWER_OUTPUTS", ("error",))
+            alone = await _embed(transport, b"x")
+        assert "request embedding with them" in str(alone)
         assert found == rows
         assert await _embed(transport, b"x") is None
 
@@ -318,6 +328,47 @@ async def test_a_server_that_dies(
             server.process.kill()
             assert type(await waiting).__name__ == "Unavailable"
     assert [row for row in found if row.error is not DeadlineExceeded] == rows
+
+
+def _fill_disk(file: Path) -> None:
+    """Fill the file system of this file."""
+    with file.open("wb", buffering=0) as opened, contextlib.suppress(OSError):
+        while True:
+            opened.write(bytes(2**16))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a server a /dev/shm of its own")
+@provokes(("INTERNAL", "shared memory"))
+async def test_a_server_whose_shared_memory_is_full(
+    tiny_repository: Path, found: list[ErrorRow], rows: list[ErrorRow], tmp_path: Path
+) -> None:
+    """What it cannot do is one sentence without the name of a region, and its health says so as well."""
+    python, port = python_with_shared_memory(tmp_path, mebibytes=64), free_port()
+    options = ("--health-port", str(port), "--canary-interval-s", "0.2")
+
+    def health() -> tuple[int, dict[str, object]]:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=5) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.load(error)
+
+    with serving(tiny_repository, *options, python=python) as server:
+        assert (await asyncio.to_thread(health))[1]["status"] == "ready"
+        filler = Path(f"/proc/{server.process.pid}/root/dev/shm/filler")
+        _fill_disk(filler)
+        async with _transport_to(server.grpc_url) as transport:
+            with pytest.raises(ClipError, match="too little shared memory") as error:
+                await transport.infer([bytes(2**16)] * 32, request_id="a-request", timeout_s=TIMEOUT_S)
+            assert "clip_triton" not in str(error.value)
+            assert found == rows
+        await until(lambda: health()[0] == 503)
+        report = health()[1]
+        assert (report["status"], report["step"]) == ("degraded", "shared memory")
+        assert "docker run --shm-size=1g" in str(report["message"])
+        await asyncio.to_thread(filler.unlink)
+        await until(lambda: health() == (200, {**health()[1], "status": "ready", "restarts": 0}))
 
 
 @provokes(("UNAVAILABLE", "CERTIFICATE_VERIFY_FAILED"))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import re
+import resource
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -16,14 +20,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import psutil
 import pytest
-from tritonclient.grpc import InferenceServerClient
+from PIL import Image
+from tritonclient.grpc import InferenceServerClient, InferInput, InferRequestedOutput
 from tritonclient.utils import InferenceServerException
 
 from benchmarks.server import Server, free_port, serving
 from preprocess_ensemble.shared_memory import SHARED_MEMORY, region_prefix
 from tests.live.processes import still_running
+from tests.live.raw import infer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -109,29 +116,56 @@ def test_tritonserver_dies_with_clip_serve_and_the_next_start_removes_what_is_le
     assert not _regions(prefix)
 
 
-def test_a_killed_stub_a_killed_server_and_a_frozen_one_are_restored(tiny_repository: Path) -> None:
-    with _watched(tiny_repository, "--frozen-after-s", "1", "--canary-timeout-s", "2") as watched:
-        first = watched.triton.pid
+def _classify_text(watched: Watched) -> None:
+    """One valid request that ends Triton 2.51 (SIGFPE): it divides by the size of a number, and text has none."""
+    image = InferInput("image", [1, 1], "BYTES")
+    image.set_data_from_numpy(np.array([[b"x"]], dtype=object))
+    outputs = [InferRequestedOutput(name, class_count=3) for name in ("embedding", "error")]
+    with InferenceServerClient(watched.server.grpc_url) as client, pytest.raises(InferenceServerException):
+        client.infer("clip_image", [image], outputs=outputs)
 
-        def restored(restarts: int) -> bool:
-            status, report = watched.health()
-            return status == 200 and report["status"] == "ready" and report["restarts"] == restarts
 
-        prefix = region_prefix(first)
-        watched.stub("clip_preprocess").kill()
-        _wait_for(lambda: restored(1), "tritonserver restarted after the death of a stub")
-        assert not _regions(prefix)
+BREAKS: dict[str, Callable[[Watched], None]] = {
+    "tritonserver killed": lambda watched: watched.triton.kill(),
+    "tritonserver stopped": lambda watched: watched.triton.suspend(),
+    "preprocessor killed": lambda watched: watched.stub("clip_preprocess").kill(),
+    "preprocessor stopped": lambda watched: watched.stub("clip_preprocess").suspend(),
+    "encoder killed": lambda watched: watched.stub("clip_encoder").kill(),
+    "encoder stopped": lambda watched: watched.stub("clip_encoder").suspend(),
+    "classification of text": _classify_text,
+}
 
-        prefix = region_prefix(watched.triton.pid)
-        watched.triton.kill()
-        _wait_for(lambda: restored(2), "tritonserver restarted after its death")
-        assert not _regions(prefix)
 
-        watched.triton.suspend()
-        _wait_for(lambda: watched.health()[0] == 503 or restored(3), "the freeze noticed")
-        _wait_for(lambda: restored(3), "tritonserver restarted after it froze")
-        prefix = region_prefix(watched.triton.pid)
-    assert not _regions(prefix)
+@pytest.fixture
+def no_core_files() -> Iterator[None]:
+    """A process that crashes would write its memory, images included, into the working directory."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_CORE, (soft, hard))
+
+
+@pytest.mark.usefixtures("no_core_files")
+@pytest.mark.timeout(180)
+def test_whatever_ends_or_hangs_is_noticed_and_restored(tiny_repository: Path) -> None:
+    interval_s, timeout_s = 0.5, 2.0
+    bound_s = interval_s + timeout_s + 4.0  # as docs/operations.md says
+    options = ("--frozen-after-s", "1", "--canary-timeout-s", f"{timeout_s}")
+    with _watched(tiny_repository, *options) as watched:
+        for restarts, (what, break_it) in enumerate(BREAKS.items(), 1):
+
+            def restored(restarts: int = restarts) -> bool:
+                status, report = watched.health()
+                return status == 200 and report["status"] == "ready" and report["restarts"] == restarts
+
+            prefix = region_prefix(watched.triton.pid)
+            break_it(watched)
+            _wait_for(lambda: watched.health()[0] == 503, f"{what}: noticed", bound_s)
+            _wait_for(restored, f"{what}: restored")
+            assert not _regions(prefix), what
+            new = region_prefix(watched.triton.pid)
+            assert {oct((SHARED_MEMORY / name).stat().st_mode & 0o777) for name in _regions(new)} == {"0o600"}, what
+    assert not _regions(new)
 
 
 def test_the_death_of_a_stub_needs_no_canary_to_be_noticed(tiny_repository: Path) -> None:
@@ -140,6 +174,54 @@ def test_the_death_of_a_stub_needs_no_canary_to_be_noticed(tiny_repository: Path
         watched.stub("clip_encoder").kill()
         _wait_for(lambda: watched.health()[1]["restarts"] == 1 and watched.health()[0] == 200, "tritonserver restarted")
         assert watched.triton.pid != first
+
+
+def test_another_user_cannot_read_the_images_of_clients(server: Server) -> None:
+    (triton,) = psutil.Process(server.process.pid).children()
+    # Larger than the region is at first, so that it grows.
+    infer(server.grpc_url, "clip_image", [bytes(2**17)] * 32, outputs=["embedding"])
+    regions = [SHARED_MEMORY / name for name in _regions(region_prefix(triton.pid))]
+    assert len(regions) == 2, "one for each model that runs in Python"
+    assert sum(region.stat().st_size for region in regions) > 4 * 2**20
+    assert {oct(region.stat().st_mode & 0o777) for region in regions} == {"0o600"}
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    for region in regions:
+        tried = subprocess.run(["/bin/cat", region], user="nobody", capture_output=True, check=False)
+        assert tried.stdout == b""
+        assert b"Permission denied" in tried.stderr
+
+
+def test_rows_of_nan_are_no_json_over_http_and_binary_output_is_the_remedy(server: Server) -> None:
+    photo = io.BytesIO()
+    Image.effect_noise((64, 64), 50).convert("RGB").save(photo, "PNG")
+
+    def ask(*, binary: bool) -> tuple[bytes, bytes]:
+        """The JSON of the answer and what follows it. Of the two images one fails."""
+        images = [photo.getvalue(), b"no image"]
+        rows = b"".join(struct.pack("<I", len(image)) + image for image in images)
+        size = {"binary_data_size": len(rows)}
+        document = {
+            "inputs": [{"name": "image", "shape": [2, 1], "datatype": "BYTES", "parameters": size}],
+            "outputs": [{"name": "embedding", "parameters": {"binary_data": binary}}],
+        }
+        head = json.dumps(document).encode()
+        url = f"{server.http_url}/v2/models/clip_image/infer"
+        headers = {"Inference-Header-Content-Length": str(len(head))}
+        with urllib.request.urlopen(urllib.request.Request(url, data=head + rows, headers=headers)) as response:
+            answer, length = response.read(), response.headers.get("Inference-Header-Content-Length")
+        return answer[: length and int(length)], answer[int(length) :] if length else b""
+
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} is no JSON")
+
+    with pytest.raises(ValueError, match="NaN is no JSON"):
+        json.loads(ask(binary=False)[0], parse_constant=refuse)
+    document, numbers = ask(binary=True)
+    (output,) = json.loads(document, parse_constant=refuse)["outputs"]
+    good, failed = np.frombuffer(numbers, np.float32).reshape(output["shape"])
+    assert np.linalg.norm(good) == pytest.approx(1, abs=1e-5)
+    assert np.isnan(failed).all()
 
 
 def test_model_control_is_closed_to_others(server: Server) -> None:
@@ -159,7 +241,7 @@ def test_model_control_is_closed_to_others(server: Server) -> None:
 
 def _failed(*options: str) -> str:
     """Run clip-serve, which must end with exit code 1 and one sentence; return the sentence."""
-    ports = [f"--{name}-port={free_port()}" for name in ("grpc", "http", "metrics")]
+    ports = [f"--{name}-port={free_port()}" for name in ("grpc", "metrics")]
     command = [sys.executable, "-m", "preprocess_ensemble.serve_command", *ports, *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1, done.stderr

@@ -20,6 +20,7 @@ import trustme
 
 from benchmarks.server import free_port
 from preprocess_ensemble import serve_command
+from preprocess_ensemble.canary_client import CanaryClient
 from preprocess_ensemble.health_endpoint import serve_health
 from preprocess_ensemble.log_file import LogFile, say
 from preprocess_ensemble.preflight import ServeError, check_ports
@@ -127,15 +128,15 @@ async def test_the_canary_trusts_the_certificate_that_there_is_at_the_restart(
     monkeypatch.setattr(grpc, "ssl_channel_credentials", credentials)
     certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
     tls = _issue(certificate, key, "first.example.org")
-    async with contextlib.aclosing(serve_command._Caller(ServeConfig(repository=tmp_path, tls=tls))) as caller:
-        await caller.renew()
+    async with contextlib.aclosing(CanaryClient(ServeConfig(repository=tmp_path, tls=tls))) as canary:
+        await canary.renew()
         first = certificate.read_bytes()
         _issue(certificate, key, "second.example.org")
-        await caller.renew()
+        await canary.renew()
         assert trusted == [first, certificate.read_bytes()]
         key.write_text("no key", encoding="ascii")
         with pytest.raises(TlsError, match="no PEM certificate and open key"):
-            await caller.renew()
+            await canary.renew()
 
 
 def test_certificates_that_do_not_fit_do_not_replace_those_at_work(
@@ -225,8 +226,56 @@ def test_an_address_of_another_machine_is_named() -> None:
 
 def test_addresses_are_written_as_each_part_of_triton_reads_them(tmp_path: Path) -> None:
     """gRPC takes brackets, the library of the two others a prefix."""
-    config = ServeConfig(repository=tmp_path, host="::", http_host="::1")
+    config = ServeConfig(repository=tmp_path, host="::", http_port=8000, http_host="::1")
     expected = ("--grpc-address=[::]", "--http-address=ipv6:::1", "--metrics-address=ipv6:::")
     assert set(expected) <= set(config.arguments)
     assert config.grpc_url == "grpc://[::1]:8001"
     assert "--grpc-address=10.0.0.5" in ServeConfig(repository=tmp_path, host="10.0.0.5").arguments
+
+
+def _misused(capsys: pytest.CaptureFixture[str], *options: str) -> str:
+    with pytest.raises(SystemExit) as exit_:
+        serve_command.main(options)
+    assert exit_.value.code == 2
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "options", [["--http-port=8000"], ["--", "--allow-http=true"], ["--", "--http-port=8000"]], ids=" ".join
+)
+def test_http_is_no_way_around_client_certificates(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    tls = ("--tls-certificate=c", "--tls-key=k", "--tls-client-ca=a")
+    message = _misused(capsys, *tls, *options)
+    assert "--http-port would let clients in without the certificate that --tls-client-ca asks for" in message
+
+
+def test_an_address_for_http_opens_no_http(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--http-host needs --http-port" in _misused(capsys, "--http-host=0.0.0.0")
+
+
+def test_http_is_closed_unless_it_has_a_port(tmp_path: Path) -> None:
+    closed = ServeConfig(repository=tmp_path).arguments
+    assert "--allow-http=false" in closed
+    opened = ServeConfig(repository=tmp_path, http_port=8000).arguments
+    assert {"--http-address=127.0.0.1", "--http-port=8000"} <= set(opened)
+    assert any(argument.startswith("--http-restricted-api=model-repository,") for argument in opened)
+
+
+def test_a_log_file_that_cannot_be_written_is_named(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ports = [f"--{name}-port={free_port()}" for name in ("grpc", "metrics")]
+    log = repository / "none" / "log"
+    assert serve_command.main([f"--repository={repository}", *ports, f"--log-file={log}"]) == 1
+    expected = f"clip-serve: The log file {log} cannot be written (No such file or directory): name another by"
+    assert expected in capsys.readouterr().err
+
+
+def test_a_folder_for_the_log_that_is_gone_is_no_reason_to_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = LogFile(tmp_path / "none" / "log")
+    log.write(b"first\n")
+    (tmp_path / "none").mkdir()
+    log.write(b"second\n")
+    log.close()
+    assert "triton's lines are lost while" in caplog.text
+    assert (tmp_path / "none" / "log").read_bytes() == b"second\n"

@@ -73,10 +73,11 @@ class FakeServer:
     processes: list[FakeProcess] = field(default_factory=list)
     statuses: list[str] = field(default_factory=list)
     ready: list[Probe] = field(default_factory=list)
+    shortages: list[str] = field(default_factory=list)
     supervisor: Supervisor = field(init=False)
 
     async def run(self, config: SupervisorConfig = FAST) -> None:
-        backend = Backend(start=self.start, probe=self.probe, progress=self.count)
+        backend = Backend(start=self.start, probe=self.probe, progress=self.count, shortage=self.lack)
         self.supervisor = Supervisor(backend, config)
         await asyncio.wait_for(self.supervisor.run(self.ready.append), timeout=10)
 
@@ -100,6 +101,9 @@ class FakeServer:
 
     async def count(self) -> float | None:
         return self.progress.pop(0) if self.progress else None
+
+    async def lack(self) -> str:
+        return self.shortages.pop(0) if self.shortages else ""
 
 
 async def test_a_server_that_is_well_is_left_alone_and_drained_at_the_end() -> None:
@@ -130,6 +134,87 @@ async def test_the_end_of_a_stub_is_looked_at_at_once() -> None:
     server = Server([OK, BROKEN])
     await server.run(replace(FAST, interval_s=3600))
     assert [process.stops for process in server.processes] == [[0], [FAST.drain_s]]
+
+
+@pytest.mark.parametrize("death", ["server", "stub"])
+async def test_a_death_does_not_wait_for_the_canary_that_is_on_its_way(death: str) -> None:
+    stub_ended: list[Callable[[], None]] = []
+
+    class Doomed(FakeProcess):
+        def watch_stubs(self, ended: Callable[[], None]) -> None:
+            stub_ended.append(ended)
+
+    class Server(FakeServer):
+        async def start(self) -> FakeProcess:
+            self.processes.append(Doomed())
+            return self.processes[-1]
+
+        async def probe(self) -> Probe:
+            if len(self.statuses) != 1:
+                return await super().probe()
+            self.statuses.append("waits")
+            if death == "server":
+                self.processes[0].die(1)
+            else:
+                stub_ended[0]()
+            await asyncio.Event().wait()
+            raise AssertionError("nothing sets this")
+
+    server = Server([OK, BROKEN])
+    if death == "server":
+        server.script = [OK]
+    await server.run()
+    assert len(server.processes) == 2
+    # Between the death of the stub and the answer of the next canary it is not called healthy.
+    assert server.statuses[:3] == ["starting", "waits", "failing" if death == "stub" else "restarting"]
+
+
+async def test_the_reason_of_a_restart_is_told_until_the_server_is_well() -> None:
+    reports: list[tuple[bool, Any]] = []
+
+    class Server(FakeServer):
+        async def start(self) -> FakeProcess:
+            process = await super().start()
+            if len(self.processes) == 2:
+                process.die(7)
+            if len(self.processes) == 3:
+                reports.append(self.supervisor.report())
+            return process
+
+        async def probe(self) -> Probe:
+            if len(self.processes) == 3:
+                reports.append(self.supervisor.report())
+            return await super().probe()
+
+    connecting = Probe(finding=Finding.SLOW, step=CONNECT, message="Nobody listens yet.")
+    await Server([OK, "die", connecting, OK, OK]).run()
+    *restarting, well, _ = reports
+    assert len(restarting) == 3
+    for healthy, report in restarting:
+        assert not healthy
+        assert (report["status"], report["step"]) == ("restarting", "start")
+        assert report["message"] == "tritonserver ended while it started: exit code 7"
+    assert well == (True, {"status": "ready", "model": "m@1", "restarts": 2})
+
+
+async def test_a_server_that_lacks_shared_memory_is_degraded_and_not_restarted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server = FakeServer([OK] * 4, shortages=["", "Too little.", "Too little.", ""])
+    reports = []
+    probe = server.probe
+
+    async def note() -> Probe:
+        reports.append(server.supervisor.report())
+        return await probe()
+
+    server.probe = note  # type: ignore[method-assign]
+    await server.run()
+    assert [report["status"] for _, report in reports] == ["starting", "ready", "degraded", "degraded", "ready"]
+    assert reports[2][0] is False
+    assert reports[2][1]["message"] == "Too little."
+    assert caplog.text.count("degraded: Too little.") == 1
+    assert len(server.processes) == 1
 
 
 async def test_a_server_that_ends_is_restarted_and_not_announced_again(caplog: pytest.LogCaptureFixture) -> None:

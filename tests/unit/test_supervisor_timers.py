@@ -294,3 +294,42 @@ def test_what_goes_wrong_while_stopping_is_told() -> None:
 
     with pytest.raises(RuntimeError, match="cannot be stopped"):
         simulate(Server().run(until=1))
+
+
+@pytest.mark.parametrize("load", ["idle", "busy"])
+@pytest.mark.parametrize("frozen_at", [30.0, 30.7, 31.9, 33.3, 34.1, 35.2, 36.4, 37.6])
+def test_a_frozen_server_is_healthy_for_no_longer_than_documented(frozen_at: float, load: str) -> None:
+    """Whenever it freezes: between two canaries, or while one waits; whatever it did until then."""
+    canary_s = 5.0
+    unhealthy_at: list[float] = []
+
+    class Freezing(TimedServer):
+        async def probe(self) -> Probe:
+            sent, answer_s = now(), 4.5 if load == "busy" else 0.1
+            await asyncio.sleep(answer_s)
+            if now() < frozen_at:
+                return OK
+            await asyncio.sleep(sent + canary_s - now())
+            return SLOW
+
+        async def progress(self) -> float | None:
+            if now() < frozen_at:
+                return 7 * now()
+            await asyncio.sleep(3600)
+            raise AssertionError("nobody waits so long")
+
+    async def watch(server: Freezing) -> None:
+        while not unhealthy_at:
+            await asyncio.sleep(0.05)
+            if now() > frozen_at and not server.supervisor.report()[0]:
+                unhealthy_at.append(now())
+
+    async def freeze() -> None:
+        server = Freezing(computed=lambda age: min(age, frozen_at) if load == "busy" else 0.0)
+        watching = asyncio.create_task(watch(server))
+        await server.run(until=70)
+        await watching
+
+    simulate(freeze())
+    bound_s = LIMITS.interval_s + canary_s + 4
+    assert unhealthy_at[0] - frozen_at <= bound_s, "as docs/operations.md says"
