@@ -36,9 +36,9 @@ def check_on_mounts(check: Callable[[Path], None], folder: Path) -> None:
     for name in ("root/disk", "other"):
         (folder / name).mkdir(parents=True)
     mounts = " && ".join(f"mount -t tmpfs none '{folder / name}'" for name in ("root/disk", "other"))
-    possible = in_namespace("sh", "-c", mounts)
+    possible = in_namespace("sh", "-c", f'{mounts} && "$0" -c ""', sys.executable)
     if possible.returncode:
-        pytest.skip(f"this user may not mount anything: {possible.stderr.strip()}")
+        pytest.skip(f"this user cannot run Python in a namespace with mounts: {possible.stderr.strip()}")
     code = f"from pathlib import Path; from {__name__} import {check.__name__} as check; check(Path({str(folder)!r}))"
     ended = in_namespace("sh", "-c", f'{mounts} && exec "$0" "$@"', sys.executable, "-c", code)
     assert ended.returncode == 0, ended.stderr
