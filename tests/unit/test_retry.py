@@ -66,3 +66,4 @@ def test_the_budget_does_not_grow_for_ever() -> None:
         budget.success()
     assert sum(budget.spend(0.0) for _ in range(1000)) == 100
     assert sum(budget.spend(3600.0) for _ in range(1000)) == 100
+    assert sum(budget.spend(3602.0) for _ in range(1000)) == 10

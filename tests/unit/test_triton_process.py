@@ -1,0 +1,107 @@
+"""A server's process from its start to its end, with a shell script in the place of tritonserver."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from typing import TYPE_CHECKING
+
+import anyio
+import pytest
+
+from preprocess_ensemble import triton_process
+from preprocess_ensemble.log_file import LogFile
+from preprocess_ensemble.process_group import any_runs
+from preprocess_ensemble.triton_process import TritonProcess
+from tests.fake_server.waiting import until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SERVE = "echo up > up; while :; do sleep 0.05; done"
+"""Say that the traps are set, and go on."""
+
+
+async def start(script: str, folder: Path) -> TritonProcess:
+    """Run the script as :meth:`TritonProcess.start` runs tritonserver; it logs to a file named log."""
+    process = await asyncio.create_subprocess_exec(
+        "sh",
+        "-c",
+        script,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        limit=2**20,
+        start_new_session=True,
+    )
+    return TritonProcess(process, LogFile(folder / "log"), secret="s3cret")
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("echo 'error: creating server: the first'; echo 'error: a later one'; exit 1", "creating server: the first"),
+        ("echo 'all is well'; exit 3", "exit code 3"),
+        ("kill -9 $$", "signal 9"),
+        ("head -c 3000000 /dev/zero | tr '\\0' x; echo; echo 'error: after a long line'; exit 1", "after a long line"),
+    ],
+    ids=["the first error", "exit code", "signal", "a line of megabytes"],
+)
+async def test_why_it_ended_is_told_in_one_sentence(script: str, reason: str, tmp_path: Path) -> None:
+    process = await start(script, tmp_path)
+    assert await process.reason() == reason
+    assert not process.running
+    await process.stop(drain_s=0)
+
+
+async def test_all_that_it_says_is_in_the_log_file(tmp_path: Path) -> None:
+    process = await start("echo one; echo 'error: two' >&2; exit 1", tmp_path)
+    await process.ended()
+    await process.stop(drain_s=0)
+    assert (tmp_path / "log").read_text() == "one\nerror: two\n"
+
+
+async def test_a_server_that_is_drained_ends_by_itself(tmp_path: Path) -> None:
+    process = await start(f"trap 'sleep 0.2; echo > drained; exit 0' TERM; {SERVE}", tmp_path)
+    await until((tmp_path / "up").exists)
+    await process.stop(drain_s=30)
+    assert (tmp_path / "drained").exists()
+    assert await process.ended() == 0
+
+
+async def test_a_server_that_is_not_drained_is_killed_with_its_children(tmp_path: Path) -> None:
+    process = await start(f"trap 'echo > drained; exit 0' TERM; sleep 600 & {SERVE}", tmp_path)
+    await until((tmp_path / "up").exists)
+    await process.stop(drain_s=0)
+    assert not (tmp_path / "drained").exists()
+    assert await process.ended() == -9
+    assert not any_runs(process.pid)
+
+
+async def test_what_outlives_the_server_is_killed(tmp_path: Path) -> None:
+    """As a stub does that is busy."""
+    process = await start("sleep 600 >/dev/null 2>&1 & exit 0", tmp_path)
+    await process.ended()
+    assert any_runs(process.pid)
+    await process.stop(drain_s=30)
+    assert not any_runs(process.pid)
+
+
+async def test_a_server_that_does_not_end_in_its_time_is_killed(tmp_path: Path) -> None:
+    process = await start(f"trap '' TERM; {SERVE}", tmp_path)
+    await until((tmp_path / "up").exists)
+    await process.stop(drain_s=0.1)
+    assert await process.ended() == -9
+
+
+async def test_a_server_with_nothing_left_to_answer_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An instance whose stub was killed is never unloaded."""
+    monkeypatch.setattr(triton_process, "_UNLOAD_S", 0.1)
+    process = await start(f"trap 'echo All models are stopped' TERM; {SERVE}", tmp_path)
+    await until((tmp_path / "up").exists)
+    with anyio.fail_after(30):
+        await process.stop(drain_s=600)
+    assert await process.ended() == -9
