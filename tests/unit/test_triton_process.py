@@ -62,8 +62,9 @@ async def test_all_that_it_says_is_in_the_log_file(tmp_path: Path) -> None:
     assert (tmp_path / "log").read_text() == "one\nerror: two\n"
 
 
-async def test_a_server_that_is_drained_ends_by_itself(tmp_path: Path) -> None:
-    process = await start(f"trap 'sleep 0.2; echo > drained; exit 0' TERM; {SERVE}", tmp_path)
+@pytest.mark.parametrize("says", ["Waiting for requests", "All models are stopped"], ids=["drains", "unloads"])
+async def test_a_server_that_is_drained_ends_by_itself(says: str, tmp_path: Path) -> None:
+    process = await start(f"trap 'echo {says}; sleep 0.2; echo > drained; exit 0' TERM; {SERVE}", tmp_path)
     await until((tmp_path / "up").exists)
     await process.stop(drain_s=30)
     assert (tmp_path / "drained").exists()
