@@ -12,6 +12,7 @@ class ServerStats:
     url: str
     """``local:...`` where the model is in this process."""
     images_in_flight: int
+    """With cancelled ones, for as long as the server is expected to decode them."""
     limit: int
     """How many images may be in flight now."""
     latency_s: float | None
