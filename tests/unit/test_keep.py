@@ -11,6 +11,7 @@ from PIL import Image, ImageEnhance
 
 from clip_client.dedup.keep import DEFAULT_RULES, Candidate, KeepRules
 from clip_client.dedup.looks import Look, look_at
+from clip_client.dedup.metadata import Metadata
 from clip_client.dedup.moments import Moment
 from clip_client.dedup.photos_library import LibraryPhoto
 from tests.unit.camera_files import as_lossless, camera_jpeg, exif
@@ -186,3 +187,51 @@ def test_the_rule_has_a_place_of_its_own_in_the_order() -> None:
     original = of_file("z", ORIGINAL)
     assert kept(KeepRules(["bytes", "original"]), export, original)[0] == "a"
     assert kept(KeepRules(["original", "bytes"]), export, original)[0] == "z"
+
+
+CAMERA = Look(
+    width=8,
+    height=8,
+    format="JPEG",
+    moment=Moment(camera="Canon EOS 5D"),
+    metadata=Metadata(taken="2019-05-03", has_exposure=True),
+)
+PREFERRED: dict[str, dict[str, Any]] = {
+    "reference": {"is_reference": True},
+    "original": {"look": CAMERA},
+    "companions": {"companions": ("film", "sidecar")},
+    "pixels": {"look": Look(width=9, height=8)},
+    "bytes": {"size_bytes": 10},
+    "metadata": {"look": Look(width=8, height=8, moment=Moment(fields=1))},
+    "oldest": {"mtime_ns": -1},
+    "name": {"path": "z.jpg"},
+}
+"""What speaks for a candidate by each rule and by no other."""
+
+
+def plain(**more: Any) -> Candidate:
+    look = Look(width=8, height=8)
+    given = {"path": "z (1).jpg", "sha256": "00", "size_bytes": 9, "mtime_ns": 0, "look": look}
+    return Candidate(**{**given, "companions": ("sidecar", "sidecar"), **more})
+
+
+def test_the_default_rules_decide_in_their_order() -> None:
+    assert tuple(PREFERRED) == DEFAULT_RULES
+    for rule, later in itertools.combinations(DEFAULT_RULES, 2):
+        first, second = plain(**PREFERRED[rule]), plain(**PREFERRED[later])
+        assert min([second, first], key=KeepRules().rank) is first, f"{rule} comes before {later}"
+        assert min([first, second], key=KeepRules([later]).rank) is second, f"{later} alone decides otherwise"
+
+
+@pytest.mark.parametrize("rule", PREFERRED)
+def test_each_rule_decides_alone_and_both_ways_round(rule: str) -> None:
+    preferred, other = plain(**PREFERRED[rule]), plain()
+    assert kept(KeepRules([rule]), other, preferred)[0] == preferred.path
+    assert KeepRules([rule]).reason(preferred, other) != "first in order of the paths"
+
+
+def test_oldest_and_newest_fall_back_to_the_time_of_the_file() -> None:
+    taken_later = plain(look=Look(width=8, height=8, moment=Moment(taken_ms=2)), mtime_ns=1)
+    no_date = plain(path="b.jpg", mtime_ns=1_000_000)
+    assert kept(KeepRules(["oldest"]), taken_later, no_date) == ("b.jpg", "oldest date")
+    assert kept(KeepRules(["newest"]), taken_later, no_date) == ("z (1).jpg", "newest date")
