@@ -82,6 +82,8 @@ class MetadataMerge:
             return ""
         if differing := loss(copy.metadata, known.merged).differing:
             return f"Its {_and(differing)} differs from that of the kept photo, which can have only one."
+        if copy.in_library is not None:  # it does not move, so there is nothing that undo could take back
+            return f"It has metadata that the kept photo lacks: {_and(lost.missing)}."
         if not self._is_asked_for:
             return f"It has metadata that the kept photo lacks, which --merge-metadata can save: {_and(lost.missing)}."
         return _why_no_sidecar(kept, known)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +18,7 @@ from clip_client.dedup.journal import MOVED
 from clip_client.dedup.looks import look_at
 from clip_client.dedup.merging import loss
 from clip_client.dedup.metadata import Metadata, read_sidecar
+from clip_client.dedup.photos_library import LibraryPhoto
 from clip_client.dedup.plan import Plan, plan_removals
 from clip_client.dedup.purge import purge
 from clip_client.dedup.quarantine import QUARANTINE_NAME
@@ -246,6 +249,27 @@ def test_nothing_is_written_where_a_sidecar_is_or_may_not_be(tmp_path: Path, mon
     access = os.access
     monkeypatch.setattr(os, "access", lambda path, mode: path != str(tmp_path / "away") and access(path, mode))
     assert "read-only for you" in why(plan_removals(other, [root], merge_metadata=True))
+
+
+@pytest.mark.parametrize("merges", [False, True])
+def test_a_photo_of_a_library_whose_metadata_would_be_lost_is_not_for_the_album(tmp_path: Path, merges: bool) -> None:
+    kept, copy = album(tmp_path, Metadata(rating=4)).groups[0].members
+    inside = LibraryPhoto(path=copy.path, library=str(tmp_path), uuid="A", name="IMG_1.JPG", taken_ns=None)
+    plan = plan_removals(report((kept, replace(copy, in_library=inside))), [tmp_path], merge_metadata=merges)
+    assert why(plan) == "It has metadata that the kept photo lacks: rating."
+    assert plan.for_album == ()
+
+
+def test_a_journal_of_before_there_were_sidecars_is_opened_and_undone(tmp_path: Path) -> None:
+    root, store = tmp_path / "root", tmp_path / "journal.sqlite"
+    groups = album(root, Metadata())
+    before = snapshot(root)
+    assert carry_out(plan_removals(groups, [root]), store)[0].done
+    with closing(sqlite3.connect(store)) as old:
+        old.execute("DROP TABLE sidecars")
+        old.execute("PRAGMA user_version = 1")
+    assert take_back(store)[0].done
+    assert without_access(snapshot(root)) == without_access(before)
 
 
 def test_a_sidecar_that_appears_before_the_move_is_left_alone(tmp_path: Path) -> None:
