@@ -244,6 +244,11 @@ def test_nothing_is_written_where_a_sidecar_is_or_may_not_be(tmp_path: Path, mon
     assert "Its rating differs" in why(plan_removals(groups, [root], merge_metadata=True))
     write(root / "kept.jpg.xmp", packet(">"))
     assert "already has a sidecar" in why(plan_removals(groups, [root], merge_metadata=True))
+    (root / "kept.jpg.xmp").rename(root / "kept.xmp")
+    assert "already has a sidecar" in why(plan_removals(groups, [root], merge_metadata=True))
+    (root / "kept.xmp").unlink()
+    (root / "kept.jpg.xmp").symlink_to(tmp_path / "nowhere")
+    assert "already has a sidecar" in why(plan_removals(groups, [root], merge_metadata=True))
     (root / "kept.jpg.xmp").unlink()
     other = report((replace(found.members[0], path=str(write(tmp_path / "away" / "kept.jpg", b"k"))), found.members[1]))
     access = os.access
@@ -272,14 +277,28 @@ def test_a_journal_of_before_there_were_sidecars_is_opened_and_undone(tmp_path: 
     assert without_access(snapshot(root)) == without_access(before)
 
 
-def test_a_sidecar_that_appears_before_the_move_is_left_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_equal", [False, True])
+def test_a_sidecar_that_appears_before_the_move_is_left_alone(tmp_path: Path, is_equal: bool) -> None:
     root = tmp_path / "root"
     plan = plan_removals(album(root, Metadata(rating=4)), [root], merge_metadata=True)
-    write(root / "kept.jpg.xmp", b"of another program")
+    write(root / "kept.jpg.xmp", plan.removals[0].sidecars[0].data if is_equal else b"of another program")
     before = snapshot(root)
     (outcome,) = carry_out(plan, tmp_path / "journal.sqlite")
     assert "Another program has written the kept photo's sidecar" in outcome.message
     take_back(tmp_path / "journal.sqlite")
+    assert without_access(snapshot(root)) == without_access(before)
+
+
+def test_a_sidecar_stays_until_its_copy_can_come_back(tmp_path: Path) -> None:
+    root, store = tmp_path / "root", tmp_path / "journal.sqlite"
+    groups = album(root, Metadata(rating=4))
+    before = snapshot(root)
+    carry_out(plan_removals(groups, [root], merge_metadata=True), store)
+    write(root / "0.jpg", b"another photo")
+    assert not take_back(store)[0].done
+    assert (root / "kept.jpg.xmp").exists()
+    (root / "0.jpg").unlink()
+    assert take_back(store)[0].done
     assert without_access(snapshot(root)) == without_access(before)
 
 
