@@ -19,16 +19,16 @@ SUBSAMPLINGS: Final[Mapping[str, Mapping[str, Any]]] = {
     "4:2:0 progressive": {"subsampling": 2, "progressive": True},
     "grey": {},
 }
-"""Pillow's options; each is measured at every quality."""
+"""Pillow's options."""
 _FLAT_TABLE: Final = [16] * 64
 """High frequencies are kept as well as low ones, as encoders that optimise for the eye do at high quality."""
-OTHER_ENCODERS: Final = ("4:2:0 optimised, flat tables", "4:2:0 fast DCT", "4:4:0", "4:1:1")
-"""The last three by libjpeg-turbo through simplejpeg."""
 _SIMPLEJPEG: Final[Mapping[str, Mapping[str, Any]]] = {
     "4:2:0 fast DCT": {"colorsubsampling": "420", "fastdct": True},
     "4:4:0": {"colorsubsampling": "440"},
     "4:1:1": {"colorsubsampling": "411"},
 }
+"""libjpeg-turbo's options."""
+ENCODERS: Final = (*SUBSAMPLINGS, "4:2:0 optimised, flat tables", *_SIMPLEJPEG)
 
 SOURCES: Final = ("astronaut", "chelsea", "coffee", "retina")
 FINE_SOURCES: Final = ("grass", "gravel", "page", "moon")
@@ -121,7 +121,7 @@ the resize leaves next to nothing, so errors weigh most."""
 
 
 def jpeg(picture: Image.Image, quality: int, encoder: str) -> bytes:
-    """Encode by one of :data:`SUBSAMPLINGS` or :data:`OTHER_ENCODERS`."""
+    """Encode by one of :data:`ENCODERS`."""
     if encoder in _SIMPLEJPEG:
         import simplejpeg
 
