@@ -4,8 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 PHOTOS ?=
+MUTANTS ?=
 
-.PHONY: help install demo test lint bench measure fuzz faults soak audit clean
+.PHONY: help install demo test lint mutants bench measure fuzz faults soak audit clean
 
 help:  ## list what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +33,10 @@ lint: $(INSTALLED)  ## check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+mutants: $(INSTALLED)  ## change the code in thousands of places, and list what no test notices; goes on where it was stopped
+	$(BIN)/mutmut run $(foreach name,$(MUTANTS),'$(name)')
+	$(BIN)/mutmut results
 
 bench: $(INSTALLED)  ## the whole study and its report, within an hour; goes on where it was stopped
 	$(BIN)/python -m benchmarks all
