@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import json
 import os
 import shutil
@@ -186,6 +187,27 @@ async def test_only_the_calls_of_the_client_are_there(edge: Edge) -> None:
             with pytest.raises(grpc.aio.AioRpcError) as error:
                 await call(request, metadata=metadata, timeout=10)
             assert error.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+@pytest.mark.parametrize("compression", [grpc.Compression.NoCompression, grpc.Compression.Gzip])
+async def test_a_classification_never_reaches_triton(edge: Edge, compression: grpc.Compression) -> None:
+    """It would end Triton 2.51."""
+    (triton,) = psutil.Process(edge.server.process.pid).children()
+    request = service_pb2.ModelInferRequest(model_name="clip_image", raw_input_contents=[b"\x01\0\0\0x"])
+    request.inputs.add(name="image", datatype="BYTES", shape=[1, 1])
+    for name in ("embedding", "error"):
+        request.outputs.add(name=name).parameters["classification"].int64_param = 3
+    async with edge.channel() as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        with pytest.raises(grpc.aio.AioRpcError, match="classification and compression are not allowed") as error:
+            await stub.ModelInfer(request, metadata=edge.metadata("alice"), compression=compression, timeout=10)
+    assert error.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert triton.is_running()
+    # The word in an image is no request for one.
+    image = Image.effect_noise((64, 64), 50).convert("RGB")
+    photo = io.BytesIO()
+    image.save(photo, "JPEG", comment=b"\x0a\x0eclassification")
+    await _embed(replace(edge.config(edge.signer.token()), transfer="original"), photo.getvalue())
 
 
 async def test_a_request_over_the_limit_never_reaches_triton(edge: Edge) -> None:
