@@ -194,7 +194,7 @@ def _admin_secrets(server: Server) -> list[str]:
 
 def test_the_secret_is_not_in_ps(mutual: Secured) -> None:
     secrets = _admin_secrets(mutual.server)
-    assert len(secrets) == 2, "one for gRPC, one for HTTP"
+    assert len(secrets) == 1, "that of gRPC; there is no HTTP"
     assert all(set(secret) == {"x"} for secret in secrets)
 
 
