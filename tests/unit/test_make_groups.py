@@ -86,6 +86,7 @@ def paths(group: DuplicateGroup) -> list[str]:
 def test_a_similarity_on_the_threshold_reaches_it(vector: tuple[float, float], tier: str) -> None:
     (group,) = groups(photos(2, 1), [A, vector])
     assert (group.tier, group.members[1].tier) == (tier, tier)
+    assert (group.members[0].tier, group.members[0].similarity) == (EXACT, 1.0)
     assert group.members[1].similarity == pytest.approx(vector[0], abs=1e-6)
     (match,) = group.members[1].matches
     assert (match.test, match.value, match.threshold) == ("embedding", group.members[1].similarity, 0.8)
@@ -100,8 +101,9 @@ def test_the_group_has_the_tier_of_its_least_sure_member() -> None:
     (group,) = groups(photos(3, 2, 1), [A, A, AT_80], pixels=[0, 0, 2])
     assert [member.tier for member in group.members] == [EXACT, SAME_PIXELS, SIMILAR]
     assert group.tier == SIMILAR
-    (group,) = groups(photos(2, 1), [A, A], pixels=[0, 0])
-    assert group.tier == SAME_PIXELS
+    # Of equal pixels the vectors have no say.
+    (group,) = groups(photos(2, 1), [A, AT_80], pixels=[0, 0])
+    assert (group.tier, group.min_similarity) == (SAME_PIXELS, pytest.approx(0.8, abs=1e-6))
 
 
 def test_a_group_is_near_identical_only_if_every_two_photos_are() -> None:
@@ -155,6 +157,12 @@ def test_hashes_group_up_to_their_bits(hashes: list[int | None], hash_bits: int,
     assert (member.tier, found[0].tier) == (SIMILAR, SIMILAR)
 
 
+@pytest.mark.parametrize("hashes", [[0b1, None], [None, 0b1]])
+def test_a_hash_that_says_nothing_is_no_match(hashes: list[int | None]) -> None:
+    (group,) = groups(photos(2, 1), [A, AT_96], hashes=hashes, hash_bits=4)
+    assert [match.test for match in group.members[1].matches] == ["embedding"]
+
+
 def test_a_member_says_every_test_that_it_passed() -> None:
     (group,) = groups(
         photos(3, 2, 1), [A, AT_96, AT_MINUS_28], pixels=[0, 0, 2], hashes=[0b11, 0b01, 0b11], hash_bits=1
@@ -195,9 +203,15 @@ def test_a_copy_of_another_photo_than_the_kept_one_names_its_original() -> None:
     """One of another frame of a burst: two files of its bytes, and one of its pixels."""
     frame = [candidate("b.jpg", size_bytes=8), candidate("b copy.jpg", size_bytes=8)]
     (group,) = groups(
-        [[candidate("a.jpg", size_bytes=9)], frame, [candidate("c.png", size_bytes=7)], [candidate("d.jpg")]],
-        [A, AT_96, AT_96, AT_96],
-        pixels=[0, 1, 1, 3],
+        [
+            [candidate("a.jpg", size_bytes=9)],
+            frame,
+            [candidate("c.png", size_bytes=7)],
+            [candidate("d.jpg")],
+            [candidate("e.jpg", size_bytes=2), candidate("e copy.jpg", size_bytes=2)],
+        ],
+        [A, AT_96, AT_96, AT_96, AT_96],
+        pixels=[0, 1, 1, 3, 4],
     )
     named = {member.path: (member.copy_of, member.copy_tier) for member in group.members}
     assert named == {
@@ -206,6 +220,8 @@ def test_a_copy_of_another_photo_than_the_kept_one_names_its_original() -> None:
         "b copy.jpg": ("b.jpg", EXACT),
         "c.png": ("b.jpg", SAME_PIXELS),
         "d.jpg": ("", ""),
+        "e.jpg": ("", ""),
+        "e copy.jpg": ("e.jpg", EXACT),
     }
 
 

@@ -128,7 +128,7 @@ def test_a_similarity_on_the_threshold_is_alike() -> None:
 
 
 def test_similarities_have_six_decimals_and_stay_between_their_bounds() -> None:
-    vectors = np.array([[1, 0], [1.0000005, 0], [0.9999984, 0.0017]], dtype=np.float32)
+    vectors = np.array([[1, 0], [1.000001, 0], [0.9999984, 0.0017]], dtype=np.float32)
     (star,) = star_groups(vectors, 0.9)
     assert star.similarities == (1.0, 0.999998)
 
@@ -165,6 +165,11 @@ def test_rejected_rows_are_grouped_with_each_other_under_the_same_constraints() 
     assert (second.keep, second.members) == (2, (3,))
     (only,) = star_groups(vectors, 0.9, apart=CannotLink([np.array([1, 2, 3, 4])]))
     assert (only.keep, only.members) == (0, (1,))
+
+
+def test_groups_of_rejected_rows_stand_in_their_order_too() -> None:
+    stars = star_groups(at_degrees(0, 0, 0, 0, 90, 90), 0.9, apart=CannotLink([np.array([1, 2]), np.array([1, 3])]))
+    assert [(star.keep, star.members) for star in stars] == [(0, (1,)), (2, (3,)), (4, (5,))]
 
 
 def test_pixels_do_not_overrule_what_people_decided() -> None:
