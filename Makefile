@@ -18,13 +18,13 @@ $(INSTALLED): setup.cfg pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --editable '.[dev]'
-	$(BIN)/python -m preprocess_ensemble.launcher install $(BIN)
+	$(BIN)/python -m preprocess_ensemble.serving.launcher install $(BIN)
 	touch $@
 
 install: $(INSTALLED)  ## make .venv with all that development needs
 
 demo: $(INSTALLED)  ## find the duplicates in sample photos, or in PHOTOS=dir
-	$(BIN)/python -m benchmarks.demo $(if $(PHOTOS),--photos '$(PHOTOS)')
+	$(BIN)/python -m benchmarks demo $(if $(PHOTOS),--photos '$(PHOTOS)')
 
 test: $(INSTALLED)  ## run all tests
 	$(BIN)/python -m pytest
@@ -42,16 +42,16 @@ bench: $(INSTALLED)  ## the whole study and its report, within an hour; goes on 
 	$(BIN)/python -m benchmarks all
 
 measure: $(INSTALLED)  ## images per second through the ensemble, beside its parts; five minutes
-	$(BIN)/python -m benchmarks.end_to_end
+	$(BIN)/python -m benchmarks end_to_end
 
 fuzz: $(INSTALLED)  ## feed 100,000 damaged files to the preprocessing
-	$(BIN)/python -m benchmarks.fuzz --count 100000 --live 10000
+	$(BIN)/python -m benchmarks fuzz --count 100000 --live 10000
 
 faults: $(INSTALLED)  ## kill, freeze and starve a server under load; print what was lost
-	$(BIN)/python -m benchmarks.faults
+	$(BIN)/python -m benchmarks faults
 
 soak: $(INSTALLED)  ## 200,000 requests or an hour; memory, descriptors and shared memory must stay flat
-	$(BIN)/python -m benchmarks.soak
+	$(BIN)/python -m benchmarks soak
 
 audit: $(INSTALLED)  ## look the pinned dependencies of the container up for known vulnerabilities
 	containers/scripts/audit.sh $(abspath $(BIN))/pip-audit

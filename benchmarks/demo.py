@@ -13,8 +13,8 @@ from typing import Final
 
 from rich.console import Console
 
-from benchmarks.sample_photos import write_with_copies
-from benchmarks.server import ServerDidNotStart, serving
+from preprocess_ensemble.testing.sample_photos import write_with_copies
+from preprocess_ensemble.testing.server import ServerDidNotStart, serving
 
 OUTPUT: Final = Path("demo")
 REPOSITORY: Final = Path("triton_models")
@@ -29,7 +29,7 @@ console = Console(stderr=True)
 
 def installed_model(repository: Path) -> str | None:
     """Return the id of the model that is exported already, or ``None``."""
-    from preprocess_ensemble.repository import installed_passport
+    from preprocess_ensemble.model_repository.config import installed_passport
 
     passport = installed_passport(repository)
     return passport.id if passport else None
@@ -37,7 +37,7 @@ def installed_model(repository: Path) -> str | None:
 
 def export(repository: Path) -> None:
     """Export the default model; where its weights cannot be had, go on with seeded random ones and say so."""
-    command = (sys.executable, "-m", "preprocess_ensemble.export_command", "--repository", str(repository))
+    command = (sys.executable, "-m", "preprocess_ensemble.export.command", "--repository", str(repository))
     if subprocess.run([*command, "--pretrained", PRETRAINED], check=False).returncode == 0:
         return
     console.print(WITHOUT_WEIGHTS)

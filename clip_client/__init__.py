@@ -3,8 +3,8 @@
 Importing this package reads no environment, opens nothing and loads neither torch nor gRPC.
 """
 
-from clip_client._batch import EmbeddedItem, EmbeddingBatch
 from clip_client._client import ClipClient
+from clip_client._client_stats import ClientStats, ServerStats
 from clip_client._config import ClientConfig
 from clip_client._errors import (
     ClipError,
@@ -18,9 +18,9 @@ from clip_client._errors import (
     Unavailable,
 )
 from clip_client._health import HealthReport, HealthStep
-from clip_client._images import ImageSource, ImageSources
 from clip_client._model import ModelInfo
-from clip_client._stats import ClientStats, ServerStats
+from clip_client._pipeline.images import ImageSource, ImageSources
+from clip_client._results import EmbeddedItem, EmbeddingBatch
 from clip_client._sync import SyncClipClient
 
 __all__ = (

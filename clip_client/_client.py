@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from clip_client._balancer import Balancer
-from clip_client._batch import Collector, EmbeddedItem, EmbeddingBatch, embedded_item
+from clip_client._balancing.balancer import Balancer
+from clip_client._balancing.retry import backoff_s, is_retried
 from clip_client._config import DEFAULT_URL, ClientConfig, EndpointKind, at_least_one, positive_seconds
-from clip_client._connect import make_transports
+from clip_client._encoding import TRANSFERS
 from clip_client._errors import ClipError, DeadlineExceeded, Unavailable
 from clip_client._handshake import ask_for_model
 from clip_client._health import HealthReport, examine
-from clip_client._images import known_count
-from clip_client._loader import Loader
-from clip_client._retry import backoff_s, is_retried
-from clip_client._sender import Sender
-from clip_client._source import open_source
-from clip_client._stream import Stream
-from clip_client._transfer import TRANSFERS
+from clip_client._pipeline.encoder import Loader
+from clip_client._pipeline.images import known_count
+from clip_client._pipeline.sender import Sender
+from clip_client._pipeline.source import open_source
+from clip_client._pipeline.stream import Stream
+from clip_client._results import Collector, EmbeddedItem, EmbeddingBatch, embedded_item
+from clip_client._transports.factory import make_transports
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Sequence
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from clip_client._client_stats import ClientStats
     from clip_client._config import Endpoint
-    from clip_client._images import ImageSources
+    from clip_client._encoding import TransferName
     from clip_client._model import ModelInfo
-    from clip_client._stats import ClientStats
-    from clip_client._transfer import TransferName
-    from clip_client.dedup.report import DuplicateReport
+    from clip_client._pipeline.images import ImageSources
+    from clip_client.dedup.types import DuplicateReport
 
 URL_VARIABLE = "CLIP_URL"
 """Environment variable that names the server where the code does not."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from clip_client._transfer import TRANSFERS, TransferName
+from clip_client._encoding import TRANSFERS, TransferName
 
 DEFAULT_PORT: Final = 8001
 """Triton's own default for gRPC."""

@@ -10,8 +10,8 @@ from clip_client._errors import ClipError, ProtocolMismatch, Unauthorized, Unava
 from clip_client._model import ModelInfo
 
 if TYPE_CHECKING:
-    from clip_client._balancer import Balancer
-    from clip_client._transport_types import Transport
+    from clip_client._balancing.balancer import Balancer
+    from clip_client._transports.base import Transport
 
 
 async def ask_for_model(balancer: Balancer, *, timeout_s: float) -> ModelInfo:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from clip_client._model import ModelInfo
-    from clip_client._transport_types import Transport
+    from clip_client._transports.base import Transport
 
 CANARY_MIN_COSINE: Final = 0.999
 """Between the vector in the passport and the one that the server makes now: reduced precision stays above, a wrong

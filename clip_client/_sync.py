@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from clip_client._batch import EmbeddedItem, EmbeddingBatch
+    from clip_client._client_stats import ClientStats
     from clip_client._config import ClientConfig
+    from clip_client._encoding import TransferName
     from clip_client._health import HealthReport
-    from clip_client._images import ImageSources
     from clip_client._model import ModelInfo
-    from clip_client._stats import ClientStats
-    from clip_client._transfer import TransferName
-    from clip_client.dedup.report import DuplicateReport
+    from clip_client._pipeline.images import ImageSources
+    from clip_client._results import EmbeddedItem, EmbeddingBatch
+    from clip_client.dedup.types import DuplicateReport
 
 T = TypeVar("T")
 

@@ -13,7 +13,8 @@ RUN ["containers/scripts/install-package.sh", "/opt/clip", "export", "baseline"]
 FROM python:3.11-slim
 COPY --from=package /opt/clip /opt/clip
 COPY benchmarks/__init__.py /opt/clip/lib/python3.11/site-packages/benchmarks/__init__.py
-COPY benchmarks/baseline /opt/clip/lib/python3.11/site-packages/benchmarks/baseline
+COPY benchmarks/peers/__init__.py /opt/clip/lib/python3.11/site-packages/benchmarks/peers/__init__.py
+COPY benchmarks/peers/baseline /opt/clip/lib/python3.11/site-packages/benchmarks/peers/baseline
 ENV PATH=/opt/clip/bin:${PATH} \
     PYTHONDONTWRITEBYTECODE=1 \
     HF_HOME=/weights \
@@ -28,4 +29,4 @@ EXPOSE 8002
 HEALTHCHECK --interval=15s --timeout=12s --start-period=10m --retries=2 \
     CMD ["python3", "-c", "import http.client as h; c = h.HTTPConnection('127.0.0.1', 8002, timeout=10); c.request('GET', '/healthz'); exit(c.getresponse().status != 200)"]
 STOPSIGNAL SIGTERM
-ENTRYPOINT ["python3", "-m", "benchmarks.baseline", "--host", "0.0.0.0", "--port", "8002"]
+ENTRYPOINT ["python3", "-m", "benchmarks.peers.baseline", "--host", "0.0.0.0", "--port", "8002"]

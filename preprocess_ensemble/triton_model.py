@@ -10,7 +10,7 @@ in           shape and type
 out          shape and type
 ===========  ==================  =======================================================================
 ``pixels``   (N, H, W, 3) UINT8  RGB; all zero where the image failed
-``status``   (N, 1) INT32        the number of an :class:`~preprocess_ensemble.decode.ImageStatus`
+``status``   (N, 1) INT32        the number of an :class:`~preprocess_ensemble.imaging.decode.ImageStatus`
 ``error``    (N, 1) BYTES        empty, or one sentence for people
 ``model``    (N, 1) BYTES        the passport, the same in each row; made only when it is asked for
 ===========  ==================  =======================================================================
@@ -30,15 +30,15 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 from PIL import AvifImagePlugin
 
-from preprocess_ensemble import turbo_jpeg
-from preprocess_ensemble.allowance import MAX_DECODE_S
-from preprocess_ensemble.decode import DecodeLimits
-from preprocess_ensemble.metrics import PreprocessMetrics, Tally
-from preprocess_ensemble.passport import Passport, PassportError
-from preprocess_ensemble.preprocessor import Preprocessed, Preprocessor
-from preprocess_ensemble.shared_memory import close_own_regions
-from preprocess_ensemble.team import usable_cores
-from preprocess_ensemble.transform import PreprocessConfig
+from preprocess_ensemble.backends.preprocess.metrics import PreprocessMetrics, Tally
+from preprocess_ensemble.imaging import turbojpeg_decoder
+from preprocess_ensemble.imaging.decode import DecodeLimits
+from preprocess_ensemble.imaging.preprocessor import Preprocessed, Preprocessor
+from preprocess_ensemble.imaging.time_budget import MAX_DECODE_S
+from preprocess_ensemble.imaging.transform import PreprocessConfig
+from preprocess_ensemble.imaging.worker_pool import usable_cores
+from preprocess_ensemble.model_repository.passport import Passport, PassportError
+from preprocess_ensemble.serving.shared_memory import close_own_regions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -175,7 +175,7 @@ class TritonPythonModel:
         pb_utils.Logger.log_info(
             f"{name}: {settings.decode_threads} decode threads; large JPEG files are decoded "
             + (f"at reduced size, to {' x '.join(map(str, at_least))} or more" if at_least else "in full")
-            + f", by {turbo_jpeg.library() or 'Pillow, because PyTurboJPEG or libturbojpeg is not installed'}."
+            + f", by {turbojpeg_decoder.library() or 'Pillow, because PyTurboJPEG or libturbojpeg is not installed'}."
         )
         self._preprocessor = Preprocessor(
             preprocess,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.sample_photos import write_originals
+from preprocess_ensemble.testing.sample_photos import write_originals
 from tests.skipped import pytest_terminal_summary
 
 __all__ = ("pytest_terminal_summary",)

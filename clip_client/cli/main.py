@@ -12,31 +12,22 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from clip_client.cli import (
-    decide_command,
-    dedup_command,
-    doctor_command,
-    embed_command,
-    health_command,
-    profile_command,
-    purge_command,
-    similar_command,
-    undo_command,
-)
-from clip_client.cli.failure import CommandFailed, CommandMisused
+from clip_client.cli.commands import decide, dedup, embed, health, profile, purge, similar, undo
+from clip_client.cli.doctor import command as doctor_command
+from clip_client.cli.errors import CommandFailed, CommandMisused
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _COMMANDS = (
-    embed_command,
-    similar_command,
-    dedup_command,
-    undo_command,
-    purge_command,
-    decide_command,
-    health_command,
-    profile_command,
+    embed,
+    similar,
+    dedup,
+    undo,
+    purge,
+    decide,
+    health,
+    profile,
     doctor_command,
 )
 """In the order of ``--help``."""

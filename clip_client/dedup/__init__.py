@@ -4,15 +4,15 @@
 similarity counts for which model, ``find`` puts them together; ``report``, ``page`` and ``table`` say what came out.
 """
 
-from clip_client.dedup.database import StoreError
-from clip_client.dedup.file_kinds import PHOTO_SUFFIXES
-from clip_client.dedup.find import find_duplicates
-from clip_client.dedup.grouping import Evidence, Star, minimum_similarity, star_groups
-from clip_client.dedup.joining import components
-from clip_client.dedup.report import DuplicateGroup, DuplicateReport, FailedFile, Match, Member, Work
-from clip_client.dedup.scan import Scan, scan
-from clip_client.dedup.store import Store
-from clip_client.dedup.thresholds import Thresholds, thresholds_for
+from clip_client.dedup.compare.similarity_join import components
+from clip_client.dedup.compare.star_groups import Evidence, Star, minimum_similarity, star_groups
+from clip_client.dedup.compare.thresholds import Thresholds, thresholds_for
+from clip_client.dedup.files.file_types import PHOTO_SUFFIXES
+from clip_client.dedup.files.scanner import Scan, scan
+from clip_client.dedup.search import find_duplicates
+from clip_client.dedup.store.sqlite import StoreError
+from clip_client.dedup.store.store import Store
+from clip_client.dedup.types import DuplicateGroup, DuplicateReport, FailedFile, Match, Member, Work
 
 __all__ = (
     "PHOTO_SUFFIXES",

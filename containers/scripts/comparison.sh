@@ -11,7 +11,7 @@ stop() {
 }
 trap 'stop; exit 0' TERM INT
 
-PYTHONPATH=$CLIP_PLAIN_PACKAGES "$CLIP_PLAIN_PYTHON" -m benchmarks.baseline --host 0.0.0.0 --port 8002 &
+PYTHONPATH=$CLIP_PLAIN_PACKAGES "$CLIP_PLAIN_PYTHON" -m benchmarks.peers.baseline --host 0.0.0.0 --port 8002 &
 clip-serve --repository /clip/triton_models --host 0.0.0.0 --http-host 0.0.0.0 \
     --http-port 8010 --grpc-port 8011 --metrics-port 8012 &
 clip-serve --repository /clip/triton_models --host 0.0.0.0 --http-host 0.0.0.0 \

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from tritonclient.grpc import service_pb2
 
-from clip_client import _transport
+from clip_client._transports import grpc as _transport
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from clip_client import ClientConfig, ClipClient, ProtocolMismatch, Unauthorized, Unavailable
-from clip_client._balancer import Balancer, Server
-from clip_client._transport import make_transports
+from clip_client._balancing.balancer import Balancer, Server
+from clip_client._transports.grpc import make_transports
 from clip_client.testing import FakeTriton, Reply
 
 if TYPE_CHECKING:

@@ -19,10 +19,10 @@ from clip_client import (
     ProtocolMismatch,
     Unauthorized,
     Unavailable,
-    _retry,
 )
-from clip_client._retry import is_retried
-from clip_client._transport import ERROR_TABLE
+from clip_client._balancing import retry
+from clip_client._balancing.retry import is_retried
+from clip_client._transports.grpc import ERROR_TABLE
 from clip_client.testing import FakeTriton, Relay, Reply
 from tests.fake_server.waiting import until
 from tests.unit.test_errors import SEEN
@@ -183,7 +183,7 @@ async def test_a_source_that_takes_longer_than_the_deadline() -> None:
 
 async def test_the_retry_budget_ends_a_storm_of_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     # What time gives back would be another number in each run, as the pauses between the tries are drawn by lot.
-    monkeypatch.setattr(_retry, "_BUDGET_PER_S", 0.0)
+    monkeypatch.setattr(retry, "_BUDGET_PER_S", 0.0)
     async with FakeTriton() as server, ClipClient(server.url) as clip:
         await clip.model()
         server.answer_always(Reply(status=grpc.StatusCode.RESOURCE_EXHAUSTED, details="upstream overflow"))

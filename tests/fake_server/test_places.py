@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from clip_client import ClientConfig, ClipClient, ModelNotReady, ProtocolMismatch, Unauthorized
-from clip_client._loader import Loader
+from clip_client._pipeline.encoder import Loader
 from clip_client.testing import FakeTriton, Relay
 from tests.fake_server.simulation import connect_to, simulate
 

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from clip_client import ClientConfig, ClipClient, ClipError, EmbeddedItem, ImageSources, Unavailable
-from clip_client._loader import Loader
+from clip_client._pipeline.encoder import Loader
 from clip_client.testing import FakeTriton, Relay, Reply
 from tests.fake_server.waiting import until
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.server import QUIET, Server, serving
-from preprocess_ensemble.export import export_model
+from preprocess_ensemble.export.exporter import export_model
+from preprocess_ensemble.testing.server import QUIET, Server, serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

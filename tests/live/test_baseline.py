@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from benchmarks.sample_photos import write_thumbnails
-from benchmarks.server import free_port
-from benchmarks.services import plain_service
+from benchmarks.peers.services import plain_service
 from clip_client import ClipClient, ProtocolMismatch, Unavailable
-from preprocess_ensemble.image_status import ImageStatus
+from preprocess_ensemble.imaging.limits import ImageStatus
+from preprocess_ensemble.testing.sample_photos import write_thumbnails
+from preprocess_ensemble.testing.server import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from benchmarks.server import Server
+    from preprocess_ensemble.testing.server import Server
 
 TINY_CLIP = Path(__file__).parents[1] / "tiny_clip.json"
 

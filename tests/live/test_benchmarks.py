@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from benchmarks.gpu_photos import write_photos
-from benchmarks.soak import Series, mixed_calls, soak
+from benchmarks.experiments.robustness.soak import Series, mixed_calls, soak
+from benchmarks.gpu.photos import write_photos
 
 if TYPE_CHECKING:
-    from benchmarks.server import Server
+    from preprocess_ensemble.testing.server import Server
 
 ROOT = Path(__file__).parents[2]
 TINY_CLIP = str(ROOT / "tests" / "tiny_clip.json")
@@ -24,7 +24,7 @@ TINY_CLIP = str(ROOT / "tests" / "tiny_clip.json")
 
 def run(name: str, *options: str, results: Path) -> dict[str, Any]:
     """Run one experiment as a user does, in a folder of its own, and return what it kept."""
-    command = [sys.executable, "-m", f"benchmarks.{name}", "--results", str(results), *options]
+    command = [sys.executable, "-m", "benchmarks", name, "--results", str(results), *options]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     ran = subprocess.run(command, capture_output=True, text=True, cwd=results, env=environment, check=False)
     assert ran.returncode == 0, ran.stderr
@@ -115,7 +115,7 @@ def test_gpu_with_the_cpu_provider(tiny_repository: Path, tmp_path: Path) -> Non
     write_photos(photos)
     parts = ["session", "single", "tensorrt"]
     options = ("--exports", str(exports), "--photos", str(photos), "--output", str(tmp_path / "out"))
-    command = [sys.executable, "-m", "benchmarks.gpu", "--device", "cpu", "--quick", "--seconds", "0.2", *options]
+    command = [sys.executable, "-m", "benchmarks.gpu.study", "--device", "cpu", "--quick", "--seconds", "0.2", *options]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     for said in ("complete; kept in", "complete already"):
         ran = subprocess.run(

@@ -18,7 +18,7 @@ from clip_client import ClipClient
 from tests.unit import image_files
 
 if TYPE_CHECKING:
-    from benchmarks.server import Server
+    from preprocess_ensemble.testing.server import Server
 
 IMAGE = image_files.jpeg(size=(300, 200))
 

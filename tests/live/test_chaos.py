@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psutil
 
-from benchmarks.faults import pictures
-from benchmarks.server import free_port, serving
+from benchmarks.experiments.robustness.faults import pictures
 from clip_client import ClipClient
+from preprocess_ensemble.testing.server import free_port, serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from benchmarks.server import Server
+    from preprocess_ensemble.testing.server import Server
 
 IMAGES: Final = 1_000
 """In each of two streams, one in order and one as they come."""

@@ -22,14 +22,14 @@ from PIL import Image
 
 from clip_client import SyncClipClient
 from clip_client.cli.main import main
-from clip_client.cli.photo_file import PhotoFile, PhotoRow
-from clip_client.cli.vector_shards import ShardWriter, shards_in
+from clip_client.cli.output.photo_file import PhotoFile, PhotoRow
+from clip_client.cli.output.vector_shards import ShardWriter, shards_in
 from clip_client.dedup import Store, scan
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from benchmarks.server import Server
+    from preprocess_ensemble.testing.server import Server
 
 _MANY: Final = 1000
 

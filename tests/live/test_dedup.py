@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from PIL import Image
 
-from benchmarks.sample_photos import write_with_copies
 from clip_client import ClipClient, SyncClipClient
 from clip_client.dedup import find_duplicates
+from preprocess_ensemble.testing.sample_photos import write_with_copies
 from tests.unit.raw_files import dng
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from benchmarks.server import Server
     from clip_client.dedup import DuplicateReport
+    from preprocess_ensemble.testing.server import Server
 
 
 @pytest.fixture(scope="module")

@@ -14,12 +14,12 @@ from PIL import ExifTags, Image
 from clip_client import ClipClient
 from clip_client.cli.main import main
 from clip_client.dedup import find_duplicates
-from clip_client.dedup.report import EXACT, SAME_PIXELS
+from clip_client.dedup.types import EXACT, SAME_PIXELS
 from tests.unit.embedded_files import MP4
 
 if TYPE_CHECKING:
-    from benchmarks.server import Server
     from clip_client.dedup import DuplicateReport, Member
+    from preprocess_ensemble.testing.server import Server
 
 
 @pytest.fixture

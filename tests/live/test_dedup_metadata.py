@@ -9,14 +9,14 @@ import pytest
 from PIL import Image, ImageEnhance
 
 from clip_client.cli.main import main
-from clip_client.dedup.metadata import read_sidecar
+from clip_client.dedup.features.metadata import read_sidecar
 from tests.unit.albums import snapshot, without_access
 from tests.unit.camera_files import exif, packet
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from benchmarks.server import Server
+    from preprocess_ensemble.testing.server import Server
 
 
 @pytest.fixture

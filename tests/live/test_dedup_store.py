@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from PIL import Image
 
-from benchmarks.sample_photos import write_originals, write_with_copies
 from clip_client import ClipClient
 from clip_client.cli.main import main
 from clip_client.dedup import Store, find_duplicates
-from clip_client.dedup.journal import MOVED
-from clip_client.dedup.quarantine import QUARANTINE_NAME
-from clip_client.dedup.report import BURST, EXACT, Work
+from clip_client.dedup.actions.quarantine import QUARANTINE_NAME
+from clip_client.dedup.store.journal import MOVED
+from clip_client.dedup.types import BURST, EXACT, Work
+from preprocess_ensemble.testing.sample_photos import write_originals, write_with_copies
 
 if TYPE_CHECKING:
-    from benchmarks.server import Server
     from clip_client.dedup import DuplicateReport
+    from preprocess_ensemble.testing.server import Server
 
 
 @pytest.fixture

@@ -30,8 +30,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from PIL import Image
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from benchmarks.server import Server, free_port, serving
 from clip_client import ClientConfig, ClipClient, ProtocolMismatch, Unauthorized
+from preprocess_ensemble.testing.server import Server, free_port, serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from benchmarks.server import free_port
-from preprocess_ensemble.shared_memory import SHARED_MEMORY, region_prefix
+from preprocess_ensemble.serving.shared_memory import SHARED_MEMORY, region_prefix
+from preprocess_ensemble.testing.server import free_port
 from tests.live.processes import still_running
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def test_the_package_brings_all_that_it_imports_and_no_pytorch(image: Image) -> 
             [image.clip / "bin" / program, "--help"], env=image.environment, capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stderr
-    modules = "clip_client, clip_client._transport, preprocess_ensemble.decode, preprocess_ensemble.turbo_jpeg"
+    modules = "clip_client._transports.grpc, preprocess_ensemble.imaging.decode"
     subprocess.run(["python3", "-c", f"import {modules}"], env=image.environment, check=True)
     assert not (image.packages / "torch").exists()
 

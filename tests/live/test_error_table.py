@@ -25,9 +25,10 @@ from google.protobuf import text_format
 from tritonclient.grpc import InferenceServerClient
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelQueuePolicy
 
-from benchmarks.server import free_port, python_with_shared_memory, serving
-from clip_client import ClientConfig, ClipClient, ClipError, DeadlineExceeded, ProtocolMismatch, _transport
-from clip_client._transport import ERROR_TABLE, ErrorRow, TritonTransport, find_row, make_transports
+from clip_client import ClientConfig, ClipClient, ClipError, DeadlineExceeded, ProtocolMismatch
+from clip_client._transports import grpc as _transport
+from clip_client._transports.grpc import ERROR_TABLE, ErrorRow, TritonTransport, find_row, make_transports
+from preprocess_ensemble.testing.server import free_port, python_with_shared_memory, serving
 from tests.fake_server.waiting import until
 from tests.live.bare import launched, wait_until_live
 from tests.unit.test_errors import SEEN
@@ -158,7 +159,7 @@ class Triton:
 @contextmanager
 def _triton(repository: Path, folder: Path, *options: str) -> Iterator[Triton]:
     grpc_port, http_port = free_port(), free_port()
-    command = [sys.executable, "-m", "preprocess_ensemble.launcher", f"--model-repository={repository}"]
+    command = [sys.executable, "-m", "preprocess_ensemble.serving.launcher", f"--model-repository={repository}"]
     command += ["--grpc-address=127.0.0.1", "--http-address=127.0.0.1", "--allow-metrics=false"]
     command += ["--disable-auto-complete-config"]
     command += [f"--grpc-port={grpc_port}", f"--http-port={http_port}", *options]

@@ -10,9 +10,9 @@ import torch
 from open_clip.transform import PreprocessCfg, image_transform_v2
 from PIL import Image, ImageOps
 
-from benchmarks.server import Server, serving
 from clip_client import ClipClient
-from preprocess_ensemble.export import export_model, load_model
+from preprocess_ensemble.export.exporter import export_model, load_model
+from preprocess_ensemble.testing.server import Server, serving
 from tests.live.conftest import TINY_CLIP
 from tests.live.raw import infer
 

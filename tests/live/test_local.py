@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from benchmarks.server import free_port
 from clip_client import ClientConfig, ClipClient, ClipError, ModelNotReady, SyncClipClient
 from clip_client.cli.main import main
-from preprocess_ensemble import preprocessor
-from preprocess_ensemble.allowance import Allowance
-from preprocess_ensemble.decode import decode_into
+from preprocess_ensemble.imaging import preprocessor
+from preprocess_ensemble.imaging.decode import decode_into
+from preprocess_ensemble.imaging.time_budget import Allowance
+from preprocess_ensemble.testing.server import free_port
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from benchmarks.server import Server
+    from preprocess_ensemble.testing.server import Server
 
 
 def files_in(photos: Path) -> list[Path]:
@@ -83,7 +83,7 @@ async def test_a_request_has_the_servers_time_to_decode(
 ) -> None:
     readings = itertools.count(step=6.0)  # seconds that each image seems to take, of 10
     monkeypatch.setattr(preprocessor, "Allowance", partial(Allowance, clock=lambda: next(readings)))
-    monkeypatch.setattr("preprocess_ensemble.allowance._ALWAYS_PIXELS", 1)
+    monkeypatch.setattr("preprocess_ensemble.imaging.time_budget._ALWAYS_PIXELS", 1)
     config = ClientConfig(urls=(f"local:{server.repository}",), local_threads=1, transfer="original")
     async with ClipClient(config=config) as clip:
         batch = await clip.embed(3 * [files_in(photos)[0].read_bytes()])

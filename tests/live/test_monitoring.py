@@ -20,7 +20,7 @@ import pytest
 import yaml
 from PIL import Image
 
-from benchmarks.server import Server, free_port, serving
+from preprocess_ensemble.testing.server import Server, free_port, serving
 from tests.live.raw import infer
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import pytest
 from tritonclient.grpc import InferenceServerClient, InferInput, InferRequestedOutput
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-from benchmarks.server import free_port
+from preprocess_ensemble.testing.server import free_port
 from tests import tiny_onnx
 from tests.live.bare import launched, wait_until_live
 
@@ -106,7 +106,7 @@ def backend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backend]:
                 if (name in FILLED_IN) == asked:
                     _write_model(repository / name, config)
             ports = {name: free_port() for name in ("grpc", "http", "metrics")}
-            command = [sys.executable, "-m", "preprocess_ensemble.launcher", f"--model-repository={repository}"]
+            command = [sys.executable, "-m", "preprocess_ensemble.serving.launcher", f"--model-repository={repository}"]
             command += [f"--{name}-port={port}" for name, port in ports.items()]
             command += [f"--{name}-address=127.0.0.1" for name in ports]
             # To ask a model means one more process for it.

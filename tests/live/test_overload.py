@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from benchmarks.harness import Worker
-from benchmarks.null_repository import write_null_repository
-from benchmarks.overload import ask_all, health
-from benchmarks.server import free_port, serving
+from benchmarks.experiments.client.overload import ask_all, health
+from benchmarks.fixtures.null_repository import write_null_repository
+from benchmarks.harness.experiment import Worker
+from preprocess_ensemble.testing.server import free_port, serving
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +27,7 @@ def test_more_than_the_server_can_do(tmp_path: Path) -> None:
     with ExitStack() as stack:
         server = stack.enter_context(serving(repository, "--health-port", str(port)))
         workers = [
-            stack.enter_context(Worker(f"client {number}", "benchmarks.offered_load", server.grpc_url))
+            stack.enter_context(Worker(f"client {number}", "benchmarks.load.offered_load", server.grpc_url))
             for number in range(CLIENTS)
         ]
         processes = psutil.Process(server.process.pid).children(recursive=True)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.perf_analyzer import PerfAnalyzerMissing, find_or_install, run, write_input
-from benchmarks.server import serving
+from benchmarks.experiments.serving.perf_analyzer import PerfAnalyzerMissing, find_or_install, run, write_input
+from preprocess_ensemble.testing.server import serving
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from benchmarks.fuzz import fuzz_live, memory_of
-from benchmarks.server import Server, serving
-from preprocess_ensemble import turbo_jpeg
-from preprocess_ensemble.decode import ImageStatus, decode
-from preprocess_ensemble.repository import installed_passport
-from preprocess_ensemble.transform import PreprocessConfig, preprocess
+from benchmarks.experiments.imaging.fuzz import fuzz_live, memory_of
+from preprocess_ensemble.imaging import turbojpeg_decoder
+from preprocess_ensemble.imaging.decode import ImageStatus, decode
+from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
+from preprocess_ensemble.model_repository.config import installed_passport
+from preprocess_ensemble.testing.server import Server, serving
 from tests.live.raw import infer
 from tests.unit import image_files
 
@@ -66,7 +66,7 @@ def test_metrics_count_images_routes_and_requests(server: Server) -> None:
     before = metrics(server)
     infer(server.grpc_url, "clip_preprocess", [*GOOD, b"no image", b""], outputs=["status"])
     infer(server.grpc_url, "clip_preprocess", [LARGE], outputs=["model"])  # decodes nothing
-    decoder = "pillow" if turbo_jpeg.library() is None else "turbojpeg"
+    decoder = "pillow" if turbojpeg_decoder.library() is None else "turbojpeg"
     assert metrics(server) - before == {
         'clip_preprocess_images_total status="OK"': 3,
         'clip_preprocess_images_total status="NOT_AN_IMAGE"': 1,

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import provider_options
-from benchmarks.environment import environment
-from benchmarks.gpu_settings import Setting, repository_with
-from benchmarks.provider_options import OPTIONS, Option
-from benchmarks.server import serving
+from benchmarks.experiments.serving import provider_options
+from benchmarks.experiments.serving.provider_options import OPTIONS, Option
+from benchmarks.gpu.settings import Setting, repository_with
+from benchmarks.harness.environment import environment
+from preprocess_ensemble.testing.server import serving
 
 ROOT = Path(__file__).parents[2]
 OPENVINO = ROOT / "build" / "openvino" / "bin" / "python"
@@ -34,7 +34,7 @@ def test_openvino_computes_in_the_precision_that_was_asked_for() -> None:
         pytest.skip("there is no environment with onnxruntime-openvino: python -m benchmarks precision makes one")
     if not {"avx512_bf16", "amx_bf16"} & set(environment()["cpu_flags"]):
         pytest.skip("this CPU has no bf16")
-    command = [str(OPENVINO), "-m", "benchmarks.provider_options", "--device", "openvino"]
+    command = [str(OPENVINO), "-m", "benchmarks.experiments.serving.provider_options", "--device", "openvino"]
     ran = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert ran.returncode == 0, ran.stderr
     assert {name: one["effect"] for name, one in json.loads(ran.stdout).items()} == {

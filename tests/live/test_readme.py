@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from benchmarks.server import Server
+    from preprocess_ensemble.testing.server import Server
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -43,8 +43,8 @@ def test_every_command_of_the_readme_exists() -> None:
         program, *subcommand = command.split()
         module = {
             "clip-client": "clip_client.cli.main",
-            "clip-export": "preprocess_ensemble.export_command",
-            "clip-serve": "preprocess_ensemble.serve_command",
+            "clip-export": "preprocess_ensemble.export.command",
+            "clip-serve": "preprocess_ensemble.serving.command",
         }[program]
         asked = subprocess.run([sys.executable, "-m", module, *subcommand, "--help"], capture_output=True, check=False)
         assert asked.returncode == 0, command

@@ -27,8 +27,8 @@ from PIL import Image
 from tritonclient.grpc import InferenceServerClient, InferInput, InferRequestedOutput
 from tritonclient.utils import InferenceServerException
 
-from benchmarks.server import Server, free_port, serving
-from preprocess_ensemble.shared_memory import SHARED_MEMORY, region_prefix
+from preprocess_ensemble.serving.shared_memory import SHARED_MEMORY, region_prefix
+from preprocess_ensemble.testing.server import Server, free_port, serving
 from tests.live.processes import still_running
 from tests.live.raw import infer
 
@@ -111,7 +111,9 @@ def test_tritonserver_dies_with_clip_serve_and_the_next_start_removes_what_is_le
         watched.server.process.wait()
         _wait_for(lambda: not still_running([triton]), "tritonserver gone")
     # The stubs end by themselves, but for one that was just handing over its answer to the canary.
-    subprocess.run([sys.executable, "-m", "preprocess_ensemble.launcher", "--help"], capture_output=True, check=False)
+    subprocess.run(
+        [sys.executable, "-m", "preprocess_ensemble.serving.launcher", "--help"], capture_output=True, check=False
+    )
     _wait_for(lambda: not still_running(family), "every process gone")
     assert not _regions(prefix)
 
@@ -242,7 +244,7 @@ def test_model_control_is_closed_to_others(server: Server) -> None:
 def _failed(*options: str) -> str:
     """Run clip-serve, which must end with exit code 1 and one sentence; return the sentence."""
     ports = [f"--{name}-port={free_port()}" for name in ("grpc", "metrics")]
-    command = [sys.executable, "-m", "preprocess_ensemble.serve_command", *ports, *options]
+    command = [sys.executable, "-m", "preprocess_ensemble.serving.command", *ports, *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1, done.stderr
     assert done.stdout == ""

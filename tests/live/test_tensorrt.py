@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.server import free_port, serving
 from clip_client import ClipClient
-from preprocess_ensemble.tensorrt import StagedRepository, TensorrtMissing, check_tensorrt
+from preprocess_ensemble.serving.tensorrt import StagedRepository, TensorrtMissing, check_tensorrt
+from preprocess_ensemble.testing.server import free_port, serving
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,7 +40,7 @@ def test_without_tensorrt_the_option_says_so(tiny_repository: Path) -> None:
     else:
         pytest.skip("TensorRT is here")
     ports = [f"--{name}-port={free_port()}" for name in ("grpc", "http", "metrics")]
-    command = [sys.executable, "-m", "preprocess_ensemble.serve_command", "--tensorrt", *ports]
+    command = [sys.executable, "-m", "preprocess_ensemble.serving.command", "--tensorrt", *ports]
     done = subprocess.run(
         [*command, f"--repository={tiny_repository}"], capture_output=True, text=True, timeout=60, check=False
     )

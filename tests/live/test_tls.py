@@ -18,10 +18,10 @@ from PIL import Image
 from tritonclient.grpc import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
-from benchmarks.server import Server, serving
 from clip_client import ClientConfig, ClipClient, ClipError, ProtocolMismatch, Unauthorized, Unavailable
 from clip_client.cli.main import main
-from preprocess_ensemble.tls import ServerTls, TlsError
+from preprocess_ensemble.serving.tls import ServerTls, TlsError
+from preprocess_ensemble.testing.server import Server, serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -252,7 +252,7 @@ def test_files_that_do_not_fit_are_named_before_the_start(
     ],
 )
 def test_options_that_do_not_make_sense_are_misuse(options: list[str], sentence: str) -> None:
-    command = [sys.executable, "-m", "preprocess_ensemble.serve_command", *options]
+    command = [sys.executable, "-m", "preprocess_ensemble.serving.command", *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert sentence in done.stderr

@@ -11,17 +11,17 @@ from PIL import Image
 
 from clip_client import ClientConfig, ClipClient, ImageError
 from clip_client._contract import PREPROCESSOR
-from clip_client._loader import Loader
-from clip_client._transfer import TRANSFERS
-from preprocess_ensemble.decode import decode
-from preprocess_ensemble.transform import PreprocessConfig
+from clip_client._encoding import TRANSFERS
+from clip_client._pipeline.encoder import Loader
+from preprocess_ensemble.imaging.decode import decode
+from preprocess_ensemble.imaging.transform import PreprocessConfig
 from tests.live.raw import infer
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from benchmarks.server import Server
-    from clip_client._transfer import TransferName
+    from clip_client._encoding import TransferName
+    from preprocess_ensemble.testing.server import Server
 
 LEAST_COSINE = {"thumbnail": 0.999, "thumbnail-small": 0.997}
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.server import free_port
-from preprocess_ensemble.launcher import install
-from preprocess_ensemble.shared_memory import SHARED_MEMORY, region_prefix
+from preprocess_ensemble.serving.launcher import install
+from preprocess_ensemble.serving.shared_memory import SHARED_MEMORY, region_prefix
+from preprocess_ensemble.testing.server import free_port
 from tests.live.bare import launched, wait_until_live
 from tests.live.raw import infer
 

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from clip_client.dedup import DuplicateGroup, DuplicateReport, Member, Store, find_duplicates, scan, thresholds_for
-from clip_client.dedup.hashing import Content, hash_file
-from clip_client.dedup.journal import Journal
-from clip_client.dedup.report import EXACT, TIERS
+from clip_client.dedup.files.hashing import Content, hash_file
+from clip_client.dedup.store.journal import Journal
+from clip_client.dedup.types import EXACT, TIERS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from clip_client.dedup.act import HARDLINK, METHODS, QUARANTINE, apply, undo
-from clip_client.dedup.database import StoreError
-from clip_client.dedup.journal import IN_QUARANTINE, MOVED, PLANNED, PURGING, RESTORING, Journal
-from clip_client.dedup.plan import SAFE_TIERS, plan_removals
-from clip_client.dedup.purge import purge
-from clip_client.dedup.quarantine import QUARANTINE_NAME
-from clip_client.dedup.report import BURST, EXACT, NEAR_IDENTICAL, SAME_PIXELS, SIMILAR, TIERS
+from clip_client.dedup.actions.apply import HARDLINK, METHODS, QUARANTINE, apply, undo
+from clip_client.dedup.actions.plan import SAFE_TIERS, plan_removals
+from clip_client.dedup.actions.purge import purge
+from clip_client.dedup.actions.quarantine import QUARANTINE_NAME
+from clip_client.dedup.store.journal import IN_QUARANTINE, MOVED, PLANNED, PURGING, RESTORING, Journal
+from clip_client.dedup.store.sqlite import StoreError
+from clip_client.dedup.types import BURST, EXACT, NEAR_IDENTICAL, SAME_PIXELS, SIMILAR, TIERS
 from tests.unit.albums import album, member, opened, report, snapshot, without_access, write
 
 if TYPE_CHECKING:

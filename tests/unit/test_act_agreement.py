@@ -13,10 +13,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from clip_client.cli.dedup_action import act
+from clip_client.cli.commands.dedup_apply import act
 from clip_client.dedup import Store
-from clip_client.dedup.journal import MOVED
-from clip_client.dedup.quarantine import QUARANTINE_NAME
+from clip_client.dedup.actions.quarantine import QUARANTINE_NAME
+from clip_client.dedup.store.journal import MOVED
 from tests.unit.albums import searched, write
 
 FAST = "/dev/shm" if os.path.isdir("/dev/shm") else None

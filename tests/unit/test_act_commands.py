@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from clip_client.cli import purge_command
-from clip_client.cli.dedup_action import act
+from clip_client.cli.commands import purge
+from clip_client.cli.commands.dedup_apply import act
 from clip_client.cli.main import main
 from clip_client.dedup import Store
-from clip_client.dedup import purge as purge_module
-from clip_client.dedup.act import apply
-from clip_client.dedup.plan import plan_removals
-from clip_client.dedup.report import SAME_PIXELS, SIMILAR
+from clip_client.dedup.actions import purge as purge_module
+from clip_client.dedup.actions.apply import apply
+from clip_client.dedup.actions.plan import plan_removals
+from clip_client.dedup.types import SAME_PIXELS, SIMILAR
 from tests.unit.albums import album, member, report, write
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def test_purge_sends_no_more_than_it_has_summed_up(
             apply(plan_removals(report((member(first), member(second))), [tmp_path / "later"]), opened.journal)
         return True
 
-    monkeypatch.setattr(purge_command, "_agreed", agree_late)
+    monkeypatch.setattr(purge, "_agreed", agree_late)
     monkeypatch.setattr(purge_module, "_system_trash", lambda: sent.append)
     assert main(["purge", *store]) == 0
     assert len(sent) == 5  # files of three photos

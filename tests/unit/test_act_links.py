@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from clip_client.dedup import scan
-from clip_client.dedup.act import HARDLINK, METHODS, apply
-from clip_client.dedup.links import Links
-from clip_client.dedup.plan import plan_removals
-from clip_client.dedup.quarantine import QUARANTINE_NAME
+from clip_client.dedup.actions.apply import HARDLINK, METHODS, apply
+from clip_client.dedup.actions.plan import plan_removals
+from clip_client.dedup.actions.quarantine import QUARANTINE_NAME
+from clip_client.dedup.files.links import Links
 from tests.unit.albums import member, opened, report, searched, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from clip_client.dedup.plan import Plan
+    from clip_client.dedup.actions.plan import Plan
 
 
 def dangling(root: Path) -> list[Path]:

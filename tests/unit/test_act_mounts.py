@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from clip_client.dedup.act import HARDLINK, apply, undo
-from clip_client.dedup.plan import plan_removals
-from clip_client.dedup.quarantine import QUARANTINE_NAME
+from clip_client.dedup.actions.apply import HARDLINK, apply, undo
+from clip_client.dedup.actions.plan import plan_removals
+from clip_client.dedup.actions.quarantine import QUARANTINE_NAME
 from tests.unit.albums import member, opened, report, snapshot, without_access, write
 
 if TYPE_CHECKING:

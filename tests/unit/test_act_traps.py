@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from clip_client.dedup.act import HARDLINK, apply, undo
-from clip_client.dedup.database import StoreError
-from clip_client.dedup.journal import IN_QUARANTINE, PLANNED, PURGING, Journal
-from clip_client.dedup.plan import plan_removals
-from clip_client.dedup.purge import purge
-from clip_client.dedup.quarantine import QUARANTINE_NAME
+from clip_client.dedup.actions.apply import HARDLINK, apply, undo
+from clip_client.dedup.actions.plan import plan_removals
+from clip_client.dedup.actions.purge import purge
+from clip_client.dedup.actions.quarantine import QUARANTINE_NAME
+from clip_client.dedup.store.journal import IN_QUARANTINE, PLANNED, PURGING, Journal
+from clip_client.dedup.store.sqlite import StoreError
 from tests.unit.albums import album, member, opened, report, snapshot, without_access, write
 
 if TYPE_CHECKING:

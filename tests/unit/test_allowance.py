@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from preprocess_ensemble.allowance import Allowance
-from preprocess_ensemble.decode import DecodeError, DecodeLimits, ImageStatus
+from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, ImageStatus
+from preprocess_ensemble.imaging.time_budget import Allowance
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,15 +16,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from benchmarks import figures, harness, load, perf_analyzer, report, scaling, study, systems
-from benchmarks.baseline.batcher import Batcher
-from benchmarks.baseline.settings import SettingError, Settings
-from benchmarks.harness import Journal, cosine_to_first, percentiles, started
-from benchmarks.latency import saturation
-from benchmarks.queue_delay import recommend
-from benchmarks.serialisation import over_links
-from benchmarks.three_way import summarise
-from clip_client._statistics import ModelStatistics
+from benchmarks import run_all
+from benchmarks.experiments.client.serialisation import over_links
+from benchmarks.experiments.serving import perf_analyzer, scaling
+from benchmarks.experiments.serving.latency import saturation
+from benchmarks.experiments.serving.queue_delay import recommend
+from benchmarks.experiments.serving.three_way import summarise
+from benchmarks.harness import experiment
+from benchmarks.harness.experiment import Journal, cosine_to_first, percentiles, started
+from benchmarks.load import worker
+from benchmarks.peers import in_process as systems
+from benchmarks.peers.baseline.batcher import Batcher
+from benchmarks.peers.baseline.settings import SettingError, Settings
+from benchmarks.report import command as report
+from benchmarks.report import markdown_tables
+from clip_client._transports.triton_statistics import ModelStatistics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,7 +76,7 @@ def test_another_plan_starts_anew(tmp_path: Path) -> None:
 def test_what_another_commit_measured_is_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Journal("tried", {"rounds": 2}, tmp_path).cell("a", lambda: {"rate": 1.0})
     assert Journal("tried", {"rounds": 2}, tmp_path).has("a")
-    monkeypatch.setattr(harness, "output", lambda *command: "another commit")
+    monkeypatch.setattr(experiment, "output", lambda *command: "another commit")
     assert not Journal("tried", {"rounds": 2}, tmp_path).has("a")
 
 
@@ -78,7 +84,7 @@ def test_a_run_on_a_busy_machine_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for before, said in ((0.0, False), (1000.0, True)):
-        monkeypatch.setattr(harness, "LOAD_BEFORE", before)
+        monkeypatch.setattr(experiment, "LOAD_BEFORE", before)
         Journal("tried", {}, tmp_path)
         assert ("the load average was" in capsys.readouterr().err) == said
 
@@ -106,7 +112,7 @@ async def test_an_open_loop_counts_from_when_a_request_was_due() -> None:
         async with gate:  # a server that can do 100 a second
             await asyncio.sleep(0.01)
 
-    result = await load.open_loop(embed, 4, seconds=0.5, rate=400.0, rows=1)
+    result = await worker.open_loop(embed, 4, seconds=0.5, rate=400.0, rows=1)
     assert result["offered"] == 400.0
     assert result["rate"] < 110
     # Half a second of arrivals at four times the capacity leaves the last one more than a second behind.
@@ -116,7 +122,7 @@ async def test_an_open_loop_counts_from_when_a_request_was_due() -> None:
 async def test_a_closed_loop_never_has_more_under_way_than_callers(monkeypatch: pytest.MonkeyPatch) -> None:
     # A clock that goes on by 1 ms at each look: on a busy machine the time could be up before all callers have begun.
     looks = itertools.count()
-    monkeypatch.setattr(load, "time", SimpleNamespace(perf_counter=lambda: next(looks) / 1000))
+    monkeypatch.setattr(worker, "time", SimpleNamespace(perf_counter=lambda: next(looks) / 1000))
     under_way = most = 0
 
     async def embed(rows: list[int]) -> Any:
@@ -126,7 +132,7 @@ async def test_a_closed_loop_never_has_more_under_way_than_callers(monkeypatch: 
         await asyncio.sleep(0)
         under_way -= 1
 
-    result = await load.closed_loop(embed, 4, seconds=0.05, concurrency=3, rows=2)
+    result = await worker.closed_loop(embed, 4, seconds=0.05, concurrency=3, rows=2)
     assert most == 3
     assert result["images"] % 2 == 0
 
@@ -135,7 +141,7 @@ async def test_a_closed_loop_tells_what_callers_wait_at_a_server_that_is_full(mo
     """Each answer takes 1 s and there is one at a time: five callers wait 5 s each, however short the loop is."""
     now = 0.0
     server = asyncio.Lock()
-    monkeypatch.setattr(load, "time", SimpleNamespace(perf_counter=lambda: now))
+    monkeypatch.setattr(worker, "time", SimpleNamespace(perf_counter=lambda: now))
 
     async def embed(rows: list[int]) -> Any:
         nonlocal now
@@ -144,7 +150,7 @@ async def test_a_closed_loop_tells_what_callers_wait_at_a_server_that_is_full(mo
             now += 1
             await asyncio.sleep(0)
 
-    result = await load.closed_loop(embed, 4, seconds=0.5, concurrency=5, rows=1)
+    result = await worker.closed_loop(embed, 4, seconds=0.5, concurrency=5, rows=1)
     assert result["latency_ms"] == pytest.approx(dict.fromkeys(("p50", "p95", "p99"), 5000), rel=0.01)
     # The first ones waited 1 to 5 s: they count for the rate and for the mean, as in the server's own counters.
     assert (result["images"], result["rate"]) == (10, pytest.approx(1))
@@ -188,7 +194,7 @@ def test_the_end_of_a_rising_curve_is_not_called_full() -> None:
         ]
         summary = {"by_concurrency": curve, "saturated_at": saturation(curve), "cold_start_s": 3.0}
         result = {"experiment": "latency", "file": "x", "environment": MACHINE, "summary": summary}
-        assert said in figures.latency(result)
+        assert said in markdown_tables.latency(result)
 
 
 def test_harm_is_never_stated_without_what_was_found() -> None:
@@ -199,7 +205,7 @@ def test_harm_is_never_stated_without_what_was_found() -> None:
         "imagededup pHash, 10 bits (its default)",
     )
     rows = [{"detector": name, "harmful_per_1000": 1.5, "recall_of_copies": 0.25} for name in names]
-    assert figures._harm({"detectors": rows, "random_weights": False}) == ", ".join(["1.5 (25%)"] * 4)
+    assert markdown_tables._harm({"detectors": rows, "random_weights": False}) == ", ".join(["1.5 (25%)"] * 4)
 
 
 def test_a_slow_link_adds_bytes_and_round_trip() -> None:
@@ -296,12 +302,12 @@ def test_page_and_figures_come_from_the_newest_result(tmp_path: Path) -> None:
     for day, cosine in (("2026-01-01", 0.99), ("2026-01-02", 1.0)):
         keep(tmp_path, "three_way", day, plan={"rounds": 2}, summary=three_way(cosine))
     results = report.newest(tmp_path)
-    text = figures.fill("before\n<!-- benchmarks -->\nold\n<!-- /benchmarks -->\nafter\n", results)
+    text = markdown_tables.fill("before\n<!-- benchmarks -->\nold\n<!-- /benchmarks -->\nafter\n", results)
     assert text.startswith("before\n<!-- benchmarks -->\n2 cores of a CPU (avx2), no GPU;")
     assert text.endswith("On a GPU: unproved, there is no result.\n<!-- /benchmarks -->\nafter\n")
     assert "| ensemble, JPEG over gRPC | 19.0 | 1.000000 |" in text
     assert "old" not in text
-    assert figures.fill(text, results) == text
+    assert markdown_tables.fill(text, results) == text
     page = report.render(results, tmp_path, price_per_hour=3.6).read_text()
     assert "182.9 ms" in page
     assert "three_way-2026-01-02.json" in page
@@ -311,8 +317,8 @@ def test_page_and_figures_come_from_the_newest_result(tmp_path: Path) -> None:
 
 
 def test_a_part_without_results_names_the_command_that_makes_them() -> None:
-    for name in ("benchmarks", *figures.PARTS):
-        text = figures.fill(f"<!-- {name} -->\n<!-- /{name} -->\n", {})
+    for name in ("benchmarks", *markdown_tables.PARTS):
+        text = markdown_tables.fill(f"<!-- {name} -->\n<!-- /{name} -->\n", {})
         assert ("unproved" if name == "benchmarks" else "python -m benchmarks") in text, name
 
 
@@ -336,49 +342,49 @@ def test_pictures_of_operators_scaling_and_slow_lines(tmp_path: Path) -> None:
     report.render(results, tmp_path)
     for name in ("operators", "scaling", "serialisation", "links"):
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-    assert "| jpeg-grpc | 9 | 2.00 ms | 2 ms |" in figures.travel(results["serialisation"])
-    assert "2 servers 18.0 images/s (90%)" in figures.scaling(results["scaling"])
-    assert "MatMul 80%, Conv 20%; attention not fused" in figures.operators(results["operators"])
+    assert "| jpeg-grpc | 9 | 2.00 ms | 2 ms |" in markdown_tables.travel(results["serialisation"])
+    assert "2 servers 18.0 images/s (90%)" in markdown_tables.scaling(results["scaling"])
+    assert "MatMul 80%, Conv 20%; attention not fused" in markdown_tables.operators(results["operators"])
 
 
 @pytest.mark.parametrize("document", report.DOCUMENTS, ids=str)
 def test_the_documents_state_the_results_that_they_name(document: Path) -> None:
-    # After a change to benchmarks/figures.py: python -m benchmarks report
+    # After a change to benchmarks/report/markdown_tables.py: python -m benchmarks report
     text = (ROOT / document).read_text(encoding="utf-8")
     results = report.stated(text, ROOT / "benchmarks" / "results")
     assert results
-    assert figures.fill(text, results) == text
+    assert markdown_tables.fill(text, results) == text
 
 
 def test_a_new_result_leaves_the_documents_true_until_the_report_is_run(tmp_path: Path) -> None:
     keep(tmp_path, "three_way", "2026-01-01", plan={"rounds": 2}, summary=three_way())
-    text = figures.fill("<!-- benchmarks -->\n<!-- /benchmarks -->\n", report.newest(tmp_path))
+    text = markdown_tables.fill("<!-- benchmarks -->\n<!-- /benchmarks -->\n", report.newest(tmp_path))
     keep(tmp_path, "three_way", "2026-01-02", plan={"rounds": 2}, summary=three_way(0.99))
     keep(tmp_path, "soak", "2026-01-02")
-    assert figures.fill(text, report.stated(text, tmp_path)) == text
-    assert "2026-01-02" in figures.fill(text, report.newest(tmp_path))
+    assert markdown_tables.fill(text, report.stated(text, tmp_path)) == text
+    assert "2026-01-02" in markdown_tables.fill(text, report.newest(tmp_path))
 
 
 def test_a_figure_typed_by_hand_is_found(tmp_path: Path) -> None:
     keep(tmp_path, "three_way", "2026-01-01", plan={"rounds": 2}, summary=three_way())
-    text = figures.fill("<!-- benchmarks -->\n<!-- /benchmarks -->\n", report.newest(tmp_path))
+    text = markdown_tables.fill("<!-- benchmarks -->\n<!-- /benchmarks -->\n", report.newest(tmp_path))
     typed = text.replace("19.0", "91.0")
     assert typed != text
-    assert figures.fill(typed, report.stated(typed, tmp_path)) == text
+    assert markdown_tables.fill(typed, report.stated(typed, tmp_path)) == text
 
 
 def test_the_remaining_time_follows_what_was_slow() -> None:
-    steps = [study.Step(name=name, minutes=minutes, quick=()) for name, minutes in (("a", 2), ("b", 4), ("c", 6))]
-    assert study.minutes_left(steps, {}) == 12
-    assert study.minutes_left(steps, {"a": 180.0}) == pytest.approx(15)
+    steps = [run_all.Step(name=name, minutes=minutes, quick=()) for name, minutes in (("a", 2), ("b", 4), ("c", 6))]
+    assert run_all.minutes_left(steps, {}) == 12
+    assert run_all.minutes_left(steps, {"a": 180.0}) == pytest.approx(15)
 
 
 def test_a_stopped_study_knows_what_is_done(tmp_path: Path) -> None:
-    study.Done(["--quick"], tmp_path).add("latency", 5.0)
-    assert study.Done(["--quick"], tmp_path).seconds == {"latency": 5.0}
-    assert study.Done([], tmp_path).seconds == {}
-    study.Done(["--quick"], tmp_path).clear()
-    assert study.Done(["--quick"], tmp_path).seconds == {}
+    run_all.Done(["--quick"], tmp_path).add("latency", 5.0)
+    assert run_all.Done(["--quick"], tmp_path).seconds == {"latency": 5.0}
+    assert run_all.Done([], tmp_path).seconds == {}
+    run_all.Done(["--quick"], tmp_path).clear()
+    assert run_all.Done(["--quick"], tmp_path).seconds == {}
 
 
 def test_systems_start_together_and_one_that_fails_leaves_none_running() -> None:

@@ -8,7 +8,7 @@ import tracemalloc
 import numpy as np
 
 from clip_client.dedup import Evidence, star_groups
-from clip_client.dedup.cannot_link import CannotLink
+from clip_client.dedup.compare.cannot_link import CannotLink
 
 _ALL = 2000
 

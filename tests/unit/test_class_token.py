@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 import torch
 
-from preprocess_ensemble.class_token import read_only_the_class_token
-from preprocess_ensemble.export import load_model
+from preprocess_ensemble.export.class_token_pruning import read_only_the_class_token
+from preprocess_ensemble.export.exporter import load_model
 
 TINY_CLIP = str(Path(__file__).parents[1] / "tiny_clip.json")
 

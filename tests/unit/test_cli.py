@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from clip_client.cli import failure
-from clip_client.cli.dedup_command import _similarity
+from clip_client.cli import errors
+from clip_client.cli.commands.dedup import _similarity
 from clip_client.cli.main import main
-from clip_client.cli.output_file import replacing
-from clip_client.cli.photo_file import PhotoFile, PhotoRow
-from clip_client.cli.vector_file import NpzFile, ParquetFile
+from clip_client.cli.output.output_file import replacing
+from clip_client.cli.output.photo_file import PhotoFile, PhotoRow
+from clip_client.cli.output.vector_file import NpzFile, ParquetFile
 from clip_client.dedup import FailedFile
 
 if TYPE_CHECKING:
@@ -141,21 +141,21 @@ def test_embed_of_no_good_photo_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a.jpg").write_text("no photo")
-    monkeypatch.setattr("clip_client.cli.embed_command._into_file", lambda *_: None)
+    monkeypatch.setattr("clip_client.cli.commands.embed._into_file", lambda *_: None)
     assert main(["embed", str(tmp_path), "--output", str(tmp_path / "out.npz")]) == 1
     assert "none of the photos could be embedded" in capsys.readouterr().err
 
 
 def test_a_missing_package_is_named_with_the_remedy() -> None:
-    with pytest.raises(failure.CommandFailed, match=r"needs no_such_package.*pip install 'clip-triton\[cli\]'"):
-        failure.need("json", "no_such_package")
+    with pytest.raises(errors.CommandFailed, match=r"needs no_such_package.*pip install 'clip-triton\[cli\]'"):
+        errors.need("json", "no_such_package")
 
 
 def test_interruption_ends_with_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def interrupt(_arguments: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("clip_client.cli.health_command._check", interrupt)
+    monkeypatch.setattr("clip_client.cli.commands.health._check", interrupt)
     assert main(["health"]) == 130
     assert capsys.readouterr().err == "clip-client: interrupted\n"
 
@@ -173,18 +173,18 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(failure.CommandFailed, match="there is no folder"), replacing(tmp_path / "no" / "out.json"):
+    with pytest.raises(errors.CommandFailed, match="there is no folder"), replacing(tmp_path / "no" / "out.json"):
         pass
-    with pytest.raises(failure.CommandFailed, match="it is a folder"), replacing(tmp_path):
+    with pytest.raises(errors.CommandFailed, match="it is a folder"), replacing(tmp_path):
         pass
     # pathlib raises for this name, and for one below a folder that may not be entered.
-    with pytest.raises(failure.CommandFailed, match="File name too long"), replacing(tmp_path / ("x" * 300)):
+    with pytest.raises(errors.CommandFailed, match="File name too long"), replacing(tmp_path / ("x" * 300)):
         pass
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 def test_a_full_disk_is_one_sentence() -> None:
-    with pytest.raises(failure.CommandFailed, match="No space left"), replacing(Path("/dev/full")) as file:
+    with pytest.raises(errors.CommandFailed, match="No space left"), replacing(Path("/dev/full")) as file:
         file.write(b"x")
 
 
@@ -209,7 +209,7 @@ def test_vectors_on_a_full_disk_are_one_sentence(kind: type[ParquetFile | NpzFil
             for row in rows:
                 out.add(row)
 
-    with pytest.raises(failure.CommandFailed, match="No space left"):
+    with pytest.raises(errors.CommandFailed, match="No space left"):
         write_all()
 
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from clip_client.cli.connection import add_model_options, add_server_options, client_config
-from clip_client.cli.failure import CommandMisused
+from clip_client.cli.errors import CommandMisused
 from clip_client.cli.main import main
+from clip_client.cli.options.connection import add_model_options, add_server_options, client_config
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, te
 from tritonclient.grpc import model_config_pb2
 
 from clip_client import _contract
-from preprocess_ensemble import passport, repository
+from preprocess_ensemble.model_repository import config as repository
+from preprocess_ensemble.model_repository import passport
 
 TRITON_MODELS = Path(__file__).parents[2] / "triton_models"
 CONFIGS = sorted(TRITON_MODELS.glob("*/config.pbtxt"))

@@ -5,10 +5,10 @@ import socket
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from clip_client.cli import machine_findings
-from clip_client.cli.doctor_command import _lines
-from clip_client.cli.finding import CLIENT, SERVER, Finding, Level
-from clip_client.cli.machine_findings import examine_machine
+from clip_client.cli.doctor import machine_checks
+from clip_client.cli.doctor.check import CLIENT, SERVER, Finding, Level
+from clip_client.cli.doctor.command import _lines
+from clip_client.cli.doctor.machine_checks import examine_machine
 from clip_client.cli.main import main
 
 if TYPE_CHECKING:
@@ -73,15 +73,15 @@ def test_a_model_that_waits_for_its_server_is_seen(tmp_path: Path, monkeypatch: 
 
 
 def test_small_shared_memory_is_a_hint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(machine_findings, "_SHM", tmp_path)
-    monkeypatch.setattr(machine_findings, "_SHM_BYTES", 2**62)
+    monkeypatch.setattr(machine_checks, "_SHM", tmp_path)
+    monkeypatch.setattr(machine_checks, "_SHM_BYTES", 2**62)
     assert "--shm-size" in machine()[str(tmp_path)].remedy
-    monkeypatch.setattr(machine_findings, "_SHM", tmp_path / "absent")
+    monkeypatch.setattr(machine_checks, "_SHM", tmp_path / "absent")
     assert str(tmp_path / "absent") not in machine()
 
 
 def test_ports_in_use_matter_where_no_server_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine_findings, "_is_free", lambda port: port != 8001)
+    monkeypatch.setattr(machine_checks, "_is_free", lambda port: port != 8001)
     assert machine()["ports"].value == "in use: 8001 (gRPC)"
     assert machine()["ports"].level is Level.HINT
     assert machine(server_answers=True)["ports"].level is Level.OK

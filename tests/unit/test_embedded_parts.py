@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from clip_client.dedup.embedded_parts import embedded_parts
-from clip_client.dedup.looks import look_at, pixel_hash
+from clip_client.dedup.features.embedded_parts import embedded_parts
+from clip_client.dedup.features.image_features import look_at, pixel_hash
 from tests.unit import image_files
 from tests.unit.embedded_files import (
     MP4,

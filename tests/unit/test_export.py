@@ -18,15 +18,16 @@ import pytest
 import torch
 from PIL import Image
 
-from preprocess_ensemble import export, export_command, gate
-from preprocess_ensemble.gate import Encoder, GateError, sample_pixels
-from preprocess_ensemble.repository import RepositoryError, installed_passport
-from preprocess_ensemble.staging import StagingError, require_space
+from preprocess_ensemble.export import command as export_command
+from preprocess_ensemble.export import exporter, parity
+from preprocess_ensemble.export.atomic_install import StagingError, require_space
+from preprocess_ensemble.export.parity import Encoder, GateError, sample_pixels
+from preprocess_ensemble.model_repository.config import RepositoryError, installed_passport
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from preprocess_ensemble.passport import Passport
+    from preprocess_ensemble.model_repository.passport import Passport
 
 ROOT = Path(__file__).parents[2]
 TINY = ROOT / "tests" / "tiny_clip.json"
@@ -35,7 +36,7 @@ Forward = Any
 
 
 def export_tiny(repository: Path, seed: int = 0, **options: Any) -> Passport:
-    return export.export_model(model=str(TINY), pretrained=f"random:{seed}", repository=repository, **options)
+    return exporter.export_model(model=str(TINY), pretrained=f"random:{seed}", repository=repository, **options)
 
 
 def contents(repository: Path) -> dict[str, bytes]:
@@ -70,7 +71,7 @@ def test_the_file_is_readable_for_the_oldest_server(repository: Path) -> None:
 
 
 def test_vectors_are_those_of_pytorch_at_any_batch_size(repository: Path) -> None:
-    network = export.load_model(str(TINY), "random:0")
+    network = exporter.load_model(str(TINY), "random:0")
     encoder = Encoder(repository / "clip_encoder" / "1" / "model.onnx")
     pixels = np.random.default_rng(7).integers(0, 256, (5, 224, 224, 3), np.uint8)
     mean, std = (torch.tensor(network.visual.preprocess_cfg[key]) for key in ("mean", "std"))  # type: ignore[union-attr, index]
@@ -109,7 +110,7 @@ def test_the_passport_tells_what_was_exported(repository: Path) -> None:
 def test_the_canary_is_open_clips_own_vector(repository: Path) -> None:
     passport = installed_passport(repository)
     assert passport is not None
-    network = export.load_model(str(TINY), "random:0")
+    network = exporter.load_model(str(TINY), "random:0")
     transform = open_clip.transform.image_transform_v2(
         open_clip.transform.PreprocessCfg(**open_clip.get_model_preprocess_cfg(network)), is_train=False
     )
@@ -133,8 +134,8 @@ def test_a_second_export_does_nothing_unless_forced(repository: Path, unchanged:
 
 def test_the_same_weights_from_a_file_are_the_same_model(repository: Path, tmp_path: Path) -> None:
     checkpoint = tmp_path / "weights.pt"
-    torch.save(export.load_model(str(TINY), "random:0").state_dict(), checkpoint)
-    passport = export.export_model(model=str(TINY), pretrained=str(checkpoint), repository=tmp_path / "models")
+    torch.save(exporter.load_model(str(TINY), "random:0").state_dict(), checkpoint)
+    passport = exporter.export_model(model=str(TINY), pretrained=str(checkpoint), repository=tmp_path / "models")
     random = installed_passport(repository)
     assert random is not None
     assert passport.pretrained == "file:weights.pt"
@@ -150,7 +151,7 @@ def test_another_size_changes_the_configuration(tmp_path: Path) -> None:
     model.write_text(json.dumps(config))
     repository = tmp_path / "models"
     export_tiny(repository)
-    passport = export.export_model(model=str(model), pretrained="random", repository=repository)
+    passport = exporter.export_model(model=str(model), pretrained="random", repository=repository)
     assert passport.preprocess["size"] == [256, 256]
     encoder = (repository / "clip_encoder" / "config.pbtxt").read_text()
     assert "dims: [256, 256, 3]" in encoder
@@ -159,7 +160,7 @@ def test_another_size_changes_the_configuration(tmp_path: Path) -> None:
 
 
 def test_large_weights_go_to_a_file_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(export, "_MAX_FILE_BYTES", 1_000_000)
+    monkeypatch.setattr(exporter, "_MAX_FILE_BYTES", 1_000_000)
     directory = tmp_path / "clip_encoder" / "1"
     export_tiny(tmp_path, seed=1)
     old = {path.name for path in directory.iterdir()}
@@ -226,7 +227,7 @@ def test_a_graph_with_a_defect_is_refused(
     unchanged: Callable[[], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(export._Graph, "forward", defect(export._Graph.forward))
+    monkeypatch.setattr(exporter._Graph, "forward", defect(exporter._Graph.forward))
     with pytest.raises(GateError, match=message):
         export_tiny(repository, force=True)
     unchanged()
@@ -248,13 +249,13 @@ def test_a_broken_configuration_is_found_before_anything_changes(repository: Pat
 def test_control_c_leaves_the_old_model(
     repository: Path, unchanged: Callable[[], None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    check = gate.check
+    check = parity.check
 
     def interrupted(*arguments: Any) -> Any:
         signal.raise_signal(signal.SIGINT)
         return check(*arguments)
 
-    monkeypatch.setattr(gate, "check", interrupted)
+    monkeypatch.setattr(parity, "check", interrupted)
     assert export_command.main(["--model", str(TINY), "--pretrained", "random:1", "--repository", str(repository)]) == 1
     assert "Interrupted" in capsys.readouterr().err
     unchanged()
@@ -263,19 +264,19 @@ def test_control_c_leaves_the_old_model(
 KILLED = """
 import sys
 from pathlib import Path
-from preprocess_ensemble import export, gate
+from preprocess_ensemble import exporter, gate
 
 def stop(*arguments):
     print("at the gate", flush=True)
     sys.stdin.read()
 
-gate.check = stop
-export.export_model(model=sys.argv[1], pretrained="random:1", repository=Path(sys.argv[2]))
+parity.check = stop
+exporter.export_model(model=sys.argv[1], pretrained="random:1", repository=Path(sys.argv[2]))
 """
 
 FULL = """
 import resource, sys
-from preprocess_ensemble import export_command
+from preprocess_ensemble.export import command as export_command
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
 sys.exit(export_command.main(["--model", sys.argv[1], "--pretrained", "random:1", "--repository", sys.argv[2]]))
@@ -347,36 +348,36 @@ def test_a_wrong_choice_is_misuse(
 def test_a_file_that_is_no_model_is_misuse(text: str, tmp_path: Path) -> None:
     model = tmp_path / "mine.json"
     model.write_text(text)
-    with pytest.raises(export.WrongChoice, match=r"mine\.json is no"):
-        export.load_model(str(model), "random")
+    with pytest.raises(exporter.WrongChoice, match=r"mine\.json is no"):
+        exporter.load_model(str(model), "random")
 
 
 def test_a_file_must_not_take_the_name_of_another_model(tmp_path: Path) -> None:
     model = tmp_path / "ViT-B-32.json"
     model.write_text(TINY.read_text())
-    with pytest.raises(export.WrongChoice, match="rename"):
-        export.load_model(str(model), "random")
+    with pytest.raises(exporter.WrongChoice, match="rename"):
+        exporter.load_model(str(model), "random")
 
 
 @pytest.mark.parametrize("content", [b"", b"no checkpoint", b"PK\x03\x04"], ids=["empty", "text", "half a zip"])
 def test_a_checkpoint_that_cannot_be_read_is_one_sentence(content: bytes, tmp_path: Path) -> None:
     checkpoint = tmp_path / "weights.pt"
     checkpoint.write_bytes(content)
-    with pytest.raises(export.ExportError, match=r"weights\.pt do not fit the model tiny_clip") as raised:
-        export.load_model(str(TINY), str(checkpoint))
+    with pytest.raises(exporter.ExportError, match=r"weights\.pt do not fit the model tiny_clip") as raised:
+        exporter.load_model(str(TINY), str(checkpoint))
     assert "\n" not in str(raised.value)
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
     checkpoint = tmp_path / "weights.pt"
     torch.save({"visual.proj": torch.zeros(3, 3)}, checkpoint)
-    with pytest.raises(export.ExportError, match="do not fit the model tiny_clip"):
-        export.load_model(str(TINY), str(checkpoint))
+    with pytest.raises(exporter.ExportError, match="do not fit the model tiny_clip"):
+        exporter.load_model(str(TINY), str(checkpoint))
 
 
 def test_without_a_hub_there_are_three_ways_out(tmp_path: Path) -> None:
     nobody = "http://127.0.0.1:9"
-    command = ("-m", "preprocess_ensemble.export_command", "--repository", str(tmp_path / "models"))
+    command = ("-m", "preprocess_ensemble.export.command", "--repository", str(tmp_path / "models"))
     with python(*command, HF_ENDPOINT=nobody, HF_HOME=str(tmp_path), HF_HUB_CACHE=str(tmp_path)) as process:
         _, said = process.communicate()
     assert process.returncode == 1
@@ -389,7 +390,9 @@ def test_without_a_hub_there_are_three_ways_out(tmp_path: Path) -> None:
 
 
 def test_help_does_not_wait_for_pytorch() -> None:
-    program = "import sys; from preprocess_ensemble import export_command; print('torch' in sys.modules)"
+    program = (
+        "import sys; from preprocess_ensemble.export import command as export_command; print('torch' in sys.modules)"
+    )
     with python("-c", program) as process:
         said, _ = process.communicate()
     assert said == "False\n"

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
-from preprocess_ensemble import turbo_jpeg
-from preprocess_ensemble.decode import (
+from preprocess_ensemble.imaging import turbojpeg_decoder
+from preprocess_ensemble.imaging.decode import (
     SCALED_FROM,
     DecodeError,
     DecodeLimits,
@@ -27,8 +27,8 @@ from preprocess_ensemble.decode import (
     decode_into,
     decode_with_route,
 )
-from preprocess_ensemble.jpeg_header import may_have_scans, read_header
-from preprocess_ensemble.transform import PreprocessConfig, preprocess
+from preprocess_ensemble.imaging.jpeg_header import may_have_scans, read_header
+from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
 from tests.unit import image_files
 
 if TYPE_CHECKING:
@@ -46,9 +46,9 @@ LEAST_PSNR_DB = 35.0
 def decoder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Decoder:
     """Both scaled decoders in turn; Pillow's is what remains where PyTurboJPEG or its library is not installed."""
     if request.param == "pillow":
-        monkeypatch.setattr(turbo_jpeg, "_turbo", lambda: None)
-        monkeypatch.setattr(turbo_jpeg, "_identical_samplings", frozenset)
-    elif turbo_jpeg.library() is None:
+        monkeypatch.setattr(turbojpeg_decoder, "_turbo", lambda: None)
+        monkeypatch.setattr(turbojpeg_decoder, "_identical_samplings", frozenset)
+    elif turbojpeg_decoder.library() is None:
         pytest.skip("PyTurboJPEG and libturbojpeg are not both installed")
     return Decoder(request.param)
 
@@ -171,13 +171,13 @@ def test_without_a_size_every_pixel_is_exact(decoder: Decoder, photos: Path) -> 
 
 
 def test_a_library_with_other_pixels_decodes_nothing_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turbo_jpeg, "_identical_samplings", frozenset)
+    monkeypatch.setattr(turbojpeg_decoder, "_identical_samplings", frozenset)
     assert decode_with_route(image_files.jpeg()).decoder is Decoder.PILLOW
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L"])
 def test_decode_into_takes_files_of_the_very_size(mode: str) -> None:
-    if turbo_jpeg.library() is None:
+    if turbojpeg_decoder.library() is None:
         pytest.skip("PyTurboJPEG and libturbojpeg are not both installed")
     data = image_files.jpeg(mode, (64, 64))
     out = np.zeros((64, 64, 3), np.uint8)
@@ -218,10 +218,10 @@ def test_decode_into_leaves_a_damaged_file_to_pillow() -> None:
 
 @pytest.mark.parametrize("size", [(65, 64), (64, 640), (2000, 1000), (9, 9)])
 def test_nothing_is_written_outside_the_given_memory(size: tuple[int, int]) -> None:
-    if turbo_jpeg.library() is None:
+    if turbojpeg_decoder.library() is None:
         pytest.skip("PyTurboJPEG and libturbojpeg are not both installed")
     memory = np.full((3, 64, 64, 3), 7, np.uint8)
-    turbo_jpeg.decode_into(image_files.jpeg(size=size), memory[1])
+    turbojpeg_decoder.decode_into(image_files.jpeg(size=size), memory[1])
     assert (memory[[0, 2]] == 7).all()
 
 
@@ -229,7 +229,7 @@ def test_a_release_of_another_make_counts_as_absent(monkeypatch: pytest.MonkeyPa
     other = types.ModuleType("turbojpeg")
     monkeypatch.setattr(other, "TurboJPEG", types.SimpleNamespace, raising=False)
     monkeypatch.setitem(sys.modules, "turbojpeg", other)
-    assert turbo_jpeg._turbo.__wrapped__() is None
+    assert turbojpeg_decoder._turbo.__wrapped__() is None
 
 
 @pytest.mark.parametrize("progressive", [False, True])

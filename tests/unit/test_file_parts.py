@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from PIL import Image, PngImagePlugin, TiffImagePlugin
 
-from preprocess_ensemble.decode import DecodeError, DecodeLimits, ImageStatus, decode, quiet_libraries
-from preprocess_ensemble.file_parts import TagReader, bound_tags
+from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, ImageStatus, decode, quiet_libraries
+from preprocess_ensemble.imaging.structure_limits import TagReader, bound_tags
 from tests.unit import image_files
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper
 
-from preprocess_ensemble.fixed_shapes import fix_shapes
+from preprocess_ensemble.export.shape_folding import fix_shapes
 from tests import tiny_onnx
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
-from clip_client.dedup.find import _pixels_of
-from clip_client.dedup.folders import Folders
+from clip_client.dedup.files.directories import Folders
+from clip_client.dedup.search import _pixels_of
 from tests.unit.albums import write
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from benchmarks.fuzz import LEAST_HEADER_SHARE, Inputs, attempt, try_inputs
-from benchmarks.mutations import seeds
-from preprocess_ensemble import large_images
-from preprocess_ensemble.decode import DecodeError, DecodeLimits, ImageStatus, decode
-from preprocess_ensemble.formats import identify
+from benchmarks.experiments.imaging.fuzz import LEAST_HEADER_SHARE, Inputs, attempt, try_inputs
+from benchmarks.fixtures.damaged_images import seeds
+from preprocess_ensemble.imaging import large_image_lock
+from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, ImageStatus, decode
+from preprocess_ensemble.imaging.formats import identify
 from tests.unit import image_files
 
 if TYPE_CHECKING:
@@ -74,11 +74,11 @@ def test_found_an_animation_with_a_huge_canvas() -> None:
 
 
 def test_found_large_images_needing_memory_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(large_images, "_LARGE_PIXELS", 1000)
+    monkeypatch.setattr(large_image_lock, "_LARGE_PIXELS", 1000)
     data = image_files.encoded(image_files.picture(), "WEBP")
     decoded: list[Image.Image] = []
     thread = threading.Thread(target=lambda: decoded.append(decode(data)))
-    with large_images.taking_turns(2000):
+    with large_image_lock.taking_turns(2000):
         thread.start()
         decode(image_files.encoded(image_files.picture(size=(20, 20)), "PNG"))  # a small one does not wait
         assert not decoded

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from PIL import Image
 
-from clip_client.dedup import find_duplicates, library, raw
-from clip_client.dedup.looks import look_at
-from clip_client.dedup.raw import look_at_raw
-from clip_client.dedup.scan import scan
-from clip_client.dedup.shelf import Shelf
-from clip_client.dedup.store import Store
+from clip_client.dedup import find_duplicates
+from clip_client.dedup.features import collect, raw_preview
+from clip_client.dedup.features.image_features import look_at
+from clip_client.dedup.features.raw_preview import look_at_raw
+from clip_client.dedup.files.scanner import scan
+from clip_client.dedup.store.parquet_store import Shelf
+from clip_client.dedup.store.store import Store
 from tests.unit.albums import NoPictures, write
 from tests.unit.raw_files import dng
 
@@ -39,9 +40,9 @@ def test_of_two_copies_the_first_decides_what_is_seen(
     assert look_at(data) != look_at_raw(data)
     for name in ("1.dng", "2.tif"):
         write(tmp_path / name, data)
-    quicker_is_done, read = threading.Event(), library._read
+    quicker_is_done, read = threading.Event(), collect._read
 
-    def examine(self: library._Gathering, file: Any) -> Any:
+    def examine(self: collect._Gathering, file: Any) -> Any:
         examined = _examine(self, file)
         if os.path.basename(file.path) == quicker:
             quicker_is_done.set()
@@ -52,12 +53,12 @@ def test_of_two_copies_the_first_decides_what_is_seen(
             assert quicker_is_done.wait(60)
         return read(path)
 
-    _examine = library._Gathering._examine
-    monkeypatch.setattr(library._Gathering, "_examine", examine)
-    monkeypatch.setattr(library, "_read", read_in_turn)
+    _examine = collect._Gathering._examine
+    monkeypatch.setattr(collect._Gathering, "_examine", examine)
+    monkeypatch.setattr(collect, "_read", read_in_turn)
     files = scan([tmp_path / "1.dng", tmp_path / "2.tif"]).files
     clip: Any = NoPictures()
-    gathering = library._Gathering(clip, store.vectors("m", 4), store, len(files), lambda *progress: None)
+    gathering = collect._Gathering(clip, store.vectors("m", 4), store, len(files), lambda *progress: None)
     with ThreadPoolExecutor(2) as pool:
         outcomes = gathering._examine_all(pool, files)
     assert [outcome[2] for outcome in outcomes if isinstance(outcome, tuple)] == [look_at_raw(data), None]
@@ -90,11 +91,11 @@ async def test_a_moved_raw_file_is_looked_at_again_once_rawpy_has_come(
 ) -> None:
     clip: Any = NoPictures()
     with monkeypatch.context() as without:
-        for module in (raw, library):
+        for module in (raw_preview, collect):
             without.setattr(module, "can_read_raw", lambda: False)
         first = write(tmp_path / "1.nef", b"no preview either")
         await find_duplicates(clip, first, store=store)
-    monkeypatch.setattr(library, "can_read_raw", lambda: True)
+    monkeypatch.setattr(collect, "can_read_raw", lambda: True)
     report = await find_duplicates(clip, first.rename(tmp_path / "2.nef"), store=store)
     assert report.work.decoded == 1
     report = await find_duplicates(clip, tmp_path / "2.nef", store=store)

@@ -12,13 +12,16 @@ import onnx
 import onnxruntime
 import pytest
 
-from benchmarks import gpu, gpu_parts, gpu_run, plots, roofline, roofs
-from benchmarks.gpu_kit import copy_tree, write_manifest
-from benchmarks.gpu_meter import GpuMeter
-from benchmarks.gpu_roofline import GOALS, card, ladder, peak_rate, summarise
-from benchmarks.gpu_settings import Setting
-from preprocess_ensemble.repository import DEFAULT_SHAPES, ENCODER, configs
-from preprocess_ensemble.tensorrt import usable_gpus
+from benchmarks.experiments.serving import peak_throughput
+from benchmarks.gpu import parts, run
+from benchmarks.gpu import study as gpu
+from benchmarks.gpu.efficiency import GOALS, card, ladder, peak_rate, summarise
+from benchmarks.gpu.meter import GpuMeter
+from benchmarks.gpu.offline_bundle import copy_tree, write_manifest
+from benchmarks.gpu.settings import Setting
+from benchmarks.report import efficiency_breakdown, plots
+from preprocess_ensemble.model_repository.config import DEFAULT_SHAPES, ENCODER, configs
+from preprocess_ensemble.serving.tensorrt import usable_gpus
 
 H200 = "NVIDIA H200, 580.159.04"
 
@@ -80,11 +83,11 @@ def test_what_the_card_does_without_a_model_stands_below_its_data_sheet() -> Non
 
 
 def test_bare_products_and_copies_are_measured_by_models_written_byte_by_byte() -> None:
-    for operator, inputs, element in (("MatMul", "ab", roofs.FLOAT16), ("Neg", "a", roofs.FLOAT)):
-        model = onnx.load_from_string(roofs.one_node(operator, inputs, element))
+    for operator, inputs, element in (("MatMul", "ab", peak_throughput.FLOAT16), ("Neg", "a", peak_throughput.FLOAT)):
+        model = onnx.load_from_string(peak_throughput.one_node(operator, inputs, element))
         onnx.checker.check_model(model)
         assert [value.name for value in model.graph.input] == list(inputs)
-    found = roofs.measure("cpu", 0.0, side=16, copied_bytes=2**16)
+    found = peak_throughput.measure("cpu", 0.0, side=16, copied_bytes=2**16)
     assert found["product_gflops"]["fp32"]["best"] >= found["product_gflops"]["fp32"]["median"] > 0
     assert found["memory_gb_s"]["best"] > 0
 
@@ -114,7 +117,7 @@ def cpu_results(**environment: Any) -> dict[str, dict[str, Any]]:
 
 
 def test_the_roofline_of_a_cpu_leads_from_bare_products_to_the_ensemble() -> None:
-    shown = roofline.of_cpu(cpu_results())
+    shown = efficiency_breakdown.of_cpu(cpu_results())
     assert shown is not None
     assert [round(step["rate"], 2) for step in shown.steps] == [10.0, 100.0, 8.0, 7.0, 6.0]
     assert shown.steps[-1]["of_first"] == pytest.approx(0.6)
@@ -126,31 +129,31 @@ def test_another_machine_or_a_busier_hour_has_no_place_in_a_roofline() -> None:
     slower = cpu_results()
     slower["operators"]["roofs"]["product_gflops"]["fp32"]["best"] = 60.0
     for results in (cpu_results(cores=4), slower):
-        shown = roofline.of_cpu(results)
+        shown = efficiency_breakdown.of_cpu(results)
         assert shown is not None
         assert len(shown.steps) == 3
         assert list(shown.curves) == ["the model's nodes"]
     kept_before_roofs = {key: value for key, value in cpu_results()["operators"].items() if key != "roofs"}
-    assert roofline.of_cpu({"operators": kept_before_roofs}) is None
+    assert efficiency_breakdown.of_cpu({"operators": kept_before_roofs}) is None
 
 
 def test_the_roofline_of_a_card_is_drawn_from_its_parts() -> None:
     cell = session_cell(1.0)
     cell["setting"]["graphs"] = True
     results = {"gpu_session": {"environment": {"gpu": H200}, "cells": {"a": cell, "b": {"error": "x"}}}}
-    shown = roofline.of_gpu(results)
+    shown = efficiency_breakdown.of_gpu(results)
     assert shown is not None
     assert shown.compute == pytest.approx(peak_rate(card(H200), "fp16"))  # type: ignore[arg-type]
     assert dict(shown.curves["kernels, fp16, CUDA graphs"]) == {1: 1_000.0, 32: 32_000.0}
-    measured = roofline.of_gpu({**results, "gpu_roofs": {"cells": {"cuda": roofs_cell(882_000.0)}}})
+    measured = efficiency_breakdown.of_gpu({**results, "gpu_roofs": {"cells": {"cuda": roofs_cell(882_000.0)}}})
     assert measured is not None
     assert measured.compute == pytest.approx(100_000)
     assert plots.roofline(measured).startswith(b"\x89PNG")
-    assert roofline.of_gpu({}) is None
+    assert efficiency_breakdown.of_gpu({}) is None
 
 
-def study(output: Path) -> gpu_parts.Study:
-    return gpu_parts.Study(exports=output, photos=output, output=output, device="cpu", seconds=0.0, quick=True)
+def study(output: Path) -> parts.Study:
+    return parts.Study(exports=output, photos=output, output=output, device="cpu", seconds=0.0, quick=True)
 
 
 def test_whatever_fails_becomes_a_cell_and_what_hangs_is_not_tried_for_ever(tmp_path: Path) -> None:
@@ -160,22 +163,22 @@ def test_whatever_fails_becomes_a_cell_and_what_hangs_is_not_tried_for_ever(tmp_
     def hangs() -> dict[str, Any]:
         raise KeyboardInterrupt
 
-    assert "nobody thought" in gpu_parts._cell(study(tmp_path).journal("x"), "broken", broken)["error"]
+    assert "nobody thought" in parts._cell(study(tmp_path).journal("x"), "broken", broken)["error"]
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
-            gpu_parts._cell(study(tmp_path).journal("x"), "hangs", hangs)
-    assert gpu_parts._cell(study(tmp_path).journal("x"), "hangs", hangs) == {"error": "begun 2 times and never ended"}
+            parts._cell(study(tmp_path).journal("x"), "hangs", hangs)
+    assert parts._cell(study(tmp_path).journal("x"), "hangs", hangs) == {"error": "begun 2 times and never ended"}
     # Another plan begins anew.
     other = replace(study(tmp_path), seconds=1.0)
-    assert gpu_parts._cell(other.journal("x"), "hangs", lambda: {"rate": 1.0}) == {"rate": 1.0}
+    assert parts._cell(other.journal("x"), "hangs", lambda: {"rate": 1.0}) == {"rate": 1.0}
 
 
 def test_servers_are_not_tried_with_graphs_that_no_session_started_with(tmp_path: Path) -> None:
-    assert gpu_parts.graphs_start(study(tmp_path)), "nothing is known"
+    assert parts.graphs_start(study(tmp_path)), "nothing is known"
     journal = study(tmp_path).journal("session")
     journal.cell("fp16, graphs, batch 128", lambda: {"error": "refused"})
-    assert not gpu_parts.graphs_start(study(tmp_path))
-    assert not any(setting.graphs for setting in gpu_parts.throughput_settings(graphs=False))
+    assert not parts.graphs_start(study(tmp_path))
+    assert not any(setting.graphs for setting in parts.throughput_settings(graphs=False))
     study(tmp_path).journal("session").forget()
     assert study(tmp_path).journal("session").cells == {}
 
@@ -195,7 +198,7 @@ def test_a_part_that_is_cut_says_so_and_its_words_are_in_the_log(tmp_path: Path)
     # In a process of its own: what ends a part ends every child of its process, and this one has other tests' servers.
     script = f"""
 from pathlib import Path
-from benchmarks import gpu
+from benchmarks.gpu import study as gpu
 log = Path({str(tmp_path / "log")!r})
 print(gpu.run_part("session", ["--exports", {str(tmp_path)!r}], 60, log) is not None)
 print(gpu.run_part("session", [], 0.0, log))
@@ -213,7 +216,7 @@ def test_nothing_that_a_part_started_outlives_it() -> None:
     )
     script = f"""
 import subprocess, sys
-from benchmarks import orphans
+from benchmarks.harness import process_cleanup as orphans
 orphans.adopt()
 part = subprocess.Popen([sys.executable, "-c", {server!r}], stdout=subprocess.PIPE, start_new_session=True)
 part.stdout.readline()
@@ -227,29 +230,29 @@ print(orphans.kill_children(within_s=5), orphans.kill_children(within_s=5))
 @pytest.mark.skipif(usable_gpus() > 0, reason="there is a GPU")
 def test_without_a_gpu_one_sentence_says_so(tmp_path: Path) -> None:
     assert gpu.unusable("cuda") == "the driver shows no NVIDIA GPU (does nvidia-smi?)"
-    provider = tmp_path / gpu_run.PROVIDER
-    with pytest.raises(gpu_run.RunError, match="The kit has no onnxruntime-gpu"):
-        gpu_run.check_cuda(tmp_path, gpu_run.environment_with([]))
+    provider = tmp_path / run.PROVIDER
+    with pytest.raises(run.RunError, match="The kit has no onnxruntime-gpu"):
+        run.check_cuda(tmp_path, run.environment_with([]))
     provider.parent.mkdir(parents=True)
     provider.touch()
-    with pytest.raises(gpu_run.RunError, match=r"shows no NVIDIA GPU here.*--device cpu"):
-        gpu_run.check_cuda(tmp_path, gpu_run.environment_with([]))
+    with pytest.raises(run.RunError, match=r"shows no NVIDIA GPU here.*--device cpu"):
+        run.check_cuda(tmp_path, run.environment_with([]))
 
 
 def test_what_a_cuda_provider_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     (library,) = (Path(onnxruntime.__file__).parent / "capi").glob("onnxruntime_pybind11_state*.so")
-    monkeypatch.setattr(gpu_run, "OPENED_LATER", ("libm.so.6", "libnobody.so.9"))
-    assert gpu_run.missing_libraries(library, gpu_run.environment_with([])) == ["libnobody.so.9"]
+    monkeypatch.setattr(run, "OPENED_LATER", ("libm.so.6", "libnobody.so.9"))
+    assert run.missing_libraries(library, run.environment_with([])) == ["libnobody.so.9"]
 
 
 def test_a_python_that_cannot_export_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(gpu_run.RunError, match=r"cannot be started.*--export-with"):
-        gpu_run.check_exporter(str(tmp_path / "python"))
+    with pytest.raises(run.RunError, match=r"cannot be started.*--export-with"):
+        run.check_exporter(str(tmp_path / "python"))
     bare = tmp_path / "bare"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
     bare.chmod(0o755)
-    with pytest.raises(gpu_run.RunError, match=r"has no torch, torchvision, .*--without-models"):
-        gpu_run.check_exporter(str(bare))
+    with pytest.raises(run.RunError, match=r"has no torch, torchvision, .*--without-models"):
+        run.check_exporter(str(bare))
 
 
 def test_what_failed_stays_in_the_summary_with_its_reason() -> None:
@@ -305,22 +308,22 @@ def test_a_kit_that_did_not_arrive_whole_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "wheels" / "onnxruntime_gpu-1.31.1-cp39-cp39-manylinux.whl"
     file.write_bytes(b"wheel")
     assert write_manifest(tmp_path) == 5
-    gpu_run.check_files(tmp_path)
-    with pytest.raises(gpu_run.RunError, match=r"The kit is for Python 3\.9 and this is 3\."):
-        gpu_run.check_python(tmp_path / "wheels")
+    run.check_files(tmp_path)
+    with pytest.raises(run.RunError, match=r"The kit is for Python 3\.9 and this is 3\."):
+        run.check_python(tmp_path / "wheels")
     file.write_bytes(b"whale")
-    with pytest.raises(gpu_run.RunError, match="damaged on its way"):
-        gpu_run.check_files(tmp_path)
+    with pytest.raises(run.RunError, match="damaged on its way"):
+        run.check_files(tmp_path)
     file.write_bytes(b"whe")
-    with pytest.raises(gpu_run.RunError, match="missing or cut short"):
-        gpu_run.check_files(tmp_path)
+    with pytest.raises(run.RunError, match="missing or cut short"):
+        run.check_files(tmp_path)
 
 
 def test_the_tree_of_a_kit_runs_where_it_lies(tmp_path: Path) -> None:
     copy_tree(tmp_path)
     assert (tmp_path / "COMMIT").read_text().strip()
     assert not (tmp_path / "benchmarks" / "results").exists()
-    command = [sys.executable, "-m", "benchmarks.gpu", "--exports", str(tmp_path / "none")]
+    command = [sys.executable, "-m", "benchmarks.gpu.study", "--exports", str(tmp_path / "none")]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "there is no exported model" in done.stderr

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clip_client.dedup import Evidence, star_groups
-from clip_client.dedup.keep import Candidate, KeepRules
-from clip_client.dedup.looks import Look
-from clip_client.dedup.moments import Moment
+from clip_client.dedup.compare.keep_rules import Candidate, KeepRules
+from clip_client.dedup.features.capture_time import Moment
+from clip_client.dedup.features.image_features import Look
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from preprocess_ensemble.health_endpoint import serve_health
+from preprocess_ensemble.serving.health_endpoint import serve_health
 from tests.fake_server.simulation import simulate
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from clip_client import ImageError
-from clip_client._images import is_single, load, path_of
+from clip_client._pipeline.images import is_single, load, path_of
 
 MAX = 1 << 20
 RNG = np.random.default_rng(5)

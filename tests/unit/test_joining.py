@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clip_client.dedup import cells, joining, sketch
-from clip_client.dedup.cells import join_vectors
-from clip_client.dedup.joining import Joining, bits_that_differ, components, join_hashes
-from clip_client.dedup.sketch import make_sketch
+from clip_client.dedup.compare import partitioned_join, projection, similarity_join
+from clip_client.dedup.compare.partitioned_join import join_vectors
+from clip_client.dedup.compare.projection import make_sketch
+from clip_client.dedup.compare.similarity_join import Joining, bits_that_differ, components, join_hashes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -46,7 +46,7 @@ def test_a_clump_is_found_without_comparing_all_with_all(monkeypatch: pytest.Mon
     others, _ = families(600, 100)
     vectors = np.concatenate([scene, unit(others[:, :32])])[random.permutation(1000)]
     expected = as_sets(components(vectors, 0.98, block_rows=50))
-    monkeypatch.setattr(joining, "_HOT_ROWS", 10)
+    monkeypatch.setattr(similarity_join, "_HOT_ROWS", 10)
     assert as_sets(components(vectors, 0.98, block_rows=50)) == expected
     assert max(map(len, expected)) >= 400
 
@@ -58,7 +58,7 @@ def test_cells_find_what_an_exact_search_finds_and_say_how_sure_that_is() -> Non
     coverage = join_vectors(in_cells, vectors, 0.95, exact_rows=100)
     assert coverage.method == "cells"
     assert coverage.pairs > 0
-    assert coverage.recall >= cells.LEAST_RECALL
+    assert coverage.recall >= partitioned_join.LEAST_RECALL
     assert (exact.labels[pairs[0]] == exact.labels[pairs[1]]).all()
     missed = (in_cells.labels[pairs[0]] != in_cells.labels[pairs[1]]).mean()
     assert missed <= 0.01
@@ -80,7 +80,7 @@ def test_rows_without_a_vector_hang_together_with_nothing() -> None:
     seeds=st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=6),
     flips=st.lists(st.tuples(st.integers(0, 5), st.sets(st.integers(0, 63), max_size=8)), max_size=20),
     most_bits=st.integers(0, 8),
-    pairs_at_once=st.sampled_from([1, 3, joining._PENDING_PAIRS]),
+    pairs_at_once=st.sampled_from([1, 3, similarity_join._PENDING_PAIRS]),
 )
 def test_hashes_are_joined_exactly(
     seeds: list[int], flips: list[tuple[int, set[int]]], most_bits: int, pairs_at_once: int
@@ -89,7 +89,7 @@ def test_hashes_are_joined_exactly(
     hashes = np.array(numbers, dtype=np.uint64)
     found, expected = Joining(len(hashes)), Joining(len(hashes))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(joining, "_PENDING_PAIRS", pairs_at_once)
+        patch.setattr(similarity_join, "_PENDING_PAIRS", pairs_at_once)
         join_hashes(found, np.arange(len(hashes)), hashes, most_bits)
     left, right = np.nonzero([[(a ^ b).bit_count() <= most_bits for b in numbers] for a in numbers])
     expected.join(left, right)
@@ -130,9 +130,9 @@ def test_a_sketch_never_says_less_than_the_vectors(seed: int, spread: float, thr
         random.standard_normal((5, 64))[random.integers(0, 5, 60)] + spread * scale * random.standard_normal((60, 64))
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sketch, "LEAST_ROWS", 60)
-        patch.setattr(sketch, "_SAMPLE", 60)
-        patch.setattr(sketch, "_MOST_LEFT", 1.0)
+        patch.setattr(projection, "LEAST_ROWS", 60)
+        patch.setattr(projection, "_SAMPLE", 60)
+        patch.setattr(projection, "_MOST_LEFT", 1.0)
         short = make_sketch(vectors, np.arange(60), threshold)
     assert short is not None
     assert short.shape == (60, 32)
@@ -141,14 +141,14 @@ def test_a_sketch_never_says_less_than_the_vectors(seed: int, spread: float, thr
 
 @pytest.mark.parametrize("few", [0, 4096])
 def test_the_same_hangs_together_with_and_without_a_sketch(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joining, "_FEW_PAIRS", few)
-    monkeypatch.setattr(sketch, "_SAMPLE", 1000)
-    monkeypatch.setattr(sketch, "LEAST_ROWS", 1000)
+    monkeypatch.setattr(similarity_join, "_FEW_PAIRS", few)
+    monkeypatch.setattr(projection, "_SAMPLE", 1000)
+    monkeypatch.setattr(projection, "LEAST_ROWS", 1000)
     vectors, _ = families(1200, 300)
     short = make_sketch(vectors, np.arange(1200), 0.95)
     assert short is not None
     joined = Joining(1200)
-    joining.join_alike(joined, np.arange(1200), vectors, 0.95, sketch=short, block_rows=100)
+    similarity_join.join_alike(joined, np.arange(1200), vectors, 0.95, sketch=short, block_rows=100)
     assert as_sets(joined.components()) == as_sets(components(vectors, 0.95))
 
 

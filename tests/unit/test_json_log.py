@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 
-from preprocess_ensemble.json_log import JsonFormatter
+from preprocess_ensemble.serving.json_log import JsonFormatter
 
 
 def test_a_record_is_one_line_of_json_whatever_it_holds() -> None:

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from PIL import Image, ImageEnhance
 
-from clip_client.dedup.keep import DEFAULT_RULES, Candidate, KeepRules
-from clip_client.dedup.looks import Look, look_at
-from clip_client.dedup.metadata import Metadata
-from clip_client.dedup.moments import Moment
-from clip_client.dedup.photos_library import LibraryPhoto
+from clip_client.dedup.compare.keep_rules import DEFAULT_RULES, Candidate, KeepRules
+from clip_client.dedup.features.capture_time import Moment
+from clip_client.dedup.features.image_features import Look, look_at
+from clip_client.dedup.features.metadata import Metadata
+from clip_client.dedup.files.apple_photos import LibraryPhoto
 from tests.unit.camera_files import as_lossless, camera_jpeg, exif
 from tests.unit.image_files import encoded, picture
 

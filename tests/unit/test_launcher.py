@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from preprocess_ensemble import launcher, shared_memory
-from preprocess_ensemble.launcher import LaunchError, Wheel
-from preprocess_ensemble.orphaned_stubs import end_orphaned_stubs
+from preprocess_ensemble.serving import launcher, shared_memory
+from preprocess_ensemble.serving.launcher import LaunchError, Wheel
+from preprocess_ensemble.serving.orphaned_stubs import end_orphaned_stubs
 
-ROOT = Path(launcher.__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def embedded(wheel: Wheel, prefix: Path, tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_the_installed_wheel_is_found_without_importing_it() -> None:
     script = (
-        "import sys; from preprocess_ensemble.launcher import find_wheel; "
+        "import sys; from preprocess_ensemble.serving.launcher import find_wheel; "
         "print(find_wheel().binary); assert 'pytriton' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=False)
@@ -232,7 +232,7 @@ def test_a_server_whose_supervisor_is_gone_does_not_start() -> None:
     # This process's own parent is none of its child, even where this one is a container's first.
     environment = {**os.environ, launcher.PARENT_VARIABLE: str(os.getppid()), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, "-m", "preprocess_ensemble.launcher", "--help"],
+        [sys.executable, "-m", "preprocess_ensemble.serving.launcher", "--help"],
         env=environment,
         capture_output=True,
         text=True,

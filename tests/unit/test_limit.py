@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from clip_client._limit import AdaptiveLimit
+from clip_client._balancing.concurrency_limit import AdaptiveLimit
 
 MAX_BATCH = 32
 TIMEOUT_S = 10.0

@@ -11,17 +11,17 @@ import pytest
 from PIL import Image, ImageOps
 
 from clip_client import ClientConfig, ImageError, ModelInfo, ProtocolMismatch
-from clip_client._loader import Loader
-from clip_client._transfer import TRANSFERS
-from preprocess_ensemble.decode import DecodeError, decode
-from preprocess_ensemble.transform import PreprocessConfig, preprocess
+from clip_client._encoding import TRANSFERS
+from clip_client._pipeline.encoder import Loader
+from preprocess_ensemble.imaging.decode import DecodeError, decode
+from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
 
-    from clip_client._transfer import TransferName
+    from clip_client._encoding import TransferName
 
 CONFIG = PreprocessConfig(size=(32, 48), resize_mode="squash", mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
 NOISE = Image.effect_noise((300, 200), 60).convert("RGB")

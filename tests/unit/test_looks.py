@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import ExifTags, Image, PngImagePlugin
 
-from clip_client.dedup.looks import pixel_hash
+from clip_client.dedup.features.image_features import pixel_hash
 
 NOISE = Image.effect_noise((32, 24), 60)
 

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from clip_client.dedup.cannot_link import CannotLink
-from clip_client.dedup.groups import Comparison, make_groups
-from clip_client.dedup.keep import Candidate, KeepRules
-from clip_client.dedup.looks import Look
-from clip_client.dedup.moments import Moment
-from clip_client.dedup.report import (
+from clip_client.dedup.compare.cannot_link import CannotLink
+from clip_client.dedup.compare.groups import Comparison, make_groups
+from clip_client.dedup.compare.keep_rules import Candidate, KeepRules
+from clip_client.dedup.compare.thresholds import Thresholds
+from clip_client.dedup.features.capture_time import Moment
+from clip_client.dedup.features.image_features import Look
+from clip_client.dedup.types import (
     BURST,
     EXACT,
     NEAR_IDENTICAL,
@@ -21,7 +22,6 @@ from clip_client.dedup.report import (
     DuplicateGroup,
     Match,
 )
-from clip_client.dedup.thresholds import Thresholds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

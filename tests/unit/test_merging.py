@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from clip_client.cli.dedup_action import act
+from clip_client.cli.commands.dedup_apply import act
 from clip_client.dedup import Member, Store
-from clip_client.dedup.act import Outcome, apply, undo
-from clip_client.dedup.journal import MOVED
-from clip_client.dedup.looks import look_at
-from clip_client.dedup.merging import loss
-from clip_client.dedup.metadata import Metadata, read_sidecar
-from clip_client.dedup.photos_library import LibraryPhoto
-from clip_client.dedup.plan import Plan, plan_removals
-from clip_client.dedup.purge import purge
-from clip_client.dedup.quarantine import QUARANTINE_NAME
-from clip_client.dedup.report import SAME_PIXELS
+from clip_client.dedup.actions.apply import Outcome, apply, undo
+from clip_client.dedup.actions.merging import loss
+from clip_client.dedup.actions.plan import Plan, plan_removals
+from clip_client.dedup.actions.purge import purge
+from clip_client.dedup.actions.quarantine import QUARANTINE_NAME
+from clip_client.dedup.features.image_features import look_at
+from clip_client.dedup.features.metadata import Metadata, read_sidecar
+from clip_client.dedup.files.apple_photos import LibraryPhoto
+from clip_client.dedup.store.journal import MOVED
+from clip_client.dedup.types import SAME_PIXELS
 from tests.unit.albums import member, opened, report, snapshot, without_access, write
 from tests.unit.camera_files import exif, packet
 from tests.unit.image_files import jpeg

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from PIL import Image, PngImagePlugin
 
-from clip_client.dedup.looks import Look, look_at
-from clip_client.dedup.metadata import Metadata, read_metadata, read_sidecar
-from clip_client.dedup.xmp import XmpError, read_xmp, write_xmp
+from clip_client.dedup.features.image_features import Look, look_at
+from clip_client.dedup.features.metadata import Metadata, read_metadata, read_sidecar
+from clip_client.dedup.features.xmp import XmpError, read_xmp, write_xmp
 from tests.unit.camera_files import as_lossless, camera_jpeg, exif, packet, with_iptc
 from tests.unit.image_files import encoded, jpeg, picture
 

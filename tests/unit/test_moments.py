@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from clip_client.dedup.moments import Moment, difference
-from clip_client.dedup.report import BURST, SAME_SCENE
+from clip_client.dedup.features.capture_time import Moment, difference
+from clip_client.dedup.types import BURST, SAME_SCENE
 
 
 def moment(taken_ms: int | None, *, sub_second: bool = True, sequence: int | None = None, camera: str = "A") -> Moment:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from preprocess_ensemble.passport import Canary, Gate, Passport, PassportError, fingerprint
+from preprocess_ensemble.model_repository.passport import Canary, Gate, Passport, PassportError, fingerprint
 
 PASSPORT = Passport(
     model="ViT-B-32",

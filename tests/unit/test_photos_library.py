@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from clip_client.cli.main import main
-from clip_client.dedup import photos_library, scan
-from clip_client.dedup.file_kinds import EDITED, FILM, RAW
-from clip_client.dedup.photos_album import ALBUM, NoAlbum, fill_album
-from clip_client.dedup.photos_library import is_library, read_library
-from clip_client.dedup.plan import plan_removals
+from clip_client.dedup import scan
+from clip_client.dedup.actions.apple_photos_album import ALBUM, NoAlbum, fill_album
+from clip_client.dedup.actions.plan import plan_removals
+from clip_client.dedup.files import apple_photos
+from clip_client.dedup.files.apple_photos import is_library, read_library
+from clip_client.dedup.files.file_types import EDITED, FILM, RAW
 from tests.unit.albums import member, report, snapshot, without_access, write
 from tests.unit.photos_libraries import PhotosLibrary
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from clip_client.dedup import Member
-    from clip_client.dedup.plan import AlbumEntry
+    from clip_client.dedup.actions.plan import AlbumEntry
 
 
 @pytest.fixture
@@ -98,7 +99,7 @@ def test_a_file_that_photos_refers_to_stays_photos(library: PhotosLibrary, tmp_p
 
 def test_without_osxphotos_a_library_is_one_failure(library: PhotosLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
     library.add(b"x", "IMG_1.JPG")
-    monkeypatch.setattr(photos_library, "find_spec", lambda _name: None)
+    monkeypatch.setattr(apple_photos, "find_spec", lambda _name: None)
     found = scan([library.folder])
     assert found.photos == ()
     assert [failure.path for failure in found.failed] == [str(library.folder)]

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
-from preprocess_ensemble.process_group import EndWatch, any_runs, processor_time_s
+from preprocess_ensemble.serving.process_group import EndWatch, any_runs, processor_time_s
 
 if TYPE_CHECKING:
     import pytest

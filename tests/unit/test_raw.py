@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from clip_client.dedup import raw, scan
-from clip_client.dedup.looks import BYTES_ONLY, look_at
-from clip_client.dedup.preview import Preview, preview
-from clip_client.dedup.raw import NEEDS_RAWPY, look_at_raw, raw_preview
-from clip_client.dedup.units import companions
+from clip_client.dedup import scan
+from clip_client.dedup.features import raw_preview as raw
+from clip_client.dedup.features.image_features import BYTES_ONLY, look_at
+from clip_client.dedup.features.preview import Preview, preview
+from clip_client.dedup.features.raw_preview import NEEDS_RAWPY, look_at_raw, raw_preview
+from clip_client.dedup.files.companions import companions
 from tests.unit.albums import write
 from tests.unit.raw_files import dng
 

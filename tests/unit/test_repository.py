@@ -7,7 +7,7 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from preprocess_ensemble.repository import (
+from preprocess_ensemble.model_repository.config import (
     DEFAULT_SHAPES,
     RepositoryError,
     Shapes,

@@ -16,7 +16,7 @@ from clip_client import (
     Unauthorized,
     Unavailable,
 )
-from clip_client._retry import RetryBudget, backoff_s, is_retried
+from clip_client._balancing.retry import RetryBudget, backoff_s, is_retried
 
 
 @pytest.mark.parametrize("kind", [Unavailable, Overloaded, ModelNotReady])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from clip_client.dedup import FailedFile, scan
-from clip_client.dedup.hashing import Content, hash_file
+from clip_client.dedup.files.hashing import Content, hash_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

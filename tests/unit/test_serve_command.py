@@ -18,19 +18,19 @@ import grpc
 import pytest
 import trustme
 
-from benchmarks.server import free_port
-from preprocess_ensemble import serve_command
-from preprocess_ensemble.canary_client import CanaryClient
-from preprocess_ensemble.health_endpoint import serve_health
-from preprocess_ensemble.log_file import LogFile, say
-from preprocess_ensemble.preflight import ServeError, check_ports
-from preprocess_ensemble.tls import ServerTls, TlsError
-from preprocess_ensemble.triton_process import ServeConfig
+from preprocess_ensemble.serving import command
+from preprocess_ensemble.serving.canary_client import CanaryClient
+from preprocess_ensemble.serving.health_endpoint import serve_health
+from preprocess_ensemble.serving.log_file import LogFile, say
+from preprocess_ensemble.serving.preflight import ServeError, check_ports
+from preprocess_ensemble.serving.tls import ServerTls, TlsError
+from preprocess_ensemble.serving.triton_process import ServeConfig
+from preprocess_ensemble.testing.server import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from preprocess_ensemble.supervisor import Probe
+    from preprocess_ensemble.serving.supervisor import Probe
 
 
 class Signalled:
@@ -61,12 +61,12 @@ class Signalled:
 
 
 def _serve(monkeypatch: pytest.MonkeyPatch, repository: Path, number: signal.Signals) -> list[str]:
-    monkeypatch.setattr(serve_command, "Supervisor", Signalled)
+    monkeypatch.setattr(command, "Supervisor", Signalled)
     monkeypatch.setattr(Signalled, "number", number)
     for name in ("no_proxy", "no_grpc_proxy"):
         monkeypatch.setenv(name, "")
     ports = [f"--{name}-port={free_port()}" for name in ("grpc", "http", "metrics")]
-    assert serve_command.main([f"--repository={repository}", *ports]) == 0
+    assert command.main([f"--repository={repository}", *ports]) == 0
     return Signalled.told
 
 
@@ -144,10 +144,10 @@ def test_certificates_that_do_not_fit_do_not_replace_those_at_work(
 ) -> None:
     tls = _issue(tmp_path / "certificate.pem", tmp_path / "key.pem", "clip.example.org")
     supervisor: Any = Signalled()
-    serve_command._renew(supervisor, repository, tls)
+    command._renew(supervisor, repository, tls)
     assert Signalled.told == ["renew"]
     (tmp_path / "key.pem").unlink()
-    serve_command._renew(supervisor, repository, tls)
+    command._renew(supervisor, repository, tls)
     assert Signalled.told == ["renew"]
     assert "not restarted as told" in caplog.text
 
@@ -215,7 +215,7 @@ def test_a_server_that_ends_while_it_tells_its_figures_tells_none() -> None:
 
         thread = threading.Thread(target=half_an_answer)
         thread.start()
-        assert serve_command._requests_done(f"http://127.0.0.1:{listener.getsockname()[1]}/metrics") is None
+        assert command._requests_done(f"http://127.0.0.1:{listener.getsockname()[1]}/metrics") is None
         thread.join()
 
 
@@ -235,7 +235,7 @@ def test_addresses_are_written_as_each_part_of_triton_reads_them(tmp_path: Path)
 
 def _misused(capsys: pytest.CaptureFixture[str], *options: str) -> str:
     with pytest.raises(SystemExit) as exit_:
-        serve_command.main(options)
+        command.main(options)
     assert exit_.value.code == 2
     return capsys.readouterr().err
 
@@ -264,7 +264,7 @@ def test_http_is_closed_unless_it_has_a_port(tmp_path: Path) -> None:
 def test_a_log_file_that_cannot_be_written_is_named(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ports = [f"--{name}-port={free_port()}" for name in ("grpc", "metrics")]
     log = repository / "none" / "log"
-    assert serve_command.main([f"--repository={repository}", *ports, f"--log-file={log}"]) == 1
+    assert command.main([f"--repository={repository}", *ports, f"--log-file={log}"]) == 1
     expected = f"clip-serve: The log file {log} cannot be written (No such file or directory): name another by"
     assert expected in capsys.readouterr().err
 

@@ -12,13 +12,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from clip_client.dedup import Store, shelf
+from clip_client.dedup import Store
+from clip_client.dedup.store import parquet_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from clip_client.dedup.shelf import Shelf
+    from clip_client.dedup.store.parquet_store import Shelf
 
 _DIMENSION = 128
 
@@ -77,7 +78,7 @@ def files_of(vectors: Shelf) -> list[Path]:
 
 def test_few_rows_are_read_without_the_others(vectors: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
     add(vectors, *range(20_000))
-    monkeypatch.setattr(shelf, "_MANY_FILES", 1)
+    monkeypatch.setattr(parquet_store, "_MANY_FILES", 1)
     vectors.compact()
     (file,) = files_of(vectors)
     bytes_read = 0
@@ -89,7 +90,7 @@ def test_few_rows_are_read_without_the_others(vectors: Shelf, monkeypatch: pytes
             bytes_read += len(data)
             return data
 
-    monkeypatch.setattr(shelf, "open", lambda path, mode: Counted(path, mode), raising=False)
+    monkeypatch.setattr(parquet_store, "open", lambda path, mode: Counted(path, mode), raising=False)
     assert found(vectors, 19_999, 0, 7_777, 20_001) == {0: 0, 7_777: 7_777, 19_999: 19_999}
     hashes, row_groups = 20_000 * 32, 3 * 1024 * (32 + 4 * _DIMENSION)
     assert hashes < bytes_read < 1.5 * (hashes + row_groups) < file.stat().st_size / 3
@@ -137,7 +138,7 @@ def test_of_two_rows_of_a_content_the_later_counts(
     add(vectors, 1, 2)
     add(vectors, 1, vector=np.full(_DIMENSION, 9, dtype=np.float32))
     if is_compacted:
-        monkeypatch.setattr(shelf, "_MANY_FILES", 1)
+        monkeypatch.setattr(parquet_store, "_MANY_FILES", 1)
         vectors.compact()
         assert pq.ParquetFile(*files_of(vectors)).metadata.num_rows == 2
     assert found(vectors, 1, 2) == {1: 9, 2: 2}
@@ -147,7 +148,7 @@ def test_of_two_rows_of_a_content_the_later_counts(
 def test_each_row_is_found_once_although_another_process_compacts_meanwhile(
     vectors: Shelf, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shelf, "_MANY_FILES", 2)
+    monkeypatch.setattr(parquet_store, "_MANY_FILES", 2)
     for number in range(5):
         add(vectors, number)
     numbers = []
@@ -160,8 +161,8 @@ def test_each_row_is_found_once_although_another_process_compacts_meanwhile(
 
 
 def test_large_files_are_not_rewritten_for_a_few_rows(vectors: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shelf, "_MANY_FILES", 2)
-    monkeypatch.setattr(shelf, "_LARGE_FILE_ROWS", 100)
+    monkeypatch.setattr(parquet_store, "_MANY_FILES", 2)
+    monkeypatch.setattr(parquet_store, "_LARGE_FILE_ROWS", 100)
     add(vectors, *range(100))
     (large,) = files_of(vectors)
     for number in range(100, 103):

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from clip_client.cli.dedup_action import act
+from clip_client.cli.commands.dedup_apply import act
 from clip_client.dedup import Store
-from clip_client.dedup.act import HARDLINK, METHODS, apply, undo
-from clip_client.dedup.plan import plan_removals
-from clip_client.dedup.quarantine import QUARANTINE_NAME
+from clip_client.dedup.actions.apply import HARDLINK, METHODS, apply, undo
+from clip_client.dedup.actions.plan import plan_removals
+from clip_client.dedup.actions.quarantine import QUARANTINE_NAME
 from tests.unit.albums import member, opened, report, snapshot, without_access, write
 
 if TYPE_CHECKING:

@@ -10,10 +10,11 @@ import pytest
 from rich.console import Console
 
 from clip_client.cli.main import main
-from clip_client.dedup import DuplicateReport, scan, skipped_files, thresholds_for
-from clip_client.dedup.page import write_page
-from clip_client.dedup.table import print_report
-from preprocess_ensemble.decode import decode
+from clip_client.dedup import DuplicateReport, scan, thresholds_for
+from clip_client.dedup.files import skipped_files
+from clip_client.dedup.reporting.html import write_page
+from clip_client.dedup.reporting.terminal import print_report
+from preprocess_ensemble.imaging.decode import decode
 from tests.unit import image_files
 from tests.unit.albums import MODEL, write
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import anyio
 import anyio.to_thread
 
-from clip_client._source import open_source
+from clip_client._pipeline.source import open_source
 from tests.fake_server.waiting import until
 
 if TYPE_CHECKING:

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clip_client.dedup import Evidence, grouping, star_groups
-from clip_client.dedup.cannot_link import CannotLink
+from clip_client.dedup import Evidence, star_groups
+from clip_client.dedup.compare import star_groups as grouping
+from clip_client.dedup.compare.cannot_link import CannotLink
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,11 +16,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from benchmarks.server import free_port
-from preprocess_ensemble.health_endpoint import serve_health
-from preprocess_ensemble.serve_command import main
-from preprocess_ensemble.supervisor import CONNECT, Backend, Finding, Probe, StartError, Supervisor, SupervisorConfig
-from preprocess_ensemble.triton_log import Remark, read_line
+from preprocess_ensemble.serving.command import main
+from preprocess_ensemble.serving.health_endpoint import serve_health
+from preprocess_ensemble.serving.supervisor import (
+    CONNECT,
+    Backend,
+    Finding,
+    Probe,
+    StartError,
+    Supervisor,
+    SupervisorConfig,
+)
+from preprocess_ensemble.serving.triton_log import Remark, read_line
+from preprocess_ensemble.testing.server import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable

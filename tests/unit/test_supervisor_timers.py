@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from preprocess_ensemble.supervisor import CONNECT, Backend, Finding, Probe, StartError, Supervisor, SupervisorConfig
+from preprocess_ensemble.serving.supervisor import (
+    CONNECT,
+    Backend,
+    Finding,
+    Probe,
+    StartError,
+    Supervisor,
+    SupervisorConfig,
+)
 from tests.fake_server.simulation import simulate
 from tests.unit.test_supervisor import BROKEN, OK, SLOW, FakeProcess
 

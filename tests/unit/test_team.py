@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from preprocess_ensemble.team import Team
+from preprocess_ensemble.imaging.worker_pool import Team
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])

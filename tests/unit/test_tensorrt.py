@@ -9,8 +9,8 @@ import pytest
 from google.protobuf import json_format
 
 from preprocess_ensemble.backends.onnxruntime.session import plan_session
-from preprocess_ensemble.repository import DEFAULT_SHAPES, configs, installed_passport, read_config, render
-from preprocess_ensemble.tensorrt import StagedRepository, TensorrtMissing, check_tensorrt, on_tensorrt
+from preprocess_ensemble.model_repository.config import DEFAULT_SHAPES, configs, installed_passport, read_config, render
+from preprocess_ensemble.serving.tensorrt import StagedRepository, TensorrtMissing, check_tensorrt, on_tensorrt
 from tests.unit.test_passport import PASSPORT
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from open_clip.transform import PreprocessCfg, image_transform_v2
 from PIL import Image, ImageOps
 
-from preprocess_ensemble.decode import decode
-from preprocess_ensemble.transform import PreprocessConfig, preprocess
+from preprocess_ensemble.imaging.decode import decode
+from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
 from tests.unit import image_files
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from preprocess_ensemble import allowance, preprocessor
-from preprocess_ensemble.decode import DecodeLimits, ImageStatus, decode, decode_with_route
-from preprocess_ensemble.passport import Canary, Gate, Passport
-from preprocess_ensemble.transform import PreprocessConfig, preprocess
+from preprocess_ensemble.imaging import preprocessor, time_budget
+from preprocess_ensemble.imaging.decode import DecodeLimits, ImageStatus, decode, decode_with_route
+from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
+from preprocess_ensemble.model_repository.passport import Canary, Gate, Passport
 from tests.unit import image_files
 
 if TYPE_CHECKING:
@@ -314,7 +314,7 @@ def test_parameters_have_their_effect(
 def test_a_request_that_took_its_time_gets_no_large_image_more(
     module: types.ModuleType, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(allowance, "_ALWAYS_PIXELS", 1000)
+    monkeypatch.setattr(time_budget, "_ALWAYS_PIXELS", 1000)
     small = image_files.jpeg(size=(30, 20))
     model = module.TritonPythonModel()
     model.initialize(arguments(repository, max_decode_seconds="1e-9", max_image_bytes="100000", decode_threads="1"))

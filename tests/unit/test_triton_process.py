@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
-from preprocess_ensemble import triton_process
-from preprocess_ensemble.log_file import LogFile
-from preprocess_ensemble.process_group import any_runs
-from preprocess_ensemble.triton_process import TritonProcess
+from preprocess_ensemble.serving import triton_process
+from preprocess_ensemble.serving.log_file import LogFile
+from preprocess_ensemble.serving.process_group import any_runs
+from preprocess_ensemble.serving.triton_process import TritonProcess
 from tests.fake_server.waiting import until
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clip_client.cli import vector_shards
-from clip_client.cli.failure import CommandFailed
-from clip_client.cli.output_file import locked
-from clip_client.cli.photo_file import PhotoFile, PhotoRow
-from clip_client.cli.similar_command import _Nearest
-from clip_client.cli.vector_shards import (
+from clip_client.cli.commands.similar import _Nearest
+from clip_client.cli.errors import CommandFailed
+from clip_client.cli.output import vector_shards
+from clip_client.cli.output.output_file import locked
+from clip_client.cli.output.photo_file import PhotoFile, PhotoRow
+from clip_client.cli.output.vector_shards import (
     ShardWriter,
     check_vector_id,
     finished_keys,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from clip_client.cli.main import main
-from clip_client.cli.walk_options import add_walk_options, named_paths, scan_named
+from clip_client.cli.options.paths import add_walk_options, named_paths, scan_named
 from tests.unit.albums import write
 
 if TYPE_CHECKING:

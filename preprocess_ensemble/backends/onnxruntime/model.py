@@ -23,7 +23,7 @@ from preprocess_ensemble.backends.onnxruntime.signature import (
     check_signature,
     read_signature,
 )
-from preprocess_ensemble.shared_memory import close_own_regions
+from preprocess_ensemble.serving.shared_memory import close_own_regions
 
 __all__ = ("TritonPythonModel",)
 

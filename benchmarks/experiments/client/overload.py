@@ -1,0 +1,189 @@
+"""What happens at ten times the capacity: ``python -m benchmarks overload``.
+
+The server's model sleeps, so its capacity is known and no core is short. Four client processes that do not know of each
+other first measure the peak in a closed loop, then offer ten times as much for a minute, then half of it. After that a
+client without limit or deadline floods the server, as any other program might, and the supervisor is watched.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import psutil
+
+from benchmarks.fixtures.null_repository import write_null_repository
+from benchmarks.harness.experiment import RESULTS, Worker, write_result
+from preprocess_ensemble.testing.server import free_port, serving
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+CLIENTS: Final = 4
+CALLERS: Final = 64
+CAPACITY: Final = 200.0
+"""Images per second of the model."""
+SAMPLE_S: Final = 0.5
+
+
+class Watch:
+    """Memory of processes with all their children, and what the health endpoint says, twice a second."""
+
+    def __init__(self, processes: Mapping[str, Sequence[psutil.Process]], health_url: str) -> None:
+        self._processes = processes
+        self._health_url = health_url
+        self._ended = threading.Event()
+        self.samples: list[dict[str, Any]] = []
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Sample while the block runs."""
+        thread = threading.Thread(target=self._run)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._ended.set()
+            thread.join()
+
+    def _run(self) -> None:
+        start = time.monotonic()
+        while not self._ended.wait(SAMPLE_S):
+            memory = {name: sum(map(_family_mb, members)) for name, members in self._processes.items()}
+            self.samples.append({"s": time.monotonic() - start, "status": health(self._health_url), **memory})
+
+
+def _family_mb(process: psutil.Process) -> float:
+    total = 0
+    for member in (process, *process.children(recursive=True)):
+        try:
+            total += member.memory_info().rss
+        except psutil.NoSuchProcess:
+            continue
+    return total / 2**20
+
+
+def health(url: str) -> str:
+    """What the supervisor says: ready, overloaded, failing, restarting."""
+    try:
+        with urllib.request.urlopen(url, timeout=5) as response:
+            return str(json.load(response)["status"])
+    except urllib.error.HTTPError as error:
+        with error:
+            return str(json.load(error)["status"])
+
+
+def ask_all(workers: Sequence[Worker], order: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Give all workers the same order at the same time."""
+    with ThreadPoolExecutor(len(workers)) as pool:
+        return list(pool.map(lambda worker: worker.ask(order), workers))
+
+
+def growth(samples: Sequence[Mapping[str, Any]], name: str, settled_s: float) -> float:
+    """Megabytes between the first sample after ``settled_s`` and the largest of the last quarter."""
+    settled = [sample for sample in samples if sample["s"] >= settled_s]
+    return float(max(sample[name] for sample in settled[3 * len(settled) // 4 :]) - settled[0][name])
+
+
+def measure(
+    workers: Sequence[Worker],
+    server: psutil.Process,
+    health_url: str,
+    *,
+    seconds: float,
+    peak_s: float = 10.0,
+    calm_s: float = 10.0,
+) -> dict[str, Any]:
+    """The peak, then ten times the peak, then half of it, from all workers together."""
+    ask_all(workers, {"callers": CALLERS, "seconds": 2.0})
+    peak = sum(answer["rate"] for answer in ask_all(workers, {"callers": CALLERS, "seconds": peak_s}))
+    share = peak / len(workers)
+    clients = [child for child in psutil.Process().children() if child.pid != server.pid]
+    watch = Watch({"server_mb": [server], "clients_mb": clients}, health_url)
+    with watch.running():
+        answers = ask_all(workers, {"phases": [[10 * share, seconds], [0.5 * share, calm_s]]})
+    loud, calm = ([answer["phases"][number] for answer in answers] for number in (0, 1))
+    during = [sample for sample in watch.samples if sample["s"] <= seconds]
+    calm_per_second = [sum(counts) for counts in zip(*(phase["good_per_second"] for phase in calm), strict=True)]
+    return {
+        "peak": peak,
+        "offered": sum(phase["offered_rate"] for phase in loud),
+        "goodput": sum(phase["good_rate"] for phase in loud),
+        "goodput_to_peak": sum(phase["good_rate"] for phase in loud) / peak,
+        "goodput_of_each": [phase["good_rate"] for phase in loud],
+        "latest_ms": max(phase["latest_ms"] for phase in loud + calm),
+        "growth_mb": {name: growth(during, name, seconds / 6) for name in ("server_mb", "clients_mb")},
+        "calm_offered": sum(phase["offered_rate"] for phase in calm),
+        "calm_good_per_second": calm_per_second,
+        "answers": answers,
+        "samples": watch.samples,
+    }
+
+
+def flood(worker: Worker, server: psutil.Process, health_url: str, *, seconds: float) -> dict[str, Any]:
+    """Ten times the capacity from a client that knows no limit; then wait until the supervisor is content."""
+    pids = {child.pid for child in server.children(recursive=True)}
+    watch = Watch({"server_mb": [server]}, health_url)
+    with watch.running():
+        answer = worker.ask({"foreign": True, "phases": [[10 * CAPACITY, seconds]]})
+        deadline = time.monotonic() + 30 * seconds
+        while time.monotonic() < deadline and not _recovered(watch.samples):
+            time.sleep(SAMPLE_S)
+    statuses = [(sample["s"], sample["status"]) for sample in watch.samples]
+    changes = [entry for entry, (_, before) in zip(statuses[1:], statuses, strict=False) if entry[1] != before]
+    return {
+        "answer": answer,
+        "statuses": changes,
+        "same_processes": pids <= {child.pid for child in server.children(recursive=True)},
+        "works_again": worker.ask({"phases": [[0.5 * CAPACITY, 3.0]]})["phases"][0]["outcomes"],
+        "samples": watch.samples,
+    }
+
+
+def _recovered(samples: Sequence[Mapping[str, Any]]) -> bool:
+    seen = [sample["status"] for sample in list(samples)]
+    return any(status != "ready" for status in seen) and seen[-1] == "ready"
+
+
+def main() -> None:
+    """Measure, print, keep the JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60.0, help="of overload")
+    parser.add_argument("--flood-seconds", type=float, default=8.0)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        repository = write_null_repository(scratch / "models", seconds_per_image=1 / CAPACITY)
+        port = free_port()
+        options = ("--health-port", str(port), "--canary-interval-s", "1")
+        server = stack.enter_context(serving(repository, *options))
+        process, health_url = psutil.Process(server.process.pid), f"http://127.0.0.1:{port}/healthz"
+        workers = [
+            stack.enter_context(Worker(f"client {number}", "benchmarks.load.offered_load", server.grpc_url))
+            for number in range(CLIENTS)
+        ]
+        ours = measure(workers, process, health_url, seconds=arguments.seconds)
+        others = flood(workers[0], process, health_url, seconds=arguments.flood_seconds)
+
+    print(f"model's capacity {CAPACITY:.0f} images/s; peak of {CLIENTS} clients in a closed loop {ours['peak']:.0f}")
+    print(f"offered {ours['offered']:.0f}: goodput {ours['goodput']:.0f}, {ours['goodput_to_peak']:.3f} of the peak")
+    print(f"deadlines overrun by at most {ours['latest_ms']:.0f} ms")
+    print(f"memory grew by {', '.join(f'{mb:.0f} MB ({name})' for name, mb in ours['growth_mb'].items())}")
+    print(f"then offered {ours['calm_offered']:.0f}: good in each second {ours['calm_good_per_second']}")
+    print(f"a client without a limit: supervisor said {others['statuses']}, then {others['works_again']}")
+    result = {"capacity": CAPACITY, "overload": ours, "flood": others}
+    print(f"kept in {write_result('overload', result, arguments.results)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Experiments on finding duplicates: accuracy, cost, scale."""

@@ -1,0 +1,281 @@
+"""How well copies are told from other photos: ``python -m benchmarks accuracy [--photos DIR]``.
+
+Every photo gets some sixty copies, from a renamed file to a screenshot of it (``fixtures.photo_edits``), and beside
+them lie pictures that only look alike. Detectors are compared on the same files (``detectors``): over
+pairs, over the groups they make, and by the one number that hurts: how many of 1,000 photos that they would delete had
+no copy left. Thresholds are chosen on one half of the photos and reported on the other; with random weights none is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hashlib
+import tempfile
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, aclosing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from benchmarks.experiments.dedup.detectors import Detector, Facts, imagededup_detectors, own_detectors
+from benchmarks.experiments.dedup.pair_metrics import (
+    curve,
+    delete_figures,
+    group_figures,
+    pair_figures,
+    ranking_figures,
+)
+from benchmarks.fixtures.photo_edits import write_family, write_hard_negatives
+from benchmarks.harness.experiment import JOURNALS, RESULTS, write_result
+from benchmarks.report.accuracy_page import write_page
+from clip_client import ClientConfig, ClipClient
+from clip_client.dedup import Store, scan, thresholds_for
+from clip_client.dedup.features.image_features import look_at, pixel_hash
+from preprocess_ensemble.testing.sample_photos import write_originals
+from preprocess_ensemble.testing.server import serving
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from clip_client import ModelInfo
+    from clip_client._encoding import TransferName
+
+TUNED_PRECISION: Final = 0.995
+WAYS: Final[tuple[TransferName, ...]] = ("original", "thumbnail")
+"""How photos travel to the server: as they are, and as the command line sends them where nothing is said."""
+_BOOTSTRAPS: Final = 200
+_PATIENCE_S: Final = 3600.0
+"""A server on a busy machine is slow, which is no reason to send it less: nobody waits for an answer here."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Corpus:
+    """Files and the truth about them; all run in parallel."""
+
+    paths: list[Path]
+    family: NDArray[np.intp]
+    """Number of the original; hard negatives are a family each."""
+    change: list[str]
+    """What was done to the original; empty for originals and for hard negatives."""
+    negatives: dict[str, list[NDArray[np.intp]]]
+    """Kind -> sets of rows that look alike and are not copies of each other."""
+
+
+class Bars:
+    """A bar for each stage, on standard error."""
+
+    def __init__(self) -> None:
+        columns = (TextColumn("{task.description:<18}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self.progress = Progress(*columns, console=Console(stderr=True))
+        self._tasks: dict[str, Any] = {}
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        """Say how far a stage is."""
+        if what not in self._tasks:
+            self._tasks[what] = self.progress.add_task(what)
+        self.progress.update(self._tasks[what], completed=done, total=total)
+
+
+def make_corpus(photos: list[Path], folder: Path, bars: Bars) -> Corpus:
+    """Write the copies of every photo, and what only looks alike."""
+    paths: list[Path] = []
+    family: list[int] = []
+    change: list[str] = []
+    folders = [folder / f"{number:04d} {photo.stem}" for number, photo in enumerate(photos)]
+    with ProcessPoolExecutor() as pool:
+        for number, written in enumerate(pool.map(write_family, photos, folders)):
+            paths += written.values()
+            family += [number] * len(written)
+            change += written
+            bars("writing copies", number + 1, len(photos))
+    negatives: dict[str, list[NDArray[np.intp]]] = {}
+    for kind, sets in write_hard_negatives(photos, folder / "negatives").items():
+        negatives[kind] = [
+            len(paths) + np.arange(len(members)) + sum(map(len, sets[:i])) for i, members in enumerate(sets)
+        ]
+        paths += [path for members in sets for path in members]
+    alone = len(paths) - len(family)
+    family += range(len(photos), len(photos) + alone)
+    return Corpus(paths=paths, family=np.array(family), change=change + [""] * alone, negatives=negatives)
+
+
+def facts_of(path: Path) -> Facts:
+    """Look at one file as a search does; in a worker process."""
+    data = path.read_bytes()
+    look = look_at(data)
+    return Facts(look=look, sha256=hashlib.sha256(data).hexdigest(), pixels=pixel_hash(data), size_bytes=len(data))
+
+
+async def embed(
+    url: str, way: TransferName, paths: Sequence[Path], facts: Sequence[Facts], store: Store, bars: Bars
+) -> tuple[NDArray[np.float32], ModelInfo]:
+    """Return (N, D); what an earlier run has embedded comes from ``store``, by content."""
+    config = ClientConfig(urls=(url,), transfer=way, timeout_s=_PATIENCE_S, target_latency_s=_PATIENCE_S)
+    async with ClipClient(config=config) as clip:
+        model = await clip.model()
+        shelf = store.vectors(model.vector_id, model.dimension)
+        table = shelf.read()
+        known = dict(zip(table.column("sha256").to_pylist(), table.column("vector").to_pylist(), strict=True))
+        keys = [bytes.fromhex(one.sha256) for one in facts]
+        first_with = {key: path for key, path in zip(keys, paths, strict=True) if key not in known}
+        new, done = list(first_with), 0
+        async with aclosing(clip.embed_stream(list(first_with.values()), ordered=False)) as items:
+            async for item in items:
+                if item.error is not None:
+                    raise item.error
+                known[new[item.index]] = item.vector
+                shelf.add({"sha256": new[item.index], "vector": item.vector, "code": "", "message": ""})
+                done += 1
+                bars(f"embedding, {way}", done, len(new))
+        shelf.flush()
+        return np.array([known[key] for key in keys], dtype=np.float32), model
+
+
+def judge(detector: Detector, corpus: Corpus, area: NDArray[np.intp]) -> dict[str, Any]:
+    """Return every figure of one detector."""
+    upper = np.triu_indices(len(corpus.paths), 1)
+    same = corpus.family[upper[0]] == corpus.family[upper[1]]
+    recalls: dict[str, list[float]] = {}
+    original = 0
+    for row, change in enumerate(corpus.change[: min(sets[0][0] for sets in corpus.negatives.values())]):
+        if change == "":
+            original = row
+        else:
+            recalls.setdefault(change, []).append(float(detector.alike[row, original]))
+    per_family = np.array(list(recalls.values())).mean(axis=0)  # (families,)
+    random = np.random.default_rng(0)
+    means = random.choice(per_family, (_BOOTSTRAPS, len(per_family))).mean(axis=1)
+    return {
+        "detector": detector.name,
+        "recall_by_change": {change: float(np.mean(hits)) for change, hits in recalls.items()},
+        "recall_of_copies": float(per_family.mean()),
+        "recall_95": np.percentile(means, [2.5, 97.5]).tolist(),
+        "negatives_merged": {kind: _merged(detector, sets) for kind, sets in corpus.negatives.items()},
+        **pair_figures(detector.alike[upper], same),
+        **group_figures(detector.groups, corpus.family, detector.alike),
+        **delete_figures(detector.groups, corpus.family, area),
+    }
+
+
+def _merged(detector: Detector, sets: list[NDArray[np.intp]]) -> float:
+    """Return the share of the pairs within ``sets`` that are called alike."""
+    blocks = [detector.alike[np.ix_(rows, rows)][np.triu_indices(len(rows), 1)] for rows in sets]
+    return float(np.concatenate(blocks).mean())
+
+
+def tuned(corpus: Corpus, cosine: NDArray[np.float64]) -> dict[str, float]:
+    """Choose the lowest cosine with enough precision on the even families; report it on the odd ones."""
+    result = {}
+    for half, name in ((0, "tune"), (1, "test")):
+        rows = np.flatnonzero(corpus.family % 2 == half)
+        upper = np.triu_indices(len(rows), 1)
+        same = (corpus.family[rows][:, None] == corpus.family[rows][None, :])[upper]
+        scores = cosine[np.ix_(rows, rows)][upper]
+        if half == 0:
+            at, precision, _ = curve(scores, same)
+            enough = np.flatnonzero(precision >= TUNED_PRECISION)
+            result["threshold"] = float(at[enough[-1]]) if len(enough) else 1.0
+        figures = pair_figures(scores >= result["threshold"], same)
+        result |= {f"{name}_{figure}": value for figure, value in figures.items()}
+    return result
+
+
+def main() -> None:
+    """Make the files, judge every detector, print the table, write the page and the JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--photos", type=Path, help="folder of originals (default: the sample photos)")
+    parser.add_argument("--most", type=int, default=100, help="originals to take")
+    parser.add_argument("--url", help="a running server (default: start one)")
+    parser.add_argument("--repository", type=Path, default=Path("triton_models"))
+    parser.add_argument("--store", type=Path, default=JOURNALS / "accuracy", help="vectors, so that a run continues")
+    parser.add_argument("--page", type=Path, default=Path("build/accuracy.html"))
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    bars = Bars()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        photos = (
+            [Path(path) for path in scan([arguments.photos]).photos[: arguments.most]]
+            if arguments.photos
+            else write_originals(folder / "originals")
+        )
+        if len(photos) < 2:
+            parser.error(f"{arguments.photos} holds {len(photos)} photos; two at least are compared")
+        stack.enter_context(bars.progress)
+        corpus = make_corpus(photos, folder / "copies", bars)
+        facts = []
+        with ProcessPoolExecutor() as pool:
+            for one in pool.map(facts_of, corpus.paths, chunksize=8):
+                facts.append(one)
+                bars("looking", len(facts), len(corpus.paths))
+        url = arguments.url or stack.enter_context(serving(arguments.repository)).grpc_url
+        store = stack.enter_context(Store(arguments.store))
+        vectors: dict[str, NDArray[np.float32]] = {}
+        for way in WAYS:
+            vectors[way], model = asyncio.run(embed(url, way, corpus.paths, facts, store, bars))
+        found, scores = own_detectors(facts, vectors, thresholds_for(model.id).similar)
+        rivals, their_scores, missing = imagededup_detectors(corpus.paths, bars)
+        area = np.array([one.look.width * one.look.height for one in facts])
+        figures = []
+        for detector in (*found, *rivals):
+            figures.append(judge(detector, corpus, area))
+            bars("judging", len(figures), len(found) + len(rivals))
+    upper = np.triu_indices(len(corpus.paths), 1)
+    same = corpus.family[upper[0]] == corpus.family[upper[1]]
+    rankings = {name: ranking_figures(score[upper], same) for name, score in {**scores, **their_scores}.items()}
+    chosen = {} if model.is_random else tuned(corpus, scores[f"embedding, {WAYS[0]}"])
+    result = {
+        "model": model.id, "random_weights": model.is_random, "files": len(corpus.paths), "photos": len(photos),
+        "detectors": figures, "rankings": rankings, "tuned": chosen, "missing": missing,
+    }  # fmt: skip
+    report(result)
+    arguments.page.parent.mkdir(parents=True, exist_ok=True)
+    write_page(result, arguments.page)
+    print(f"page: {arguments.page}\nkept in {write_result('accuracy', result, arguments.results)}")
+
+
+def report(result: dict[str, Any]) -> None:
+    """Print the table, under the model's id."""
+    console = Console(width=150)
+    console.rule(f"[bold]{result['model']}", characters="=")
+    if result["random_weights"]:
+        console.print("The weights are random: no threshold or precision here is a recommendation.", style="bold red")
+    table = Table(title=f"{result['files']} files of {result['photos']} photos")
+    for heading in (
+        "detector",
+        "recall",
+        "95 %",
+        "pair precision",
+        "B-cubed F1",
+        "chained",
+        "largest",
+        "deleted",
+        "harmful/1000",
+    ):
+        table.add_column(heading, justify="left" if heading == "detector" else "right")
+    for row in result["detectors"]:
+        low, high = row["recall_95"]
+        table.add_row(
+            row["detector"], f"{row['recall_of_copies']:.3f}", f"{low:.2f}-{high:.2f}", f"{row['precision']:.4f}",
+            f"{row['bcubed_f1']:.3f}", f"{row['chaining']:.3f}", str(row["largest_group"]), str(row["deleted"]),
+            f"{row['harmful_per_1000']:.1f}",
+        )  # fmt: skip
+    console.print(table)
+    for name, ranking in result["rankings"].items():
+        console.print(f"{name}: uAP {ranking['uap']:.4f}, recall at 90 % precision {ranking['recall_at_p90']:.4f}")
+    if result["tuned"]:
+        console.print(f"threshold chosen on half of the photos, reported on the other half: {result['tuned']}")
+    for line in result["missing"]:
+        console.print(f"left out: {line}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Experiments on decoding and preprocessing: speed, fidelity, damaged files."""

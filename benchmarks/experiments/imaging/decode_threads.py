@@ -1,0 +1,230 @@
+"""Threads or processes for decoding: ``python -m benchmarks decode_threads``.
+
+The question behind one instance of ``clip_preprocess`` with a thread for each core: a thread waits for Python's global
+lock between two images, an instance is a process of its own and does not, but takes memory and splits Triton's batches.
+Both decode and transform the same files, on 1 core, 2, and so on up to all, in rounds, all combinations in turn.
+
+For more cores than this machine has, 8 and 16, it is *simulated*: each decode and each resize, during which the lock is
+free, is replaced by a sleep of the time that it takes here and a result that is there already. Sleeping takes no core,
+so all the threads wait for a real lock, held for real by the real rest of the program. It leaves out what cores do to
+each other's caches and memory, and holds as long as Python's part of all threads finds room on the cores there are.
+Efficiency is the rate over so many times the rate of one such thread. ``server_threads`` measures in Triton.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import itertools
+import multiprocessing
+import os
+import statistics
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from unittest import mock
+
+import numpy as np
+from PIL import Image
+
+from benchmarks.harness.experiment import RESULTS, write_result
+from preprocess_ensemble.imaging import turbojpeg_decoder
+from preprocess_ensemble.imaging.decode import decode, decode_into, quiet_libraries
+from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
+from preprocess_ensemble.imaging.worker_pool import Team
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from multiprocessing.synchronize import Barrier
+
+CONFIG: Final = PreprocessConfig(size=(224, 224), mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
+SIZES: Final = {"256 px": (341, 256), "12 MP": (4000, 3000)}
+BATCH: Final = 32
+SIMULATED: Final = (8, 16)
+
+
+def file(size: tuple[int, int]) -> bytes:
+    """Encode blobs with the noise of a sensor: compresses about as a photo does."""
+    generator = np.random.default_rng(0)
+    blobs = generator.integers(0, 256, (size[1] // 20 + 1, size[0] // 20 + 1, 3), dtype=np.uint8)
+    picture = np.asarray(Image.fromarray(blobs).resize(size, Image.Resampling.BICUBIC))
+    noise = generator.normal(0, 4, picture.shape)
+    buffer = io.BytesIO()
+    Image.fromarray((picture + noise).clip(0, 255).astype(np.uint8)).save(buffer, "JPEG", quality=80)
+    return buffer.getvalue()
+
+
+def work(data: bytes, threads: int, cores: list[int], seconds: float, start: Barrier, results: Any) -> None:
+    """Decode batches as the server does, and report images a second."""
+    os.sched_setaffinity(0, cores)
+    out = np.empty((BATCH, *CONFIG.size, 3), np.uint8)
+
+    def one(row: int) -> None:
+        if not decode_into(data, out[row]):
+            preprocess(decode(data, at_least=CONFIG.decode_at_least), CONFIG, out[row])
+
+    with quiet_libraries():
+        team = Team(threads)
+        team.map(one, range(BATCH))
+        start.wait()
+        begin, images = time.perf_counter(), 0
+        while time.perf_counter() - begin < seconds:
+            images += len(team.map(one, range(BATCH)))
+        results.put(images / (time.perf_counter() - begin))
+        team.close()
+
+
+def rate(data: bytes, processes: int, threads: int, cores: list[int], seconds: float) -> float:
+    """Images a second of so many processes, with so many threads each, together."""
+    context = multiprocessing.get_context("fork")
+    start, results = context.Barrier(processes), context.SimpleQueue()
+    workers = [
+        context.Process(target=work, args=(data, threads, cores, seconds, start, results)) for _ in range(processes)
+    ]
+    for worker in workers:
+        worker.start()
+    total = sum(results.get() for _ in workers)
+    for worker in workers:
+        worker.join()
+    return float(total)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What becomes of the processor time of one image, in seconds."""
+
+    decode: float
+    resizes: tuple[float, ...]
+    """In the order in which they are called."""
+    python: float
+    """All the rest; the lock is held."""
+
+
+def parts(data: bytes, images: int = 100) -> Parts:
+    """Measure one file in one thread; medians."""
+    spent: list[float] = []
+
+    def timed(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*positional: Any, **named: Any) -> Any:
+            start = time.thread_time()
+            result = function(*positional, **named)
+            spent.append(time.thread_time() - start)
+            return result
+
+        return call
+
+    out = np.empty((*CONFIG.size, 3), np.uint8)
+    rows = []
+    with (
+        quiet_libraries(),
+        mock.patch.object(turbojpeg_decoder, "decode", timed(turbojpeg_decoder.decode)),
+        mock.patch.object(Image.Image, "resize", timed(Image.Image.resize)),
+    ):
+        for _ in range(images):
+            spent.clear()
+            start = time.thread_time()
+            preprocess(decode(data, at_least=CONFIG.decode_at_least), CONFIG, out)
+            rows.append([*spent, time.thread_time() - start - sum(spent)])
+    decoding, *resizes, python = np.median(rows, axis=0).tolist()
+    return Parts(decode=decoding, resizes=tuple(resizes), python=python)
+
+
+@contextmanager
+def asleep(data: bytes, measured: Parts) -> Iterator[None]:
+    """Replace decode and resize by sleeps of the same length, for one file, in this process and those it forks."""
+    image = decode(data, at_least=CONFIG.decode_at_least)
+    pixels = np.asarray(image)
+    stages = threading.local()
+
+    def decoded(*_: Any, **__: Any) -> Any:
+        stages.resizes = itertools.cycle(measured.resizes)
+        time.sleep(measured.decode)
+        return pixels
+
+    def resized(self: Image.Image, size: tuple[int, int], *_: Any, **__: Any) -> Image.Image:
+        time.sleep(next(stages.resizes))
+        return blank[size]
+
+    sizes: list[tuple[int, int]] = []
+    resize = Image.Image.resize
+
+    def noted(self: Image.Image, size: tuple[int, int], *positional: Any, **named: Any) -> Image.Image:
+        sizes.append(size)
+        return resize(self, size, *positional, **named)
+
+    with mock.patch.object(Image.Image, "resize", noted):
+        preprocess(image, CONFIG)
+    blank = {size: Image.new("RGB", size) for size in sizes}
+    with mock.patch.object(turbojpeg_decoder, "decode", decoded), mock.patch.object(Image.Image, "resize", resized):
+        yield
+
+
+def splits(cores: int) -> list[int]:
+    """Numbers of processes to share so many cores."""
+    return [processes for processes in (1, 2, 4, cores) if processes <= cores and (processes <= 2 or cores >= 8)]
+
+
+def measured(data: bytes, counts: list[int], usable: list[int], rounds: int, seconds: float) -> dict[str, list[float]]:
+    """Images a second for every split of every number of cores, all in turn."""
+    rates: dict[tuple[int, int], list[float]] = {
+        (cores, processes): [] for cores in counts for processes in sorted(set(splits(cores)))
+    }
+    for _ in range(rounds):
+        for (cores, processes), values in rates.items():
+            values.append(rate(data, processes, cores // processes, usable[:cores], seconds))
+    return {label(*split): values for split, values in rates.items()}
+
+
+def label(cores: int, processes: int) -> str:
+    """Name one split."""
+    return f"{cores} cores: {processes} x {cores // processes} threads"
+
+
+def main() -> None:
+    """Measure, print, keep the JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=1.0, help="per split and round")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    usable = sorted(os.sched_getaffinity(0))
+    counts = [count for count in (1, 2, 4, 8, 16, 32, 64) if count <= len(usable)]
+    simulated = [count for count in SIMULATED if count > len(usable)]
+    found: dict[str, Any] = {}
+    for name, size in SIZES.items():
+        data = file(size)
+        rates = measured(data, counts, usable, arguments.rounds, arguments.seconds)
+        split = parts(data)
+        with asleep(data, split):
+            # No core is pinned: the sleepers need none.
+            sleepers = {
+                (cores, processes): [
+                    rate(data, processes, cores // processes, usable, arguments.seconds)
+                    for _ in range(arguments.rounds)
+                ]
+                for cores in (1, *simulated)
+                for processes in sorted(set(splits(cores)))
+            }
+        alone = statistics.median(sleepers.pop((1, 1)))
+        efficiencies = {label(*key): statistics.median(values) / (key[0] * alone) for key, values in sleepers.items()}
+        found[name] = {
+            "images_per_second": rates,
+            "seconds": asdict(split),
+            "simulated_images_per_second": {label(*key): values for key, values in sleepers.items()},
+            "simulated_one_thread": alone,
+            "simulated_efficiency": efficiencies,
+        }
+        for case, values in rates.items():
+            print(f"{name:8} {case:32} {statistics.median(values):8.0f} images/s")
+        print(f"{name:8} Python's part of an image: {1e6 * split.python:.0f} us, with the lock held")
+        for case, efficiency in efficiencies.items():
+            print(f"{name:8} simulated: {case:32} {efficiency:8.2f} of one thread's rate times the cores")
+    result = {"library": turbojpeg_decoder.library() or "Pillow", "batch": BATCH, "sizes": found}
+    print(f"kept in {write_result('decode_threads', result, arguments.results)}")
+
+
+if __name__ == "__main__":
+    main()

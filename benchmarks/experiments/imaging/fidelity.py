@@ -1,0 +1,176 @@
+"""What a scaled JPEG decode changes, class by class: ``python -m benchmarks fidelity``.
+
+The question: how far are pixels and embeddings of the fast path from the exact path's, and how small may the decoded
+picture be? Every file is decoded both ways. PSNR compares the model's input pixels, the cosine the embeddings of the
+exported model; with random weights it says how much of a change reaches the output of such a network, and no more.
+
+The pictures are made of the sample photos (see ``fidelity_pictures.py``). *photo*: enlarged, with sensor noise.
+*mosaic*: many side by side at their own resolution, with more fine detail than a camera delivers. *upscaled*: enlarged
+from 512 pixels, without noise. *noisy*: the same with the noise of a high ISO setting. *text* and *screenshot*: sharp
+edges. Two kinds are stress tests and kept apart, since the model's input is nearly flat: *noise*, twice as much of it
+as in *noisy*, and *texture*, one small texture repeated over the whole picture.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from PIL import Image
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.fixtures.fidelity_pictures import ENCODERS, KINDS, QUALITIES, STRESS, jpeg
+from benchmarks.harness.experiment import RESULTS, write_result
+from preprocess_ensemble.imaging import turbojpeg_decoder
+from preprocess_ensemble.imaging.decode import Route, decode, decode_with_route
+from preprocess_ensemble.imaging.transform import SCALING_FLOOR, PreprocessConfig, preprocess
+from preprocess_ensemble.model_repository.passport import Passport
+from preprocess_ensemble.testing.sample_photos import write_originals
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+SIZES: Final = {
+    "1.2 MP": (1280, 960),
+    "2 MP": (1632, 1224),
+    "12 MP": (4032, 3024),
+    "24 MP": (6000, 4000),
+}
+"""They are decoded at a half, a half, a quarter and an eighth; the first and the last only just."""
+FLOORS: Final = (1.5, 1.75, 2.0, 2.1, 2.25, 2.5)
+"""Shorter side of the decoded picture over the model's input side."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deviation:
+    """One file, decoded both ways."""
+
+    psnr_db: float
+    """Of the uint8 input pixels; 99 where they are equal."""
+    cosine: float
+
+
+class Encoder:
+    """The exported model in ONNX Runtime."""
+
+    def __init__(self, directory: Path) -> None:
+        import onnxruntime
+
+        self.passport = Passport.from_json((directory / "model.json").read_text())
+        self.config = PreprocessConfig.from_mapping(self.passport.preprocess)
+        self._session = onnxruntime.InferenceSession(str(directory / "model.onnx"), providers=["CPUExecutionProvider"])
+
+    def embed(self, pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
+        """Embed (N, H, W, 3) pixels; returns (N, D) unit rows."""
+        status = np.zeros((len(pixels), 1), np.int32)
+        vectors = self._session.run(["embedding"], {"pixels": pixels, "status": status})[0]
+        return np.asarray(vectors, dtype=np.float64)
+
+
+def deviations(encoder: Encoder, files: list[bytes], at_least: tuple[int, int]) -> list[Deviation]:
+    """Decode each file both ways and compare; a file that is not scaled is a mistake of this benchmark."""
+    exact = np.stack([preprocess(decode(file), encoder.config) for file in files])  # (N, H, W, 3)
+    scaled = []
+    for file in files:
+        decoded = decode_with_route(file, at_least=at_least)
+        if decoded.route is not Route.SCALED:
+            raise AssertionError(f"a file was decoded by the route {decoded.route.value}")
+        scaled.append(preprocess(decoded.image, encoder.config))
+    fast = np.stack(scaled)
+    cosines = (encoder.embed(exact) * encoder.embed(fast)).sum(axis=1)
+    errors = ((exact.astype(np.float64) - fast) ** 2).mean(axis=(1, 2, 3))
+    psnr = np.where(errors > 0, 10 * np.log10(255**2 / np.maximum(errors, 1e-9)), 99.0)
+    return [Deviation(psnr_db=float(db), cosine=float(one)) for db, one in zip(psnr, cosines, strict=True)]
+
+
+def summary(found: list[Deviation]) -> dict[str, Any]:
+    """Worst and middle."""
+    return {
+        "files": len(found),
+        "psnr_db_min": min(one.psnr_db for one in found),
+        "psnr_db_median": float(np.median([one.psnr_db for one in found])),
+        "cosine_min": min(one.cosine for one in found),
+        "cosine_median": float(np.median([one.cosine for one in found])),
+    }
+
+
+def encodings(kind: str) -> list[tuple[str, int]]:
+    """(encoder, quality): all encoders for the two kinds that are most like photos, some for the others."""
+    if kind not in ("photo", "mosaic"):
+        return [("4:2:0", 85), ("4:4:4", 85), ("4:1:1", 85)]
+    return [("4:2:0", quality) for quality in QUALITIES] + [(name, 85) for name in ENCODERS if name != "4:2:0"]
+
+
+def classes(encoder: Encoder, sources: dict[str, Image.Image]) -> list[dict[str, Any]]:
+    """Measure every class with the scale that the server would choose."""
+    rows = []
+    for megapixels, size in SIZES.items():
+        for kind, draw in KINDS.items():
+            drawn = list(draw(sources, size))
+            for encoding, quality in encodings(kind):
+                files = [jpeg(picture, quality, encoding) for picture in drawn]
+                found = deviations(encoder, files, encoder.config.decode_at_least)
+                rows.append(
+                    {"size": megapixels, "subsampling": encoding, "quality": quality, "kind": kind} | summary(found)
+                )
+    return rows
+
+
+def floors(encoder: Encoder, sources: dict[str, Image.Image]) -> list[dict[str, Any]]:
+    """Measure 4:2:0 at quality 85 with a half-size decode that leaves more or less above the input size."""
+    rows = []
+    side = encoder.config.size[0]
+    for floor in FLOORS:
+        short = round(side * floor)
+        size = (2 * short * 4 // 3, 2 * short)
+        for kind, draw in KINDS.items():
+            files = [jpeg(picture, 85, "4:2:0") for picture in draw(sources, size)]
+            rows.append({"floor": floor, "kind": kind} | summary(deviations(encoder, files, (short, short))))
+    return rows
+
+
+def show(title: str, rows: list[dict[str, Any]], keys: tuple[str, ...]) -> None:
+    """Print one table."""
+    table = Table(*keys, "PSNR min", "PSNR median", "cosine min", "cosine median", title=title)
+    for row in rows:
+        figures = (f"{row[name]:.1f} dB" for name in ("psnr_db_min", "psnr_db_median"))
+        cosines = (f"{row[name]:.6f}" for name in ("cosine_min", "cosine_median"))
+        table.add_row(*(str(row[key]) for key in keys), *figures, *cosines)
+    Console().print(table)
+
+
+def main() -> None:
+    """Measure, print the tables, keep the JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repository", type=Path, default=Path("triton_models"))
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    encoder = Encoder(arguments.repository / "clip_encoder" / "1")
+    with tempfile.TemporaryDirectory() as directory:
+        sources = {path.stem: Image.open(path).convert("RGB") for path in write_originals(Path(directory))}
+    library = turbojpeg_decoder.library() or "Pillow"
+    by_floor = floors(encoder, sources)
+    show(f"Half-size decode, 4:2:0, quality 85, by what it leaves ({library})", by_floor, ("floor", "kind"))
+    rows = classes(encoder, sources)
+    by_class, stress = ([row for row in rows if (row["kind"] in STRESS) is wanted] for wanted in (False, True))
+    keys = ("size", "subsampling", "quality", "kind")
+    show(f"As served, floor {SCALING_FLOOR}", by_class, keys)
+    show("Stress tests: next to nothing is left of these pictures", stress, keys)
+    result = {
+        "model": encoder.passport.id,
+        "library": library,
+        "scaling_floor": SCALING_FLOOR,
+        "by_floor": by_floor,
+        "by_class": by_class,
+        "stress": stress,
+    }
+    print(f"kept in {write_result('fidelity', result, arguments.results)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,248 @@
+"""Milliseconds an image from JPEG file to model input: ``python -m benchmarks preprocess``.
+
+Side by side, in one process, one image after another and all systems in turn: open_clip's own transform (to a float
+tensor), this package on both of its paths, and its parts replaced by what else decodes JPEG: Pillow's ``draft``,
+simplejpeg, torchvision.io. Those three end with Pillow's resize and the same crop, to uint8. Which pixels each gives is
+checked in the same run: *exact* is open_clip's, bit for bit, *scaled* has a PSNR beside it.
+
+Then the same with one thread for each core. Sizes are 12 MP, 2 MP, 500x375, 256 px and 224x224, all from sample photos.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import random
+import statistics
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import open_clip
+import simplejpeg
+import torch
+import torchvision.io
+from PIL import Image, ImageOps
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.fixtures.fidelity_pictures import mosaic
+from benchmarks.harness.experiment import RESULTS, write_result
+from preprocess_ensemble.imaging import turbojpeg_decoder
+from preprocess_ensemble.imaging.decode import decode, decode_into, quiet_libraries
+from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
+from preprocess_ensemble.testing.sample_photos import write_originals
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy.typing as npt
+
+    Pixels = npt.NDArray[np.uint8]
+
+SIDE: Final = 224
+CONFIG: Final = PreprocessConfig(
+    size=(SIDE, SIDE), mean=open_clip.OPENAI_DATASET_MEAN, std=open_clip.OPENAI_DATASET_STD
+)
+SIZES: Final = {
+    "12 MP": (4000, 3000),
+    "2 MP": (1632, 1224),
+    "500x375": (500, 375),
+    "256 px": (341, 256),
+    "224x224": (224, 224),
+}
+LEAST: Final = CONFIG.decode_at_least[0]
+QUALITY: Final = 85
+OURS: Final = ("fast path", "exact path")
+
+_reference = open_clip.image_transform(SIDE, is_train=False)
+
+
+def resize_and_crop(image: Image.Image) -> Pixels:
+    """What a careful person writes: shortest side to 224, bicubic, then the middle."""
+    shorter = min(image.size)
+    if shorter != SIDE:
+        size = (int(SIDE * image.width / shorter), int(SIDE * image.height / shorter))
+        image = image.resize(size, Image.Resampling.BICUBIC)
+    left, top = round((image.width - SIDE) / 2), round((image.height - SIDE) / 2)
+    return np.asarray(image.crop((left, top, left + SIDE, top + SIDE)))
+
+
+def by_open_clip(data: bytes) -> Pixels:
+    """Decode upright and run open_clip's transform; its float tensor is thrown away here."""
+    _reference(ImageOps.exif_transpose(Image.open(io.BytesIO(data))))
+    return np.empty(0, np.uint8)
+
+
+def by_fast_path(data: bytes) -> Pixels:
+    """As the server does it."""
+    out = np.empty((SIDE, SIDE, 3), np.uint8)
+    if decode_into(data, out):
+        return out
+    return preprocess(decode(data, at_least=CONFIG.decode_at_least), CONFIG, out)
+
+
+def by_exact_path(data: bytes) -> Pixels:
+    """As the server does it with ``fast_decode`` off."""
+    out = np.empty((SIDE, SIDE, 3), np.uint8)
+    return out if decode_into(data, out) else preprocess(decode(data), CONFIG, out)
+
+
+def by_draft(data: bytes) -> Pixels:
+    """Pillow's scaled decode, to as much as the fast path at least."""
+    image = Image.open(io.BytesIO(data))
+    image.draft("RGB", CONFIG.decode_at_least)
+    return resize_and_crop(image)
+
+
+def by_simplejpeg_scaled(data: bytes) -> Pixels:
+    """simplejpeg's scaled decode, to as much as the fast path at least."""
+    pixels = simplejpeg.decode_jpeg(data, min_height=LEAST, min_width=LEAST, min_factor=1)
+    return resize_and_crop(Image.fromarray(pixels))
+
+
+def by_simplejpeg(data: bytes) -> Pixels:
+    """simplejpeg, all pixels."""
+    pixels: Pixels = simplejpeg.decode_jpeg(data)
+    return pixels if pixels.shape[:2] == (SIDE, SIDE) else resize_and_crop(Image.fromarray(pixels))
+
+
+def by_torchvision(data: bytes) -> Pixels:
+    """torchvision.io, all pixels."""
+    tensor = torchvision.io.decode_jpeg(torch.frombuffer(bytearray(data), dtype=torch.uint8))  # (3, H, W)
+    return resize_and_crop(Image.fromarray(tensor.permute(1, 2, 0).numpy()))
+
+
+SYSTEMS: Final[dict[str, Callable[[bytes], Pixels]]] = {
+    "open_clip": by_open_clip,
+    "fast path": by_fast_path,
+    "exact path": by_exact_path,
+    "Pillow draft": by_draft,
+    "simplejpeg scaled": by_simplejpeg_scaled,
+    "simplejpeg": by_simplejpeg,
+    "torchvision.io": by_torchvision,
+}
+
+
+def files(size: tuple[int, int], count: int) -> list[bytes]:
+    """Encode ``count`` pictures of photos side by side, at ``size``."""
+    with tempfile.TemporaryDirectory() as directory:
+        sources = [Image.open(path).convert("RGB") for path in write_originals(Path(directory))]
+    encoded = []
+    for number in range(count):
+        # Nothing is enlarged, so that each size has the detail of a photo.
+        picture = mosaic(sources, max(size, SIZES["2 MP"]), 3 * number).resize(size, Image.Resampling.LANCZOS)
+        buffer = io.BytesIO()
+        picture.save(buffer, "JPEG", quality=QUALITY)
+        encoded.append(buffer.getvalue())
+    return encoded
+
+
+def agreement(data: bytes) -> dict[str, float]:
+    """PSNR in dB of each system's pixels against open_clip's; 99 where they are the same."""
+    image = Image.open(io.BytesIO(data))
+    tensor = _reference(image) * torch.tensor(CONFIG.std).view(3, 1, 1) + torch.tensor(CONFIG.mean).view(3, 1, 1)
+    expected = (tensor * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
+    decibels = {}
+    for name, system in SYSTEMS.items():
+        if name != "open_clip":
+            error = float(((system(data).astype(np.float64) - expected) ** 2).mean())
+            decibels[name] = 10 * float(np.log10(255**2 / error)) if error else 99.0
+    return decibels
+
+
+def in_turn(encoded: list[bytes], seconds: float) -> dict[str, list[float]]:
+    """Milliseconds of processor time of each system for one file after another, all systems in turn.
+
+    All of them work in the calling thread, and its processor time does not count what else the machine has to do.
+    """
+    timings: dict[str, list[float]] = {name: [] for name in SYSTEMS}
+    names = list(SYSTEMS)
+    generator = random.Random(0)
+    end = time.perf_counter() + seconds
+    number = 0
+    while time.perf_counter() < end or number < 2 * len(encoded):
+        data = encoded[number % len(encoded)]
+        number += 1
+        # What a system leaves in the caches is the next one's start, so no two always follow each other.
+        generator.shuffle(names)
+        for name in names:
+            start = time.thread_time()
+            SYSTEMS[name](data)
+            timings[name].append(1e3 * (time.thread_time() - start))
+    return timings
+
+
+def on_all_cores(encoded: list[bytes], seconds: float, threads: int) -> dict[str, list[float]]:
+    """Milliseconds an image with one thread a core, in rounds of all systems in turn."""
+    timings: dict[str, list[float]] = {name: [] for name in SYSTEMS}
+    work = encoded * max(1, 8 * threads // len(encoded))
+    end = time.perf_counter() + seconds
+    with ThreadPoolExecutor(threads) as executor:
+        while time.perf_counter() < end or len(timings["open_clip"]) < 3:
+            for name, system in SYSTEMS.items():
+                start = time.perf_counter()
+                list(executor.map(system, work))
+                timings[name].append(1e3 * (time.perf_counter() - start) / len(work))
+    return timings
+
+
+def show(title: str, medians: dict[str, dict[str, float]]) -> None:
+    """Print milliseconds by system and size, and what open_clip takes over what this package takes."""
+    table = Table("", *SIZES, title=title)
+    for name in SYSTEMS:
+        table.add_row(name, *(f"{medians[size][name]:.2f}" for size in SIZES))
+    for name in OURS:
+        ratios = (f"{medians[size]['open_clip'] / medians[size][name]:.2f}" for size in SIZES)
+        table.add_row(f"open_clip / {name}", *ratios)
+    Console().print(table)
+
+
+def main() -> None:
+    """Measure, print the tables, keep the JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=15.0, help="per size, on one core and on all")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    threads = len(os.sched_getaffinity(0))
+    sizes: dict[str, Any] = {}
+    one: dict[str, dict[str, float]] = {}
+    all_cores: dict[str, dict[str, float]] = {}
+    for name, size in SIZES.items():
+        encoded = files(size, 2 if name == "12 MP" else 6)
+        with quiet_libraries():  # which the server holds for a batch
+            timings = in_turn(encoded, arguments.seconds)
+            together = on_all_cores(encoded, arguments.seconds, threads)
+        one[name] = {system: statistics.median(values) for system, values in timings.items()}
+        all_cores[name] = {system: statistics.median(values) for system, values in together.items()}
+        sizes[name] = {
+            "bytes": [len(data) for data in encoded],
+            "psnr_db": {
+                system: min(agreement(data)[system] for data in encoded) for system in SYSTEMS if system != "open_clip"
+            },
+            "one_core_ms": one[name],
+            "all_cores_ms": all_cores[name],
+            "rounds": len(timings["open_clip"]),
+        }
+    show("Milliseconds of processor time an image, one thread", one)
+    show(f"Milliseconds an image, {threads} threads", all_cores)
+    quality = Table("", *SIZES, title="PSNR in dB against open_clip's pixels; 99: the same pixels")
+    for system in sizes["12 MP"]["psnr_db"]:
+        quality.add_row(system, *(f"{sizes[size]['psnr_db'][system]:.1f}" for size in SIZES))
+    Console().print(quality)
+    result = {
+        "library": turbojpeg_decoder.library() or "Pillow",
+        "quality": QUALITY,
+        "threads": threads,
+        "sizes": sizes,
+    }
+    print(f"kept in {write_result('preprocess', result, arguments.results)}")
+
+
+if __name__ == "__main__":
+    main()

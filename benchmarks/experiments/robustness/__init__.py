@@ -1,0 +1,1 @@
+"""Experiments on what breaks: faults under load, and endurance."""

@@ -1,0 +1,316 @@
+"""What is lost when something breaks: ``python -m benchmarks faults``, for a table with a row for each fault.
+
+A steady stream of images with known vectors goes to a server under ``clip-serve``; in the middle something is killed,
+frozen, filled up or replaced. Each image has a deadline of its own. ``wrong`` counts answers that are not the image's
+vector, ``lost`` those that did not come within the deadline, by the client's error, and ``to recover`` is the longest
+time without an answer.
+
+The rate is two fifths of what the server did just before, unless one is given: what comes in while a server is away has
+to be caught up with within the deadline, and a machine that cannot even keep up loses images without any fault.
+
+A disk is full where a process may write no file over some size (``RLIMIT_FSIZE``): that works for any user and on any
+file system, and a program meets it where it would meet a full disk, in the middle of a write.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import io
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import psutil
+import tritonclient.grpc as triton
+from PIL import Image
+from rich.console import Console
+from rich.table import Table
+from tritonclient.utils import InferenceServerException
+
+from benchmarks.harness.experiment import RESULTS, write_result
+from clip_client import ClipClient, ClipError
+from preprocess_ensemble.testing.server import python_with_shared_memory, serving
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from numpy.typing import NDArray
+
+PICTURES: Final = 24
+MOST_RATE: Final = 8.0
+"""Images a second. More shows nothing more, and takes the processor from what is broken and restored."""
+SHARE: Final = 0.4
+"""Of the server's own rate: after ten seconds without it the rest catches up in seven."""
+CALIBRATION_S: Final = 4.0
+DEADLINE_S: Final = 30.0
+LEAST_COSINE: Final = 0.999
+TINY_CLIP: Final = Path(__file__).parents[3] / "tests" / "tiny_clip.json"
+"""What is exported to the full disk; its size does not matter there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """Counts of one fault."""
+
+    fault: str
+    offered: int
+    right: int
+    wrong: int
+    lost: int
+    recovery_s: float
+    rate: float
+    """Images offered a second."""
+    lost_by: dict[str, int] = field(default_factory=dict)
+    """The client's error -> how many were lost by it."""
+    remark: str = ""
+
+
+def pictures(count: int = PICTURES) -> list[bytes]:
+    """Coarse noise, which even a model with random weights tells apart."""
+    randomness = np.random.default_rng(0)
+    files = []
+    for _ in range(count):
+        file = io.BytesIO()
+        noise = Image.fromarray(randomness.integers(0, 256, (8, 8, 3), dtype=np.uint8))
+        noise.resize((256, 256), Image.Resampling.NEAREST).save(file, "JPEG")
+        files.append(file.getvalue())
+    return files
+
+
+class Broken:
+    """A server that is to break, and how to reach it."""
+
+    def __init__(self, repository: Path, grpc_url: str, process: psutil.Process) -> None:
+        self.repository = repository
+        self.grpc_url = grpc_url
+        self.process = process
+
+    @property
+    def triton(self) -> psutil.Process:
+        """tritonserver itself, the only child of clip-serve."""
+        (triton,) = self.process.children()
+        return triton
+
+
+def _kill_stub(server: Broken) -> str:
+    next(child for child in server.triton.children() if "/clip_preprocess/" in " ".join(child.cmdline())).kill()
+    return ""
+
+
+def _kill_server(server: Broken) -> str:
+    server.triton.kill()
+    return ""
+
+
+def _freeze_server(server: Broken) -> str:
+    server.triton.suspend()
+    return ""
+
+
+def _export_to_a_full_disk(server: Broken) -> str:
+    options = ("--model", str(TINY_CLIP), "--pretrained", "random:1", "--force")
+    return _on_a_full_disk("preprocess_ensemble.export.command", *options, "--repository", str(server.repository))
+
+
+def _store_on_a_full_disk(server: Broken) -> str:
+    with tempfile.TemporaryDirectory() as name:
+        photos, store = Path(name, "photos"), Path(name, "store")
+        photos.mkdir()
+        for number, data in enumerate(pictures()):
+            (photos / f"{number}.jpg").write_bytes(data)
+        options = ("dedup", str(photos), "--url", server.grpc_url, "--store", str(store), "--threshold", "0.97")
+        return _on_a_full_disk("clip_client.cli.main", *options, limit=4096)
+
+
+def _journal_on_a_full_disk(server: Broken) -> str:
+    """Copies are moved away until the journal cannot be written; then all photos must be there, and come back."""
+    with tempfile.TemporaryDirectory() as name:
+        photos, store = Path(name, "photos"), Path(name, "store")
+        photos.mkdir()
+        for number, data in enumerate(pictures()):
+            for copy in ("first", "second"):
+                (photos / f"{number}-{copy}.jpg").write_bytes(data)
+        before = {path: path.read_bytes() for path in photos.iterdir()}
+        options = ("dedup", str(photos), "--url", server.grpc_url, "--store", str(store), "--threshold", "0.9999")
+        _on_a_full_disk("clip_client.cli.main", *options)
+        ended = _on_a_full_disk("clip_client.cli.main", *options, "--apply", limit=100_000)
+        there = sorted(path.read_bytes() for path in photos.rglob("*.jpg"))
+        moved = sum(not path.exists() for path in before)
+        _on_a_full_disk("clip_client.cli.main", "undo", "--store", str(store))
+        after = {path: path.read_bytes() for path in before if path.exists()}
+        kept = "all photos are there" if there == sorted(before.values()) else "PHOTOS ARE GONE"
+        undone = "undo brought back what was moved" if after == before else "UNDO DID NOT BRING ALL BACK"
+        return f"{ended.replace(f'{store}/', '')}: {moved} are in the quarantine, {kept}, {undone}"
+
+
+def _on_a_full_disk(module: str, *options: str, limit: int = 1_000_000) -> str:
+    """Run a command that may write no file over ``limit`` bytes; return how it ended, and its last words."""
+    code = (
+        f"import resource, runpy, signal, sys; resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit})); "
+        f"signal.signal(signal.SIGXFSZ, signal.SIG_IGN); sys.argv[0] = {module!r}; "
+        f"runpy.run_module({module!r}, run_name='__main__')"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *options], capture_output=True, text=True, check=False)
+    return f"exit code {done.returncode}: {(done.stderr.strip().splitlines() or [''])[-1]}"
+
+
+def _fill_shared_memory(server: Broken) -> str:
+    rows = np.array([[bytes(2**20)]] * 32, dtype=object)
+    image = triton.InferInput("image", [32, 1], "BYTES")
+    image.set_data_from_numpy(rows)
+    with triton.InferenceServerClient(server.grpc_url) as client:
+        try:
+            client.infer("clip_image", [image], client_timeout=DEADLINE_S)
+        except InferenceServerException as error:
+            return f"the request of 32 MiB: {str(error.message()).splitlines()[0][:90]}"
+    return "the request of 32 MiB was answered"
+
+
+def _swap_models(server: Broken) -> str:
+    """As after an export of the same weights: other files, which clip-serve is told to serve."""
+    for file in (server.repository / "clip_encoder" / "1").iterdir():
+        os.utime(file)
+    server.process.send_signal(signal.SIGUSR1)
+    return "clip-serve was told to serve what is there now"
+
+
+FAULTS: Final[dict[str, Callable[[Broken], str]]] = {
+    "stub killed": _kill_stub,
+    "server killed": _kill_server,
+    "server frozen": _freeze_server,
+    "disk full, export": _export_to_a_full_disk,
+    "disk full, embedding store": _store_on_a_full_disk,
+    "disk full, journal": _journal_on_a_full_disk,
+    "/dev/shm of 16 MB": _fill_shared_memory,
+    "models swapped": _swap_models,
+}
+
+
+@contextmanager
+def _server(repository: Path, fault: str) -> Iterator[Broken]:
+    options = ("--canary-interval-s", "1", "--canary-timeout-s", "2", "--frozen-after-s", "3")
+    with tempfile.TemporaryDirectory() as name:
+        python = Path(sys.executable)
+        if fault == "/dev/shm of 16 MB":
+            python = python_with_shared_memory(Path(name), mebibytes=16)
+        with serving(repository, *options, python=python) as server:
+            yield Broken(repository, server.grpc_url, psutil.Process(server.process.pid))
+
+
+class _Stream:
+    """Images at a steady rate, each judged when its answer comes."""
+
+    def __init__(self, clip: ClipClient, files: list[bytes], vectors: NDArray[np.float32]) -> None:
+        self._clip = clip
+        self._files = files
+        self._vectors = vectors
+        self.answered: list[float] = []
+        self.verdicts: list[str] = []
+        self.lost_by: Counter[str] = Counter()
+
+    async def offer(self, number: int) -> None:
+        which = number % len(self._files)
+        try:
+            batch = await self._clip.embed([self._files[which]])
+        except ClipError as error:
+            self.verdicts.append("lost")
+            self.lost_by[type(error).__name__] += 1
+            return
+        self.answered.append(time.monotonic())
+        good = not batch.errors and float(batch.vectors[0] @ self._vectors[which]) >= LEAST_COSINE
+        self.verdicts.append("right" if good else "wrong")
+
+
+async def _bearable_rate(clip: ClipClient, files: list[bytes]) -> float:
+    """Images a second that this server bears on this machine now, with room to catch up after a fault."""
+    done, started = 0, time.monotonic()
+    while time.monotonic() < started + CALIBRATION_S:
+        done += len((await clip.embed(files)).vectors)
+    return min(MOST_RATE, SHARE * done / (time.monotonic() - started))
+
+
+async def run_fault(repository: Path, fault: str, *, seconds: float, rate: float | None = None) -> Outcome:
+    """Offer images for ``seconds``, break the server after a third of them, and count the answers."""
+    with tempfile.TemporaryDirectory() as name:
+        copy = Path(name, "models")
+        shutil.copytree(repository, copy)
+        with _server(copy, fault) as broken:
+            async with ClipClient(broken.grpc_url, timeout_s=DEADLINE_S) as clip:
+                files = pictures()
+                stream = _Stream(clip, files, (await clip.embed(files)).vectors)
+                rate = rate or await _bearable_rate(clip, files)
+                offered = max(3, int(seconds * rate))
+                tasks = []
+                breaking: asyncio.Future[str] | None = None
+                started = time.monotonic()
+                for number in range(offered):
+                    await asyncio.sleep(max(0.0, started + number / rate - time.monotonic()))
+                    if number == offered // 3:
+                        breaking = asyncio.ensure_future(asyncio.to_thread(FAULTS[fault], broken))
+                    tasks.append(asyncio.create_task(stream.offer(number)))
+                await asyncio.gather(*tasks)
+                remark = "" if breaking is None else await breaking
+    times = sorted(stream.answered)
+    return Outcome(
+        fault=fault,
+        offered=offered,
+        right=stream.verdicts.count("right"),
+        wrong=stream.verdicts.count("wrong"),
+        lost=stream.verdicts.count("lost"),
+        recovery_s=max((later - earlier for earlier, later in itertools.pairwise(times)), default=float("inf")),
+        rate=rate,
+        lost_by=dict(stream.lost_by),
+        remark=remark,
+    )
+
+
+def main() -> int:
+    """Break a server in every way, print the table, keep the JSON; 1 if an answer was wrong or lost."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repository", type=Path, default=Path("triton_models"))
+    parser.add_argument("--seconds", type=float, default=30.0, help="for each fault")
+    parser.add_argument(
+        "--rate", type=float, help="images a second (default: two fifths of what this machine can do, 8 at most)"
+    )
+    parser.add_argument("--faults", nargs="+", choices=FAULTS, default=list(FAULTS))
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    outcomes = []
+    for fault in arguments.faults:
+        if fault == "/dev/shm of 16 MB" and os.geteuid() != 0:
+            print(f"{fault}: left out, since only root can mount", file=sys.stderr)
+            continue
+        run = run_fault(arguments.repository, fault, seconds=arguments.seconds, rate=arguments.rate)
+        outcomes.append(asyncio.run(run))
+        print(outcomes[-1], file=sys.stderr)
+    table = Table(title=f"{DEADLINE_S:g} s of time for each image")
+    for heading in ("fault", "images/s", "offered", "right", "wrong", "lost", "s to recover"):
+        table.add_column(heading, justify="left" if heading == "fault" else "right")
+    for one in outcomes:
+        counts = map(str, (one.offered, one.right, one.wrong, one.lost))
+        table.add_row(one.fault, f"{one.rate:.1f}", *counts, f"{one.recovery_s:.1f}")
+    Console().print(table)
+    for one in outcomes:
+        if one.remark:
+            print(f"{one.fault}: {one.remark}")
+        if one.lost_by:
+            print(f"{one.fault}: lost by {', '.join(f'{error} ({count})' for error, count in one.lost_by.items())}")
+    path = write_result("faults", {"outcomes": [asdict(one) for one in outcomes]}, arguments.results)
+    print(f"kept in {path}")
+    return int(any(one.wrong or one.lost for one in outcomes))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

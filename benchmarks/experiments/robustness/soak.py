@@ -1,0 +1,271 @@
+"""Does anything grow? ``make soak``: 200,000 requests or an hour, whichever comes first, at a steady concurrency.
+
+Memory of every process, open files and shared-memory regions are read once a second. The first tenth is for caches and
+pools to fill; after it the median of the last tenth may be 5 % above the median of the second, files and regions not at
+all above the most that was seen in the second tenth. With the full model on two cores it is the hour that ends it;
+``--repository`` takes one with a small model for the 200,000 requests.
+
+``--mixed`` makes the load unkind: of 15 calls one sends a 12-megapixel original and two send bad files, and every
+fourth is cancelled as soon as it is sent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import io
+import math
+import statistics
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import psutil
+from PIL import Image
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.experiments.robustness.faults import pictures
+from benchmarks.harness.experiment import RESULTS, write_result
+from clip_client import ClipClient
+from preprocess_ensemble.serving.shared_memory import SHARED_MEMORY, region_prefix
+from preprocess_ensemble.testing.server import serving
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from clip_client._encoding import TransferName
+    from preprocess_ensemble.testing.server import Server
+
+CANCELLED_AFTER_S: Final = 0.002
+"""Long enough for a request to be sent."""
+MOST_GROWTH: Final = 0.05
+MOST_KEPT: Final = 360
+"""Values of a series that are kept in the results."""
+MIB: Final = 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """One quantity over the run."""
+
+    name: str
+    values: tuple[float, ...]
+    exact: bool
+    """Counted things may not grow at all; memory may by 5 %."""
+
+    @property
+    def tenths(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """The second tenth of the run, and the last."""
+        tenth = max(1, len(self.values) // 10)
+        return self.values[tenth : 2 * tenth], self.values[-tenth:]
+
+    @property
+    def medians(self) -> tuple[float, float]:
+        """Of the second tenth, and of the last."""
+        early, late = self.tenths
+        return statistics.median(early), statistics.median(late)
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether it stopped growing after the first tenth."""
+        early, late = self.medians
+        return late <= (max(self.tenths[0]) if self.exact else (1 + MOST_GROWTH) * early)
+
+    def record(self) -> dict[str, object]:
+        """For the raw results; of a long run not every value."""
+        early, late = self.medians
+        every = math.ceil(len(self.values) / MOST_KEPT)
+        kept = [round(value, 1) for value in self.values[::every]]
+        return {"flat": self.is_flat, "exact": self.exact, "second_tenth": early, "last_tenth": late, "values": kept}
+
+
+class Watch:
+    """Reads clip-serve, tritonserver, its stubs and this process."""
+
+    def __init__(self, server: Server) -> None:
+        self._serve = psutil.Process(server.process.pid)
+        self._values: dict[tuple[str, bool], list[float]] = {}
+        self._restarts = 0
+        self._find()
+
+    def _find(self) -> None:
+        (triton,) = self._serve.children()
+        processes = {"client": psutil.Process(), "clip-serve": self._serve, "tritonserver": triton}
+        for model in ("clip_preprocess", "clip_encoder"):
+            (processes[model],) = (child for child in triton.children() if f"/{model}/" in " ".join(child.cmdline()))
+        self._prefix = region_prefix(triton.pid)
+        self._processes = processes
+
+    def read(self) -> None:
+        """Note everything once; nothing while one of the processes is being replaced, which counts as a restart."""
+        if not all(process.is_running() for process in self._processes.values()):
+            with contextlib.suppress(ValueError, psutil.Error):  # until the new ones are all there
+                self._find()
+                self._restarts += 1
+            return
+        with contextlib.suppress(psutil.NoSuchProcess):
+            self._read()
+
+    def _read(self) -> None:
+        self._note("restarts", self._restarts, exact=True)
+        for name, process in self._processes.items():
+            self._note(f"{name}, memory in MiB", process.memory_info().rss / MIB, exact=False)
+            self._note(f"{name}, open files", process.num_fds(), exact=True)
+        regions = list(SHARED_MEMORY.glob(f"{self._prefix}*"))
+        self._note("shared-memory regions", len(regions), exact=True)
+        self._note("shared memory in MiB", sum(region.stat().st_size for region in regions) / MIB, exact=False)
+
+    def _note(self, name: str, value: float, *, exact: bool) -> None:
+        self._values.setdefault((name, exact), []).append(value)
+
+    def series(self) -> list[Series]:
+        """All that was read."""
+        return [Series(name=name, exact=exact, values=tuple(values)) for (name, exact), values in self._values.items()]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One call of ``embed`` with one file."""
+
+    file: bytes
+    is_bad: bool = False
+    """It must fail."""
+    is_cancelled: bool = False
+
+
+def steady_calls() -> list[Call]:
+    """Good files."""
+    return [Call(file=file) for file in pictures()]
+
+
+def mixed_calls() -> list[Call]:
+    """Good files with 12-megapixel originals, bad files and cancellations among them."""
+    good = pictures()
+    original = _original()
+    bad = (b"", b"no image", good[0][: len(good[0]) // 2], original[: len(original) // 2])
+    calls = []
+    for number in range(240):
+        # Of fifteen positions, so that every fourth call, which is cancelled, is of each kind in turn.
+        match number % 15:
+            case 0:
+                file, is_bad = original, False
+            case 7 | 14:
+                file, is_bad = bad[number // 7 % len(bad)], True
+            case _:
+                file, is_bad = good[number % len(good)], False
+        calls.append(Call(file=file, is_bad=is_bad, is_cancelled=number % 4 == 3))
+    return calls
+
+
+def _original() -> bytes:
+    """A JPEG of 12 megapixels."""
+    pixels = np.random.default_rng(0).integers(0, 256, (48, 64, 3), dtype=np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels).resize((4032, 3024), Image.Resampling.BICUBIC).save(file, "JPEG", quality=90)
+    return file.getvalue()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Soaked:
+    """What was done, and what was read meanwhile."""
+
+    model_id: str
+    requests: int
+    cancelled: int
+    seconds: float
+    series: tuple[Series, ...]
+
+
+async def soak(
+    server: Server, calls: Sequence[Call], *, transfer: TransferName, requests: int, seconds: float, concurrency: int
+) -> Soaked:
+    """Embed the files of ``calls`` in turn, one a request, until either limit."""
+    watch = Watch(server)
+    begun = time.monotonic()
+    ends = begun + seconds
+    sent = cancelled = 0
+
+    async def work(clip: ClipClient) -> None:
+        nonlocal sent, cancelled
+        while sent < requests and time.monotonic() < ends:
+            call = calls[sent % len(calls)]
+            sent += 1
+            embedding = asyncio.create_task(clip.embed([call.file]))
+            if call.is_cancelled:
+                await asyncio.wait({embedding}, timeout=CANCELLED_AFTER_S)
+                cancelled += embedding.cancel()
+                await asyncio.wait({embedding})
+                continue
+            batch = await embedding
+            if not call.is_bad:
+                batch.raise_for_errors()
+            elif not batch.errors:
+                raise RuntimeError("a bad file got a vector")
+
+    async with ClipClient(server.grpc_url, transfer=transfer) as clip:
+        model_id = (await clip.model()).id
+        workers = [asyncio.create_task(work(clip)) for _ in range(concurrency)]
+        pending = set(workers)
+        while pending:
+            watch.read()
+            _, pending = await asyncio.wait(pending, timeout=1.0)
+    for worker in workers:
+        worker.result()
+    return Soaked(
+        model_id=model_id,
+        requests=sent,
+        cancelled=cancelled,
+        seconds=time.monotonic() - begun,
+        series=tuple(watch.series()),
+    )
+
+
+def main() -> int:
+    """Soak, print the table, keep the JSON; 1 if something grew."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repository", type=Path, default=Path("triton_models"))
+    parser.add_argument("--requests", type=int, default=200_000)
+    parser.add_argument("--seconds", type=float, default=3600.0)
+    parser.add_argument("--concurrency", type=int, default=16)
+    parser.add_argument("--mixed", action="store_true", help="with 12-megapixel originals, bad files and cancellations")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    with serving(arguments.repository) as server:
+        soaked = asyncio.run(
+            soak(
+                server,
+                mixed_calls() if arguments.mixed else steady_calls(),
+                transfer="original" if arguments.mixed else "thumbnail",
+                requests=arguments.requests,
+                seconds=arguments.seconds,
+                concurrency=arguments.concurrency,
+            )
+        )
+    table = Table(title=f"{soaked.requests:,} requests in {soaked.seconds / 60:.0f} min, {soaked.model_id}")
+    for heading in ("", "second tenth", "last tenth", "flat"):
+        table.add_column(heading, justify="right" if heading else "left")
+    for one in soaked.series:
+        early, late = one.medians
+        table.add_row(one.name, f"{early:,.1f}", f"{late:,.1f}", "yes" if one.is_flat else "NO")
+    Console().print(table)
+    record = {
+        "model": soaked.model_id,
+        "load": "mixed" if arguments.mixed else "steady",
+        "concurrency": arguments.concurrency,
+        "requests": soaked.requests,
+        "cancelled": soaked.cancelled,
+        "seconds": round(soaked.seconds),
+        "series": {one.name: one.record() for one in soaked.series},
+    }
+    experiment = "soak_mixed" if arguments.mixed else "soak"
+    print(f"kept in {write_result(experiment, record, arguments.results)}")
+    return int(not all(one.is_flat for one in soaked.series))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Experiments on the server: rate, latency, batching, precision."""

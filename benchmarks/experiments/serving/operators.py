@@ -1,0 +1,140 @@
+"""Where the model's own time goes, operator by operator: ``python -m benchmarks operators``.
+
+ONNX Runtime's profiler on the exported model, by batch size: time by kind of node, nodes by provider, what fell back to
+the CPU where another provider was asked for, and whether attention runs as one fused node.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from google.protobuf import json_format
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.experiments.serving.peak_throughput import measure
+from benchmarks.harness.experiment import RESULTS, write_result
+from preprocess_ensemble.model_repository.config import ENCODER, encoder_directory, installed_passport, read_config
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from preprocess_ensemble.backends.onnxruntime.session import SessionPlan
+    from preprocess_ensemble.model_repository.config import ModelConfig
+
+FUSED_ATTENTION: Final = frozenset({"Attention", "MultiHeadAttention", "PackedMultiHeadAttention", "FlashAttention"})
+FLOP_PER_IMAGE: Final = 8.82e9
+"""ViT-B-32 at 224 pixels, multiplications and additions of the image tower counted apart."""
+EXPORTED: Final = 1 - 2 * 49 * (10 * 768**2 + 2 * 50 * 768) / FLOP_PER_IMAGE
+"""Share of them that an exported ViT-B-32 computes: in the last block, 49 of 50 tokens of width 768 have no query, no
+projection, no MLP (10 squares of the width) and no row of attention; keys and values are of all."""
+
+
+def summarise(events: Iterable[Mapping[str, Any]], runs: int, wanted: str) -> dict[str, Any]:
+    """Milliseconds a run by kind of node, nodes by provider and the rest, from ONNX Runtime's profile."""
+    kernels = [event for event in events if event.get("cat") == "Node" and event["name"].endswith("_kernel_time")]
+    time_us: Counter[str] = Counter()
+    providers: dict[str, set[str]] = {}
+    fallbacks = set()
+    for event in kernels:
+        kind, provider = event["args"]["op_name"], event["args"]["provider"]
+        time_us[kind] += event["dur"]
+        providers.setdefault(provider, set()).add(event["name"])
+        if wanted != "CPUExecutionProvider" and provider == "CPUExecutionProvider":
+            fallbacks.add(kind)
+    total = sum(time_us.values())
+    return {
+        "total_ms": total / runs / 1e3,
+        "operators": [
+            {"operator": kind, "ms": us / runs / 1e3, "share": us / total} for kind, us in time_us.most_common()
+        ],
+        "nodes_by_provider": {provider: len(nodes) for provider, nodes in providers.items()},
+        "cpu_fallbacks": sorted(fallbacks),
+        "fused_attention": sorted(FUSED_ATTENTION & time_us.keys()),
+    }
+
+
+def profile(model: Path, size: int, batch: int, runs: int, plan: SessionPlan) -> dict[str, Any]:
+    """Run ``model`` by ``plan``, as the server would, with seeded pixels; the first run is outside the count.
+
+    Raises what the server's backend raises.
+    """
+    from preprocess_ensemble.backends.onnxruntime.session import open_session
+
+    with tempfile.TemporaryDirectory() as scratch:
+        plan.options.enable_profiling = True
+        plan.options.profile_file_prefix = str(Path(scratch) / "profile")
+        session = open_session(model, plan)
+        pixels = np.random.default_rng(1).integers(0, 256, (batch, size, size, 3), np.uint8)
+        inputs = {"pixels": pixels, "status": np.zeros((batch, 1), np.int32)}
+        for _ in range(runs + 1):
+            session.run(["embedding"], inputs)
+        events = json.loads(Path(session.end_profiling()).read_text())
+    # The first run allocates; each run is marked by one event of the session.
+    ends = [event["ts"] + event["dur"] for event in events if event["name"] == "model_run"]
+    return summarise((event for event in events if event.get("ts", 0) >= ends[0]), runs, plan.providers[0].name)
+
+
+def served_plan(config: ModelConfig, kind: str) -> SessionPlan:
+    """How the server's backend opens the encoder of ``config``, a protobuf message, on ``CPU`` or ``GPU``."""
+    from preprocess_ensemble.backends.onnxruntime.session import plan_session
+
+    described = json_format.MessageToDict(config, preserving_proto_field_name=True)
+    return plan_session(described, kind=kind, device_id=0)
+
+
+def main() -> None:
+    """Profile, print, keep the JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repository", type=Path, default=Path("triton_models"))
+    parser.add_argument("--batch", type=int, nargs="+", default=[1, 32])
+    parser.add_argument("--runs", type=int, default=10)
+    parser.add_argument("--kind", choices=("CPU", "GPU"), default="CPU", help="where it runs (default: %(default)s)")
+    parser.add_argument(
+        "--roof-seconds",
+        type=float,
+        default=2.0,
+        help="for what the machine does without a model (default: %(default)s)",
+    )
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    passport = installed_passport(arguments.repository)
+    if passport is None:
+        parser.error(f"there is no exported model in {arguments.repository}: run clip-export")
+    model = encoder_directory(arguments.repository) / "model.onnx"
+    config = read_config(arguments.repository / ENCODER / "config.pbtxt")
+    summary = {
+        str(batch): profile(
+            model, passport.preprocess["size"][0], batch, arguments.runs, served_plan(config, arguments.kind)
+        )
+        for batch in arguments.batch
+    }
+    roofs = measure({"CPU": "cpu", "GPU": "cuda"}[arguments.kind], arguments.roof_seconds)
+    for batch, found in summary.items():
+        rate = FLOP_PER_IMAGE * int(batch) / found["total_ms"] / 1e6
+        title = f"Batch {batch}: {found['total_ms']:.1f} ms a run"
+        title += f", {rate:.0f} GFLOP/s" if passport.model == "ViT-B-32" else ""
+        table = Table(title=title)
+        for heading in ("operator", "ms", "share"):
+            table.add_column(heading, justify="left" if heading == "operator" else "right")
+        for row in found["operators"][:8]:
+            table.add_row(row["operator"], f"{row['ms']:.2f}", f"{row['share']:.1%}")
+        Console().print(table)
+        attention = ", ".join(found["fused_attention"]) or "not fused"
+        print(f"nodes: {found['nodes_by_provider']}; on the CPU all the same: {found['cpu_fallbacks'] or 'none'}; ")
+        print(f"attention: {attention}\n")
+    for kind, rate in roofs["product_gflops"].items():
+        print(f"bare matrix products, {kind}: {rate['best']:,.0f} GFLOP/s at best, {rate['median']:,.0f} in the median")
+    print(f"memory, read and written: {roofs['memory_gb_s']['best']:,.1f} GB/s")
+    record = {"model": passport.id, "precision": passport.precision, "summary": summary, "roofs": roofs}
+    print(f"kept in {write_result('operators', record, arguments.results)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+"""One client process that offers load: ``python -m benchmarks offered_load URL``; see ``harness.Worker``.
+
+Orders are ``{"callers": n, "seconds": s}``, a closed loop; ``{"phases": [[rate, seconds], ...]}``, an open loop in
+which so many calls a second begin, whatever became of the earlier ones; and with ``"foreign": true`` the open loop of
+plain tritonclient, which has neither a limit nor a deadline.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import tritonclient.grpc.aio as tritonclient
+from tritonclient.utils import InferenceServerException
+
+from benchmarks.harness.experiment import percentiles
+from clip_client import ClipClient, DeadlineExceeded, Overloaded
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+IMAGE: Final = os.urandom(10_000)
+"""The size of a thumbnail; a model without work does not look at it."""
+TIMEOUT_S: Final = 2.0
+
+
+class Phase:
+    """What became of the calls that began in one part of an open loop."""
+
+    def __init__(self, rate: float, seconds: float) -> None:
+        self.rate, self.seconds = rate, seconds
+        self.outcomes: Counter[str] = Counter()
+        self.latencies_ms: list[float] = []
+        self.latest_ms = 0.0
+        """The most by which a call overran its deadline."""
+        self.good_in_time = 0
+        """Good ones that came back before the phase was over: only these count as goodput of its seconds."""
+        self.good_per_second = [0] * int(seconds)
+        """By the second in which they began."""
+
+    def add(self, outcome: str, began_s: float, took_s: float) -> None:
+        """Count one call, which began so long after the phase did."""
+        self.outcomes[outcome] += 1
+        self.latest_ms = max(self.latest_ms, 1e3 * (took_s - TIMEOUT_S))
+        if outcome == "good":
+            self.latencies_ms.append(1e3 * took_s)
+            self.good_in_time += began_s + took_s <= self.seconds
+            self.good_per_second[min(int(began_s), len(self.good_per_second) - 1)] += 1
+
+    def report(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "seconds": self.seconds,
+            "wanted_rate": self.rate,
+            "offered_rate": sum(self.outcomes.values()) / self.seconds,
+            "good_rate": self.good_in_time / self.seconds,
+            "outcomes": dict(self.outcomes),
+            "latest_ms": self.latest_ms,
+            "latency_ms": percentiles(self.latencies_ms) if self.latencies_ms else None,
+            "good_per_second": self.good_per_second,
+        }
+
+
+async def open_loop(call: Callable[[], Awaitable[str]], rate: float, seconds: float) -> Phase:
+    """Begin ``rate`` calls a second for ``seconds``, then wait for the last of them."""
+    loop = asyncio.get_running_loop()
+    phase = Phase(rate, seconds)
+    start = loop.time()
+    begun: set[asyncio.Task[None]] = set()
+
+    async def one() -> None:
+        began = loop.time()
+        phase.add(await call(), began - start, loop.time() - began)
+
+    for number in range(int(rate * seconds)):
+        ahead = start + number / rate - loop.time()
+        if ahead > 0:
+            await asyncio.sleep(ahead)
+        if loop.time() - start > seconds:
+            break
+        task = asyncio.create_task(one())
+        begun.add(task)
+        task.add_done_callback(begun.discard)
+    await asyncio.gather(*begun)
+    return phase
+
+
+async def closed_loop(clip: ClipClient, callers: int, seconds: float) -> dict[str, Any]:
+    """``callers`` tasks, each with one image at a time."""
+    loop = asyncio.get_running_loop()
+    start = loop.time()
+    done = 0
+
+    async def caller() -> None:
+        nonlocal done
+        while loop.time() < start + seconds:
+            await clip.embed(IMAGE)
+            done += 1
+
+    await asyncio.gather(*(caller() for _ in range(callers)))
+    return {"rate": done / (loop.time() - start)}
+
+
+async def phases(clip: ClipClient, wanted: Sequence[tuple[float, float]]) -> dict[str, Any]:
+    """One open loop after the other; the next one begins on time, with the calls of the last one still under way."""
+
+    async def call() -> str:
+        try:
+            await clip.embed(IMAGE, timeout_s=TIMEOUT_S)
+        except (Overloaded, DeadlineExceeded) as error:
+            return type(error).__name__
+        return "good"
+
+    running = []
+    for rate, seconds in wanted:
+        running.append(asyncio.create_task(open_loop(call, rate, seconds)))
+        await asyncio.sleep(seconds)
+    reports = [(await phase).report() for phase in running]
+    (server,) = clip.stats().servers
+    return {"phases": reports, "limit": server.limit, "latency_s": server.latency_s}
+
+
+async def foreign(url: str, rate: float, seconds: float) -> dict[str, Any]:
+    """Send and never look back, then hang up on what was not answered."""
+    image = tritonclient.InferInput("image", [1, 1], "BYTES")
+    image.set_data_from_numpy(np.array([[IMAGE]], dtype=object))
+
+    async with tritonclient.InferenceServerClient(url) as client:
+
+        async def call() -> str:
+            try:
+                await client.infer("clip_image", [image])
+            except InferenceServerException as error:
+                return str(error.status())
+            return "good"
+
+        load = asyncio.create_task(open_loop(call, rate, seconds))
+        await asyncio.wait({load}, timeout=seconds + 1)
+        if load.done():
+            return load.result().report()
+        load.cancel()
+        await asyncio.wait({load})
+        return {"wanted_rate": rate, "hung_up": True}
+
+
+async def serve_orders(url: str) -> None:
+    """Answer orders until the input ends."""
+    async with ClipClient(url, transfer="original") as clip:
+        await clip.model()
+        _say({"ready": True})
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            order = json.loads(line)
+            if "callers" in order:
+                _say(await closed_loop(clip, order["callers"], order["seconds"]))
+            elif order.get("foreign"):
+                _say(await foreign(url, *order["phases"][0]))
+            else:
+                _say(await phases(clip, order["phases"]))
+
+
+def _say(answer: dict[str, Any]) -> None:
+    print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("url")
+    asyncio.run(serve_orders(parser.parse_args().url))

@@ -1,0 +1,88 @@
+"""The endpoints.
+
+===========================  =============================================================================
+``POST /embed``              a form (multipart) with one or more fields ``images``, each an image file
+``POST /embed/base64``       ``{"images": ["<base64>", ...]}``
+``GET /model``               the model's passport, as the ensemble's handshake gives it
+``GET /healthz``             200 once the model is loaded
+===========================  =============================================================================
+
+Both POSTs answer ``{"model": id, "fingerprint": [a, b], "dimension": D, "results": [{"embedding", "status", "error"},
+...]}``, a result for each image in order. As in the ensemble, a bad image fails neither the request nor its neighbours:
+its ``embedding`` is null, ``status`` the number of an ``ImageStatus`` and ``error`` one sentence.
+"""
+
+import base64
+import binascii
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI, HTTPException, Response, UploadFile
+from pydantic import BaseModel
+
+from benchmarks.peers.baseline.batcher import Batcher
+from benchmarks.peers.baseline.network import Network, Result
+from benchmarks.peers.baseline.settings import Settings
+
+
+class Base64Images(BaseModel):
+    """Body of ``POST /embed/base64``."""
+
+    images: list[str]
+
+
+def make_app(settings: Settings) -> FastAPI:
+    """Return the application; the model is loaded when it starts, before its port answers."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        network = Network(settings.model, settings.pretrained)
+        app.state.passport = network.passport
+        app.state.batcher = Batcher[bytes, Result](network.embed, max_items=settings.max_batch)
+        yield
+        app.state.batcher.close()
+
+    app = FastAPI(title="CLIP, plainly served", lifespan=lifespan)
+
+    async def answer(images: list[bytes]) -> Response:
+        if not 1 <= len(images) <= settings.max_request_images:
+            raise HTTPException(
+                422, f"A request carries 1 to {settings.max_request_images} images, and this one has {len(images)}."
+            )
+        results = await app.state.batcher.submit(images)
+        passport = app.state.passport
+        body = {
+            "model": passport.id,
+            "fingerprint": passport.fingerprint,
+            "dimension": passport.dimension,
+            "results": [
+                {"embedding": result.vector, "status": result.status, "error": result.error} for result in results
+            ],
+        }
+        # FastAPI's own way, through a response model, would check each of the numbers again.
+        return Response(json.dumps(body), media_type="application/json")
+
+    @app.post("/embed")
+    async def embed(images: list[UploadFile]) -> Response:
+        return await answer([await image.read() for image in images])
+
+    @app.post("/embed/base64")
+    async def embed_base64(body: Base64Images) -> Response:
+        try:
+            images = [base64.b64decode(image, validate=True) for image in body.images]
+        except binascii.Error:
+            raise HTTPException(422, "An image is not base64.") from None
+        return await answer(images)
+
+    @app.get("/model")
+    async def model() -> Response:
+        document = json.loads(app.state.passport.to_json())
+        document["max_batch_size"] = settings.max_request_images
+        return Response(json.dumps(document), media_type="application/json")
+
+    @app.get("/healthz")
+    async def healthz() -> dict[str, str]:
+        return {"status": "ok", "model": app.state.passport.id}
+
+    return app

@@ -1,0 +1,103 @@
+"""Services other than ours, each started for the length of a block and stopped at its end."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from benchmarks.harness.venvs import BUILD, infinity_python
+from benchmarks.peers.in_process import device
+from preprocess_ensemble.testing.server import ServerDidNotStart, free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+START_S: Final = 180.0
+
+
+@contextmanager
+def plain_service(model: str, pretrained: str, *, max_batch: int = 32) -> Iterator[str]:
+    """PyTorch behind FastAPI (``benchmarks/baseline``); gives its URL. ``max_batch`` 1 turns its batching off."""
+    port = free_port()
+    environment = {"CLIP_MODEL": model, "CLIP_PRETRAINED": pretrained, "CLIP_MAX_BATCH": str(max_batch)}
+    if device() == "cpu":
+        environment["CUDA_VISIBLE_DEVICES"] = ""  # it would take a GPU that the other systems leave alone
+    command = (sys.executable, "-m", "benchmarks.peers.baseline", "--port", str(port))
+    with _running("the plain service", command, f"http://127.0.0.1:{port}", "/healthz", environment) as url:
+        yield url
+
+
+@contextmanager
+def infinity(model: str, pretrained: str) -> Iterator[str]:
+    """infinity in fp32 where the other systems run, with the same weights; gives its URL."""
+    python = infinity_python()
+    directory = _infinity_model(python, model, pretrained)
+    port = free_port()
+    options = ("--model-id", str(directory), "--served-model-name", "clip", "--engine", "torch", "--dtype", "float32")
+    where = (
+        "--device",
+        device(),
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--log-level",
+        "warning",
+        "--no-model-warmup",
+    )
+    command = (str(python.with_name("infinity_emb")), "v2", *options, *where)
+    environment = {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1", "INFINITY_ANONYMOUS_USAGE_STATS": "0"}
+    with _running("infinity", command, f"http://127.0.0.1:{port}", "/health", environment) as url:
+        yield url
+
+
+def _infinity_model(python: Path, model: str, pretrained: str) -> Path:
+    """Translate the weights of open_clip's model for infinity, once."""
+    import open_clip
+    import torch
+
+    from preprocess_ensemble.export.exporter import load_model
+
+    directory = BUILD / "infinity-models" / f"{Path(model).stem}-{pretrained.replace(':', '-')}"
+    if (directory / "preprocessor_config.json").exists():
+        return directory
+    network = cast("Any", load_model(model, pretrained))
+    directory.mkdir(parents=True, exist_ok=True)
+    weights = directory / "open_clip.pt"
+    torch.save({"config": open_clip.get_model_config(Path(model).stem), "state": network.state_dict()}, weights)
+    script = Path(__file__).parent / "baseline" / "infinity_model.py"
+    subprocess.run([python, script, weights, directory], check=True, stdout=sys.stderr)
+    weights.unlink()
+    return directory
+
+
+@contextmanager
+def _running(
+    name: str, command: tuple[str, ...], url: str, health: str, environment: Mapping[str, str]
+) -> Iterator[str]:
+    process = subprocess.Popen(command, env={**os.environ, **environment}, stdout=sys.stderr)
+    try:
+        deadline = time.monotonic() + START_S
+        while not _answers(url + health):
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise ServerDidNotStart(f"{name} did not start: {' '.join(command)}")
+            time.sleep(0.2)
+        yield url
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as response:
+            return bool(response.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False

@@ -1,0 +1,214 @@
+"""One page, its pictures and the figures in the documents, from the kept results: ``python -m benchmarks report``.
+
+The newest JSON of each experiment counts. No number is typed by hand: what stands in the README and in
+docs/performance.md between marker lines is written here (see ``figures.py``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from benchmarks.experiments.serving.three_way import SYSTEMS
+from benchmarks.gpu.efficiency import ladder
+from benchmarks.harness.experiment import RESULTS
+from benchmarks.peers.published import FIGURES, HARDWARE
+from benchmarks.report import efficiency_breakdown, plots
+from benchmarks.report import markdown_tables as figures
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+PICTURES: Final[Mapping[str, tuple[tuple[str, str, Callable[[Mapping[str, Any]], bytes]], ...]]] = {
+    "three_way": (
+        (
+            "three_way",
+            "The same model, photos and machine, one image a request; in process: batches of so many.",
+            plots.three_way,
+        ),
+    ),
+    "queue_delay": (
+        (
+            "queue_delay",
+            "Images per second, and the share of images that shared a run. Boxed: recommended.",
+            plots.queue_delay,
+        ),
+        ("batches", "How large the runs were with the recommended setting.", plots.batches),
+    ),
+    "latency": (("latency", "Closed loop, one image a request; steps by Triton's own counters.", plots.latency),),
+    "serialisation": (
+        (
+            "serialisation",
+            "Serialise, send over loopback and parse, to a model that does nothing.",
+            plots.serialisation,
+        ),
+        ("links", "One request after another over each line; dashes: bytes and round trip alone.", plots.links),
+    ),
+    "precision": (("precision", "The whole ensemble by precision and provider of the encoder.", plots.precision),),
+    "operators": (("operators", "ONNX Runtime's own profile of the encoder.", plots.operators),),
+    "scaling": (("scaling", "Servers with cores, or a GPU, of their own; in brackets the efficiency.", plots.scaling),),
+}
+TITLES: Final[Mapping[str, str]] = {
+    "three_way": "Ways of serving one model",
+    "queue_delay": "How long a batch should wait, and how many instances",
+    "latency": "Latency and saturation",
+    "serialisation": "The form in which an image travels",
+    "precision": "Precisions and providers",
+    "operators": "The model, operator by operator",
+    "scaling": "More servers",
+}
+DOCUMENTS: Final = (Path("README.md"), Path("docs/performance.md"))
+"""What has figures between markers."""
+
+
+def newest(directory: Path) -> dict[str, dict[str, Any]]:
+    """Experiment -> its newest result, by the time that it carries."""
+    return _newest(sorted(directory.glob("*.json")))
+
+
+def stated(text: str, directory: Path) -> dict[str, dict[str, Any]]:
+    """Experiment -> the result that ``text`` names between its markers, whatever else ``directory`` holds."""
+    return _newest([directory / name for name in sorted(figures.named(text))])
+
+
+def _newest(paths: Iterable[Path]) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for path in paths:
+        result = {**json.loads(path.read_text()), "file": path.name}
+        name = result.get("experiment")
+        if name and ("environment" in result):
+            known = found.get(name)
+            if known is None or known["environment"]["time"] <= result["environment"]["time"]:
+                found[name] = result
+    return found
+
+
+def own_figures(results: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+    """What of ours stands beside the published figures; empty where it was not measured."""
+    figures: dict[str, float] = {}
+    if latency := results.get("latency"):
+        summary = latency["summary"]
+        single = summary["by_concurrency"][0]
+        model_ms = single["server_ms"]["clip_encoder"]["compute_infer"]
+        p50 = single["latency_ms"]["p50"]
+        figures = {
+            "single_p50_ms": p50,
+            "single_model_ms": model_ms,
+            "single_other_percent": max(0.0, 100 * (1 - model_ms / p50)),
+            "saturated_rate": max(point["rate"] for point in summary["by_concurrency"]),
+        }
+    if delay := results.get("queue_delay"):
+        advice = delay["summary"]["recommended"]
+        cells = [
+            cell
+            for cell in delay["summary"]["cells"]
+            if (cell["instances"], cell["delay_us"]) == (advice["instances"], advice["max_queue_delay_microseconds"])
+        ]
+        figures["share_batched_percent"] = 100 * max(cells, key=lambda cell: cell["concurrency"])["share_batched"]
+    return figures
+
+
+def costs(results: Mapping[str, Mapping[str, Any]], price_per_hour: float | None) -> list[dict[str, Any]]:
+    """What 1,000 images take of the machine, by system, at the highest concurrency: seconds, and money if priced."""
+    if "three_way" not in results:
+        return []
+    rows = []
+    for system, row in results["three_way"]["summary"]["systems"].items():
+        rate = row["at"][max(row["at"], key=int)]["images_per_second"]["median"]
+        cost = None if price_per_hour is None else price_per_hour / 3.6 / rate
+        rows.append({"system": SYSTEMS[system], "seconds": 1000 / rate, "cost": cost})
+    return rows
+
+
+def gpu_sections(of_gpus: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Each result with its summary as rows of names, joined by commas, and values."""
+    return [{"result": result, "rows": list(_flat(result.get("summary", {})))} for _, result in sorted(of_gpus.items())]
+
+
+def _flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _flat(inner, f"{name}, {key}" if name else str(key))
+    elif isinstance(value, (int, float, str, bool)):
+        yield name, f"{value:,.4g}" if isinstance(value, float) else str(value)
+
+
+def roofline_pictures(results: Mapping[str, Mapping[str, Any]], directory: Path) -> dict[str, dict[str, str] | None]:
+    """Write the rooflines that there are data for; ``cpu`` and ``gpu`` -> its picture."""
+    known = {
+        "roofline": efficiency_breakdown.of_cpu(results),
+        "gpu_roofline": efficiency_breakdown.of_gpu(figures.of_gpus(results)),
+    }
+    drawn = {
+        stem: _picture(directory, stem, f"The roofline of {shown.machine}.", plots.roofline(shown)) if shown else None
+        for stem, shown in known.items()
+    }
+    return {"cpu": drawn["roofline"], "gpu": drawn["gpu_roofline"]}
+
+
+def _picture(directory: Path, stem: str, caption: str, png: bytes) -> dict[str, str]:
+    """Write a picture beside the page, and return it for the page, which holds it, too."""
+    (directory / f"{stem}.png").write_bytes(png)
+    return {"name": stem, "caption": caption, "data": base64.b64encode(png).decode("ascii")}
+
+
+def render(results: Mapping[str, Mapping[str, Any]], directory: Path, *, price_per_hour: float | None = None) -> Path:
+    """Write the pictures and ``report.html`` into ``directory``; return the page's path."""
+    sections = []
+    for name, pictures in PICTURES.items():
+        if name not in results:
+            continue
+        shown = []
+        for stem, caption, draw in pictures:
+            shown.append(_picture(directory, stem, caption, draw(results[name]["summary"])))
+        sections.append({"name": name, "title": TITLES[name], "result": results[name], "pictures": shown})
+    roofs = roofline_pictures(results, directory)
+    own = own_figures(results)
+    published = [{"figure": figure, "ours": own.get(figure.ours)} for figure in FIGURES]
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "templates"), autoescape=True, undefined=StrictUndefined
+    )
+    page = environment.get_template("report.html").render(
+        sections=sections,
+        missing=[name for name in PICTURES if name not in results],
+        published=published,
+        hardware=HARDWARE,
+        systems=SYSTEMS,
+        perf_analyzer=results.get("perf_analyzer"),
+        costs=costs(results, price_per_hour),
+        price_per_hour=price_per_hour,
+        gpu=gpu_sections(figures.of_gpus(results)),
+        ladder=ladder(figures.of_gpus(results)),
+        roofs=roofs,
+        others=[
+            result for name, result in sorted(results.items()) if name not in PICTURES and not name.startswith("gpu_")
+        ],
+    )
+    path = directory / "report.html"
+    path.write_text(page, encoding="utf-8")
+    return path
+
+
+def main() -> None:
+    """Write page and pictures, and the figures in the documents."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of JSON files; the page is written there")
+    parser.add_argument(
+        "--page-only", action="store_true", help=f"leave {' and '.join(map(str, DOCUMENTS))} as they are"
+    )
+    parser.add_argument("--price-per-hour", type=float, help="of the machine, for the cost of 1,000 images")
+    arguments = parser.parse_args()
+    results = newest(arguments.results)
+    print(f"page: {render(results, arguments.results, price_per_hour=arguments.price_per_hour)}")
+    for document in () if arguments.page_only else DOCUMENTS:
+        document.write_text(figures.fill(document.read_text(encoding="utf-8"), results), encoding="utf-8")
+        print(f"figures: {document}")
+
+
+if __name__ == "__main__":
+    main()

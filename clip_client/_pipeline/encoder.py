@@ -1,0 +1,118 @@
+"""From an image source to the bytes that travel."""
+
+from __future__ import annotations
+
+import io
+import os
+import threading
+from typing import TYPE_CHECKING, Final
+
+from clip_client._encoding import TRANSFERS, Jpeg
+from clip_client._errors import ImageError, ProtocolMismatch
+from clip_client._pipeline.images import load, picture_of
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from clip_client._config import ClientConfig
+    from clip_client._model import ModelInfo
+    from preprocess_ensemble.imaging.transform import PreprocessConfig
+
+_TURNS: Final = 64
+"""Locks that objects share by their address: several times the threads, so that different ones seldom meet."""
+
+
+class Loader:
+    """Reads images, and reduces them to exactly the pixels that the model takes, where the configuration says so.
+
+    A picture is reduced by the server's own code: turned upright, decoded at reduced size where that is safe, resized
+    and cropped. What then travels is a JPEG of the model's very input size, so the server has nothing left to resize.
+    """
+
+    def __init__(self, config: ClientConfig) -> None:
+        self._transfer = TRANSFERS[config.transfer]
+        self._max_bytes = config.max_image_bytes
+        # Many threads wait for files, but no more than this decode: each may hold a large picture.
+        self._cores = threading.BoundedSemaphore(os.cpu_count() or 1)
+        self._turns = tuple(threading.Lock() for _ in range(_TURNS))
+
+    def ready(self, source: object) -> bytes | None:
+        """The bytes that travel, where there is nothing to do; else None: then :meth:`load` is due, in a thread."""
+        if type(source) is bytes:  # nearly always, and asked for every image
+            return source if len(source) <= self._transfer.as_it_is_up_to else None
+        if isinstance(source, bytes | bytearray | memoryview):
+            size = source.nbytes if isinstance(source, memoryview) else len(source)
+            if size <= self._transfer.as_it_is_up_to:
+                return bytes(source)
+        return None
+
+    def load(self, source: object, model: ModelInfo) -> bytes:
+        """Read one image and bring it into the form that travels. Blocks on files and computes: for a worker thread.
+
+        Raises ImageError with the code that the server would give, or ``UNREADABLE``; and ProtocolMismatch where the
+        model's preprocessing is not known here.
+        """
+        if isinstance(source, str | os.PathLike | bytes | bytearray | memoryview):
+            return self._load(source, model)
+        # Reading a file object moves it on, and Pillow decodes a picture when it is first used: where one object is
+        # given twice, two threads must not do that at once.
+        with self._turns[id(source) // 16 % _TURNS]:
+            return self._load(source, model)
+
+    def _load(self, source: object, model: ModelInfo) -> bytes:
+        jpeg = self._transfer.jpeg
+        if jpeg is None:
+            return load(source, max_bytes=self._max_bytes)
+        picture = picture_of(source)
+        if picture is not None and _is_ordinary(picture):
+            with self._cores:
+                return _encode(picture, _preprocessing(model), jpeg)
+        data = load(source, max_bytes=self._max_bytes)
+        if len(data) <= self._transfer.as_it_is_up_to:
+            return data
+        with self._cores:
+            reduced = self._reduce(data, _preprocessing(model), jpeg)
+        return reduced if len(reduced) < len(data) else data
+
+    def _reduce(self, data: bytes, config: PreprocessConfig, jpeg: Jpeg) -> bytes:
+        from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, decode
+
+        try:
+            picture = decode(data, DecodeLimits(max_bytes=self._max_bytes), at_least=config.decode_at_least)
+        except DecodeError as error:
+            raise ImageError(error.message, code=error.status.name) from None
+        return _encode(picture, config, jpeg)
+
+
+def _is_ordinary(picture: Image) -> bool:
+    """Whether a picture in memory breaks no limit; one that does goes the way of a file, where the limit is named."""
+    from preprocess_ensemble.imaging.decode import DecodeLimits
+
+    limits = DecodeLimits()
+    return (
+        max(picture.size) <= limits.max_side_ratio * min(picture.size)
+        and picture.width * picture.height <= limits.max_pixels
+    )
+
+
+def _preprocessing(model: ModelInfo) -> PreprocessConfig:
+    from preprocess_ensemble.imaging.transform import PreprocessConfig
+
+    try:
+        return PreprocessConfig.from_mapping(model.preprocess)
+    except (ValueError, TypeError, KeyError) as error:
+        raise ProtocolMismatch(
+            f"The preprocessing of {model.id} is not known to this client ({error}); install the same version of "
+            "clip-triton on both sides, or use transfer='original'."
+        ) from None
+
+
+def _encode(picture: Image, config: PreprocessConfig, jpeg: Jpeg) -> bytes:
+    from PIL import Image
+
+    from preprocess_ensemble.imaging.transform import preprocess
+
+    pixels = preprocess(picture, config)  # uint8 (H, W, 3)
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "JPEG", quality=jpeg.quality, subsampling=jpeg.subsampling)
+    return buffer.getvalue()

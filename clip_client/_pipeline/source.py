@@ -1,0 +1,202 @@
+"""Images from anywhere - a list, a generator, an async iterator - taken no faster than results are delivered."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections import deque
+from collections.abc import AsyncIterable, Callable, Iterable, KeysView, ValuesView
+from itertools import islice
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Final, Protocol
+
+import anyio
+import anyio.to_thread
+import numpy as np
+
+from clip_client._pipeline.images import is_single
+
+if TYPE_CHECKING:
+    from clip_client._pipeline.images import ImageSources
+
+_END: Final = object()
+
+_CONTAINERS: Final = (list, tuple, set, frozenset, deque, np.ndarray, KeysView, ValuesView)
+"""Iterating over these can never block; any other iterable might, so it gets a thread."""
+
+
+class Source(Protocol):
+    """Items from one iterable. At most ``room`` of them are ahead of what was delivered, buffered ones included."""
+
+    @property
+    def exhausted(self) -> bool:
+        """Nothing will come any more; what was buffered has been taken."""
+
+    error: BaseException | None
+    """What the caller's iterable raised, which also ends it."""
+
+    def take(self) -> list[object]:
+        """All that is there now, in order; never blocks."""
+
+    def delivered(self) -> None:
+        """One item has reached the consumer: the iterable may be asked for one more."""
+
+    async def aclose(self) -> None:
+        """Ask for nothing more. An iterable that is blocking just now is left to its thread."""
+
+
+def open_source(images: ImageSources, *, room: int, on_arrival: Callable[[], None]) -> Source:
+    """Choose how to iterate; ``on_arrival`` is called in the event loop whenever there may be something to take."""
+    if is_single(images):
+        return _ContainerSource([images], room)
+    if isinstance(images, _CONTAINERS):
+        return _ContainerSource(images, room)
+    if isinstance(images, AsyncIterable):
+        return _AsyncSource(images, room, on_arrival)
+    if isinstance(images, Iterable):
+        return _ThreadSource(images, room, on_arrival)
+    raise TypeError(f"expected an image or an iterable of images, got {type(images).__name__}")
+
+
+class _ContainerSource:
+    def __init__(self, images: Iterable[object], room: int) -> None:
+        self.exhausted = False
+        self.error: BaseException | None = None
+        self._iterator = iter(images)
+        self._room = room
+
+    def take(self) -> list[object]:
+        if self.exhausted:
+            return []
+        items = list(islice(self._iterator, self._room))
+        self.exhausted = len(items) < self._room
+        self._room -= len(items)
+        return items
+
+    def delivered(self) -> None:
+        self._room += 1
+
+    async def aclose(self) -> None:
+        self.exhausted = True
+
+
+class _BufferedSource:
+    """What the two sources that run beside the consumer have in common."""
+
+    def __init__(self, on_arrival: Callable[[], None]) -> None:
+        self.error: BaseException | None = None
+        self._buffer: deque[object] = deque()
+        self._ended = False
+        self._on_arrival = on_arrival
+
+    @property
+    def exhausted(self) -> bool:
+        return self._ended and not self._buffer
+
+    def take(self) -> list[object]:
+        # Counted first: the other side may append meanwhile.
+        return [self._buffer.popleft() for _ in range(len(self._buffer))]
+
+
+class _AsyncSource(_BufferedSource):
+    def __init__(self, images: AsyncIterable[object], room: int, on_arrival: Callable[[], None]) -> None:
+        super().__init__(on_arrival)
+        self._room = asyncio.Semaphore(room)
+        self._closed = False
+        self._task = asyncio.create_task(self._run(images), name="clip_client source")
+
+    async def _run(self, images: AsyncIterable[object]) -> None:
+        try:
+            await self._room.acquire()
+            async for item in images:
+                self._buffer.append(item)
+                self._on_arrival()
+                await self._room.acquire()
+        except BaseException as error:
+            if self._closed:
+                raise
+            # A CancelledError, too, of something that the source itself waited for: nobody else would hear of the end.
+            self.error = error
+        self._ended = True
+        self._on_arrival()
+
+    def delivered(self) -> None:
+        self._room.release()
+
+    async def aclose(self) -> None:
+        self._closed = True
+        self._task.cancel()
+        await asyncio.wait({self._task})
+        self._buffer.clear()
+
+
+class _ThreadSource(_BufferedSource):
+    def __init__(self, images: Iterable[object], room: int, on_arrival: Callable[[], None]) -> None:
+        super().__init__(on_arrival)
+        self._loop = asyncio.get_running_loop()
+        # How many more items the thread may take; each number is given once.
+        self._permits: SimpleQueue[int] = SimpleQueue()
+        self._permits.put(room)
+        self._delivered = 0
+        # The thread is woken for several items at a time: a thread that wakes for each takes longer than the item.
+        self._permits_at_once = max(1, room // 8)
+        self._closed = threading.Event()
+        self._announced = False
+        self._task = asyncio.create_task(self._run(images), name="clip_client source")
+
+    async def _run(self, images: Iterable[object]) -> None:
+        # A limiter of its own: a generator that sleeps for hours must not hold one of the threads that others share.
+        limiter = anyio.CapacityLimiter(1)
+        try:
+            await anyio.to_thread.run_sync(self._pump, images, limiter=limiter, abandon_on_cancel=True)
+        except Exception as error:
+            # There was no thread to be had: where it runs it raises nothing. Nobody must wait for it for ever.
+            self.error = error
+            self._ended = True
+            self._on_arrival()
+
+    def _pump(self, images: Iterable[object]) -> None:
+        """In the worker thread: item after item, as long as there is room."""
+        try:
+            iterator = iter(images)
+            permits = 0
+            while not self._closed.is_set():
+                if not permits:
+                    permits = self._permits.get()
+                    continue
+                permits -= 1
+                item = next(iterator, _END)
+                if item is _END:
+                    break
+                self._buffer.append(item)
+                self._announce()
+        except BaseException as error:  # whatever it is, or the consumer would wait for ever
+            self.error = error
+        self._ended = True
+        self._announce()
+
+    def _announce(self) -> None:
+        # One wake-up for a burst of items. The flag is cleared before the buffer is read, so that none is missed.
+        if not self._announced and not self._closed.is_set():
+            self._announced = True
+            with contextlib.suppress(RuntimeError):  # the loop has been closed under an abandoned thread
+                self._loop.call_soon_threadsafe(self._arrived)
+
+    def _arrived(self) -> None:
+        self._announced = False
+        if not self._closed.is_set():
+            self._on_arrival()
+
+    def delivered(self) -> None:
+        self._delivered += 1
+        if self._delivered == self._permits_at_once:
+            self._permits.put(self._delivered)
+            self._delivered = 0
+
+    async def aclose(self) -> None:
+        self._closed.set()
+        self._permits.put(0)
+        self._task.cancel()
+        await asyncio.wait({self._task})
+        self._buffer.clear()

@@ -1,0 +1,95 @@
+"""What embedding gives back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from clip_client._errors import ImageError, ImageErrors
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from clip_client._model import ModelInfo
+    from clip_client._pipeline.images import ImageSource
+    from clip_client._pipeline.sender import Row
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class EmbeddedItem:
+    """One result of a stream: either ``vector`` or ``error`` is set."""
+
+    index: int
+    """Position in the source, from 0."""
+    source: ImageSource = field(repr=False)
+    """The very object that the source gave."""
+    vector: NDArray[np.float32] | None = field(repr=False)
+    """Shape (D,), float32, length 1."""
+    error: ImageError | None
+    """Why there is no vector."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class EmbeddingBatch:
+    """The vectors of one call, in input order."""
+
+    vectors: NDArray[np.float32] = field(repr=False)
+    """Shape (N, D), float32; unit rows. The row of an image that failed is NaN, so it is near to nothing."""
+    errors: Mapping[int, ImageError]
+    """Index -> why that image has no vector; empty where all went well."""
+    model_id: str
+    """Which model made the vectors."""
+    vector_id: str
+    """Model, preprocessing and transfer in one text: compare only vectors that have it in common."""
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    def raise_for_errors(self) -> None:
+        """Raise the ImageError where one image failed, ImageErrors where several did, else do nothing."""
+        if len(self.errors) == 1:
+            raise next(iter(self.errors.values()))
+        if self.errors:
+            raise ImageErrors(self.errors)
+
+
+def embedded_item(row: Row, outcome: NDArray[np.float32] | ImageError) -> EmbeddedItem:
+    """The item for the consumer. With a vector of its own, because a view would keep a whole answer alive."""
+    if isinstance(outcome, ImageError):
+        return EmbeddedItem(index=row.index, source=row.source, vector=None, error=outcome)
+    return EmbeddedItem(index=row.index, source=row.source, vector=outcome.copy(), error=None)
+
+
+class Collector:
+    """Puts the outcomes of a stream, in any order, into one batch."""
+
+    def __init__(self, dimension: int, *, expected: int | None) -> None:
+        # Grown by doubling where the number is not known: one large copy at the end would block the event loop.
+        self._matrix = np.full((1024 if expected is None else expected, dimension), np.nan, dtype=np.float32)
+        self._errors: dict[int, ImageError] = {}
+        self._count = 0
+
+    def add(self, index: int, outcome: NDArray[np.float32] | ImageError) -> None:
+        """Take what became of one image, and copy it; each index once."""
+        self._count += 1
+        if index >= len(self._matrix):
+            more = np.full((max(index + 1, 2 * len(self._matrix)), self._matrix.shape[1]), np.nan, np.float32)
+            more[: len(self._matrix)] = self._matrix
+            self._matrix = more
+        if isinstance(outcome, ImageError):
+            self._errors[index] = outcome
+        else:
+            self._matrix[index] = outcome
+
+    def batch(self, model: ModelInfo) -> EmbeddingBatch:
+        """All that was added."""
+        return EmbeddingBatch(
+            vectors=self._matrix[: self._count],
+            errors=dict(sorted(self._errors.items())),
+            model_id=model.id,
+            vector_id=model.vector_id,
+        )

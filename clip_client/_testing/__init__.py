@@ -1,0 +1,1 @@
+"""Parts of :mod:`clip_client.testing`; nothing in the product imports them."""

@@ -1,0 +1,72 @@
+"""From an endpoint to a transport: the one place that knows all ways to a model."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from clip_client._config import Endpoint, EndpointKind
+from clip_client._errors import ClipError, DeadlineExceeded, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from clip_client._config import ClientConfig
+    from clip_client._transports.base import Transport
+
+_ANSWERS_WITHIN_S: Final = 5.0
+"""A server that is there says that it is live within milliseconds, however much work it has."""
+
+_logger = logging.getLogger("clip_client")
+
+
+def make_transports(config: ClientConfig) -> Callable[[Endpoint, str | None], Transport]:
+    """What is returned opens the way to one endpoint; the second argument is the name to expect in its certificate.
+
+    Certificates are read here, once. Raises ValueError for files that cannot be read.
+    """
+    kinds = {endpoint.kind for endpoint in config.endpoints}
+    if not kinds & {EndpointKind.GRPC, EndpointKind.AUTO}:
+        return lambda endpoint, _: _without_grpc(endpoint, config)
+    # Here and not above: grpc and protobuf take most of the package's import time.
+    from clip_client._transports import grpc
+
+    connect = grpc.make_transports(config)
+
+    def make(endpoint: Endpoint, server_name: str | None) -> Transport:
+        return connect(endpoint, server_name) if endpoint.kind is EndpointKind.GRPC else _without_grpc(endpoint, config)
+
+    return make
+
+
+async def settle(endpoint: Endpoint, make_transport: Callable[[Endpoint, str | None], Transport]) -> Endpoint:
+    """Decide what an AUTO endpoint stands for: its server where one answers, whatever it says, else this process."""
+    transport = make_transport(endpoint.remote, None)
+    try:
+        await transport.server_live(timeout_s=_ANSWERS_WITHIN_S)
+    except (Unavailable, DeadlineExceeded):
+        from clip_client._transports.local import default_repository
+
+        local = Endpoint(kind=EndpointKind.LOCAL, repository=str(default_repository()))
+        _logger.warning(
+            "No server answers at %s: images are embedded in this process, with the model in %s.",
+            endpoint.remote,
+            local.repository,
+        )
+        return local
+    except ClipError:
+        # It is there. What is wrong with it, the handshake says; another model in its place would hide that.
+        return endpoint.remote
+    finally:
+        await transport.close()
+    return endpoint.remote
+
+
+def _without_grpc(endpoint: Endpoint, config: ClientConfig) -> Transport:
+    if endpoint.kind is EndpointKind.HTTP:
+        from clip_client._transports.http import PlainTransport
+
+        return PlainTransport(str(endpoint), token=config.token)
+    from clip_client._transports.local import LocalTransport
+
+    return LocalTransport(endpoint.repository or None, threads=config.local_threads)

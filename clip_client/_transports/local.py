@@ -1,0 +1,179 @@
+"""``local:``, the model in this very process: the same ONNX file, the same preprocessing, the same vectors."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import numpy as np
+
+from clip_client import _contract as contract
+from clip_client._errors import ClipError, DeadlineExceeded, ModelNotReady, ProtocolMismatch, Unavailable
+from clip_client._model import ModelInfo
+from clip_client._transports.base import Answer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from onnxruntime import InferenceSession
+
+    from preprocess_ensemble.imaging.preprocessor import Preprocessor
+
+MODEL_VARIABLE: Final = "CLIP_MODEL"
+"""Environment variable that names the model repository of ``local:``."""
+DEFAULT_REPOSITORY: Final = "triton_models"
+
+_MAX_BATCH_SIZE: Final = 32
+"""As ``clip_image`` has it: more rows at once make ONNX Runtime no faster, only larger."""
+
+_PROVIDERS: Final = ("CUDAExecutionProvider", "CPUExecutionProvider")
+"""What the C++ backend of Triton would use. Not TensorRT, which would build an engine for minutes."""
+
+_logger = logging.getLogger("clip_client")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Loaded:
+    """The open model."""
+
+    session: InferenceSession
+    passport: str
+    preprocessor: Preprocessor
+
+
+def default_repository() -> Path:
+    """The model repository where the caller names none."""
+    return Path(os.environ.get(MODEL_VARIABLE) or DEFAULT_REPOSITORY)
+
+
+class LocalTransport:
+    """Decodes in threads and runs ONNX Runtime where otherwise a server would.
+
+    Nothing is loaded before the first call. Images are decoded by the code of ``clip_preprocess``, with the defaults of
+    its settings: large JPEG files at reduced size, the default limits, and the default time to decode. ``threads`` is
+    the number of them, for decoding and for ONNX Runtime; None leaves it to the number of cores. A call that is
+    cancelled, or whose time is over, comes back at once, but a batch that has been begun is finished behind it.
+    """
+
+    def __init__(self, repository: str | os.PathLike[str] | None = None, *, threads: int | None = None) -> None:
+        self.repository = default_repository() if repository is None else Path(repository)
+        self._threads = threads
+        # One batch at a time: a second one would fight for the same cores.
+        self._runner = ThreadPoolExecutor(1, thread_name_prefix="clip encode")
+        self._loaded: _Loaded | None = None
+
+    def __repr__(self) -> str:
+        return f"<LocalTransport {self.repository}>"
+
+    async def infer(self, images: Sequence[bytes], *, request_id: str, timeout_s: float) -> Answer:
+        """Embed encoded images as one batch."""
+        return await self._in_thread(lambda: self._infer(images), timeout_s, request_id)
+
+    async def passport(self, *, request_id: str, timeout_s: float) -> str:
+        """The text of ``model.json``."""
+        loaded = await self._in_thread(self._load, timeout_s, request_id)
+        return loaded.passport
+
+    async def max_batch_size(self, *, timeout_s: float) -> int:
+        """Rows to a batch."""
+        return _MAX_BATCH_SIZE
+
+    async def server_live(self, *, timeout_s: float) -> bool:
+        """There is no server that could be dead."""
+        return True
+
+    async def models_ready(self, *, timeout_s: float) -> None:
+        """Load the model, or raise what is wrong with it."""
+        await self._in_thread(self._load, timeout_s, None)
+
+    async def close(self) -> None:
+        """Take no more work. A batch that has been begun cannot be broken off; its thread ends with it."""
+        self._runner.shutdown(wait=False, cancel_futures=True)
+        if self._loaded is not None:
+            self._loaded.preprocessor.close(wait=False)
+
+    async def _in_thread(self, work: Callable[[], T], timeout_s: float, request_id: str | None) -> T:
+        try:
+            future = asyncio.get_running_loop().run_in_executor(self._runner, work)
+        except RuntimeError:
+            raise Unavailable("This client is closed.", request_id=request_id) from None
+        try:
+            return await asyncio.wait_for(future, timeout_s)
+        except asyncio.TimeoutError:
+            raise DeadlineExceeded("This machine did not embed the images in time.", request_id=request_id) from None
+        except ClipError:
+            raise
+        except Exception as error:
+            # ONNX Runtime's exceptions share no public base class; closing under a batch ends its decoders.
+            raise ClipError(
+                f"ONNX Runtime failed in this process ({type(error).__name__}).", request_id=request_id
+            ) from error
+
+    def _load(self) -> _Loaded:
+        if self._loaded is None:
+            self._loaded = _open_model(self.repository, self._threads)
+        return self._loaded
+
+    def _infer(self, images: Sequence[bytes]) -> Answer:
+        loaded = self._load()
+        pixels, outcomes = loaded.preprocessor.run([images])  # uint8 (N, H, W, 3)
+        for outcome in outcomes:
+            if outcome.log:
+                _logger.error("An image failed with an internal error.\n%s", outcome.log)
+        statuses = np.array([outcome.status for outcome in outcomes], np.int32)
+        vectors, fingerprints = loaded.session.run(
+            [contract.EMBEDDING, contract.FINGERPRINT], {contract.PIXELS: pixels, contract.STATUS: statuses[:, None]}
+        )
+        return Answer(
+            vectors=vectors,
+            statuses=statuses,
+            errors=tuple(outcome.message for outcome in outcomes),
+            fingerprints=fingerprints,
+        )
+
+
+def _open_model(repository: Path, threads: int | None) -> _Loaded:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise ClipError(
+            f'Embedding in this process needs onnxruntime ({error}): pip install "clip-triton[local]", or start a '
+            "server with clip-serve."
+        ) from None
+    from preprocess_ensemble.imaging.preprocessor import Preprocessor
+    from preprocess_ensemble.imaging.transform import PreprocessConfig
+
+    directory = repository / contract.ENCODER / "1"
+    file = directory / "model.onnx"
+    try:
+        passport = (directory / "model.json").read_text(encoding="ascii")
+        model = ModelInfo.from_json(passport, max_batch_size=_MAX_BATCH_SIZE)
+        preprocess = PreprocessConfig.from_mapping(model.preprocess)
+    except OSError:
+        raise ModelNotReady(
+            f"There is no model in {repository}: run `clip-export --repository {repository}`, or name another "
+            f"repository by local:DIR or {MODEL_VARIABLE}."
+        ) from None
+    except ValueError as error:
+        raise ProtocolMismatch(
+            f"{directory / 'model.json'} is no model's passport ({error}); export the model again."
+        ) from None
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads or 0
+    available = onnxruntime.get_available_providers()
+    providers = [provider for provider in _PROVIDERS if provider in available]
+    try:
+        session = onnxruntime.InferenceSession(file, options, providers=providers)
+    except Exception as error:
+        # ONNX Runtime's exceptions share no public base class.
+        raise ModelNotReady(
+            f"ONNX Runtime cannot load {file} ({type(error).__name__}); export the model again."
+        ) from error
+    return _Loaded(session=session, passport=passport, preprocessor=Preprocessor(preprocess, threads=threads))

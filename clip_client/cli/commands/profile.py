@@ -1,0 +1,148 @@
+"""``clip-client profile``: where the time of a request goes, by a server's own counters and by what a caller sees."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import time
+import uuid
+from typing import TYPE_CHECKING, Any, Final
+
+from clip_client.cli.errors import CommandFailed, CommandMisused
+from clip_client.cli.options.connection import add_server_options, add_timeout_option, client_config
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from clip_client._transports.triton_statistics import ModelStatistics
+
+_TIMEOUT_S: Final = 60.0
+_STAGES: Final = {
+    "queue": "waiting for a run",
+    "compute_input": "reading inputs",
+    "compute_infer": "the work itself",
+    "compute_output": "writing outputs",
+}
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command's options."""
+    parser = commands.add_parser(
+        "profile",
+        help="show where the time of a request goes",
+        description="Send the image that came with the model again and again, and show where the time goes: decoding, "
+        "queues, the model, and the way there and back. The server must let its statistics be read: clip-serve "
+        "--open-statistics. Requests of others in the meantime are counted in.",
+    )
+    add_server_options(parser)
+    add_timeout_option(parser, default_s=_TIMEOUT_S, meaning="time for one request")
+    parser.add_argument("--requests", type=_count, default=100, metavar="N", help="default: %(default)s")
+    parser.add_argument(
+        "--rows", type=_count, default=1, metavar="N", help="images to a request (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--concurrency", type=_count, default=1, metavar="N", help="requests under way at a time (default: %(default)s)"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of the tree")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure and print."""
+    profile = asyncio.run(_measure(arguments))
+    print(json.dumps(profile, indent=1) if arguments.json else "\n".join(tree(profile)))
+    return 0
+
+
+def tree(profile: Mapping[str, Any]) -> list[str]:
+    """The lines of the tree; milliseconds are means a request, but for the caller's median and p95."""
+    seen = profile["client_ms"]
+    asked = f"{profile['requests']} requests of {profile['rows']}, {profile['concurrency']} at a time"
+    lines = [
+        f"{profile['rate']:.1f} images/s: {asked}, to {profile['url']} ({profile['model']})",
+        f"request as seen here {seen['mean']:9.2f} ms   median {seen['p50']:.2f}, p95 {seen['p95']:.2f}",
+        f"├─ way and client   {profile['outside_ms']:9.2f} ms",
+    ]
+    for number, (name, model) in enumerate(profile["models"].items(), 1):
+        last = number == len(profile["models"])
+        lines.append(
+            f"{'└' if last else '├'}─ {name:<16} {model['mean_ms']['total']:9.2f} ms   {model['runs']} runs, "
+            f"{model['rows'] / model['runs']:.1f} images each, {model['share_batched']:.0%} batched"
+        )
+        stages = [(stage, ms) for stage, ms in model["mean_ms"].items() if stage in _STAGES]
+        for place, (stage, ms) in enumerate(stages, 1):
+            branch = "└" if place == len(stages) else "├"
+            lines.append(f"{' ' if last else '│'}  {branch}─ {_STAGES[stage]:<18} {ms:6.2f} ms")
+    return lines
+
+
+async def _measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    from clip_client import Unauthorized
+    from clip_client import _contract as contract
+    from clip_client._config import EndpointKind
+    from clip_client._handshake import ask_one
+    from clip_client._transports.grpc import make_transports
+
+    config = client_config(arguments, timeout_s=arguments.timeout_s)
+    endpoint = config.endpoints[0]
+    if endpoint.kind is not EndpointKind.GRPC:
+        raise CommandMisused(f"profile reads a Triton's counters, and {endpoint} is none; give host:port")
+    transport = make_transports(config)(endpoint, None)
+    try:
+        model = await ask_one(transport, timeout_s=arguments.timeout_s)
+        if arguments.rows > model.max_batch_size:
+            raise CommandMisused(f"--rows {arguments.rows} is more than the {model.max_batch_size} of this server")
+        try:
+            before = await transport.statistics(timeout_s=arguments.timeout_s)
+        except Unauthorized:
+            raise CommandFailed(
+                f"{endpoint} does not let its statistics be read; start it with: clip-serve --open-statistics"
+            ) from None
+        images = [model.canary_image] * arguments.rows
+        times_ms: list[float] = []
+        left = iter(range(arguments.requests))
+
+        async def caller() -> None:
+            for _ in left:
+                then = time.perf_counter()
+                await transport.infer(images, request_id=uuid.uuid4().hex, timeout_s=arguments.timeout_s)
+                times_ms.append(1e3 * (time.perf_counter() - then))
+
+        start = time.perf_counter()
+        await asyncio.gather(*(caller() for _ in range(arguments.concurrency)))
+        elapsed_s = time.perf_counter() - start
+        after = await transport.statistics(timeout_s=arguments.timeout_s)
+    finally:
+        await transport.close()
+    names = (contract.PREPROCESSOR, contract.ENCODER)
+    models = {name: _described(after[name].since(before.get(name))) for name in names}
+    mean_ms = statistics.fmean(times_ms)
+    inside_ms = after[contract.ENSEMBLE].since(before.get(contract.ENSEMBLE)).mean_ms()["total"]
+    return {
+        "url": str(endpoint),
+        "model": model.id,
+        "requests": arguments.requests,
+        "rows": arguments.rows,
+        "concurrency": arguments.concurrency,
+        "rate": arguments.requests * arguments.rows / elapsed_s,
+        "client_ms": {"mean": mean_ms, "p50": statistics.median(times_ms), "p95": _p95(times_ms)},
+        "server_ms": inside_ms,
+        "outside_ms": max(0.0, mean_ms - inside_ms),
+        "models": models,
+    }
+
+
+def _described(grown: ModelStatistics) -> dict[str, Any]:
+    return {**grown.to_mapping(), "mean_ms": grown.mean_ms(), "share_batched": grown.share_batched}
+
+
+def _p95(times_ms: list[float]) -> float:
+    return sorted(times_ms)[min(len(times_ms) - 1, int(0.95 * len(times_ms)))]
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"a whole number of at least 1 is needed, not {text!r}")
+    return int(text)

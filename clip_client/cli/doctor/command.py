@@ -1,0 +1,91 @@
+"""``clip-client doctor``: what is there, what is missing, and what to do about it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import sys
+import textwrap
+from typing import TYPE_CHECKING, Final
+
+from clip_client.cli.doctor.check import CLIENT, SERVER, Level
+from clip_client.cli.options.connection import add_server_options, add_timeout_option, client_config
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Sequence
+
+    from clip_client.cli.doctor.check import Finding
+
+_TIMEOUT_S: Final = 10.0
+
+_TITLES: Final = {SERVER: "The server", CLIENT: "This machine"}
+_MARKS: Final = {Level.OK: " ", Level.HINT: "-", Level.PROBLEM: "!"}
+_COLOURS: Final = {Level.OK: "", Level.HINT: "\x1b[33m", Level.PROBLEM: "\x1b[1;31m"}
+_PLAIN: Final = "\x1b[0m"
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command's options."""
+    parser = commands.add_parser(
+        "doctor",
+        help="tell which server and which packages are there, and what is missing",
+        description="Tell which Triton answers, with which model and provider, and what is installed here; say what is "
+        "missing and what to do. Works without a server. Exit code 1 where photos cannot be embedded.",
+    )
+    add_server_options(parser)
+    add_timeout_option(parser, default_s=_TIMEOUT_S, meaning="time for each question to the server")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Look at everything, and print it; 1 where there is a problem."""
+    findings = asyncio.run(_examine(arguments))
+    is_well = all(finding.level is not Level.PROBLEM for finding in findings)
+    if arguments.json:
+        print(json.dumps({"ok": is_well, "findings": [finding.to_mapping() for finding in findings]}, indent=2))
+    else:
+        # Neither rich nor another package: this command is for when one of them is missing.
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 120
+        colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        for line in _lines(findings, width=width, colour=colour):
+            print(line)
+    return 0 if is_well else 1
+
+
+async def _examine(arguments: argparse.Namespace) -> list[Finding]:
+    from clip_client._client import URL_VARIABLE
+    from clip_client.cli.doctor.machine_checks import examine_machine
+    from clip_client.cli.doctor.server_checks import examine_server
+
+    config = client_config(arguments)
+    origin = "--url" if arguments.url else URL_VARIABLE if os.environ.get(URL_VARIABLE) else "the default"
+    findings, answers = await examine_server(config, origin=origin, timeout_s=arguments.timeout_s)
+    return [*findings, *examine_machine(server_answers=answers)]
+
+
+def _lines(findings: Sequence[Finding], *, width: int, colour: bool) -> Iterator[str]:
+    from clip_client.dedup.reporting.terminal import counted
+
+    names = 2 + max(len(finding.name) for finding in findings)
+    values = textwrap.TextWrapper(width=max(40, width), subsequent_indent=" " * (names + 2), break_on_hyphens=False)
+    for about, title in _TITLES.items():
+        yield title
+        for finding in findings:
+            if finding.about == about:
+                line = values.fill(f"{_MARKS[finding.level]} {finding.name:{names}}{finding.value}")
+                yield f"{_COLOURS[finding.level]}{line}{_PLAIN}" if colour and _COLOURS[finding.level] else line
+                if finding.remedy:
+                    yield values.fill(" " * (names + 2) + finding.remedy)
+        yield ""
+    problems = sum(finding.level is Level.PROBLEM for finding in findings)
+    hints = sum(finding.level is Level.HINT for finding in findings)
+    if problems:
+        yield f"! {counted(problems, 'thing')} to be put right before photos can be embedded"
+    if hints:
+        yield f"- {counted(hints, 'thing')} to know about"
+    if not problems and not hints:
+        yield "all is well"

@@ -1,0 +1,165 @@
+"""What is installed and how large this machine is, for ``clip-client doctor``."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import socket
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from clip_client.cli.doctor.check import CLIENT, Finding, Level
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_DISTRIBUTION: Final = "clip-triton"
+
+_NEEDED: Final = ("anyio", "grpcio", "numpy", "pillow", "protobuf", "tritonclient")
+
+_OPTIONAL: Final = (
+    (("rich",), "embed, dedup and similar need it", "cli"),
+    (("pyarrow",), "Parquet files need it", "cli"),
+    (("jinja2",), "the page of dedup needs it", "cli"),
+    (("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino"), "embedding without a server needs it", "local"),
+)
+"""Any one of these distributions, what is not there without it, and the extra that brings it."""
+
+_SHM: Final = Path("/dev/shm")
+_SHM_BYTES: Final = 256 * 2**20
+"""A batch of 32 rows of pixels takes 5 MB, and one large request up to hundreds; Docker gives 64 MiB."""
+
+_PORTS: Final = (("gRPC", 8001), ("metrics", 8002))
+"""Those of clip-serve and tritonserver where nobody says otherwise."""
+
+_REPOSITORY: Final = Path("triton_models")
+"""Where clip-export and clip-serve look for models."""
+
+
+def examine_machine(*, server_answers: bool) -> Iterator[Finding]:
+    """Look at this process's environment; without a server that answers, also at what would start one here."""
+    yield from _packages()
+    yield _decoder()
+    yield _finding("CPU", f"{_usable_cores()} cores, {platform.machine()}")
+    yield from _shared_memory()
+    yield from _server_parts(server_answers)
+    yield from _ports(server_answers)
+
+
+def _packages() -> Iterator[Finding]:
+    yield _finding(_DISTRIBUTION, _version(_DISTRIBUTION) or "not installed, run from its source")
+    system = f"{platform.python_implementation()} {platform.python_version()}, {platform.system()}"
+    if sys.version_info >= (3, 13):
+        yield _finding("Python", system, Level.HINT, "a server on this machine needs Python 3.10 to 3.12")
+    else:
+        yield _finding("Python", system)
+    for name in _NEEDED:
+        version = _version(name)
+        if version is None:
+            yield _finding(name, "not installed", Level.PROBLEM, f"install it with: pip install {_DISTRIBUTION}")
+        else:
+            yield _finding(name, version)
+    for names, purpose, extra in _OPTIONAL:
+        found = next(((name, version) for name in names if (version := _version(name)) is not None), None)
+        if found is None:
+            remedy = f"{purpose}; install it with: pip install '{_DISTRIBUTION}[{extra}]'"
+            yield _finding(names[0], "not installed", Level.HINT, remedy)
+        else:
+            yield _finding(*found)
+
+
+def _decoder() -> Finding:
+    """Of this environment: it serves the server, where that runs in it, and work without a server."""
+    from PIL import features
+
+    turbo = features.version("libjpeg_turbo")
+    pillow = f"Pillow with libjpeg-turbo {turbo}" if turbo else "Pillow without libjpeg-turbo"
+    try:
+        from turbojpeg import TurboJPEG
+
+        TurboJPEG()
+    except Exception as error:
+        # No package, no library, or a library of another release: whatever it raises, Pillow does the work.
+        reason = "PyTurboJPEG is not installed" if isinstance(error, ImportError) else "PyTurboJPEG has no libturbojpeg"
+        remedy = (
+            f"a server in this environment decodes large photos faster with: pip install '{_DISTRIBUTION}[server]' "
+            "and, on Debian and Ubuntu, apt-get install libturbojpeg0"
+        )
+        return _finding("JPEG decoder", f"{pillow}; {reason}", Level.HINT, remedy)
+    return _finding("JPEG decoder", f"PyTurboJPEG {_version('PyTurboJPEG')}, and {pillow}")
+
+
+def _shared_memory() -> Iterator[Finding]:
+    if not _SHM.is_dir():
+        return
+    usage = shutil.disk_usage(_SHM)
+    value = f"{usage.free / 2**20:,.0f} of {usage.total / 2**20:,.0f} MiB free"
+    if usage.free < _SHM_BYTES:
+        remedy = (
+            f"a server here needs {_SHM_BYTES // 2**20} MiB between its processes; in a container: "
+            "docker run --shm-size=1g"
+        )
+        yield _finding(str(_SHM), value, Level.HINT, remedy)
+    else:
+        yield _finding(str(_SHM), value)
+
+
+def _server_parts(server_answers: bool) -> Iterator[Finding]:
+    wheel = _version("nvidia-pytriton")
+    if wheel is None:
+        remedy = (
+            f"only a server on this machine needs it; install it with: pip install '{_DISTRIBUTION}[server]' "
+            "(Linux on x86-64), or use NVIDIA's container"
+        )
+        yield _finding("tritonserver", "nvidia-pytriton is not installed", Level.HINT, remedy)
+    else:
+        yield _finding("tritonserver", f"from nvidia-pytriton {wheel}")
+    if server_answers:
+        return
+    model = _REPOSITORY / "clip_encoder" / "1" / "model.onnx"
+    if model.is_file():
+        yield _finding("model repository", f"{_REPOSITORY}, with a model", Level.HINT, "start it with: clip-serve")
+    else:
+        remedy = "make one with: clip-export --model ViT-B-32 --pretrained TAG; then start it with: clip-serve"
+        yield _finding("model repository", f"no model in {_REPOSITORY}", Level.HINT, remedy)
+
+
+def _ports(server_answers: bool) -> Iterator[Finding]:
+    taken = [f"{port} ({name})" for name, port in _PORTS if not _is_free(port)]
+    if not taken:
+        yield _finding("ports", f"{', '.join(str(port) for _name, port in _PORTS)} are free")
+    elif server_answers:
+        yield _finding("ports", f"in use: {', '.join(taken)}")
+    else:
+        remedy = "something else listens there; choose others with: clip-serve --grpc-port, --metrics-port"
+        yield _finding("ports", f"in use: {', '.join(taken)}", Level.HINT, remedy)
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        if os.name == "posix":
+            # Connections that ended a moment ago keep nobody from listening.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
+def _usable_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _finding(name: str, value: str, level: Level = Level.OK, remedy: str = "") -> Finding:
+    return Finding(about=CLIENT, name=name, value=value, level=level, remedy=remedy)

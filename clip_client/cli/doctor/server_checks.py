@@ -1,0 +1,110 @@
+"""What a server tells about itself, for ``clip-client doctor``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, cast
+
+from clip_client.cli.doctor.check import SERVER, Finding, Level
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from clip_client import ClientConfig, ModelInfo
+    from clip_client._config import Endpoint
+    from clip_client._transports.base import ModelSettings, ServerDescription, Transport
+    from clip_client._transports.grpc import TritonTransport
+
+_KINDS: Final = {"KIND_CPU": "CPU", "KIND_GPU": "GPU", "KIND_AUTO": "a GPU where the server has one, else the CPU"}
+
+
+async def examine_server(config: ClientConfig, *, origin: str, timeout_s: float) -> tuple[list[Finding], bool]:
+    """Ask the server, whose URL comes from ``origin``; also say whether one answered at all."""
+    from clip_client._config import EndpointKind
+    from clip_client._transports.factory import make_transports, settle
+
+    try:
+        connect = make_transports(config)
+    except ImportError as error:
+        remedy = "install what this client needs with: pip install clip-triton"
+        return [_finding("address", f"not asked, since gRPC does not import ({error})", Level.PROBLEM, remedy)], False
+    findings: list[Finding] = []
+    answered = False
+    for endpoint in config.endpoints:
+        if endpoint.kind is EndpointKind.AUTO:
+            endpoint = await settle(endpoint, connect)
+        findings.append(_finding("address", f"{endpoint} ({origin})"))
+        transport = connect(endpoint, None)
+        try:
+            found, answers = await _examine(transport, endpoint, timeout_s)
+        finally:
+            await transport.close()
+        findings += found
+        answered = answered or answers
+    return findings, answered
+
+
+async def _examine(transport: Transport, endpoint: Endpoint, timeout_s: float) -> tuple[list[Finding], bool]:
+    from clip_client import ClipError
+    from clip_client._config import EndpointKind
+    from clip_client._handshake import ask_one
+    from clip_client._health import examine
+
+    report = await examine(transport, name=str(endpoint), timeout_s=timeout_s)
+    answers = bool(report.steps[0].ok)
+    findings: list[Finding] = []
+    if answers:
+        try:
+            if endpoint.kind is EndpointKind.GRPC:
+                findings += _description(await cast("TritonTransport", transport).describe(timeout_s=timeout_s))
+            findings += _model(await ask_one(transport, timeout_s=timeout_s))
+        except ClipError as error:
+            if report.ok:
+                findings.append(_finding("description", "incomplete", Level.PROBLEM, str(error)))
+    if report.failed is None:
+        findings.append(_finding("health", report.steps[-1].message))
+    else:
+        findings.append(_finding("health", f"{report.failed.name}: failed", Level.PROBLEM, report.failed.message))
+    return findings, answers
+
+
+def _description(server: ServerDescription) -> Iterator[Finding]:
+    from clip_client import _contract as contract
+
+    encoder, preprocessor = server.models[contract.ENCODER], server.models[contract.PREPROCESSOR]
+    yield _finding("Triton", f"{server.version} ({server.name})")
+    yield _finding("provider", _provider(encoder))
+    yield _finding("encoder threads", _threads(encoder, "intra_op_thread_count", "ONNX Runtime's default"))
+    yield _finding("decoder threads", _threads(preprocessor, "decode_threads", "one for each core of the server"))
+
+
+def _model(model: ModelInfo) -> Iterator[Finding]:
+    if model.is_random:
+        yield _finding(
+            "model",
+            model.id,
+            Level.HINT,
+            "its weights are random, which tells copies from other photos and no more; export a trained model with: "
+            "clip-export --model ViT-B-32 --pretrained TAG",
+        )
+    else:
+        yield _finding("model", model.id)
+    yield _finding(
+        "vectors", f"{model.dimension} numbers, {model.precision}, up to {model.max_batch_size} photos a request"
+    )
+    yield _finding("preprocessing", model.preprocess_id)
+    yield _finding("fingerprint", "{} {}".format(*model.fingerprint))
+
+
+def _provider(encoder: ModelSettings) -> str:
+    kinds = ", ".join(_KINDS.get(kind, kind) for kind in encoder.kinds) or "not said"
+    accelerated = f" with {', '.join(encoder.accelerators)}" if encoder.accelerators else ""
+    return f"{encoder.backend or 'not said'}{accelerated}, on {kinds}"
+
+
+def _threads(settings: ModelSettings, parameter: str, otherwise: str) -> str:
+    threads = settings.parameters.get(parameter, "0")
+    return otherwise if threads in ("", "0") else threads
+
+
+def _finding(name: str, value: str, level: Level = Level.OK, remedy: str = "") -> Finding:
+    return Finding(about=SERVER, name=name, value=value, level=level, remedy=remedy)

@@ -1,0 +1,1 @@
+"""How commands write files and show progress; no command is implemented here."""

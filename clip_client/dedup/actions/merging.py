@@ -1,0 +1,192 @@
+"""What a copy says that the kept photo does not, and the sidecar that saves it.
+
+A copy whose date, place, rating, keywords, title or caption would be lost stays where it is. If the user asks for it,
+these fields go into an XMP sidecar beside the kept photo, and the copy may leave.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from clip_client.dedup.actions.sidecars import SidecarToWrite
+from clip_client.dedup.features.metadata import Metadata, read_sidecar
+from clip_client.dedup.features.xmp import write_xmp
+from clip_client.dedup.files.apple_photos import is_inside_library
+from clip_client.dedup.files.file_types import SIDECAR, suffix_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from clip_client.dedup.files.file_types import Companion
+    from clip_client.dedup.types import Member
+
+_SAME_PLACE_DEGREES: Final = 0.0002
+"""About 20 m: programs round positions when they copy them."""
+_LARGEST_SIDECAR: Final = 2**20
+"""Bytes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loss:
+    """Fields of a copy that would be lost with it, by their names for people."""
+
+    missing: tuple[str, ...]
+    """The kept photo has nothing there, or, of keywords, fewer."""
+    differing: tuple[str, ...]
+    """The kept photo says something else there."""
+
+    def __bool__(self) -> bool:
+        return bool(self.missing or self.differing)
+
+
+def loss(copy: Metadata, kept: Metadata) -> Loss:
+    """Compare field by field what ``copy`` and ``kept`` say."""
+    fields: dict[str, tuple[bool, bool]] = {  # name -> (the copy says something else, the kept photo says nothing)
+        "date": (not kept.taken.startswith(copy.taken), copy.taken.startswith(kept.taken)),
+        "GPS position": (not _is_same_place(copy, kept), kept.latitude is None),
+        "rating": (copy.rating not in (0, kept.rating), not kept.rating),
+        "keywords": (not _words(copy) <= _words(kept), True),
+        "title": (copy.title not in ("", kept.title), not kept.title),
+        "caption": (copy.caption not in ("", kept.caption), not kept.caption),
+    }
+    return Loss(
+        missing=tuple(name for name, (is_lost, is_free) in fields.items() if is_lost and is_free),
+        differing=tuple(name for name, (is_lost, is_free) in fields.items() if is_lost and not is_free),
+    )
+
+
+class MetadataMerge:
+    """Decides, for one copy after another, whether its metadata keeps it, and what sidecars have to hold if not."""
+
+    def __init__(self, *, is_asked_for: bool) -> None:
+        self._is_asked_for = is_asked_for
+        self._kept: dict[str, _KeptPhoto] = {}
+        """By its path; only those that some copy says more than."""
+
+    def why_it_stays(self, copy: Member, kept: Member, beside_kept: Sequence[Companion]) -> str:
+        """Say why the copy must stay for its metadata; empty if nothing is lost, or a sidecar can save it."""
+        if copy.sha256 == kept.sha256:
+            return ""
+        if copy.metadata.is_incomplete:
+            return "It has metadata that cannot be read, so it cannot be compared with that of the kept photo."
+        if not loss(copy.metadata, kept.metadata):
+            return ""
+        if kept.path not in self._kept:
+            self._kept[kept.path] = _KeptPhoto(kept.metadata, beside_kept)
+        known = self._kept[kept.path]
+        lost = loss(copy.metadata, known.before)
+        if not lost:
+            return ""
+        if differing := loss(copy.metadata, known.merged).differing:
+            return f"Its {_and(differing)} differs from that of the kept photo, which can have only one."
+        if copy.in_library is not None:  # it does not move, so there is nothing that undo could take back
+            return f"It has metadata that the kept photo lacks: {_and(lost.missing)}."
+        if not self._is_asked_for:
+            return f"It has metadata that the kept photo lacks, which --merge-metadata can save: {_and(lost.missing)}."
+        return _why_no_sidecar(kept, known)
+
+    def merge(self, copy: Member, kept: Member) -> None:
+        """Take the fields of a copy that leaves."""
+        if copy.sha256 != kept.sha256 and (known := self._kept.get(kept.path)):
+            known.merged = _together(known.merged, copy.metadata)
+
+    def sidecars_for(self, copy: Member, kept: Member) -> tuple[SidecarToWrite, ...]:
+        """Return the sidecars without which the copy must not leave; to be asked once all copies are merged."""
+        known = self._kept.get(kept.path)
+        if known is None or copy.sha256 == kept.sha256 or not loss(copy.metadata, kept.metadata):
+            return ()
+        if not loss(copy.metadata, known.before):
+            return tuple(SidecarToWrite(path=path, data=data, is_ours=False) for path, data in known.sidecars.items())
+        data = write_xmp(dict(_properties(known.merged, known.before)))
+        return (SidecarToWrite(path=sidecar_path(kept.path), data=data, is_ours=True),)
+
+
+class _KeptPhoto:
+    """What a kept photo says with its sidecars, before and after a merge."""
+
+    def __init__(self, metadata: Metadata, companions: Sequence[Companion]) -> None:
+        self.sidecars: dict[str, bytes] = {}
+        """Absolute path -> content."""
+        for companion in companions:
+            if companion.kind == SIDECAR and suffix_of(companion.path) == ".xmp":
+                with suppress(OSError), open(companion.path, "rb") as file:
+                    data = file.read(_LARGEST_SIDECAR + 1)
+                    self.sidecars[os.path.abspath(companion.path)] = data
+                    metadata = _together(metadata, read_sidecar(data))
+        self.before = metadata
+        self.merged = metadata
+
+
+def sidecar_path(photo: str) -> str:
+    """Return where a sidecar of ``photo`` goes: its whole name counts, as other files may have its stem."""
+    return f"{os.path.abspath(photo)}.xmp"
+
+
+def _why_no_sidecar(kept: Member, known: _KeptPhoto) -> str:
+    path = sidecar_path(kept.path)
+    if known.sidecars or os.path.lexists(path):
+        return "The kept photo already has a sidecar, and what another program wrote there is not changed."
+    if kept.is_reference or kept.in_library is not None or is_inside_library(path):
+        return "It has metadata that the kept photo lacks, and nothing is written beside that one, where it lies."
+    if not os.access(os.path.dirname(path), os.W_OK | os.X_OK):
+        return f"No sidecar can be written beside the kept photo: {os.path.dirname(path)} is read-only for you."
+    return ""
+
+
+def _and(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+def _together(first: Metadata, second: Metadata) -> Metadata:
+    """Fill what ``first`` does not say with what ``second`` says."""
+    is_placed = first.latitude is not None
+    return replace(
+        first,
+        taken=second.taken if second.taken.startswith(first.taken) else first.taken,
+        latitude=first.latitude if is_placed else second.latitude,
+        longitude=first.longitude if is_placed else second.longitude,
+        rating=first.rating or second.rating,
+        keywords="\n".join(sorted(_words(first) | _words(second))),
+        title=first.title or second.title,
+        caption=first.caption or second.caption,
+    )
+
+
+def _properties(merged: Metadata, known: Metadata) -> Iterable[tuple[str, str | list[str]]]:
+    """Yield what ``merged`` has more than ``known``; all keywords, as programs take those of a sidecar for all."""
+    if merged.taken != known.taken:
+        yield "exif:DateTimeOriginal", merged.taken
+        yield "photoshop:DateCreated", merged.taken
+    if merged.latitude is not None and merged.longitude is not None and known.latitude is None:
+        yield "exif:GPSLatitude", _as_xmp(merged.latitude, "NS")
+        yield "exif:GPSLongitude", _as_xmp(merged.longitude, "EW")
+        yield "exif:GPSVersionID", "2.3.0.0"
+    if merged.rating != known.rating:
+        yield "xmp:Rating", str(merged.rating)
+    if merged.keywords != known.keywords:
+        yield "dc:subject", merged.keywords.split("\n")
+    if merged.title != known.title:
+        yield "dc:title", merged.title
+    if merged.caption != known.caption:
+        yield "dc:description", merged.caption
+
+
+def _as_xmp(degrees: float, directions: str) -> str:
+    whole, rest = divmod(abs(degrees), 1)
+    return f"{int(whole)},{rest * 60:.6f}{directions[degrees < 0]}"
+
+
+def _is_same_place(copy: Metadata, kept: Metadata) -> bool:
+    if copy.latitude is None or copy.longitude is None:
+        return True
+    if kept.latitude is None or kept.longitude is None:
+        return False
+    apart = max(abs(copy.latitude - kept.latitude), abs(copy.longitude - kept.longitude))
+    return apart <= _SAME_PLACE_DEGREES
+
+
+def _words(metadata: Metadata) -> set[str]:
+    return set(filter(None, metadata.keywords.split("\n")))

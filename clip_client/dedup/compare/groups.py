@@ -1,0 +1,170 @@
+"""From components to the groups of a report: who is kept, how sure each copy is, and why."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from clip_client.dedup.compare.similarity_join import bits_that_differ
+from clip_client.dedup.compare.star_groups import Evidence, Star, minimum_similarity, star_groups
+from clip_client.dedup.features.capture_time import difference
+from clip_client.dedup.types import EXACT, NEAR_IDENTICAL, SAME_PIXELS, SIMILAR, TIERS, DuplicateGroup, Match, Member
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from clip_client.dedup.compare.cannot_link import CannotLink
+    from clip_client.dedup.compare.keep_rules import Candidate, KeepRules
+    from clip_client.dedup.compare.thresholds import Thresholds
+    from clip_client.dedup.features.image_features import Look
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Comparison:
+    """What a search knows about its contents; all arrays run in parallel."""
+
+    candidates: Mapping[int, Sequence[Candidate]]
+    """Row -> the files of that content, best first; a row that is in no component may be missing if it has one file."""
+    vectors: NDArray[np.float32]
+    """(N, D) unit rows; NaN for pictures of nearly one colour."""
+    pixels: NDArray[np.intp]
+    """(N,), equal for equal pixels."""
+    hashes: NDArray[np.uint64]
+    has_hash: NDArray[np.bool_]
+    hash_bits: int
+    components: Sequence[NDArray[np.intp]]
+    """Rows that hang together, two or more each."""
+    cannot_link: CannotLink
+    """What people decided to be different."""
+    rules: KeepRules
+
+
+def make_groups(comparison: Comparison, thresholds: Thresholds) -> list[DuplicateGroup]:
+    """Cut each component into groups around a kept photo, and make a group of copies of the same bytes elsewhere."""
+    groups = []
+    grouped: set[int] = set()
+    for component in comparison.components:
+        # Best photo first, which no order of the input changes.
+        best_first = sorted(component.tolist(), key=lambda row: comparison.rules.rank(comparison.candidates[row][0]))
+        rows = np.array(best_first)
+        for star in _stars(comparison, rows, thresholds.similar):
+            within = rows[[star.keep, *star.members]].tolist()
+            grouped.update(within)
+            groups.append(_group(comparison, within, (1.0, *star.similarities), thresholds))
+    return groups + [
+        _group(comparison, [row], (1.0,), thresholds)
+        for row, files in sorted(comparison.candidates.items())
+        if len(files) > 1 and row not in grouped
+    ]
+
+
+def _stars(comparison: Comparison, rows: NDArray[np.intp], threshold: float) -> list[Star]:
+    evidence = Evidence(
+        vectors=comparison.vectors[rows],
+        pixels=comparison.pixels[rows],
+        hashes=comparison.hashes[rows],
+        has_hash=comparison.has_hash[rows],
+    )
+    cannot_link = comparison.cannot_link.among(rows)
+    return star_groups(evidence, threshold, most_bits=comparison.hash_bits, apart=cannot_link)
+
+
+def _group(
+    comparison: Comparison, rows: Sequence[int], similarities: Sequence[float], thresholds: Thresholds
+) -> DuplicateGroup:
+    """Make the group of the contents ``rows``, the kept one first; ``similarities`` are those to it."""
+    kept = comparison.candidates[rows[0]][0]
+    originals = _originals(comparison, rows)
+    members = [
+        _member(comparison, rows[0], row, candidate, similarity, thresholds, originals.get(candidate.path, ("", "")))
+        for row, similarity in zip(rows, similarities, strict=True)
+        for candidate in comparison.candidates[row]
+    ]
+    vectors = comparison.vectors[list(rows)]
+    smallest = minimum_similarity(vectors[np.isfinite(vectors).all(axis=1)])
+    tier = max((member.tier for member in members), key=TIERS.index)
+    if tier == NEAR_IDENTICAL and smallest < thresholds.near_identical:
+        tier = SIMILAR
+    others = [candidate for row in rows for candidate in comparison.candidates[row] if candidate is not kept]
+    best_of_others = min(others, key=comparison.rules.rank)
+    return DuplicateGroup(
+        tier=tier,
+        min_similarity=smallest,
+        members=tuple(members),
+        reason=comparison.rules.reason(kept, best_of_others),
+    )
+
+
+def _originals(comparison: Comparison, rows: Sequence[int]) -> dict[str, tuple[str, str]]:
+    """Find the copies of other pictures than the kept one: path -> (path of the best file of that picture, tier).
+
+    A frame of a burst that was backed up is no copy of the frame that is kept, but it is one of itself.
+    """
+    same_picture: defaultdict[int, list[tuple[Candidate, int]]] = defaultdict(list)
+    for row in rows:
+        if comparison.pixels[row] != comparison.pixels[rows[0]]:
+            same_picture[int(comparison.pixels[row])].extend((file, row) for file in comparison.candidates[row])
+    originals = {}
+    for files in same_picture.values():
+        if len(files) > 1:
+            best, of_best = min(files, key=lambda file: comparison.rules.rank(file[0]))
+            for file, row in files:
+                if file is not best:
+                    originals[file.path] = (best.path, EXACT if row == of_best else SAME_PIXELS)
+    return originals
+
+
+def _member(
+    comparison: Comparison,
+    keep: int,
+    row: int,
+    candidate: Candidate,
+    similarity: float,
+    thresholds: Thresholds,
+    original: tuple[str, str],
+) -> Member:
+    kept = comparison.candidates[keep][0]
+    same_pixels = comparison.pixels[row] == comparison.pixels[keep]
+    if row == keep:
+        tier = EXACT
+        matches: list[Match] = [] if candidate is kept else [Match(test="bytes", value=1, threshold=1)]
+    else:
+        matches = [Match(test="pixels", value=1, threshold=1)] if same_pixels else []
+        if comparison.has_hash[row] and comparison.has_hash[keep]:
+            bits = int(bits_that_differ(comparison.hashes[[row]], comparison.hashes[[keep]])[0])
+            if bits <= comparison.hash_bits:
+                matches.append(Match(test="perceptual hash", value=bits, threshold=comparison.hash_bits))
+        if similarity >= thresholds.similar:
+            matches.append(Match(test="embedding", value=similarity, threshold=thresholds.similar))
+        near = NEAR_IDENTICAL if similarity >= thresholds.near_identical else SIMILAR
+        tier = SAME_PIXELS if same_pixels else near
+    return Member(
+        path=candidate.path,
+        # Of two pictures of one colour only the pixels were compared.
+        similarity=1.0 if np.isnan(similarity) else similarity,
+        width=candidate.look.width,
+        height=candidate.look.height,
+        size_bytes=candidate.size_bytes,
+        sha256=candidate.sha256,
+        tier=tier,
+        matches=tuple(matches),
+        moment="" if same_pixels else _moment(kept.look, candidate.look),
+        copy_of=original[0],
+        copy_tier=original[1],
+        embedded=candidate.look.embedded,
+        embedded_digest=candidate.look.embedded_digest,
+        is_reference=candidate.is_reference,
+        camera=candidate.look.moment.camera,
+        metadata=candidate.look.metadata,
+        in_library=candidate.in_library,
+    )
+
+
+def _moment(kept: Look, look: Look) -> str:
+    same_form = (kept.width, kept.height, kept.format) == (look.width, look.height, look.format)
+    return difference(kept.moment, look.moment, same_form=same_form)

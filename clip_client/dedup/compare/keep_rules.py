@@ -1,0 +1,236 @@
+"""Which photo of a group is kept: an ordered list of rules, the first that tells two photos apart decides."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from clip_client.dedup.files.file_types import RAW
+from clip_client.dedup.reporting.terminal import human_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from clip_client.dedup.features.image_features import Look
+    from clip_client.dedup.files.apple_photos import LibraryPhoto
+
+DEFAULT_RULES: Final = ("reference", "original", "companions", "pixels", "bytes", "metadata", "oldest", "name")
+
+_TIE_BREAKS: Final = ("oldest", "name")
+"""Asked in the end whatever was asked for: the original is older than its copy, or at least has no copy's name."""
+
+_COPY = "copy|kopie|copie|copia|c\u00f3pia|kopia|kopi"
+_COPY_MARK: Final = re.compile(
+    rf"""^(?:{_COPY})(?:\ \(\d+\))?\ (?:of|von|de|di|av)\   # Copy of a, Copy (2) of a, Kopie von a
+    | [\ _-](?:{_COPY})(?:[\ _-]?\(?\d+\)?)?$              # a copy, a copy 2, a - Copy (2), a_copy
+    | \ ?\(\d+\)$                                         # a (1), a(1)
+    | (?<=\S)\ \d{{1,2}}$                                   # a 2
+    | ~\d+$                                                # a~2
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+"""What systems and browsers write into the name of a copy, in some languages; applied to a name without its ending."""
+
+
+_CAMERA_FORMATS: Final = frozenset({"JPEG", "HEIC", RAW})
+"""What cameras write. A PNG or a TIFF with all fields of a camera was converted from one of these."""
+
+_EDITORS: Final = re.compile(
+    r"""\b(?:
+      acdsee | adobe | affinity | aftershot | aperture | canva | capture\ one | capture\ nx | corel | darktable
+    | digikam | digital\ photo\ professional | dxo | facebook | faststone | ffmpeg | gimp | google | graphicsmagick
+    | imagemagick | imaging\ edge | inkscape | instagram | iphoto | irfanview | krita | lavc | lightroom | luminar
+    | meitu | microsoft | nx\ studio | olympus\ workspace | on1 | paint | paintshop | photo\ booth | photomatix
+    | photopea | photos | photoscape | photoshop | picasa | pixelmator | pixlr | polarr | preview | raw\ ?therapee
+    | shotwell | silkypix | skylum | snapseed | topaz | viewnx | vsco | whatsapp | windows\ photo | xnview
+    )""",
+    re.IGNORECASE | re.VERBOSE,
+)
+"""Programs that write changed pictures. Cameras and phones write the version of their own software into that field."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Candidate:
+    """A file that might be the one to keep."""
+
+    path: str
+    sha256: str
+    size_bytes: int
+    mtime_ns: int
+    look: Look
+    is_reference: bool = False
+    is_by_link: bool = False
+    """Only a symbolic link reaches it."""
+    companions: tuple[str, ...] = ()
+    """Kinds of what belongs to it, such as ``"RAW file"``."""
+    in_library: LibraryPhoto | None = None
+    """Where Apple Photos keeps it."""
+
+    @property
+    def name(self) -> str:
+        """Name of the file, as its owner knows it."""
+        return self.in_library.name if self.in_library else os.path.basename(self.path)
+
+    @property
+    def suffix(self) -> str:
+        """Ending of the name without the dot, in lower case."""
+        return os.path.splitext(self.path)[1][1:].lower()
+
+    @property
+    def is_original(self) -> bool:
+        """Tell whether the file says all that a camera writes, and nothing that a program adds or leaves behind."""
+        said = self.look.metadata
+        return (
+            self.look.format in _CAMERA_FORMATS
+            and bool(self.look.moment.camera and said.taken)
+            and bool(said.has_exposure or said.has_maker_note or said.lens or said.latitude is not None)
+            and not said.is_resized
+            and not _EDITORS.search(said.software)
+        )
+
+    @property
+    def taken_ns(self) -> int:
+        """When it was taken, as Photos or its EXIF says, else when the file was last changed."""
+        if self.in_library is not None and self.in_library.taken_ns is not None:
+            return self.in_library.taken_ns
+        taken_ms = self.look.moment.taken_ms
+        return self.mtime_ns if taken_ms is None else taken_ms * 1_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """One rule: the candidate with the smallest ``rank`` is kept, and ``reason`` says so."""
+
+    rank: Callable[[Candidate], Any]
+    reason: Callable[[Candidate, Candidate], str]
+    """Of the kept one and the next best."""
+
+
+class KeepRules:
+    """An ordered list of rules, and in the end, whatever it holds, ``oldest``, ``name`` and the order of the paths.
+
+    So the choice never depends on anything else. Before all rules, a file that only a symbolic link reaches comes after
+    every other, because it lies outside what was searched. The names: ``reference`` (in a reference folder),
+    ``original`` (as a camera wrote it), ``companions`` (has a RAW file, a film or sidecars beside it, or a film
+    inside), ``pixels`` (most), ``bytes`` (most), ``metadata`` (most EXIF fields), ``oldest`` (taken first, then the
+    older file), ``newest``, ``name`` (no copy mark such as "Copy of" or "(1)", then the shortest), ``format=heic,jpg``
+    (earlier in the list), ``path=PATTERN`` (matches the shell pattern) and ``not-path=PATTERN``. Raises ValueError for
+    a name that is none of these.
+    """
+
+    def __init__(self, names: Sequence[str] = DEFAULT_RULES) -> None:
+        self.names = tuple(names)
+        ties = (name for name in _TIE_BREAKS if name not in self.names)
+        self._rules = [_rule(name) for name in (*self.names, *ties)]
+
+    def rank(self, candidate: Candidate) -> tuple[Any, ...]:
+        """Return a key that sorts the best candidate first."""
+        ranks = (rule.rank(candidate) for rule in self._rules)
+        return (candidate.is_by_link, *ranks, os.fsencode(candidate.path))
+
+    def reason(self, kept: Candidate, other: Candidate) -> str:
+        """Say which rule prefers ``kept`` to ``other``."""
+        if kept.is_by_link != other.is_by_link:
+            return "the other is a link to a file that was not searched"
+        for rule in self._rules:
+            if rule.rank(kept) != rule.rank(other):
+                return rule.reason(kept, other)
+        return "first in order of the paths"
+
+
+def _rule(text: str) -> Rule:
+    name, _, value = text.partition("=")
+    if name in _PLAIN and not value:
+        return _PLAIN[name]
+    if name == "format" and value:
+        wanted = {suffix.strip(" .").lower(): place for place, suffix in enumerate(value.split(","))}
+        return Rule(
+            rank=lambda candidate: wanted.get(candidate.suffix, len(wanted)),
+            reason=lambda kept, other: f"format {kept.suffix} rather than {other.suffix}",
+        )
+    if name in ("path", "not-path") and value:
+        first = name == "path"
+        return Rule(
+            rank=lambda candidate: fnmatch.fnmatchcase(candidate.path, value) != first,
+            reason=lambda kept, other: f"path {'matches' if first else 'does not match'} {value}",
+        )
+    raise ValueError(
+        f"there is no keep rule {text!r}; the rules are {', '.join(_PLAIN)}, format=A,B, path=PATTERN, not-path=PATTERN"
+    )
+
+
+def _is_named_as_copy(candidate: Candidate) -> bool:
+    return _COPY_MARK.search(os.path.splitext(candidate.name)[0]) is not None
+
+
+def _why_oldest(kept: Candidate, other: Candidate) -> str:
+    return "oldest date" if kept.taken_ns != other.taken_ns else "same date, oldest file"
+
+
+def _why_newest(kept: Candidate, other: Candidate) -> str:
+    return "newest date" if kept.taken_ns != other.taken_ns else "same date, newest file"
+
+
+def _why_name(kept: Candidate, other: Candidate) -> str:
+    return "name without a copy mark" if _is_named_as_copy(other) != _is_named_as_copy(kept) else "shortest name"
+
+
+def _belongings(kinds: Sequence[str]) -> str:
+    """Write ``"a film and an edited version"``."""
+    return " and ".join(f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}" for kind in sorted(set(kinds)))
+
+
+def _why_companions(kept: Candidate) -> str:
+    beside = f"has {_belongings(kept.companions)} beside it" if kept.companions else ""
+    inside = f"holds more than its picture: {kept.look.embedded}" if kept.look.embedded else ""
+    return "; ".join(filter(None, (beside, inside)))
+
+
+def _size(candidate: Candidate) -> str:
+    return f"{candidate.look.width}x{candidate.look.height}"
+
+
+_PLAIN: Final = {
+    "reference": Rule(
+        rank=lambda candidate: not candidate.is_reference, reason=lambda kept, other: "in a reference folder"
+    ),
+    "original": Rule(
+        rank=lambda candidate: not candidate.is_original,
+        reason=lambda kept, other: (
+            f"camera original: {kept.look.moment.camera}, taken {kept.look.metadata.taken.partition('T')[0]}"
+        ),
+    ),
+    "companions": Rule(
+        rank=lambda candidate: -len({*candidate.companions, *filter(None, candidate.look.embedded.split(", "))}),
+        reason=lambda kept, other: _why_companions(kept),
+    ),
+    "pixels": Rule(
+        rank=lambda candidate: -candidate.look.width * candidate.look.height,
+        reason=lambda kept, other: f"most pixels: {_size(kept)}, next {_size(other)}",
+    ),
+    "bytes": Rule(
+        rank=lambda candidate: -candidate.size_bytes,
+        reason=lambda kept, other: (
+            f"largest file: {human_bytes(kept.size_bytes)}, next {human_bytes(other.size_bytes)}"
+        ),
+    ),
+    "metadata": Rule(
+        rank=lambda candidate: -candidate.look.moment.fields,
+        reason=lambda kept, other: f"most metadata: {kept.look.moment.fields} fields, next {other.look.moment.fields}",
+    ),
+    "oldest": Rule(
+        rank=lambda candidate: (candidate.taken_ns, candidate.mtime_ns),
+        reason=_why_oldest,
+    ),
+    "newest": Rule(
+        rank=lambda candidate: (-candidate.taken_ns, -candidate.mtime_ns),
+        reason=_why_newest,
+    ),
+    "name": Rule(
+        rank=lambda candidate: (_is_named_as_copy(candidate), len(candidate.name)),
+        reason=_why_name,
+    ),
+}

@@ -1,0 +1,194 @@
+"""Comparing vectors when there are too many to compare all with all.
+
+k-means cuts the vectors into cells, each vector is put into its nearest few, and all are compared with all inside each
+cell. Two alike vectors are missed only where they have no cell in common; how often that happens is measured against
+an exact search on a sample, in every run, and more cells per vector are tried until it is rare.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from clip_client.dedup.compare.projection import make_sketch
+from clip_client.dedup.compare.similarity_join import Joining, alike_links, alike_pairs, join_alike, usable_rows
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Vectors = NDArray[np.float32]
+    Indices = NDArray[np.intp]
+
+EXACT_ROWS: Final = 50_000
+"""Up to here all are compared with all, which takes some 4 seconds on two cores."""
+
+LEAST_RECALL: Final = 0.995
+"""Share of the alike pairs that must have a cell in common."""
+
+_CELLS_PER_VECTOR: Final = (2, 3, 4, 6, 8)
+"""Tried in turn; the pairs that are compared grow with the square."""
+_POINTS_PER_CELL: Final = 32
+"""Vectors per cell that k-means learns from; more changes little and takes most of the time."""
+_ITERATIONS: Final = 8
+_SAMPLE: Final = 1000
+"""Rows whose neighbours are searched exactly at a time, to measure the recall ..."""
+_TELLING_ROWS: Final = 400
+"""... until so many of them had a neighbour: 2 missed of 400 are 0.5 % ..."""
+_MOST_SAMPLED: Final = 5000
+"""... or so many were searched, which is a small part of the work with a million rows."""
+_BLOCK_ROWS: Final = 4096
+_Z: Final = 1.96
+"""95 % of a normal distribution lie within so many standard deviations."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Coverage:
+    """How the vectors were compared."""
+
+    method: str
+    """``"exact"`` or ``"cells"``."""
+    recall: float
+    """Share of alike pairs that were compared; 1 for ``"exact"``, else measured on a sample."""
+    recall_95: tuple[float, float]
+    """Between these the recall lies with 95 % confidence."""
+    pairs: int
+    """Alike pairs in the sample that ``recall`` was measured on; 0 where nothing was measured."""
+
+
+EXACT: Final = Coverage(method="exact", recall=1.0, recall_95=(1.0, 1.0), pairs=0)
+
+
+def join_vectors(
+    joining: Joining, vectors: Vectors, threshold: float, *, exact_rows: int = EXACT_ROWS, seed: int = 0
+) -> Coverage:
+    """Join the rows of ``vectors``, (N, D) unit rows or NaN, whose cosine similarity is at least ``threshold``."""
+    rows = usable_rows(vectors)
+    sketch = make_sketch(vectors, rows, threshold, seed=seed)
+    if len(rows) <= exact_rows:
+        join_alike(joining, rows, vectors, threshold, sketch=sketch)
+        return EXACT
+    nearest = _nearest_cells(vectors, rows, threshold, seed)
+    sample = _Sample(vectors, rows, nearest, threshold, seed, sketch)
+    for count in _CELLS_PER_VECTOR:
+        coverage = sample.coverage(count)
+        if coverage.recall >= LEAST_RECALL:
+            break
+    links = [alike_links(rows[members], vectors, threshold, sketch=sketch) for members in _members(nearest[:, :count])]
+    # All at once, because each call of join goes over the labels of all rows.
+    joining.join(np.concatenate([left for left, _ in links]), np.concatenate([right for _, right in links]))
+    return coverage
+
+
+def _nearest_cells(vectors: Vectors, rows: Indices, threshold: float, seed: int) -> NDArray[np.int32]:
+    """Return the numbers of each row's nearest cells, nearest first.
+
+    k-means puts many centres where many vectors are, and cuts one scene of a thousand photos into pieces. Cells whose
+    centres are alike themselves are one cell.
+    """
+    import faiss
+
+    dimension, cells = vectors.shape[1], round(2 * len(rows) ** 0.5)
+    sample = np.random.default_rng(seed).choice(rows, min(len(rows), cells * _POINTS_PER_CELL), replace=False)
+    kmeans = faiss.Kmeans(
+        dimension, cells, niter=_ITERATIONS, seed=seed + 1, spherical=True, max_points_per_centroid=_POINTS_PER_CELL,
+        min_points_per_centroid=1,
+    )  # fmt: skip
+    kmeans.train(np.ascontiguousarray(vectors[np.sort(sample)]))
+    nearest = np.empty((len(rows), _CELLS_PER_VECTOR[-1]), dtype=np.int32)
+    for start in range(0, len(rows), _BLOCK_ROWS):
+        some = slice(start, start + _BLOCK_ROWS)
+        nearest[some] = kmeans.index.search(np.ascontiguousarray(vectors[rows[some]]), nearest.shape[1])[1]
+    centres = np.ascontiguousarray(kmeans.centroids)
+    merged = Joining(cells)
+    join_alike(merged, usable_rows(centres), centres, threshold)
+    whole: NDArray[np.int32] = merged.labels[nearest].astype(np.int32)
+    return whole
+
+
+class _Sample:
+    """Rows with all their alike rows, found exactly, and how many cells per vector each such pair needs to meet.
+
+    The smaller of two figures is the recall: the share of all pairs, and the mean share over the sampled rows that have
+    neighbours, in which a scene of a thousand photos weighs no more than any other photo.
+    """
+
+    def __init__(
+        self,
+        vectors: Vectors,
+        rows: Indices,
+        nearest: NDArray[np.int32],
+        threshold: float,
+        seed: int,
+        sketch: Vectors | None,
+    ) -> None:
+        order = np.random.default_rng(seed + 2).permutation(len(rows))[:_MOST_SAMPLED]
+        batches = []
+        telling = 0
+        for start in range(0, len(order), _SAMPLE):
+            some = order[start : start + _SAMPLE]
+            batches.append(_pairs_by_need(vectors, rows, nearest, threshold, some, sketch))
+            telling += np.count_nonzero(batches[-1].any(axis=1))
+            if telling >= _TELLING_ROWS:
+                break
+        needs = np.concatenate(batches)
+        self._needs = needs[needs.any(axis=1)]
+
+    def coverage(self, count: int) -> Coverage:
+        """Return what ``count`` cells per vector would cover."""
+        pairs, met = self._needs.sum(axis=1), self._needs[:, : count + 1].sum(axis=1)
+        if not len(pairs):
+            return Coverage(method="cells", recall=1.0, recall_95=(0.0, 1.0), pairs=0)
+        recall = min(float((met / pairs).mean()), float(met.sum() / pairs.sum()))
+        # The rows are the independent draws: pairs of one scene are met or missed together.
+        interval = _wilson(recall, len(pairs))
+        return Coverage(method="cells", recall=recall, recall_95=interval, pairs=int(pairs.sum()))
+
+
+def _pairs_by_need(
+    vectors: Vectors,
+    rows: Indices,
+    nearest: NDArray[np.int32],
+    threshold: float,
+    sample: Indices,
+    sketch: Vectors | None,
+) -> NDArray[np.int64]:
+    """Count, for each of ``sample``, its alike rows by how many cells per vector it takes until they share one.
+
+    Returns (len(sample), cells + 2): the last column counts those that share none.
+    """
+    cells = nearest.shape[1]
+    # Two vectors share a cell that is the i-th of one and the j-th of the other once both are in max(i, j) cells.
+    both = np.maximum.outer(np.arange(1, cells + 1), np.arange(1, cells + 1)).astype(np.int8)
+    sampled = rows[sample]
+    needs = np.zeros(len(sample) * (cells + 2), dtype=np.int64)
+    for start in range(0, len(rows), _BLOCK_ROWS):
+        some = rows[start : start + _BLOCK_ROWS]
+        a, b = alike_pairs(
+            vectors, some, sampled, threshold, None if sketch is None else (sketch[some], sketch[sampled])
+        )
+        others = a + start != sample[b]
+        a, b = a[others] + start, b[others]
+        shared = nearest[a][:, :, None] == nearest[sample[b]][:, None, :]
+        need = np.where(shared, both, cells + 1).min(axis=(1, 2), initial=cells + 1)
+        needs += np.bincount(b * (cells + 2) + need, minlength=len(needs))
+    return needs.reshape(len(sample), cells + 2)
+
+
+def _wilson(share: float, draws: int) -> tuple[float, float]:
+    """Return the 95 % interval of a share that was seen in so many draws (Wilson 1927)."""
+    shrink = 1 + _Z**2 / draws
+    middle = (share + _Z**2 / (2 * draws)) / shrink
+    half = _Z / shrink * (share * (1 - share) / draws + _Z**2 / (4 * draws**2)) ** 0.5
+    # With nothing missed the upper end is 1, which rounding may miss.
+    return max(0.0, middle - half), min(1.0, max(share, middle + half))
+
+
+def _members(nearest: NDArray[np.int32]) -> list[Indices]:
+    """Return the positions in each cell."""
+    cells = nearest.ravel()
+    order = np.argsort(cells, kind="stable")
+    starts = np.flatnonzero(np.diff(cells[order], prepend=-1))
+    # Once each: several of a row's cells may have become one.
+    return [np.unique(members) for members in np.split(order // nearest.shape[1], starts[1:])]

@@ -1,0 +1,286 @@
+"""What an image file holds beyond the picture that a viewer shows: films, gain maps, depth maps, further pictures.
+
+Such a file is no copy of its picture alone. Nothing is decoded here: containers are read from their bytes, in one pass
+and with limits, because any of them may be damaged or made to do harm. What goes beyond a limit counts as content.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from clip_client.dedup.files.file_types import FILM
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+GAIN_MAP: Final = "gain map"
+"""How much brighter each part is on a display that can show it: Ultra HDR, and Apple's HDR photos."""
+DEPTH_MAP: Final = "depth map"
+PICTURES: Final = "further pictures"
+FRAMES: Final = "further frames"
+"""Of an animation or image sequence, or pages."""
+LAYERS: Final = "layers"
+SOUND: Final = "sound"
+RAW_DATA: Final = "RAW data"
+"""What a sensor saw, in a file that is seen by its preview."""
+DATA: Final = "appended data"
+"""Of no known kind."""
+
+_LEAST_BYTES: Final = 1024
+"""Data of no known kind behind the picture is content from here on. Cameras and programs leave zeros, which are
+stripped before, a line break, or a time stamp in a block of about 100 bytes (Samsung). Pictures are larger."""
+
+_MOST_MARKERS: Final = 10_000
+"""In a JPEG. A camera writes about 20, a depth map of 10 MB takes 160, a progressive file some 30 more."""
+_MOST_BOXES: Final = 10_000
+"""In HEIC and AVIF. A photo of 48 megapixels has about 200: most are its tiles."""
+_MOST_CHUNKS: Final = 100_000
+"""In a PNG."""
+_MOST_MPF_PICTURES: Final = 1_000
+
+_START_OF_IMAGE, _END_OF_IMAGE, _STANDALONE = 0xD8, 0xD9, 0x01
+_APP1, _APP2 = 0xE1, 0xE2
+_MARKER: Final = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
+"""Any marker of ITU-T T.81 but restart markers, which stand among the pixels, as do stuffed zeros."""
+
+_XMP: Final = b"http://ns.adobe.com/xap/1.0/\0"
+_XMP_EXTENSION: Final = b"http://ns.adobe.com/xmp/extension/\0"
+_XMP_EXTENSION_HEADER: Final = len(_XMP_EXTENSION) + 40
+"""Followed by a digest of 32 characters, total length and offset: XMP specification, part 3, section 1.1.3.1."""
+_MPF: Final = b"MPF\0"
+_MPF_ENTRIES: Final = 0xB002
+_THUMBNAILS: Final = 0x01
+"""First byte of the type of "large thumbnails" (CIPA DC-007), which most cameras append and which only show the picture
+smaller."""
+
+_FILM: Final = re.compile(rb"ftyp(?!hei|hev|mif|msf|avi)")
+_GAIN_MAP: Final = re.compile(rb"hdrgm:|hdrgainmap|GainMap|urn:iso:std:iso:ts:21496")
+_DEPTH_MAP: Final = re.compile(rb"Semantic(?:=\"|>)Depth|DepthMap|aux:(?:depth|disparity)")
+_IN_XMP: Final = ((b"GDepth:Data", DEPTH_MAP), (b"GImage:Data", PICTURES), (b"GAudio:Data", SOUND))
+"""Google's formats of before 2019, which write whole files into the metadata, in base64."""
+
+_CONTAINERS: Final = {(b"", b"meta"): 4, (b"meta", b"iprp"): 0, (b"iprp", b"ipco"): 0}
+"""(Parent, box) -> bytes before its first child: ISO/IEC 14496-12, section 8.11, and 23008-12, section 9."""
+
+_PHOTOSHOP_LAYERS: Final = 37724
+"""TIFF tag ImageSourceData."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbeddedParts:
+    """What a file holds beyond its picture; both empty if there is nothing."""
+
+    kinds: tuple[str, ...] = ()
+    digest: str = ""
+    """Hexadecimal; equal for two files that hold the same beyond their pictures."""
+
+
+def embedded_parts(data: bytes) -> EmbeddedParts:
+    """Find what an image file holds beyond its picture. Never raises."""
+    if data.startswith(b"\xff\xd8\xff"):
+        return _of_jpeg(data)
+    if data.startswith(b"\x89PNG\r\n\x1a\n"):
+        return _of_png(data)
+    if data[4:8] == b"ftyp":
+        return _of_iso_media(data)
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        is_animated = data[12:16] == b"VP8X" and bool(data[20:21]) and bool(data[20] & 0x02)
+        return _parts(data, [FRAMES] if is_animated else [], data[8 + int.from_bytes(data[4:8], "little") :])
+    if data.startswith((b"GIF8", b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")):
+        return _parts(data, _frames_and_layers(data), b"")
+    return EmbeddedParts()
+
+
+def _parts(data: bytes, kinds: list[str], appended: bytes) -> EmbeddedParts:
+    """Describe a file by ``kinds`` of what lies inside, so that its digest is that of the file, and by ``appended``."""
+    rest = appended.strip(b"\0")
+    more = [FILM] if _FILM.search(rest) else [DATA] if len(rest) >= _LEAST_BYTES else []
+    if not (kinds or more):
+        return EmbeddedParts()
+    return EmbeddedParts(kinds=tuple(dict.fromkeys([*kinds, *more])), digest=_digest(data if kinds else rest))
+
+
+def _digest(*pieces: bytes) -> str:
+    digest = hashlib.sha256()
+    for piece in pieces:
+        digest.update(piece)
+    return digest.hexdigest()[:32]
+
+
+def _of_jpeg(data: bytes) -> EmbeddedParts:
+    segments, end = _jpeg_segments(data)
+    xmp = b"".join(
+        data[start + (_XMP_EXTENSION_HEADER if data.startswith(_XMP_EXTENSION, start) else len(_XMP)) : stop]
+        for marker, start, stop in segments
+        if marker == _APP1 and data.startswith((_XMP, _XMP_EXTENSION), start)
+    )
+    pictures = [
+        picture
+        for marker, start, stop in segments
+        if marker == _APP2 and data.startswith(_MPF, start)
+        for picture in _mpf_pictures(data[start + len(_MPF) : stop], start + len(_MPF), len(data))
+    ]
+    in_xmp = [kind for name, kind in _IN_XMP if name in xmp]
+    appended = [piece for piece in _without_thumbnails(data, end, pictures) if piece]
+    kinds = _kinds_of_appended(appended, xmp, has_pictures=any(not is_small for is_small, _, _ in pictures))
+    if not (in_xmp or kinds):
+        return EmbeddedParts()
+    return EmbeddedParts(
+        kinds=tuple(dict.fromkeys([*kinds, *in_xmp])),
+        digest=_digest(*(appended if kinds else ()), xmp if in_xmp else b""),
+    )
+
+
+def _jpeg_segments(data: bytes) -> tuple[list[tuple[int, int, int]], int]:
+    """Return the segments of the first picture (marker, start, stop), and where that picture ends."""
+    segments: list[tuple[int, int, int]] = []
+    position = 2
+    for _ in range(_MOST_MARKERS):
+        found = _MARKER.search(data, position)
+        if found is None:
+            return segments, len(data)
+        position = found.end()
+        marker = data[position - 1]
+        if marker == _END_OF_IMAGE:
+            return segments, position
+        if marker not in (_START_OF_IMAGE, _STANDALONE):
+            stop = position + int.from_bytes(data[position : position + 2], "big")
+            segments.append((marker, position + 2, stop))
+            position = max(position, stop)
+    return segments, position
+
+
+def _mpf_pictures(block: bytes, base: int, size: int) -> list[tuple[bool, int, int]]:
+    """Read a Multi-Picture Format block that starts at ``base``: is a thumbnail, start and stop of further pictures."""
+    order = "<" if block[:2] == b"II" else ">"
+    pictures = []
+    try:
+        (directory,) = struct.unpack_from(order + "I", block, 4)
+        (count,) = struct.unpack_from(order + "H", block, directory)
+        for number in range(count):
+            tag, length, offset = struct.unpack_from(order + "H2xII", block, directory + 2 + 12 * number)
+            if tag == _MPF_ENTRIES:
+                for entry in range(min(length // 16, _MOST_MPF_PICTURES)):
+                    kind, stored, start = struct.unpack_from(order + "III", block, offset + 16 * entry)
+                    # The first picture's offset is 0. What lies beyond the file was cut off by whoever copied it.
+                    if start and base + start + stored <= size:
+                        is_thumbnail = kind >> 16 & 0xFF == _THUMBNAILS
+                        pictures.append((is_thumbnail, base + start, base + start + stored))
+                break
+    except struct.error:
+        pass  # the block ends early; what was read so far is what there is
+    return pictures
+
+
+def _without_thumbnails(data: bytes, end: int, pictures: list[tuple[bool, int, int]]) -> Iterator[bytes]:
+    """Yield what lies behind the end of the first picture, without thumbnails of it and without padding."""
+    for start, stop in sorted((start, stop) for is_thumbnail, start, stop in pictures if is_thumbnail):
+        yield data[end:start].strip(b"\0")
+        end = max(end, stop)
+    yield data[end:].strip(b"\0")
+
+
+def _kinds_of_appended(appended: list[bytes], xmp: bytes, *, has_pictures: bool) -> list[str]:
+    kinds = []
+    if any(_FILM.search(piece) for piece in appended):
+        kinds.append(FILM)
+    if has_pictures or any(piece.startswith(b"\xff\xd8\xff") for piece in appended):
+        looked_through = (xmp, *appended)
+        gain_map = any(_GAIN_MAP.search(piece) for piece in looked_through)
+        depth_map = any(_DEPTH_MAP.search(piece) for piece in looked_through)
+        kinds += [kind for kind, is_there in ((GAIN_MAP, gain_map), (DEPTH_MAP, depth_map)) if is_there]
+        kinds += [] if gain_map or depth_map else [PICTURES]
+    elif any(_DEPTH_MAP.search(piece) for piece in appended):
+        kinds.append(DEPTH_MAP)  # in Samsung's own container
+    if not kinds and sum(map(len, appended)) >= _LEAST_BYTES:
+        kinds.append(DATA)
+    return kinds
+
+
+def _of_png(data: bytes) -> EmbeddedParts:
+    # PNG, third edition, section 5.3: length, name, data and a checksum of 4 bytes.
+    position, is_animated = 8, False
+    for _ in range(_MOST_CHUNKS):
+        name = data[position + 4 : position + 8]
+        if len(name) < 4:
+            break
+        is_animated |= name == b"acTL"
+        position += 12 + int.from_bytes(data[position : position + 4], "big")
+        if name == b"IEND":
+            break
+    return _parts(data, [FRAMES] if is_animated else [], data[position:])
+
+
+def _of_iso_media(data: bytes) -> EmbeddedParts:
+    """Read HEIC and AVIF: top-level boxes, the kinds of auxiliary pictures, and the types of items."""
+    kinds: list[str] = []
+    end = 0
+    unread = [(0, len(data), b"")]
+    boxes = 0
+    while unread:
+        start, stop, parent = unread.pop()
+        for name, body, after in _boxes(data, start, stop):
+            boxes += 1
+            if boxes > _MOST_BOXES:
+                return _parts(data, [*kinds, DATA], b"")
+            if not parent:
+                end = after
+            if name == b"moov" and not parent:
+                kinds.append(FRAMES)  # the tracks of an image sequence
+            elif name == b"mpvd" and not parent:
+                kinds.append(FILM)
+            elif name == b"auxC" and parent == b"ipco":
+                kinds += _kind_of_auxiliary(data[body + 4 : min(after, body + 200)])
+            elif name == b"infe" and parent == b"iinf" and data[body + 8 : body + 12] == b"tmap":
+                kinds.append(GAIN_MAP)
+            elif (parent, name) == (b"meta", b"iinf"):
+                unread.append((body + (8 if data[body] else 6), after, name))  # by its version
+            elif (parent, name) in _CONTAINERS:
+                unread.append((body + _CONTAINERS[parent, name], after, name))
+    return _parts(data, kinds, data[end:])
+
+
+def _boxes(data: bytes, start: int, stop: int) -> Iterator[tuple[bytes, int, int]]:
+    """Yield name, start of the content and end of each box; one that does not fit ends them."""
+    while start + 8 <= stop:
+        size, header = int.from_bytes(data[start : start + 4], "big"), 8
+        if size == 1:
+            size, header = int.from_bytes(data[start + 8 : start + 16], "big"), 16
+        elif size == 0:
+            size = stop - start
+        if size < header or start + size > stop:
+            return
+        yield data[start + 4 : start + 8], start + header, start + size
+        start += size
+
+
+def _kind_of_auxiliary(urn: bytes) -> list[str]:
+    name = urn.partition(b"\0")[0].lower()
+    if name.endswith((b"auxid:1", b":alpha")):
+        return []  # transparency is part of the picture
+    if b"gainmap" in name:
+        return [GAIN_MAP]
+    if b"depth" in name or b"disparity" in name or name.endswith(b"auxid:2"):
+        return [DEPTH_MAP]
+    return [PICTURES]
+
+
+def _frames_and_layers(data: bytes) -> list[str]:
+    """Tell what Pillow finds in a GIF or TIFF file, of which it reads the directories only."""
+    from PIL import Image, TiffImagePlugin
+
+    kinds = []
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            if isinstance(image, TiffImagePlugin.TiffImageFile) and _PHOTOSHOP_LAYERS in image.tag_v2:
+                kinds.append(LAYERS)
+            if getattr(image, "is_animated", False):
+                kinds.append(FRAMES)
+    except Exception:  # Pillow raises anything for a damaged file, whose decoding says so
+        return kinds
+    return kinds

@@ -1,0 +1,119 @@
+"""What a search knows about contents, in columns: as Python objects, a million photos would take several gigabytes."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from clip_client.dedup.features.image_features import Look
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+_ROWS_AT_ONCE: Final = 2048
+"""New features are kept as objects until there are so many."""
+
+_COLUMNS_AT_ONCE: Final = 32
+"""Vectors are put in order by so many of their columns at a time: 128 MB of a million."""
+
+
+class FeatureTable:
+    """:class:`Look` by content, stored as Arrow columns of the store's schema, whatever those are."""
+
+    def __init__(self, schema: Any) -> None:
+        self._schema = schema.remove(schema.get_field_index("sha256")).remove_metadata()
+        self._rows: dict[str, int] = {}
+        self._tables: list[Any] = []
+        self._starts: list[int] = []
+        """The first row of each table."""
+        self._stored = 0
+        """Rows in all tables; the rows after them are ``_recent``."""
+        self._recent: list[Look] = []
+
+    def __contains__(self, sha256: str) -> bool:
+        return sha256 in self._rows
+
+    def __getitem__(self, sha256: str) -> Look:
+        row = self._rows[sha256]
+        if row >= self._stored:
+            return self._recent[row - self._stored]
+        number = bisect_right(self._starts, row) - 1
+        (values,) = self._tables[number].slice(row - self._starts[number], 1).to_pylist()
+        return Look.from_row(values)
+
+    def __setitem__(self, sha256: str, look: Look) -> None:
+        self._rows[sha256] = self._stored + len(self._recent)
+        self._recent.append(look)
+        if len(self._recent) >= _ROWS_AT_ONCE:
+            self._settle()
+
+    def add_table(self, contents: Sequence[str], table: Any) -> None:
+        """Take the rows of ``contents`` as the store has them."""
+        self._settle()
+        self._append(table.select(self._schema.names).replace_schema_metadata())
+        self._rows.update(zip(contents, range(self._starts[-1], self._stored), strict=True))
+
+    def column(self, name: str, contents: Sequence[str]) -> NDArray[Any]:
+        """Return one column for ``contents``, in their order."""
+        import pyarrow as pa
+
+        self._settle()
+        rows = np.fromiter((self._rows[sha256] for sha256 in contents), dtype=np.int64, count=len(contents))
+        chunks = [chunk for table in self._tables for chunk in table.column(name).chunks]
+        column: NDArray[Any] = pa.chunked_array(chunks, self._schema.field(name).type).take(rows).to_numpy()
+        return column
+
+    def _settle(self) -> None:
+        """Turn the objects into a table."""
+        import pyarrow as pa
+
+        if self._recent:
+            recent, self._recent = self._recent, []
+            self._append(pa.Table.from_pylist([look.to_row() for look in recent], schema=self._schema))
+
+    def _append(self, table: Any) -> None:
+        self._tables.append(table)
+        self._starts.append(self._stored)
+        self._stored += len(table)
+
+
+class VectorTable:
+    """Vectors by content, in one matrix."""
+
+    def __init__(self, capacity: int, dimension: int) -> None:
+        """Make room for ``capacity`` vectors of ``dimension`` numbers; memory is used as they come."""
+        self._matrix = np.empty((capacity, dimension), dtype=np.float32)
+        self._rows: dict[str, int] = {}
+
+    def __contains__(self, sha256: str) -> bool:
+        return sha256 in self._rows
+
+    def __setitem__(self, sha256: str, vector: NDArray[np.float32]) -> None:
+        self.add_rows([sha256], vector[np.newaxis])
+
+    def add_rows(self, contents: Sequence[str], vectors: NDArray[np.float32]) -> None:
+        """Take the ``vectors`` (N, D) of ``contents``, none of which has one yet."""
+        start, end = len(self._rows), len(self._rows) + len(contents)
+        if end > len(self._matrix):  # a file that changed under the search brought two contents
+            self._matrix.resize((end, self._matrix.shape[1]), refcheck=False)
+        self._matrix[start:end] = vectors
+        self._rows.update(zip(contents, range(start, end), strict=True))
+
+    def in_order(self, contents: Sequence[str]) -> NDArray[np.float32]:
+        """Return (N, D), NaN for a content without a vector. The table is empty afterwards.
+
+        Its own matrix is put in order: a second one would be 2 GB for a million photos.
+        """
+        rows = np.fromiter((self._rows.get(sha256, -1) for sha256 in contents), dtype=np.intp, count=len(contents))
+        self._rows = {}
+        if not np.array_equal(rows, np.arange(len(rows))):
+            for start in range(0, self._matrix.shape[1], _COLUMNS_AT_ONCE):
+                some = slice(start, start + _COLUMNS_AT_ONCE)
+                self._matrix[: len(rows), some] = self._matrix[rows, some]
+            self._matrix[: len(rows)][rows < 0] = np.nan
+        ordered, self._matrix = self._matrix[: len(rows)], self._matrix[:0]
+        return ordered

@@ -1,0 +1,302 @@
+"""What a photo's file says about the photo beside its pixels: from EXIF, XMP and IPTC.
+
+Part of it is worth keeping (a date, a place, a rating, words), part of it tells a camera's original from an export.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from clip_client.dedup.features.xmp import XmpError, read_xmp
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from PIL import ImageFile
+
+_LONGEST_TEXT: Final = 100_000
+"""Characters; text beyond that is no title, caption or keyword of a person."""
+_TRIMMED_PIXELS: Final = 16
+"""A lossless rotation trims a JPEG to whole blocks of at most this size, which makes no smaller copy of it."""
+
+_DATE: Final = re.compile(r"(\d{4})[-:]?(\d\d)[-:]?(\d\d)(?:[T ]?(\d\d):?(\d\d)(?::?(\d\d))?)?")
+_PLACE: Final = re.compile(r"(\d+(?:\.\d+)?),(?:(\d+(?:\.\d+)?)(?:,(\d+(?:\.\d+)?))?)?([NSEW])")
+"""XMP: "48,12.5N" or "48,12,30N"."""
+
+
+class _Exif:
+    """Numbers of EXIF fields: EXIF 2.32, and those of Microsoft."""
+
+    DESCRIPTION = 0x010E
+    SOFTWARE = 0x0131
+    PROCESSING_SOFTWARE = 0x000B
+    RATING = 0x4746
+    TITLE, KEYWORDS, COMMENT = 0x9C9B, 0x9C9E, 0x9C9C
+    SIZES = ((0x0100, 0x0101), (0xA002, 0xA003))
+    DETAILS, GPS = 0x8769, 0x8825
+    TAKEN = (0x9003, 0x9004)
+    LENS = (0xA434, 0xA433)
+    EXPOSURE = (0x829A, 0x829D, 0x8827, 0x920A)
+    MAKER_NOTE = 0x927C
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Metadata:
+    """What is known beside the pixels; empty if the file does not say. All are plain values, for a table's columns."""
+
+    taken: str = ""
+    """ISO 8601 by the camera's own clock, to the second or less exact."""
+    latitude: float | None = None
+    """Degrees, north and east are positive."""
+    longitude: float | None = None
+    rating: int = 0
+    """1 to 5, -1 for rejected, 0 for none."""
+    keywords: str = ""
+    """In order, one in a line."""
+    title: str = ""
+    caption: str = ""
+    lens: str = ""
+    software: str = ""
+    """Programs that wrote the file, as far as they say."""
+    has_maker_note: bool = False
+    has_exposure: bool = False
+    """An exposure time, aperture, sensitivity or focal length, which scanners do not write."""
+    is_resized: bool = False
+    """EXIF names another size than the picture has."""
+    is_incomplete: bool = False
+    """There is more that could not be read."""
+
+
+def read_metadata(data: bytes) -> Metadata:
+    """Read what an image file says; damaged metadata gives an incomplete answer, never an exception."""
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            return _read(image)
+    except Exception:  # damaged metadata makes Pillow raise anything, and costs the photo nothing else
+        return Metadata(is_incomplete=True)
+
+
+def read_sidecar(packet: bytes) -> Metadata:
+    """Read an XMP sidecar; one that is damaged gives an incomplete answer."""
+    try:
+        return _Fields(xmp=read_xmp(packet)).metadata()
+    except XmpError:
+        return Metadata(is_incomplete=True)
+
+
+def _read(image: ImageFile.ImageFile) -> Metadata:
+    from PIL import IptcImagePlugin
+
+    exif = image.getexif()
+    packet = image.info.get("xmp", b"")
+    xmp: dict[str, tuple[str, ...]] = {}
+    is_incomplete = False
+    if packet:
+        try:
+            xmp = read_xmp(packet.encode() if isinstance(packet, str) else packet)
+        except XmpError:
+            is_incomplete = True
+    fields = _Fields(
+        exif=exif,
+        details=exif.get_ifd(_Exif.DETAILS),
+        gps=exif.get_ifd(_Exif.GPS),
+        xmp=xmp,
+        iptc=IptcImagePlugin.getiptcinfo(image) or {},
+        texts={str(name): text for name, text in image.info.items() if isinstance(text, str)},
+        size=image.size,
+        is_incomplete=is_incomplete,
+    )
+    return fields.metadata()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Fields:
+    """The fields of one file by where they stand, and what to make of them."""
+
+    exif: Mapping[int, Any] = field(default_factory=dict)
+    details: Mapping[int, Any] = field(default_factory=dict)
+    """The EXIF directory of the exposure."""
+    gps: Mapping[int, Any] = field(default_factory=dict)
+    xmp: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    iptc: Mapping[tuple[int, int], Any] = field(default_factory=dict)
+    texts: Mapping[str, str] = field(default_factory=dict)
+    """Of a PNG."""
+    size: tuple[int, int] | None = None
+    is_incomplete: bool = False
+
+    def metadata(self) -> Metadata:
+        latitude, longitude = self._place()
+        title = self._first(
+            self._of_xmp("dc:title"),
+            *self._of_iptc(5),
+            self._of_windows(_Exif.TITLE),
+            self._png("Title"),
+        )
+        caption = self._first(
+            self._of_xmp("dc:description"),
+            *self._of_iptc(120),
+            self._of_exif(_Exif.DESCRIPTION),
+            self._of_windows(_Exif.COMMENT),
+            self._png("Description"),
+        )
+        keywords = "\n".join(self._keywords())
+        software = dict.fromkeys(
+            filter(
+                None,
+                (
+                    self._of_exif(_Exif.SOFTWARE),
+                    self._of_exif(_Exif.PROCESSING_SOFTWARE),
+                    self._of_xmp("xmp:CreatorTool"),
+                    self._png("Software"),
+                ),
+            )
+        )
+        return Metadata(
+            taken=self._taken(),
+            latitude=latitude,
+            longitude=longitude,
+            rating=self._rating(),
+            keywords=keywords[:_LONGEST_TEXT],
+            title=title[:_LONGEST_TEXT],
+            caption=caption[:_LONGEST_TEXT],
+            lens=self._first(*(_clean(self.details.get(tag)) for tag in _Exif.LENS))[:200],
+            software="; ".join(software)[:200],
+            has_maker_note=bool(self.details.get(_Exif.MAKER_NOTE)),
+            has_exposure=any(tag in self.details for tag in _Exif.EXPOSURE),
+            is_resized=self._is_resized(),
+            is_incomplete=self.is_incomplete or max(map(len, (keywords, title, caption))) > _LONGEST_TEXT,
+        )
+
+    def _taken(self) -> str:
+        iptc = "".join((*self._of_iptc(55), *self._of_iptc(60)))
+        return next(
+            filter(
+                None,
+                map(
+                    _iso_date,
+                    (
+                        _clean(self.details.get(_Exif.TAKEN[0])),
+                        self._of_xmp("exif:DateTimeOriginal"),
+                        self._of_xmp("photoshop:DateCreated"),
+                        iptc,
+                        _clean(self.details.get(_Exif.TAKEN[1])),
+                        self._of_xmp("xmp:CreateDate"),
+                    ),
+                ),
+            ),
+            "",
+        )
+
+    def _place(self) -> tuple[float, float] | tuple[None, None]:
+        places = (
+            (_degrees(self.gps.get(2), self.gps.get(1)), _degrees(self.gps.get(4), self.gps.get(3))),
+            (_xmp_degrees(self._of_xmp("exif:GPSLatitude")), _xmp_degrees(self._of_xmp("exif:GPSLongitude"))),
+        )
+        for latitude, longitude in places:
+            # Receivers that have no position yet write zeros.
+            if latitude is not None and longitude is not None and (latitude or longitude):
+                return latitude, longitude
+        return None, None
+
+    def _rating(self) -> int:
+        for value in (self._of_xmp("xmp:Rating"), self.exif.get(_Exif.RATING)):
+            try:
+                rating = round(float(str(value)))
+            except (ValueError, OverflowError):
+                continue
+            if -1 <= rating <= 5 and rating:
+                return rating
+        return 0
+
+    def _keywords(self) -> list[str]:
+        windows = self._of_windows(_Exif.KEYWORDS).split(";")
+        texts = (*self.xmp.get("dc:subject", ()), *self._of_iptc(25), *windows)
+        return sorted({word for text in texts if (word := " ".join(_clean(text).split()))})
+
+    def _is_resized(self) -> bool:
+        if self.size is None:
+            return False
+        # Sorted, because a rotation by a program swaps the sides of the picture and not always those in EXIF.
+        actual = sorted(self.size)
+        for tags in _Exif.SIZES:
+            said = [value for tag in tags if isinstance(value := self.details.get(tag, self.exif.get(tag)), int)]
+            if len(said) == 2 and min(said) > 0:
+                apart = (abs(one - other) for one, other in zip(sorted(said), actual, strict=True))
+                if max(apart) > _TRIMMED_PIXELS:
+                    return True
+        return False
+
+    @staticmethod
+    def _first(*texts: str) -> str:
+        return next(filter(None, texts), "")
+
+    def _of_exif(self, tag: int) -> str:
+        return _clean(self.exif.get(tag))
+
+    def _of_windows(self, tag: int) -> str:
+        value = self.exif.get(tag, b"")
+        return _clean(bytes(value).decode("utf-16-le", "replace")) if isinstance(value, bytes | tuple) else ""
+
+    def _of_xmp(self, name: str) -> str:
+        return _clean("\n".join(self.xmp.get(name, ())[:1]))
+
+    def _of_iptc(self, number: int) -> list[str]:
+        values = self.iptc.get((2, number), [])
+        return [_clean(value) for value in (values if isinstance(values, list) else [values])]
+
+    def _png(self, name: str) -> str:
+        return _clean(self.texts.get(name))
+
+
+def _clean(value: object) -> str:
+    """Return a text without what no XML may hold, and with line ends of one kind; empty for what is no text."""
+    if not isinstance(value, str | bytes):
+        return ""
+    text = value.decode("latin-1") if isinstance(value, bytes) else value
+    with suppress(UnicodeError):  # Pillow gives EXIF as Latin-1, and most programs write UTF-8
+        text = text.encode("latin-1").decode("utf-8")
+    text = text.partition("\0")[0].replace("\r\n", "\n").replace("\r", "\n")
+    return "".join(char for char in text if char.isprintable() or char in "\n\t").strip()
+
+
+def _iso_date(text: str) -> str:
+    """Return ``"2019-05-03T10:11:12"``, or less of it, from the forms of EXIF, XMP and IPTC; empty if it is no date."""
+    if not (match := _DATE.match(text)):
+        return ""
+    parts = [int(part) for part in match.groups() if part]
+    try:
+        moment = datetime(*parts)  # type: ignore[arg-type]  # three, five or six numbers
+    except ValueError:
+        return ""
+    if len(parts) == 3:
+        return moment.date().isoformat()
+    return moment.isoformat(timespec="minutes" if len(parts) == 5 else "seconds")
+
+
+def _degrees(values: Any, direction: object) -> float | None:
+    try:
+        degrees, minutes, seconds = (float(value) for value in values)
+    except (TypeError, ValueError, ZeroDivisionError):
+        return None
+    return _signed(degrees + minutes / 60 + seconds / 3600, _clean(direction))
+
+
+def _xmp_degrees(text: str) -> float | None:
+    if not (match := _PLACE.fullmatch(text)):
+        return None
+    degrees, minutes, seconds, direction = match.groups()
+    return _signed(float(degrees) + float(minutes or 0) / 60 + float(seconds or 0) / 3600, direction)
+
+
+def _signed(degrees: float, direction: str) -> float | None:
+    if not math.isfinite(degrees) or degrees > (90 if direction in ("N", "S") else 180):
+        return None
+    return -degrees if direction in ("S", "W") else degrees

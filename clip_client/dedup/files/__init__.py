@@ -1,0 +1,1 @@
+"""Which files there are, what belongs together, and their bytes; nothing here decodes a picture."""

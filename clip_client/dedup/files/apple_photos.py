@@ -1,0 +1,151 @@
+"""Libraries of Apple Photos, read through osxphotos; on any system, and nothing in them is ever written.
+
+Photos keeps its originals under names of its own and the rest of what it knows in a database: which photos are in the
+trash, which are in iCloud only, what belongs together. So a library is never walked like a folder.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from clip_client.dedup.files.file_types import EDITED, FILM, RAW, Companion
+from clip_client.dedup.types import FailedFile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LIBRARY_SUFFIX: Final = ".photoslibrary"
+"""Ending of a folder that belongs to Apple Photos."""
+
+_NOT_INSTALLED: Final = (
+    "This is a library of Apple Photos, which osxphotos reads: pip install 'clip-triton[photos]'; "
+    "nothing in it was compared."
+)
+_IN_ICLOUD: Final = (
+    "Its original is in iCloud only: in Photos choose Settings, iCloud, Download Originals to this Mac, wait, "
+    "and search again."
+)
+_IS_MISSING: Final = "Its original is not where the library says; open it in Photos and locate the file, or import it."
+
+
+_DATABASE_SUFFIXES: Final = (".sqlite", ".sqlite-wal", ".sqlite-shm")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LibraryPhoto:
+    """One photo of a library, as Photos knows it: the original, and all that belongs to it."""
+
+    path: str
+    """The original; for one that Photos only refers to it lies outside the library."""
+    library: str
+    """Path of the library."""
+    uuid: str
+    """Photos' own name for it."""
+    name: str
+    """Name of the file when it was imported."""
+    taken_ns: int | None
+    """Date in Photos, nanoseconds since 1970; a person may have corrected it."""
+    companions: tuple[Companion, ...] = ()
+    """RAW file, film of a Live Photo, edited version."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listing:
+    """What is in a library."""
+
+    photos: tuple[LibraryPhoto, ...] = ()
+    failed: tuple[FailedFile, ...] = ()
+
+
+def is_library(path: str) -> bool:
+    """Tell by its name whether a folder is a library of Apple Photos."""
+    return path.lower().rstrip(os.sep).endswith(LIBRARY_SUFFIX)
+
+
+def is_inside_library(path: str) -> bool:
+    """Tell whether any folder of ``path`` is a library of Apple Photos."""
+    return any(is_library(part) for part in path.split(os.sep))
+
+
+def read_library(library: str, *, include_hidden: bool = False) -> Listing:
+    """List the photos of a library, by their paths; what cannot be read comes back as failures, never as an exception.
+
+    Left out: films, what is in Photos' trash, frames of a burst that nobody chose, photos of other people's albums,
+    and, without ``include_hidden``, what is in the Hidden album. A photo whose original is not on this machine is a
+    failure with the remedy.
+    """
+    if find_spec("osxphotos") is None:
+        return Listing(failed=(FailedFile(path=library, code="UNREADABLE", message=_NOT_INSTALLED),))
+    try:
+        with _opened(library) as database:
+            outcomes = [
+                _look_at(photo, library)
+                for photo in database.photos(movies=False)
+                if _is_wanted(photo, include_hidden=include_hidden)
+            ]
+    except Exception as error:  # of whatever kind: the database is another program's, of any age and state
+        reason = " ".join(str(error).split()) or type(error).__name__
+        message = f"This library of Apple Photos cannot be read: {reason}; on a Mac, allow Full Disk Access."
+        return Listing(failed=(FailedFile(path=library, code="UNREADABLE", message=message),))
+    # osxphotos gives them in the order of a set, another one in each process, and two may have one path.
+    return Listing(
+        photos=tuple(sorted((o for o in outcomes if isinstance(o, LibraryPhoto)), key=lambda o: (o.path, o.uuid))),
+        failed=tuple(sorted((o for o in outcomes if isinstance(o, FailedFile)), key=lambda o: (o.path, o.message))),
+    )
+
+
+@contextmanager
+def _opened(library: str) -> Iterator[Any]:
+    """Give osxphotos' view of a library, made of a copy of its database: SQLite writes beside what it reads."""
+    import osxphotos
+
+    # It warns about labels and untested versions, which tells nobody anything about files.
+    logging.getLogger("osxphotos").setLevel(logging.ERROR)
+    database = Path(library, "database", "Photos.sqlite")
+    with tempfile.TemporaryDirectory(prefix="clip-client-photos-") as folder:
+        if database.exists():
+            for part in database.parent.glob("Photos.sqlite*"):
+                if part.suffix in _DATABASE_SUFFIXES:
+                    shutil.copy(part, folder)
+            opened = osxphotos.PhotosDB(str(Path(folder, database.name)), library_path=library)
+        else:  # of macOS 10.14 and before
+            opened = osxphotos.PhotosDB(library)
+        try:
+            yield opened
+        finally:
+            # It has a folder of its own for copies, and leaves it to the garbage collector.
+            opened._tempdir.cleanup()
+
+
+def _is_wanted(photo: Any, *, include_hidden: bool) -> bool:
+    belongs_to_others = photo.shared or (photo.syndicated and not photo.saved_to_library)
+    return not belongs_to_others and (include_hidden or not photo.hidden)
+
+
+def _look_at(photo: Any, library: str) -> LibraryPhoto | FailedFile:
+    name = str(photo.original_filename)
+    if photo.path is None:
+        message = _IN_ICLOUD if photo.ismissing else _IS_MISSING
+        return FailedFile(path=os.path.join(library, name), code="UNREADABLE", message=message)
+    return LibraryPhoto(
+        path=str(photo.path),
+        library=library,
+        uuid=str(photo.uuid),
+        name=name,
+        taken_ns=None if photo.date is None else round(photo.date.timestamp() * 1e6) * 1000,
+        companions=tuple(_companions(photo)),
+    )
+
+
+def _companions(photo: Any) -> Iterator[Companion]:
+    for kind, path in ((RAW, photo.path_raw), (FILM, photo.path_live_photo), (EDITED, photo.path_edited)):
+        if path is not None:
+            yield Companion(path=str(path), kind=kind)

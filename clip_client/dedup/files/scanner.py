@@ -1,0 +1,285 @@
+"""From the paths that a person names to the photo files among them, and what could not be looked at.
+
+No photo is opened here, only looked at; a FIFO or a device would block whoever opens it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import stat
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from clip_client.dedup.actions.quarantine import QUARANTINE_NAME
+from clip_client.dedup.files.apple_photos import LibraryPhoto, is_library, read_library
+from clip_client.dedup.files.file_types import COMPANION_KINDS, PHOTO_SUFFIXES, RAW_SUFFIXES, suffix_of
+from clip_client.dedup.files.links import Links
+from clip_client.dedup.files.skipped_files import SkippedFiles
+from clip_client.dedup.types import FailedFile, why_unreadable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+_KINDS: Final = (
+    (stat.S_ISFIFO, "a FIFO"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a character device"),
+    (stat.S_ISBLK, "a block device"),
+)
+
+_BY_ITSELF: Final = 0
+_BY_NAMED_LINK: Final = 1
+_BY_FOUND_LINK: Final = 2
+"""How a folder was reached. Those that no link leads to are walked first, so a file is known by its own name; then the
+links that a person named, and last those that the walk found."""
+
+
+class PhotoFile(NamedTuple):
+    """A file as it was when it was found."""
+
+    path: str
+    """Names that are not UTF-8 are kept with ``surrogateescape``, as :func:`os.fsdecode` does."""
+    size_bytes: int
+    mtime_ns: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scan:
+    """What :func:`scan` found."""
+
+    files: tuple[PhotoFile, ...]
+    """Regular files, each once however many names it has, in the order of their paths' bytes."""
+    failed: tuple[FailedFile, ...]
+    """What could not be looked at or is no regular file, in the same order."""
+    in_libraries: Mapping[str, LibraryPhoto] = field(default_factory=dict)
+    """Those of ``files`` that Apple Photos keeps, by path."""
+    links: Links = field(default_factory=Links)
+    skipped: Mapping[str, int] = field(default_factory=dict)
+    """Kind -> number of files that were found and are no photos by their names, nor belong to one: see
+    :class:`~clip_client.dedup.files.skipped_files.SkippedFiles`."""
+
+    @property
+    def photos(self) -> tuple[str, ...]:
+        """The paths of ``files``."""
+        return tuple(file.path for file in self.files)
+
+
+def scan(
+    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    *,
+    include_hidden: bool = False,
+    follow_links: bool = False,
+    one_file_system: bool = False,
+    raw: bool = False,
+    on_progress: Callable[[int], None] | None = None,
+) -> Scan:
+    """Walk ``paths``, files and folders, and collect the photos.
+
+    Folders are walked with all below them, and those of other file systems that are mounted there, unless
+    ``one_file_system``. A library of Apple Photos is read by :func:`~clip_client.dedup.files.apple_photos.read_library`
+    instead. With ``raw`` a RAW file is a photo, too, where no photo of its name is beside it. Names that begin with a
+    dot are passed over unless ``include_hidden`` or they are named in ``paths``; the quarantine always is. Links to
+    files are followed; links to folders only with ``follow_links`` or where they are named in ``paths``, and a link
+    that leads back to a folder above it never is. Of several names of one file (hard links, links, overlapping
+    ``paths``) one is kept: the one that Photos has for it, else rather a name that no link leads to, then the first in
+    order. :attr:`Scan.links` says what the links mean for moving files. Each thing that fails is listed with its
+    reason; only what is no path at all raises TypeError. ``on_progress`` hears after each folder how many files there
+    are so far.
+    """
+    if isinstance(paths, str | os.PathLike):  # its letters are paths, too, and one of them may be "/"
+        paths = [paths]
+    walk = _Walk(
+        include_hidden=include_hidden, follow_links=follow_links, one_file_system=one_file_system, takes_raw=raw
+    )
+    for path in paths:
+        if not isinstance(path, str | os.PathLike):
+            raise TypeError(f"expected the path of a file or folder, got {type(path).__name__}")
+        walk.start(os.fsdecode(path))
+    walk.run(on_progress or _ignore)
+    return Scan(
+        files=tuple(sorted((file for _, file in walk.names.values()), key=lambda file: os.fsencode(file.path))),
+        failed=tuple(
+            sorted((*walk.failed.values(), *walk.failed_in_libraries), key=lambda failure: os.fsencode(failure.path))
+        ),
+        in_libraries=walk.in_libraries,
+        links=Links(
+            by_target=walk.links,
+            only_by_link=frozenset(file.path for is_by_link, file in walk.names.values() if is_by_link),
+            hard_linked=frozenset(walk.names[identity][1].path for identity in walk.hard_linked),
+        ),
+        skipped=walk.skipped.by_kind(),
+    )
+
+
+@dataclass(kw_only=True)
+class _Walk:
+    include_hidden: bool
+    follow_links: bool
+    one_file_system: bool
+    takes_raw: bool
+    names: dict[tuple[int, int], tuple[bool, PhotoFile]] = field(default_factory=dict)
+    """(device, inode) of a file -> (it was reached by a link, the file), the best name so far."""
+    links: dict[str, str] = field(default_factory=dict)
+    """Real path of a file -> the first link in order that leads there."""
+    hard_linked: set[tuple[int, int]] = field(default_factory=set)
+    """(device, inode) of the files that have several names."""
+    in_libraries: dict[str, LibraryPhoto] = field(default_factory=dict)
+    failed: dict[str, FailedFile] = field(default_factory=dict)
+    failed_in_libraries: list[FailedFile] = field(default_factory=list)
+    """Two photos of a library may have the same name."""
+    skipped: SkippedFiles = field(default_factory=SkippedFiles)
+    waiting: list[tuple[int, bytes, str, int]] = field(default_factory=list)
+    """A heap of folders to walk: how they were reached, their path twice, and the device of what was named."""
+    walked: set[tuple[int, int]] = field(default_factory=set)
+    """(device, inode) of each folder that was entered: none is entered twice, so the walk ends."""
+
+    def start(self, path: str) -> None:
+        """Take a path that a person named: a file whatever its name, a folder to be walked."""
+        try:
+            status = os.stat(path)
+            is_link = os.path.islink(path)
+        except (OSError, ValueError) as error:
+            self._fail(path, why_unreadable(error))
+            return
+        if QUARANTINE_NAME in os.path.abspath(path).split(os.sep):
+            self._fail(path, "It lies in the quarantine; bring it back with: clip-client undo.")
+        elif stat.S_ISDIR(status.st_mode):
+            self._walk_later(path, device=status.st_dev, reached=_BY_NAMED_LINK if is_link else _BY_ITSELF)
+        else:
+            if is_link:
+                self._remember_link(path)
+            self._take(path, status, is_by_link=is_link)
+
+    def run(self, on_progress: Callable[[int], None]) -> None:
+        """Walk the folders, and the folders in them."""
+        while self.waiting:
+            reached, _name, folder, device = heapq.heappop(self.waiting)
+            self._enter(folder, device, reached)
+            on_progress(len(self.names))
+
+    def _walk_later(self, path: str, *, device: int, reached: int) -> None:
+        heapq.heappush(self.waiting, (reached, os.fsencode(path), path, device))
+
+    def _enter(self, folder: str, device: int, reached: int) -> None:
+        """Look at each entry of one folder."""
+        try:
+            status = os.stat(folder)
+            identity = (status.st_dev, status.st_ino)
+            if identity in self.walked:
+                return
+            self.walked.add(identity)
+            if is_library(folder):
+                self._take_library(folder)
+                return
+            with os.scandir(folder) as listing:
+                entries = [entry for entry in listing if self._is_shown(entry.name)]
+        except OSError as error:
+            self._fail(folder, why_unreadable(error))
+            return
+        names = {entry.name for entry in entries}
+        photos = _photos(names, raw=self.takes_raw)
+        belonging = _belonging(names, photos)
+        for entry in entries:
+            is_photo = entry.name in photos
+            self._look_at(entry, device, reached, is_photo=is_photo, is_skipped=entry.name not in belonging)
+
+    def _is_shown(self, name: str) -> bool:
+        # What was moved away as a copy must not come back as the copy of something.
+        return name != QUARANTINE_NAME and (self.include_hidden or not name.startswith("."))
+
+    def _look_at(self, entry: os.DirEntry[str], device: int, reached: int, *, is_photo: bool, is_skipped: bool) -> None:
+        try:
+            # Not entry.stat(): on Windows it does not carry the inode.
+            status = os.stat(entry.path)
+            is_link = entry.is_symlink()
+        except OSError as error:
+            self._fail(entry.path, why_unreadable(error))
+            return
+        if stat.S_ISDIR(status.st_mode):
+            if is_link and not self._is_link_to_follow(entry.path):
+                return
+            if self.one_file_system and status.st_dev != device:
+                self._fail(entry.path, "It is on another file system, and --one-file-system says to stay on one.")
+                return
+            self._walk_later(entry.path, device=device, reached=_BY_FOUND_LINK if is_link else reached)
+            return
+        if is_link:
+            self._remember_link(entry.path)
+        if is_photo or not stat.S_ISREG(status.st_mode):
+            self._take(entry.path, status, is_by_link=is_link or reached == _BY_FOUND_LINK)
+        elif is_skipped and (status.st_dev, status.st_ino) not in self.names:
+            self.skipped.add(entry.path)
+
+    def _remember_link(self, path: str) -> None:
+        target = os.path.realpath(path)
+        self.links[target] = min(path, self.links.get(target, path), key=os.fsencode)
+
+    def _is_link_to_follow(self, path: str) -> bool:
+        target, place = os.path.realpath(path), os.path.realpath(os.path.dirname(path))
+        if place == target or place.startswith(target.rstrip(os.sep) + os.sep):
+            self._fail(path, "The link leads back to a folder above it and is not followed.")
+            return False
+        if not self.follow_links:
+            self._fail(path, "Links to folders are not followed.")
+        return self.follow_links
+
+    def _take(self, path: str, status: os.stat_result, *, is_by_link: bool) -> None:
+        if not stat.S_ISREG(status.st_mode):
+            kind = next((name for matches, name in _KINDS if matches(status.st_mode)), "something else")
+            self._fail(path, f"This is not a regular file but {kind}.")
+            return
+        name = (is_by_link, PhotoFile(path, status.st_size, status.st_mtime_ns))
+        identity = (status.st_dev, status.st_ino)
+        if status.st_nlink > 1:
+            self.hard_linked.add(identity)
+        known = self.names.get(identity, name)
+        if known[1].path in self.in_libraries:
+            return
+        self.names[identity] = min(name, known, key=lambda item: (item[0], os.fsencode(item[1].path)))
+
+    def _take_library(self, library: str) -> None:
+        """Take the photos of a library of Apple Photos, each under the name that Photos has for it."""
+        listing = read_library(library, include_hidden=self.include_hidden)
+        self.failed_in_libraries.extend(listing.failed)
+        for photo in listing.photos:
+            try:
+                status = os.stat(photo.path)
+            except OSError as error:
+                self._fail(photo.path, why_unreadable(error))
+                continue
+            # A file that the library only refers to may have been met as a plain one: Photos must find it, too.
+            file = PhotoFile(photo.path, status.st_size, status.st_mtime_ns)
+            self.names[status.st_dev, status.st_ino] = (False, file)
+            self.in_libraries[photo.path] = photo
+
+    def _fail(self, path: str, message: str) -> None:
+        self.failed[path] = FailedFile(path=path, code="UNREADABLE", message=message)
+
+
+def _photos(names: Iterable[str], *, raw: bool) -> frozenset[str]:
+    """Return the photos among the names of one folder; with ``raw`` also RAW files that belong to no photo there."""
+    listed = list(names)
+    photos = frozenset(name for name in listed if suffix_of(name) in PHOTO_SUFFIXES)
+    if not raw:
+        return photos
+    owners = _owners(photos)
+    return photos | {name for name in listed if suffix_of(name) in RAW_SUFFIXES and _stem(name) not in owners}
+
+
+def _belonging(names: Iterable[str], photos: frozenset[str]) -> frozenset[str]:
+    """Return the names of one folder that belong to one of ``photos`` there, such as sidecars."""
+    owners = _owners(photos)
+    return frozenset(name for name in names if suffix_of(name) in COMPANION_KINDS and _stem(name) in owners)
+
+
+def _owners(photos: Iterable[str]) -> frozenset[str]:
+    return frozenset(owner for name in photos for owner in (name.lower(), _stem(name)))
+
+
+def _stem(name: str) -> str:
+    return os.path.splitext(name)[0].lower()
+
+
+def _ignore(found: int) -> None:
+    """Report progress to nobody."""

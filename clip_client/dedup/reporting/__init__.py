@@ -1,0 +1,1 @@
+"""A report as a page and as a terminal table; it reads results and changes nothing."""

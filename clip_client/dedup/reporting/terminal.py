@@ -1,0 +1,166 @@
+"""A report as tables for the terminal."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+from clip_client.dedup.compare.thresholds import is_random
+from clip_client.dedup.features.raw_preview import can_read_raw
+from clip_client.dedup.types import EXACT, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rich.console import Console
+
+    from clip_client.dedup.types import DuplicateGroup, DuplicateReport, FailedFile, Member
+
+_MOST_GROUPS: Final = 50
+"""Groups that a terminal shows; the JSON file and the page have them all."""
+_MOST_FAILED: Final = 50
+_MOST_KINDS: Final = 12
+_WIDEST: Final = 120
+"""Characters; beyond that the figures stand too far from the names that they belong to."""
+_NOTE_WIDTH: Final = len("never moved")
+
+
+def print_report(report: DuplicateReport, console: Console) -> None:
+    """Print the groups, the files that failed and a summary."""
+    for number, group in enumerate(report.groups[:_MOST_GROUPS], start=1):
+        _print_group(number, group, console)
+    if len(report.groups) > _MOST_GROUPS:
+        left = counted(len(report.groups) - _MOST_GROUPS, "group")
+        console.print(f"... and {left} more, not shown here\n", markup=False, highlight=False)
+    print_failed(report.failed, console)
+    print_skipped(report.skipped, console)
+    if report.bytes_only:
+        # The file's name says why: RAW files are the only ones that are taken without a picture.
+        console.print(
+            f"{counted(len(report.bytes_only), 'RAW file')} compared by bytes only, for want of a preview"
+            + ("" if can_read_raw() else "; pip install 'clip-triton[raw]' reads previews"),
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
+    copies = sum(len(group.members) - 1 for group in report.groups)
+    if report.coverage is not None and report.coverage.method != "exact":
+        console.print(
+            f"compared in cells: {report.coverage.recall:.2%} of the alike pairs were met "
+            f"(95 % interval: {report.coverage.recall_95[0]:.2%} to {report.coverage.recall_95[1]:.2%}), measured on "
+            f"{counted(report.coverage.pairs, 'pair')}",
+            soft_wrap=True,
+        )
+    console.print(
+        f"{counted(report.compared, 'photo')} compared, {counted(len(report.groups), 'group')}, "
+        f"{counted(copies, 'copy', 'copies')} of {human_bytes(report.spare_bytes)}, "
+        f"{counted(len(report.failed), 'file')} not compared",
+        style="bold",
+        highlight=False,
+        soft_wrap=True,
+    )
+    console.print(f"model {report.model}, threshold {report.thresholds.similar:g}", markup=False, soft_wrap=True)
+    if is_random(report.model):
+        console.print(
+            "The weights of this model are random: groups show re-encoded and resized copies only.",
+            style="yellow",
+            soft_wrap=True,
+        )
+
+
+def _print_group(number: int, group: DuplicateGroup, console: Console) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    heading = f"{number}. {summary(group)}"
+    if group.reason:
+        heading += f"; kept: {printable(group.reason)}"
+    console.print(Text(heading, style="bold"))
+    for warning in group.warnings:
+        console.print(Text(f"warning: {warning}", style="yellow"))
+    width = min(console.width, _WIDEST)
+    table = Table.grid(padding=(0, 2, 0, 0), expand=True)
+    table.width = width
+    table.add_column(width=_NOTE_WIDTH, no_wrap=True)
+    table.add_column(overflow="fold", ratio=1)
+    for right in (9, 7, 6):  # such as 6000x4000, 24.1 MB, 0.9993
+        table.add_column(width=right, justify="right", no_wrap=True)
+    for member in group.members:
+        kept = member.path == group.keep
+        note = "keep" if kept else "never moved" if _never_moves(member) else ""
+        holds = f"holds more than its picture: {member.embedded}" if member.embedded else ""
+        why = "; ".join(filter(None, (member.moment, member.why, holds)))
+        notes = [printable(text) for text in (member.origin, why) if text]
+        table.add_row(
+            Text(note, style="green" if kept else "yellow", justify="right"),
+            Text.assemble(printable(member.label), ("".join(f"\n{note}" for note in notes), "dim")),
+            f"{member.width}x{member.height}" if member.width else "",
+            human_bytes(member.size_bytes),
+            "" if kept else f"{member.similarity:.4f}",
+        )
+    console.print(table)
+    console.print()
+
+
+def _never_moves(member: Member) -> bool:
+    return bool((member.moment and not member.copy_of) or member.is_reference or member.in_library)
+
+
+def print_failed(failed: Sequence[FailedFile], console: Console) -> None:
+    """Print which files were not compared, and why."""
+    from rich.text import Text
+
+    for failure in failed[:_MOST_FAILED]:
+        console.print(
+            Text.assemble((failure.code, "yellow"), f" {printable(failure.path)}: {failure.message}"), soft_wrap=True
+        )
+    if len(failed) > _MOST_FAILED:
+        console.print(
+            f"... and {counted(len(failed) - _MOST_FAILED, 'file')} more not compared; --json and --report list all",
+            soft_wrap=True,
+            highlight=False,
+        )
+
+
+def print_skipped(skipped: Mapping[str, int], console: Console) -> None:
+    """Print how many files of which kinds were passed over."""
+    if skipped:
+        console.print(skipped_files(skipped), markup=False, highlight=False, soft_wrap=True)
+
+
+def skipped_files(skipped: Mapping[str, int]) -> str:
+    """Write ``"15 files skipped, not named like photos: 12 .txt, 3 .mov"``."""
+    kinds = [f"{number:,} {kind}" for kind, number in skipped.items()]
+    more = [f"{counted(len(kinds) - _MOST_KINDS, 'more kind')}"] if len(kinds) > _MOST_KINDS else []
+    text = f"{counted(sum(skipped.values()), 'file')} skipped, not named like photos: "
+    return text + ", ".join([*kinds[:_MOST_KINDS], *more])
+
+
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """``counted(1, "photo")`` is ``"1 photo"``, ``counted(1200, "photo")`` is ``"1,200 photos"``."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def summary(group: DuplicateGroup) -> str:
+    """Say what the photos of a group have in common: its tier, and the least similarity of all its pairs."""
+    if group.tier == EXACT:
+        return f"{counted(len(group.members), 'photo')}, {group.tier}"
+    return (
+        f"{counted(len(group.members), 'photo')}, {group.tier}, "
+        f"every pair at least {at_least(group.min_similarity)} alike"
+    )
+
+
+def at_least(similarity: float) -> str:
+    """Write a lower bound with four decimals, rounded down, so that it stays one."""
+    return f"{math.floor(round(similarity * 1e4, 2)) / 1e4:.4f}"
+
+
+def human_bytes(size: int) -> str:
+    """Write a size with a decimal unit, as file managers do: ``"812 B"``, ``"1.4 MB"``."""
+    value = float(size)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 999.5:
+            return f"{value:.0f} {unit}" if unit == "B" or value >= 99.5 else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:,.1f} TB"

@@ -1,0 +1,1 @@
+"""What outlives a search, on disk: caches as Parquet, decisions and the journal as SQLite."""

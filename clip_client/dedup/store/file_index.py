@@ -1,0 +1,77 @@
+"""Which content a file had when it was last read, by its path, size and time of change."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from typing import TYPE_CHECKING, Final
+
+from clip_client.dedup.files.hashing import sha256_of
+from clip_client.dedup.files.scanner import PhotoFile
+from clip_client.dedup.store.sqlite import open_database, transaction
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+_VERSION: Final = 1
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS files (
+    path BLOB PRIMARY KEY, size_bytes INTEGER NOT NULL, mtime_ns INTEGER NOT NULL, sha256 BLOB NOT NULL) WITHOUT ROWID
+"""
+_AT_ONCE: Final = 900
+"""Paths in one question; SQLite takes 999 values in its oldest versions."""
+
+
+class FileIndex:
+    """A table in the store. It may be lost at any time: then all files are read once more."""
+
+    def __init__(self, path: Path) -> None:
+        self._connection = open_database(path, _SCHEMA, version=_VERSION, durable=False)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._connection.close()
+
+    def known(self, files: Sequence[PhotoFile]) -> dict[str, str]:
+        """Return path -> SHA-256 (hexadecimal) of those files whose size and time of change are as they were."""
+        found = {}
+        for some in _portions(files):
+            by_name = {os.fsencode(os.path.abspath(file.path)): file for file in some}
+            question = f"SELECT * FROM files WHERE path IN ({', '.join('?' * len(by_name))})"
+            for name, size_bytes, mtime_ns, sha256 in self._connection.execute(question, list(by_name)):
+                file = by_name[name]
+                if (file.size_bytes, file.mtime_ns) == (size_bytes, mtime_ns):
+                    found[file.path] = sha256.hex()
+        return found
+
+    def sha256_of(self, path: str) -> str:
+        """Return the SHA-256 of one file, which is read only if its size or time of change is new.
+
+        Empty for a file that is empty or cannot be read.
+        """
+        try:
+            status = os.stat(path)
+        except OSError:
+            return ""
+        file = PhotoFile(path, status.st_size, status.st_mtime_ns)
+        known = self.known([file]).get(path)
+        if known is None and (known := sha256_of(path)):
+            self.remember([(file, known)])
+        return known or ""
+
+    def remember(self, files: Iterable[tuple[PhotoFile, str]]) -> None:
+        """Write down the SHA-256 (hexadecimal) of files as they were when they were read."""
+        rows = [
+            (os.fsencode(os.path.abspath(file.path)), file.size_bytes, file.mtime_ns, bytes.fromhex(sha256))
+            for file, sha256 in files
+        ]
+        if rows:
+            with transaction(self._connection):
+                self._connection.executemany("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?)", rows)
+
+
+def _portions(files: Iterable[PhotoFile]) -> Iterator[list[PhotoFile]]:
+    iterator = iter(files)
+    while some := list(itertools.islice(iterator, _AT_ONCE)):
+        yield some

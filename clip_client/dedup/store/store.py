@@ -1,0 +1,168 @@
+"""What outlives a search, in one folder: what was learnt about contents, and what people decided.
+
+::
+
+    files.sqlite      path, size, time of change -> SHA-256      a cache
+    looks/<algorithm> SHA-256 -> size, hash, time of the photo   a cache, Parquet
+    pixels/<algorithm> SHA-256 -> SHA-256 of the pixels          a cache, Parquet
+    vectors/<id>      SHA-256 -> vector of one model             a cache, Parquet
+    journal.sqlite    what was moved where                       precious
+    decisions.sqlite  what a person said about photos            precious
+
+Everything is keyed by content, so files may move, be renamed or be copied between machines.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from clip_client.dedup.features.image_features import ALGORITHM, PIXELS
+from clip_client.dedup.store.decisions import Decisions
+from clip_client.dedup.store.file_index import FileIndex
+from clip_client.dedup.store.journal import Journal
+from clip_client.dedup.store.parquet_store import Shelf
+from clip_client.dedup.store.sqlite import StoreError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+STORE_VARIABLE: Final = "CLIP_STORE"
+"""Environment variable that names the folder where nothing else does."""
+
+
+def default_directory() -> Path:
+    """Return the folder that ``CLIP_STORE`` names, else the one for this user's data."""
+    if named := os.environ.get(STORE_VARIABLE):
+        return Path(named)
+    from platformdirs import user_data_path
+
+    return user_data_path("clip-client", appauthor=False)
+
+
+class Store:
+    """An open store; a context manager. One thread at a time may use it, any number of processes at once."""
+
+    def __init__(self, directory: str | os.PathLike[str] | None = None) -> None:
+        """Open ``directory``, made where it is missing; without one, a store that ends with this object.
+
+        Raises StoreError where the folder cannot be used.
+        """
+        self._open = ExitStack()
+        if directory is None:
+            directory = self._open.enter_context(tempfile.TemporaryDirectory(prefix="clip-client-"))
+        # Absolute, or pyarrow and SQLite take a name with a colon in it for an address.
+        self.directory = Path(os.path.abspath(Path(directory).expanduser()))
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise StoreError(f"the store {self.directory} cannot be made: {error.strerror}") from None
+        self._journal: Journal | None = None
+        self._decisions: Decisions | None = None
+        self._files: FileIndex | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of all files."""
+        self._open.close()
+
+    @property
+    def journal(self) -> Journal:
+        """What was moved."""
+        if self._journal is None:
+            self._journal = Journal(self.directory / "journal.sqlite")
+            self._open.callback(self._journal.close)
+        return self._journal
+
+    @property
+    def decisions(self) -> Decisions:
+        """What a person said."""
+        if self._decisions is None:
+            self._decisions = Decisions(self.directory / "decisions.sqlite")
+            self._open.callback(self._decisions.close)
+        return self._decisions
+
+    @property
+    def files(self) -> FileIndex:
+        """Which content each file had."""
+        if self._files is None:
+            self._files = FileIndex(self.directory / "files.sqlite")
+            self._open.callback(self._files.close)
+        return self._files
+
+    def looks(self) -> Shelf:
+        """What pictures say themselves; columns of ``Look.to_row``."""
+        import pyarrow as pa
+
+        return self._shelf(
+            Path("looks", ALGORITHM),
+            {
+                "width": pa.int32(),
+                "height": pa.int32(),
+                "format": pa.string(),
+                "is_scaled": pa.bool_(),
+                "perceptual_hash": pa.uint64(),
+                "is_flat": pa.bool_(),
+                "embedded": pa.string(),
+                "embedded_digest": pa.string(),
+                "taken_ms": pa.int64(),
+                "has_sub_second": pa.bool_(),
+                "sequence": pa.int64(),
+                "camera": pa.string(),
+                "fields": pa.int32(),
+                "taken": pa.string(),
+                "latitude": pa.float64(),
+                "longitude": pa.float64(),
+                "rating": pa.int32(),
+                "keywords": pa.string(),
+                "title": pa.string(),
+                "caption": pa.string(),
+                "lens": pa.string(),
+                "software": pa.string(),
+                "has_maker_note": pa.bool_(),
+                "has_exposure": pa.bool_(),
+                "is_resized": pa.bool_(),
+                "is_incomplete": pa.bool_(),
+                "code": pa.string(),
+                "message": pa.string(),
+            },
+            {"algorithm": ALGORITHM},
+        )
+
+    def pixels(self) -> Shelf:
+        """Hashes of pixels; an empty one where they are not the whole picture."""
+        import pyarrow as pa
+
+        return self._shelf(Path("pixels", PIXELS), {"pixels": pa.string()}, {"algorithm": PIXELS})
+
+    def vectors(self, vector_id: str, dimension: int | None = None) -> Shelf:
+        """Vectors of one id, of ``dimension`` numbers; where there is none ``code`` and ``message`` say why.
+
+        Lists of one length have no offsets, which in lists of any length end at 2**31 numbers: 4.19 million vectors of
+        512. Such lists are what older versions wrote, and what you get without a ``dimension``.
+        """
+        import pyarrow as pa
+
+        # The id holds what a file name may not, so the folder has its hash; the files say the whole.
+        vector = pa.list_(pa.float32()) if dimension is None else pa.list_(pa.float32(), dimension)
+        folder = Path("vectors", hashlib.sha256(vector_id.encode()).hexdigest()[:16])
+        columns = {"vector": vector, "code": pa.string(), "message": pa.string()}
+        return self._shelf(folder, columns, {"vector_id": vector_id})
+
+    def _shelf(self, folder: Path, columns: dict[str, Any], about: dict[str, str]) -> Shelf:
+        import pyarrow as pa
+
+        return Shelf(self.directory / folder, pa.schema({"sha256": pa.binary(32), **columns}, metadata=about))

@@ -1,0 +1,93 @@
+"""The preprocessor's own metrics, in Prometheus' text on the server's metrics port beside Triton's.
+
+======================================================  ==============================================================
+``clip_preprocess_images_total{status}``                images by what became of them: OK, TRUNCATED, ...
+``clip_preprocess_decoded_total{route,decoder}``        good images: decoded ``scaled``, or else why not; and who did it
+``clip_preprocess_requests_total{rows}``                requests by their number of images: 1, 2-4, 5-8, 9-16, ...
+======================================================  ==============================================================
+
+Each update is a message to the server's process, so a batch is counted here first and told once for each label.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from preprocess_ensemble.imaging.decode import Decoder, Route
+    from preprocess_ensemble.imaging.limits import ImageStatus
+
+    _Outcome = tuple[ImageStatus, Route | None, Decoder | None]
+    """How one image ended and, where it is good, how it was decoded."""
+
+__all__ = ("PreprocessMetrics", "Tally")
+
+_DESCRIPTIONS: Final = {
+    "clip_preprocess_images_total": "Images by what became of them",
+    "clip_preprocess_decoded_total": "Good images by how they were decoded: scaled, or else the reason why not",
+    "clip_preprocess_requests_total": "Requests by their number of images",
+}
+
+_Labels = tuple[tuple[str, str], ...]
+
+
+class Tally:
+    """Counts of one batch."""
+
+    def __init__(self) -> None:
+        self._outcomes: Counter[_Outcome] = Counter()
+        self._requests: Counter[int] = Counter()
+
+    def request(self, outcomes: Sequence[_Outcome]) -> None:
+        """Count one request and what became of each of its images."""
+        self._outcomes.update(outcomes)
+        self._requests[len(outcomes)] += 1
+
+    @property
+    def counts(self) -> Counter[tuple[str, _Labels]]:
+        """(name, labels) of a metric -> by how much it is more."""
+        counts: Counter[tuple[str, _Labels]] = Counter()
+        for (status, route, decoder), images in self._outcomes.items():
+            counts["clip_preprocess_images_total", (("status", status.name),)] += images
+            if route is not None and decoder is not None:
+                labels = (("route", route.value), ("decoder", decoder.value))
+                counts["clip_preprocess_decoded_total", labels] += images
+        for rows, requests in self._requests.items():
+            counts["clip_preprocess_requests_total", (("rows", _size_class(rows)),)] += requests
+        return counts
+
+
+class PreprocessMetrics:
+    """The metrics of one model instance; ``family`` is ``MetricFamily`` of Triton's Python backend."""
+
+    def __init__(self, family: Any) -> None:
+        self._families: Mapping[str, Any] = {
+            name: family(name=name, description=description, kind=family.COUNTER)
+            for name, description in _DESCRIPTIONS.items()
+        }
+        self._metrics: dict[tuple[str, _Labels], Any] = {}
+
+    def add(self, tally: Tally) -> None:
+        """Add the counts of one batch."""
+        for key, count in tally.counts.items():
+            metric = self._metrics.get(key)
+            if metric is None:
+                name, labels = key
+                metric = self._metrics[key] = self._families[name].Metric(labels=dict(labels))
+            metric.increment(count)
+
+    def close(self) -> None:
+        """Let go of the metrics while the server still listens; they belong to its process."""
+        self._metrics.clear()
+        self._families = {}
+
+
+def _size_class(rows: int) -> str:
+    if rows <= 1:
+        return str(rows)
+    most = max(4, 1 << (rows - 1).bit_length())
+    least = 2 if most == 4 else most // 2 + 1
+    return f"{least}-{most}"

@@ -1,0 +1,319 @@
+"""An open_clip model to an ONNX file that takes raw pixels, checked against PyTorch before it is installed.
+
+The graph does all that follows the resize, so there is one definition of it, beside the weights::
+
+    pixels (N, H, W, 3) uint8 -> /255, mean, std -> image tower -> L2 norm -> NaN where status != 0 -> embedding (N, D)
+    status (N, 1) int32, 0 is good                                            a constant -> fingerprint (N, 2) int32
+"""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import onnx
+import torch
+from torch import nn
+
+from preprocess_ensemble.error_text import first_line
+from preprocess_ensemble.export import parity
+from preprocess_ensemble.export.atomic_install import install, require_space, staging, write_atomically
+from preprocess_ensemble.export.canary import canary_image
+from preprocess_ensemble.export.class_token_pruning import read_only_the_class_token
+from preprocess_ensemble.export.open_clip_model import (
+    ExportError,
+    WeightsUnavailable,
+    WrongChoice,
+    find_source,
+    load_network,
+    preprocessing_of,
+    weights_sha256,
+)
+from preprocess_ensemble.export.shape_folding import fix_shapes
+from preprocess_ensemble.imaging.decode import decode
+from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
+from preprocess_ensemble.model_repository.config import (
+    MODEL_FILE,
+    PASSPORT_FILE,
+    Shapes,
+    encoder_directory,
+    installed_passport,
+    pending_files,
+)
+from preprocess_ensemble.model_repository.passport import Canary, Gate, Passport, fingerprint
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import numpy.typing as npt
+
+__all__ = (
+    "PRECISIONS",
+    "ExportError",
+    "WeightsUnavailable",
+    "WrongChoice",
+    "describe_model",
+    "export_model",
+    "load_model",
+)
+
+PRECISIONS: Final = tuple(parity.REQUIRED_COSINE)
+
+_MAX_FILE_BYTES: Final = 2_000_000_000
+"""A protobuf message ends at 2 GiB; beyond this size the weights go to a file of their own."""
+_GRAPH_BYTES: Final = 8_000_000
+"""Room for the nodes of the graph, the passport and the configuration: everything but the weights."""
+
+
+def export_model(
+    *,
+    model: str = "ViT-B-32",
+    pretrained: str = "laion2b_s34b_b79k",
+    precision: str = "fp32",
+    repository: Path = Path("triton_models"),
+    force: bool = False,
+    report: Callable[[str], None] = lambda line: None,
+) -> Passport:
+    """Export ``model`` into the Triton model ``repository`` and return its passport.
+
+    ``model`` is a name that open_clip knows, or the path of one of its JSON files; ``pretrained`` a tag, the path of a
+    checkpoint, or ``random[:SEED]``. A repository that does not exist is made, complete. A model that is installed
+    already is left alone, unless ``force``. ``report`` is given one line before each step that takes time.
+
+    Raises ExportError, GateError, RepositoryError or StagingError, each with a message for people. Then, and when the
+    export is interrupted, the model that was installed before stays.
+    """
+    if precision not in PRECISIONS:
+        raise WrongChoice(f"There is no precision {precision!r}; choose {' or '.join(PRECISIONS)}.")
+    source = find_source(model, pretrained)
+    report(f"loading {source.model}, weights {source.pretrained}")
+    network = load_network(source)
+    config = preprocessing_of(network)
+    weights = weights_sha256(network)
+    mark = fingerprint(model=source.model, weights_sha256=weights, preprocess=config.to_mapping(), precision=precision)
+
+    directory = encoder_directory(repository)
+    directory.mkdir(parents=True, exist_ok=True)
+    installed = installed_passport(repository)
+    if installed and not force and (installed.fingerprint, installed.pretrained) == (mark, source.pretrained):
+        report(f"{installed.id} is installed already; --force exports it again")
+        _write_pending(pending_files(repository, _shapes(installed)))
+        return installed
+
+    needed_bytes = _graph_bytes(network)
+    require_space(directory, needed_bytes)
+    with staging(directory.parent, needed_bytes) as stage:
+        report("writing the graph")
+        pixels = parity.sample_pixels(*config.size)
+        # Before the graph is written: for that the network is changed.
+        expected = _reference(network, config, pixels)
+        read_only_the_class_token(network.get_submodule("visual"))
+        files = _write_graph(network, config, expected.shape[1], mark, precision, stage)
+        report("comparing it with PyTorch")
+        measured = parity.check(files[-1], pixels, expected, mark, precision)
+        canary = _canary(files[-1], config, precision)
+        passport = Passport(
+            model=source.model,
+            pretrained=source.pretrained,
+            weights_sha256=weights,
+            preprocess=config.to_mapping(),
+            preprocess_id=config.id,
+            dimension=len(canary.vector),
+            precision=precision,
+            fingerprint=mark,
+            gate=measured,
+            canary=canary,
+            opset=parity.OPSET,
+            ir_version=parity.IR_VERSION,
+        )
+        seal = stage / PASSPORT_FILE
+        seal.write_text(passport.to_json(), encoding="ascii")
+        # Whatever can be wrong with the repository shows here, before anything in it changes.
+        pending = pending_files(repository, _shapes(passport))
+        install(files, seal, directory)
+        _write_pending(pending)
+        for weights_file in directory.glob("model-*.data"):
+            if weights_file.name not in {file.name for file in files}:
+                weights_file.unlink()
+    report(f"installed {passport.id}: cosine to PyTorch {measured.min_cosine:.7f}, {measured.required} is required")
+    if precision == "int8":
+        report(
+            "serve and compare int8 vectors with one version of ONNX Runtime: others give slightly different vectors"
+        )
+    return passport
+
+
+def load_model(model: str, pretrained: str) -> nn.Module:
+    """Return the open_clip network that :func:`export_model` would export, in fp32, on the CPU, in evaluation mode.
+
+    Raises ExportError.
+    """
+    return load_network(find_source(model, pretrained))
+
+
+def describe_model(
+    model: str, pretrained: str, network: nn.Module, embed_canary: Callable[[bytes], Sequence[float]]
+) -> Passport:
+    """Return the passport of a network of :func:`load_model` that another service runs in fp32, without an export.
+
+    It has the id and the fingerprint of the exported model, since its vectors are the same. ``embed_canary`` embeds
+    one encoded image.
+    """
+    source = find_source(model, pretrained)
+    config = preprocessing_of(network)
+    weights = weights_sha256(network)
+    image = canary_image()
+    vector = tuple(float(f"{number:.9g}") for number in embed_canary(image))
+    return Passport(
+        model=source.model,
+        pretrained=source.pretrained,
+        weights_sha256=weights,
+        preprocess=config.to_mapping(),
+        preprocess_id=config.id,
+        dimension=len(vector),
+        precision="fp32",
+        fingerprint=fingerprint(
+            model=source.model, weights_sha256=weights, preprocess=config.to_mapping(), precision="fp32"
+        ),
+        # It is what exports are compared with.
+        gate=Gate(images=0, min_cosine=1.0, required=parity.REQUIRED_COSINE["fp32"]),
+        canary=Canary(image=image, vector=vector),
+        opset=parity.OPSET,
+        ir_version=parity.IR_VERSION,
+    )
+
+
+def _graph_bytes(network: nn.Module) -> int:
+    """Disk space for the export; twice the weights where they are moved from the file to one of their own."""
+    weights: int = 4 * sum(tensor.numel() for tensor in network.get_submodule("visual").state_dict().values())
+    return weights * (2 if weights > _MAX_FILE_BYTES else 1) + _GRAPH_BYTES
+
+
+class _Graph(nn.Module):
+    """What is exported: see the module's docstring."""
+
+    def __init__(self, network: nn.Module, config: PreprocessConfig, mark: tuple[int, int]) -> None:
+        super().__init__()
+        self.network = network
+        self.mean = torch.tensor(config.mean).view(1, 3, 1, 1)
+        self.std = torch.tensor(config.std).view(1, 3, 1, 1)
+        self.mark = torch.tensor([mark], dtype=torch.int32)
+        self.failed = torch.tensor(float("nan"))
+        self.dtype = next(network.parameters()).dtype
+
+    def forward(self, pixels: torch.Tensor, status: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        values = pixels.permute(0, 3, 1, 2).to(torch.float32) / 255  # (N, 3, H, W)
+        images = ((values - self.mean) / self.std).to(self.dtype)
+        vectors = self.network.encode_image(images)  # type: ignore[operator]
+        vectors = nn.functional.normalize(vectors.to(torch.float32), dim=-1)  # (N, D)
+        return torch.where(status == 0, vectors, self.failed), self.mark.expand(status.shape[0], 2)
+
+
+def _write_graph(
+    network: nn.Module, config: PreprocessConfig, dimension: int, mark: tuple[int, int], precision: str, stage: Path
+) -> list[Path]:
+    """Write the graph below ``stage`` and return its files: the one of the weights if there is one, then the model."""
+    if precision == "fp16":
+        # Normalisation and L2 norm, around the tower, stay fp32.
+        network.half()
+    file = stage / MODEL_FILE
+    example = (torch.zeros((2, *config.size, 3), dtype=torch.uint8), torch.zeros((2, 1), dtype=torch.int32))
+    names = ("pixels", "status", "embedding", "fingerprint")
+    options: dict[str, Any] = {
+        "input_names": names[:2],
+        "output_names": names[2:],
+        "dynamic_axes": {name: {0: "N"} for name in names},
+        "opset_version": parity.OPSET,
+        # The newer exporter writes opset 18 at least.
+        "dynamo": False,
+    }
+    # Where it fails, the exporter prints its whole graph; the switch lost its public name in PyTorch 2.6.
+    torch._C._jit_set_onnx_log_enabled(False)
+    try:
+        # With gradients PyTorch does not take its fused attention, for which ONNX has no operator.
+        with warnings.catch_warnings(), torch.enable_grad():
+            # Of the exporter's age, and of shapes that become constants; the check that follows sees what matters.
+            warnings.simplefilter("ignore")
+            torch.onnx.export(_Graph(network, config, mark).eval(), example, str(file), **options)
+    except (torch.onnx.OnnxExporterError, RuntimeError) as error:
+        reason = first_line(error)
+        raise ExportError(f"The model cannot be written as ONNX with opset {parity.OPSET}: {reason}.") from error
+    _state_output_sizes(file, {"embedding": dimension, "fingerprint": len(mark)})
+    if _graph_bytes(network) <= _MAX_FILE_BYTES:
+        fix_shapes(file)
+    if precision == "int8":
+        _quantize(file)
+    if _graph_bytes(network) <= _MAX_FILE_BYTES:
+        return [file]
+    # The name tells the weights of two models apart, so the old model.onnx keeps its own until it is replaced.
+    weights = stage / f"model-{mark[0] & 0xFFFFFFFF:08x}{mark[1] & 0xFFFFFFFF:08x}.data"
+    onnx.save_model(onnx.load(str(file)), str(file), save_as_external_data=True, location=weights.name)
+    # onnx lets only its own user read that file; the server may be another.
+    shutil.copymode(file, weights)
+    return [weights, file]
+
+
+def _state_output_sizes(file: Path, sizes: Mapping[str, int]) -> None:
+    """Write the size of each output's row, which the exporter leaves open for fp16: the C++ backend of Triton refuses
+    a ``config.pbtxt`` that says more of an output than its graph."""
+    model = onnx.load(str(file), load_external_data=False)
+    for output in model.graph.output:
+        output.type.tensor_type.shape.dim[1].dim_value = sizes[output.name]
+    onnx.save(model, str(file))
+
+
+def _quantize(file: Path) -> None:
+    """Turn the weights of the matrix products in ``file`` into int8, a scale for each column.
+
+    Activations are quantised when the model runs, by a scale that depends on the batch: a neighbour may change a
+    vector by as much as the rounding does. The patches' convolution stays fp32: ONNX Runtime has no fast int8 one.
+
+    Weights go from -64 to 64 only. Processors without VNNI add two products of 8 bits in 16, which overflows with
+    larger ones: the same file would have other vectors there, off by 0.008 for the small model of the tests.
+    """
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    quantize_dynamic(
+        str(file),
+        str(file),
+        op_types_to_quantize=["MatMul", "Gemm"],
+        per_channel=True,
+        reduce_range=True,
+        weight_type=QuantType.QInt8,
+    )
+    model = onnx.load(str(file))
+    used = {node.domain for node in model.graph.node}
+    for opset in [opset for opset in model.opset_import if opset.domain not in used | {""}]:
+        model.opset_import.remove(opset)
+    model.ir_version = parity.IR_VERSION
+    onnx.save(model, str(file))
+
+
+def _reference(network: nn.Module, config: PreprocessConfig, pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+    """Return PyTorch's own unit vectors (N, D) for ``pixels`` (N, H, W, 3); it shares no code with the graph."""
+    values = (pixels.astype(np.float32) / 255 - np.array(config.mean, np.float32)) / np.array(config.std, np.float32)
+    images = torch.from_numpy(np.ascontiguousarray(values.transpose(0, 3, 1, 2)))
+    with torch.inference_mode():
+        vectors: npt.NDArray[np.float32] = network.encode_image(images, normalize=True).numpy()  # type: ignore[operator]
+    return vectors
+
+
+def _canary(file: Path, config: PreprocessConfig, precision: str) -> Canary:
+    image = canary_image()
+    vectors, _ = parity.Encoder(file, precision)(preprocess(decode(image), config)[None])
+    # Nine digits tell any two float32 numbers apart.
+    return Canary(image=image, vector=tuple(float(f"{number:.9g}") for number in vectors[0]))
+
+
+def _shapes(passport: Passport) -> Shapes:
+    height, width = passport.preprocess["size"]
+    return Shapes(height=height, width=width, dimension=passport.dimension, half=passport.precision == "fp16")
+
+
+def _write_pending(pending: dict[Path, str]) -> None:
+    for path, text in pending.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, text)

@@ -1,0 +1,127 @@
+"""The check that an exported model must pass before it may be served: ONNX Runtime against PyTorch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import onnx
+import onnxruntime
+
+from preprocess_ensemble.model_repository.passport import Gate
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    import numpy.typing as npt
+
+__all__ = ("IR_VERSION", "OPSET", "REQUIRED_COSINE", "Encoder", "GateError", "check", "sample_pixels")
+
+OPSET: Final = 17
+IR_VERSION: Final = 8
+"""Triton 24.10 goes with ONNX Runtime 1.19, which reads opsets up to 21 and IR versions up to 10."""
+
+REQUIRED_COSINE: Final[Mapping[str, float]] = {"fp32": 0.9999, "fp16": 0.9999, "int8": 0.999}
+"""Precision -> the lowest cosine to PyTorch fp32 that may be served. A duplicate is decided within a cosine distance of
+0.01 to 0.03, so int8 may spend a tenth of the smallest such distance, and trained weights may well need more."""
+
+_FAILED: Final = 3
+"""Any status other than 0 marks a failed row."""
+
+
+class GateError(Exception):
+    """The exported model does not compute what PyTorch does; the message is one sentence with what was measured."""
+
+
+class Encoder:
+    """An exported model under ONNX Runtime on the CPU, as the server will run it."""
+
+    def __init__(self, model: Path, precision: str = "fp32") -> None:
+        options = onnxruntime.SessionOptions()
+        if precision == "fp16":
+            # As config.pbtxt has it (see repository.py).
+            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+        self._session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+
+    def __call__(
+        self, pixels: npt.NDArray[np.uint8], status: npt.NDArray[np.int32] | None = None
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]:
+        """Embed ``pixels`` (N, H, W, 3) under ``status`` (N, 1), by default all good.
+
+        Returns embeddings (N, D) float32 and fingerprints (N, 2) int32.
+        """
+        if status is None:
+            status = np.zeros((len(pixels), 1), np.int32)
+        vectors, marks = self._session.run(["embedding", "fingerprint"], {"pixels": pixels, "status": status})
+        return vectors, marks
+
+
+def sample_pixels(height: int, width: int) -> npt.NDArray[np.uint8]:
+    """Return eight seeded pictures (8, H, W, 3) uint8, from smooth to noise, that cover the whole range of values."""
+    rng = np.random.default_rng(20)
+    pictures = []
+    for cells in (1, 2, 3, 5, 8, 14, 28, max(height, width)):
+        grid = rng.integers(0, 256, (cells, cells, 3), np.uint8)
+        rows = np.arange(height) * cells // height
+        columns = np.arange(width) * cells // width
+        pictures.append(grid[rows[:, None], columns[None, :]])
+    return np.stack(pictures)
+
+
+def check(
+    model: Path, pixels: npt.NDArray[np.uint8], expected: npt.NDArray[np.float32], mark: tuple[int, int], precision: str
+) -> Gate:
+    """Compare the file ``model`` with PyTorch's unit vectors ``expected`` (N, D) for ``pixels`` (N, H, W, 3), N > 1.
+
+    Returns what was measured. Raises GateError when a vector is off, when a failed row is not NaN or changes its
+    neighbours, when the fingerprint is not ``mark``, or when the file is of another opset or IR version.
+    """
+    _check_versions(model)
+    encoder = Encoder(model, precision)
+    together, marks = encoder(pixels)
+    alone = np.concatenate([encoder(picture[None])[0] for picture in pixels])
+    if not np.array_equal(marks, np.tile(np.array(mark, np.int32), (len(pixels), 1))):
+        raise GateError(f"The exported model answers with the fingerprint {marks[0].tolist()}, not {list(mark)}.")
+
+    required = REQUIRED_COSINE[precision]
+    lowest = min(_lowest_cosine(together, expected), _lowest_cosine(alone, expected))
+    if not lowest >= required:  # written so that NaN fails too
+        raise GateError(f"The exported model reaches a cosine of {lowest:.6f} to PyTorch, and {required} is required.")
+    _check_failed_rows(encoder, pixels, together, precision)
+    return Gate(images=len(pixels), min_cosine=lowest, required=required)
+
+
+def _check_versions(model: Path) -> None:
+    file = onnx.load(str(model), load_external_data=False)
+    found = (file.ir_version, {opset.domain: opset.version for opset in file.opset_import})
+    if found != (IR_VERSION, {"": OPSET}):
+        raise GateError(f"The exported model has IR version and opsets {found}, not IR {IR_VERSION} and opset {OPSET}.")
+
+
+def _lowest_cosine(vectors: npt.NDArray[np.float32], expected: npt.NDArray[np.float32]) -> float:
+    """Both are unit rows by contract, so a wrong length counts as an error as a wrong direction does."""
+    if vectors.shape != expected.shape or np.abs(np.linalg.norm(vectors, axis=1) - 1).max() > 1e-4:
+        return float("nan")
+    ours, theirs = vectors.astype(np.float64), expected.astype(np.float64)
+    lengths = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)
+    return float(((ours * theirs).sum(axis=1) / lengths).min())
+
+
+def _check_failed_rows(
+    encoder: Encoder, pixels: npt.NDArray[np.uint8], good: npt.NDArray[np.float32], precision: str
+) -> None:
+    status = np.zeros((len(pixels), 1), np.int32)
+    status[1::3] = _FAILED
+    failed = status[:, 0] != 0
+    vectors, _ = encoder(np.where(failed[:, None, None, None], np.uint8(0), pixels), status)
+    if not np.isnan(vectors[failed]).all():
+        raise GateError("The exported model gives a failed image a vector that is not all NaN.")
+    # Only fp32 adds the same numbers in the same order whatever else is in the batch.
+    unharmed = (
+        np.array_equal(vectors[~failed], good[~failed])
+        if precision == "fp32"
+        else _lowest_cosine(vectors[~failed], good[~failed]) >= REQUIRED_COSINE[precision]
+    )
+    if not unharmed:
+        raise GateError("The exported model lets a failed image change its neighbours' vectors.")

@@ -1,0 +1,215 @@
+"""Resize and crop to the model's input size with Pillow alone, to the very pixels of open_clip's transform.
+
+The reference is ``open_clip.transform.image_transform(is_train=False)`` up to its ``ToTensor``: torchvision resizes
+PIL images through Pillow, in the image's own mode, then crops or pads, and only then converts to RGB. Mean and standard
+deviation are carried here, and applied inside the ONNX graph.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from preprocess_ensemble.imaging.orientation import SCALED_FROM, ScaledFrom
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ("SCALING_FLOOR", "PreprocessConfig", "preprocess")
+
+SCALING_FLOOR: Final = 2.1
+"""A scaled decode keeps each side at least this many times the target's. Then the embedding agrees with that of a full
+decode to a cosine of 0.9999 in every measured class; at exactly 2, where each pixel of the target meets the same part
+of a JPEG block, fine textures lose more than at 1.75 (``python -m benchmarks fidelity``)."""
+
+ResizeMode = Literal["shortest", "longest", "squash"]
+Interpolation = Literal["bicubic", "bilinear"]
+
+_RESAMPLING: Final[dict[str, Image.Resampling]] = {
+    "bicubic": Image.Resampling.BICUBIC,
+    "bilinear": Image.Resampling.BILINEAR,
+}
+_RESIZE_MODES: Final = ("shortest", "longest", "squash")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreprocessConfig:
+    """An open_clip preprocessing configuration, as in a model's passport; ``ValueError`` where it makes no sense."""
+
+    size: tuple[int, int]
+    """(H, W) in pixels."""
+    interpolation: Interpolation = "bicubic"
+    resize_mode: ResizeMode = "shortest"
+    """``shortest`` side to size, then crop; ``longest`` side to size, then pad; ``squash`` whatever the shape."""
+    fill_color: int = 0
+    """Value of every channel of the padding, 0 to 255."""
+    mean: tuple[float, float, float]
+    """Per channel R, G, B, of values in 0..1."""
+    std: tuple[float, float, float]
+
+    def __post_init__(self) -> None:
+        if len(self.size) != 2 or not all(isinstance(side, int) and side >= 1 for side in self.size):
+            raise ValueError(f"size must be two positive numbers, height and width, not {self.size!r}.")
+        if self.interpolation not in _RESAMPLING:
+            raise ValueError(f"interpolation must be one of {', '.join(_RESAMPLING)}, not {self.interpolation!r}.")
+        if self.resize_mode not in _RESIZE_MODES:
+            raise ValueError(f"resize_mode must be one of {', '.join(_RESIZE_MODES)}, not {self.resize_mode!r}.")
+        if not (isinstance(self.fill_color, int) and 0 <= self.fill_color <= 255):
+            raise ValueError(f"fill_color must be a whole number from 0 to 255, not {self.fill_color!r}.")
+        if len(self.mean) != 3 or len(self.std) != 3 or not all(deviation > 0 for deviation in self.std):
+            raise ValueError(
+                f"mean and std must be three numbers each, std positive, not {self.mean!r} and {self.std!r}."
+            )
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> PreprocessConfig:
+        """Read a passport's ``preprocess``, or open_clip's own: ``size`` may be one number, ``mode`` is RGB."""
+        unknown = sorted(set(values) - {"size", "interpolation", "resize_mode", "fill_color", "mean", "std", "mode"})
+        missing = sorted({"size", "mean", "std"} - set(values))
+        if unknown or missing:
+            raise ValueError(f"The preprocessing has unknown keys {unknown} and lacks {missing}.")
+        if values.get("mode", "RGB") != "RGB":
+            raise ValueError(f"mode must be RGB, not {values['mode']!r}.")
+        size = values["size"]
+        return cls(
+            size=(size, size) if isinstance(size, int) else cast("tuple[int, int]", tuple(size)),
+            interpolation=values.get("interpolation", "bicubic"),
+            resize_mode=values.get("resize_mode", "shortest"),
+            fill_color=values.get("fill_color", 0),
+            mean=_three(values["mean"]),
+            std=_three(values["std"]),
+        )
+
+    def to_mapping(self) -> dict[str, Any]:
+        """The passport's ``preprocess`` object; the inverse of :meth:`from_mapping`."""
+        return {
+            "size": list(self.size),
+            "interpolation": self.interpolation,
+            "resize_mode": self.resize_mode,
+            "fill_color": self.fill_color,
+            "mean": list(self.mean),
+            "std": list(self.std),
+        }
+
+    @property
+    def decode_at_least(self) -> tuple[int, int]:
+        """(height, width) that a scaled decode must keep, so that the resize has something left to filter."""
+        height, width = self.size
+        return math.ceil(SCALING_FLOOR * height), math.ceil(SCALING_FLOOR * width)
+
+    @property
+    def id(self) -> str:
+        """What decides the pixels, such as ``shortest-bicubic-224x224``; a fill colour counts where it can show."""
+        height, width = self.size
+        fill = f"-fill{self.fill_color}" if self.resize_mode == "longest" and self.fill_color else ""
+        return f"{self.resize_mode}-{self.interpolation}-{height}x{width}{fill}"
+
+
+def preprocess(
+    image: Image.Image, config: PreprocessConfig, out: npt.NDArray[np.uint8] | None = None
+) -> npt.NDArray[np.uint8]:
+    """Bring one upright image to the model's input size.
+
+    Returns a C-contiguous uint8 array of shape (H, W, 3), RGB: ``out``, where it is given, else a new one. The pixels
+    are open_clip's for every image that open_clip can transform; a side that it would round down to nothing becomes
+    one pixel here. An image from a scaled decode is treated as the whole picture that it stands for.
+    """
+    scaled: ScaledFrom | None = image.info.get(SCALED_FROM)
+    if scaled is not None and scaled.describes(image):
+        image = _resize_scaled(image, scaled, config)
+    else:
+        height, width = _resized_size(image.height, image.width, config)
+        if (width, height) != image.size:
+            image = _resize(image, (width, height), config)
+    image = _center_crop_or_pad(image, config.size, config.fill_color)
+    if image.mode != "RGB":
+        image = image.convert("RGB")
+    if out is None:
+        return np.array(image)
+    out[...] = np.asarray(image)
+    return out
+
+
+def _resize(image: Image.Image, size: tuple[int, int], config: PreprocessConfig) -> Image.Image:
+    """Resize to `size`, less the columns that the crop is going to cut off.
+
+    Pillow resizes the columns first and the rows then. Between the two is the place to leave out what nobody will
+    see: the rest has the same pixels, in less time. Not where more rows than columns go: there Pillow may, since its
+    release 13, begin with the rows, and each order rounds its own way in between. A target that is no square has that.
+    """
+    width, height = size
+    target_width = config.size[1]
+    columns_come_first = image.height - height <= max(0, image.width - width)
+    if width > target_width and columns_come_first:
+        image = image.resize((width, image.height), _resampling(config))
+        image = _center_crop_or_pad(image, (image.height, target_width), config.fill_color)
+        width = target_width
+    return image.resize((width, height), _resampling(config))
+
+
+def _resize_scaled(image: Image.Image, scaled: ScaledFrom, config: PreprocessConfig) -> Image.Image:
+    """Resize what the crop is going to leave of a scaled image, and nothing else.
+
+    Only here, where pixels are near the reference's and not the same: Pillow rounds the sides of a box.
+    """
+    height, width = _resized_size(scaled.size[1], scaled.size[0], config)
+    rows, columns = min(height, config.size[0]), min(width, config.size[1])
+    left, top, right, bottom = scaled.box
+    across, down = (right - left) / width, (bottom - top) / height
+    left += across * _margin(width, columns)
+    top += down * _margin(height, rows)
+    box = (left, top, min(right, left + across * columns), min(bottom, top + down * rows))
+    return image.resize((columns, rows), _resampling(config), box)
+
+
+def _resized_size(height: int, width: int, config: PreprocessConfig) -> tuple[int, int]:
+    target_height, target_width = config.size
+    if config.resize_mode == "squash":
+        return config.size
+    if config.resize_mode == "shortest" and target_height == target_width:
+        # torchvision.transforms.functional._compute_resized_output_size: the long side is cut off, not rounded.
+        longer = int(target_height * max(height, width) / min(height, width))
+        return (target_height, longer) if height <= width else (longer, target_width)
+    # open_clip.transform.ResizeKeepRatio, which rounds half to even.
+    choose = min if config.resize_mode == "shortest" else max
+    ratio = choose(height / target_height, width / target_width)
+    return max(1, round(height / ratio)), max(1, round(width / ratio))
+
+
+def _resampling(config: PreprocessConfig) -> Image.Resampling:
+    # open_clip does not pass the interpolation on for shortest side and a target that is not square.
+    if config.resize_mode == "shortest" and config.size[0] != config.size[1]:
+        return Image.Resampling.BICUBIC
+    return _RESAMPLING[config.interpolation]
+
+
+def _center_crop_or_pad(image: Image.Image, size: tuple[int, int], fill_color: int) -> Image.Image:
+    """As `open_clip.transform.center_crop_or_pad`: the padding has the fill colour in the image's own mode."""
+    height, width = size
+    if height > image.height or width > image.width:
+        canvas = Image.new(
+            image.mode,
+            (max(width, image.width), max(height, image.height)),
+            (fill_color,) * len(image.getbands()) if len(image.getbands()) > 1 else fill_color,
+        )
+        canvas.paste(image, (max(0, width - image.width) // 2, max(0, height - image.height) // 2))
+        image = canvas
+    if image.size == (width, height):
+        return image
+    left, top = _margin(image.width, width), _margin(image.height, height)
+    return image.crop((left, top, left + width, top + height))
+
+
+def _margin(side: int, kept: int) -> int:
+    """What a crop in the middle cuts off before `kept`: half to even, as Python rounds, and as torchvision does."""
+    return round((side - kept) / 2)
+
+
+def _three(values: Sequence[float]) -> tuple[float, float, float]:
+    red, green, blue = values
+    return float(red), float(green), float(blue)

@@ -1,0 +1,1 @@
+"""Start, watch and stop a real ``tritonserver``; nothing here touches images or weights."""

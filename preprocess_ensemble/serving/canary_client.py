@@ -1,0 +1,99 @@
+"""The client by which ``clip-serve`` sends its canary, an image with a known vector, to its own server."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from preprocess_ensemble.imaging.transform import PreprocessConfig
+from preprocess_ensemble.serving.supervisor import CONNECT, Finding, Probe
+
+if TYPE_CHECKING:
+    from clip_client import ClientConfig, ClipClient
+    from preprocess_ensemble.serving.triton_process import ServeConfig
+
+__all__ = ("CanaryClient",)
+
+_SMALL_IMAGE: Final = 64 * 2**10
+"""Bytes of an encoded image: the thumbnails that clip_client sends have 10 to 25 KB."""
+
+
+class CanaryClient:
+    """Asks this program's own server, by a new client at each start: the certificates may be new ones then."""
+
+    def __init__(self, config: ServeConfig) -> None:
+        self._config = config
+        self._client: ClipClient | None = None
+        self._listens = False
+
+    async def renew(self) -> None:
+        """Trust the certificate that the server is going to read. Raises ``TlsError`` if nobody can."""
+        # Here and not above: gRPC takes most of the time that `clip-serve --help` would need.
+        from clip_client import ClipClient
+
+        config = _client_config(self._config)
+        await self.aclose()
+        self._listens = False
+        self._client = await ClipClient(config=config).__aenter__()
+
+    async def probe(self) -> Probe:
+        """Embed the canary once."""
+        assert self._client is not None
+        # Not by the client: its channel tries again the more rarely the longer nobody listens.
+        self._listens = self._listens or await _listens(self._config)
+        if not self._listens:
+            return Probe(finding=Finding.SLOW, step=CONNECT, message=f"Nobody listens at {self._config.grpc_url} yet.")
+        return await _embed_canary(self._client, self._config.canary_timeout_s)
+
+    async def full_batch_bytes(self) -> int:
+        """Shared memory that the preprocessor needs for a full batch of small images."""
+        assert self._client is not None
+        model = await self._client.model()
+        height, width = PreprocessConfig.from_mapping(model.preprocess).size
+        pixels = height * width * 3
+        # Half as much again for gaps between blocks, and the encoder's copy of the pixels.
+        return model.max_batch_size * ((_SMALL_IMAGE + pixels) * 3 // 2 + pixels)
+
+    async def aclose(self) -> None:
+        """Close the connection."""
+        if self._client is not None:
+            await self._client.aclose()
+
+
+def _client_config(config: ServeConfig) -> ClientConfig:
+    """For calls of this program to its own server."""
+    from clip_client import ClientConfig
+
+    client = ClientConfig(urls=(config.grpc_url,), timeout_s=config.canary_timeout_s)
+    if config.tls is None:
+        return client
+    certificate, key = config.tls.canary_files or (None, None)
+    return replace(
+        client,
+        ca_certificate=config.tls.certificate,
+        server_name=config.tls.check(),
+        client_certificate=certificate,
+        client_key=key,
+    )
+
+
+async def _listens(config: ServeConfig) -> bool:
+    try:
+        connecting = asyncio.open_connection(config.client_host.strip("[]"), config.grpc_port)
+        _, writer = await asyncio.wait_for(connecting, config.canary_timeout_s)
+    except (OSError, asyncio.TimeoutError):
+        return False
+    writer.close()
+    return True
+
+
+async def _embed_canary(client: ClipClient, timeout_s: float) -> Probe:
+    from clip_client import DeadlineExceeded, Overloaded
+
+    report = await client.health(timeout_s=timeout_s)
+    failed = report.failed
+    if failed is None:
+        return Probe(finding=Finding.OK, model_id=report.model_id or "")
+    slow = failed.error in (DeadlineExceeded, Overloaded) or failed.name == CONNECT
+    return Probe(finding=Finding.SLOW if slow else Finding.BROKEN, step=failed.name, message=failed.message)

@@ -1,0 +1,361 @@
+"""``clip-serve``: run Triton on a model repository, and keep it serving."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import http.client
+import logging
+import os
+import signal
+import sys
+import tempfile
+import urllib.request
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from preprocess_ensemble.model_repository.config import RepositoryError
+from preprocess_ensemble.serving.canary_client import CanaryClient
+from preprocess_ensemble.serving.health_endpoint import serve_health
+from preprocess_ensemble.serving.json_log import JsonFormatter
+from preprocess_ensemble.serving.log_file import say
+from preprocess_ensemble.serving.preflight import ServeError, check_log_file, check_ports, check_repository
+from preprocess_ensemble.serving.shared_memory import free_bytes, region_prefix
+from preprocess_ensemble.serving.supervisor import Backend, Probe, StartError, Supervisor, SupervisorConfig
+from preprocess_ensemble.serving.tensorrt import (
+    PRECISIONS,
+    StagedRepository,
+    TensorrtMissing,
+    check_tensorrt,
+    default_cache,
+)
+from preprocess_ensemble.serving.tls import ServerTls, TlsError
+from preprocess_ensemble.serving.triton_process import ServeConfig, TritonProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ("main",)
+
+logger = logging.getLogger(__name__)
+
+_SHORTAGE: Final = (
+    "A full batch of small images needs {needed} MiB of shared memory and this server can have {free}: "
+    "make /dev/shm larger (docker run --shm-size=1g), or remove what else is in it."
+)
+
+_METRICS_TIMEOUT_S: Final = 2.0
+_DONE: Final = 'nv_inference_request_success{model="clip_image"'
+"""Triton's counter of answered requests. Of the ensemble only: the canary's own handshake is answered by the
+preprocessor, and would count as progress of an encoder that hangs."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run ``clip-serve``; returns 0 after a stop on request, 1 after a failure. Misuse exits with 2."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.triton_arguments and not options.triton_arguments[0].startswith("-"):
+        parser.error(f"unknown argument {options.triton_arguments[0]!r}: arguments for tritonserver go behind --")
+    output = logging.StreamHandler(sys.stderr)
+    output.setFormatter(JsonFormatter() if options.log_json else logging.Formatter("clip-serve: %(message)s"))
+    logging.basicConfig(handlers=[output], level=logging.WARNING)
+    tls = _tls(parser, options)
+    _check_http(parser, options)
+    config = ServeConfig(
+        repository=options.repository,
+        host=options.host,
+        grpc_port=options.grpc_port,
+        http_port=options.http_port,
+        metrics_port=options.metrics_port,
+        http_host=options.http_host or ServeConfig.http_host,
+        tls=tls,
+        open_statistics=options.open_statistics,
+        canary_timeout_s=options.canary_timeout_s,
+        drain_s=options.drain_s,
+        log_file=options.log_file,
+        extra=tuple(options.triton_arguments),
+    )
+    tensorrt = options.tensorrt and _Tensorrt(precision=options.tensorrt, cache=options.tensorrt_cache)
+    supervision = SupervisorConfig(
+        interval_s=options.canary_interval_s,
+        frozen_after_s=options.frozen_after_s,
+        start_timeout_s=options.start_timeout_s,
+        # Triton itself keeps to the limit and needs a moment more to unload; a kill before that would leave a mess.
+        drain_s=options.drain_s + 10.0,
+    )
+    try:
+        check_repository(config.repository)
+        check_ports(_addresses(config, options.health_port))
+        if config.log_file is not None:
+            check_log_file(config.log_file)
+        if tensorrt:
+            check_tensorrt()
+        asyncio.run(_serve(config, supervision, options.health_port, tensorrt))
+    except (ServeError, StartError, TensorrtMissing, RepositoryError, OSError) as error:
+        sys.stderr.write(f"clip-serve: {error}\n")
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="clip-serve",
+        description="Run Triton on a model repository and keep it serving: it is watched by embedding a known image, "
+        "and restarted when that fails.",
+        epilog="Arguments after -- go to tritonserver as they are. SIGUSR1: drain, and start again on what the "
+        "repository holds now.",
+    )
+    parser.add_argument(
+        "--repository", type=Path, default=Path("triton_models"), metavar="DIR", help="default: %(default)s"
+    )
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on (default: %(default)s, this machine only)"
+    )
+    parser.add_argument(
+        "--http-host",
+        metavar="HOST",
+        help="address for --http-port (default: 127.0.0.1, even with --host)",
+    )
+    tls = parser.add_argument_group("TLS on gRPC (PEM files)")
+    tls.add_argument("--tls-certificate", type=Path, metavar="FILE", help="the server's certificate, or chain")
+    tls.add_argument("--tls-key", type=Path, metavar="FILE", help="its private key")
+    tls.add_argument(
+        "--tls-client-ca", type=Path, metavar="FILE", help="ask every client for a certificate of this authority"
+    )
+    tls.add_argument(
+        "--canary-certificate", type=Path, metavar="FILE", help="the canary's own (default: that of the server)"
+    )
+    tls.add_argument("--canary-key", type=Path, metavar="FILE", help="its private key")
+    parser.add_argument("--grpc-port", type=_port, default=8001, metavar="N", help="default: %(default)s")
+    parser.add_argument(
+        "--http-port",
+        type=_port,
+        metavar="N",
+        help="open Triton's HTTP there as well; it has no TLS and no limits (default: no HTTP)",
+    )
+    parser.add_argument("--metrics-port", type=_port, default=8002, metavar="N", help="default: %(default)s")
+    parser.add_argument(
+        "--health-port",
+        type=_port,
+        metavar="N",
+        help="answer GET /healthz there: 200 while images are embedded, else 503 and the step that fails "
+        "(default: no such port)",
+    )
+    parser.add_argument(
+        "--tensorrt",
+        nargs="?",
+        const=PRECISIONS[0],
+        choices=PRECISIONS,
+        help="run the model on TensorRT, in fp16 unless told otherwise, under the names that clients know; the first "
+        "start builds an engine, which takes minutes (see --start-timeout-s)",
+    )
+    parser.add_argument(
+        "--tensorrt-cache",
+        type=Path,
+        default=default_cache(),
+        metavar="DIR",
+        help="keep TensorRT's engines and timings there (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--open-statistics",
+        action="store_true",
+        help="let anyone read how much each model is used; perf_analyzer needs it",
+    )
+    parser.add_argument("--log-file", type=Path, metavar="FILE", help="append everything that Triton says to this file")
+    parser.add_argument("--log-json", action="store_true", help="log one JSON object a line")
+    parser.add_argument("--canary-interval-s", type=_seconds, default=3.0, metavar="S", help="default: %(default)s")
+    parser.add_argument(
+        "--canary-timeout-s",
+        type=_seconds,
+        default=5.0,
+        metavar="S",
+        help="a canary that takes longer means an overloaded server, or a frozen one (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--frozen-after-s",
+        type=_seconds,
+        default=20.0,
+        metavar="S",
+        help="restart a server that finishes no request and does not compute for so long, or that computes without "
+        "finishing any for fifteen times as long (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--start-timeout-s",
+        type=_seconds,
+        default=600.0,
+        metavar="S",
+        help="for loading the models (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--drain-s",
+        type=_whole_seconds,
+        default=30,
+        metavar="S",
+        help="how long requests under way may take when the server is told to stop (default: %(default)s)",
+    )
+    parser.add_argument("triton_arguments", nargs="*", metavar="-- ARGUMENT", help=argparse.SUPPRESS)
+    return parser
+
+
+def _tls(parser: argparse.ArgumentParser, options: argparse.Namespace) -> ServerTls | None:
+    if (options.tls_certificate is None) != (options.tls_key is None):
+        parser.error("--tls-certificate and --tls-key belong together")
+    if (options.canary_certificate is None) != (options.canary_key is None):
+        parser.error("--canary-certificate and --canary-key belong together")
+    if options.tls_client_ca is not None and options.tls_certificate is None:
+        parser.error("--tls-client-ca needs --tls-certificate and --tls-key")
+    if options.canary_certificate is not None and options.tls_client_ca is None:
+        parser.error("--canary-certificate is only asked for with --tls-client-ca")
+    if options.tls_certificate is None:
+        return None
+    return ServerTls(
+        certificate=options.tls_certificate,
+        key=options.tls_key,
+        client_ca=options.tls_client_ca,
+        canary_certificate=options.canary_certificate,
+        canary_key=options.canary_key,
+    )
+
+
+def _check_http(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    if options.http_host is not None and options.http_port is None:
+        parser.error("--http-host needs --http-port")
+    opens_http = options.http_port is not None or any(
+        argument.startswith(("--http-port", "--allow-http")) for argument in options.triton_arguments
+    )
+    if opens_http and options.tls_client_ca is not None:
+        parser.error("--http-port would let clients in without the certificate that --tls-client-ca asks for")
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 65535:
+        raise argparse.ArgumentTypeError(f"{text} is not a port: use a number from 1 to 65535")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if 0 < (seconds := float(text)) < float("inf"):
+            return seconds
+    raise argparse.ArgumentTypeError(f"{text} is not a positive number of seconds")
+
+
+def _whole_seconds(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number of seconds")
+    return int(text)
+
+
+def _addresses(config: ServeConfig, health_port: int | None) -> dict[str, tuple[str, int]]:
+    addresses = {"grpc": (config.host, config.grpc_port), "metrics": (config.host, config.metrics_port)}
+    if config.http_port is not None:
+        addresses["http"] = (config.http_host, config.http_port)
+    if health_port is not None:
+        addresses["health"] = (config.host, health_port)
+    return addresses
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Tensorrt:
+    """How to run the encoder on TensorRT."""
+
+    precision: str
+    cache: Path
+
+
+async def _serve(
+    config: ServeConfig, supervision: SupervisorConfig, health_port: int | None, tensorrt: _Tensorrt | None
+) -> None:
+    repository = config.repository
+    _call_without_proxy(config.client_host.strip("[]"))
+    async with contextlib.AsyncExitStack() as stack:
+        staged = None
+        if tensorrt is not None:
+            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="clip-serve-")))
+            staged = StagedRepository(config.repository, directory, cache=tensorrt.cache, precision=tensorrt.precision)
+            config = replace(config, repository=directory)
+        canary = await stack.enter_async_context(contextlib.aclosing(CanaryClient(config)))
+        supervisor = Supervisor(_backend(config, canary, staged), supervision)
+        loop = asyncio.get_running_loop()
+        stops = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # which is what nohup is for
+            stops.append(signal.SIGHUP)
+        for name in stops:
+            loop.add_signal_handler(name, supervisor.stop)
+        loop.add_signal_handler(signal.SIGUSR1, _renew, supervisor, repository, config.tls)
+        if health_port is not None:
+            await stack.enter_async_context(serve_health(config.host, health_port, supervisor.report))
+
+        def announce(probe: Probe) -> None:
+            host = config.client_host
+            http = "" if config.http_port is None else f"http {config.http_host}:{config.http_port}, "
+            say(
+                f"ready: grpc {host}:{config.grpc_port}, {http}metrics {host}:{config.metrics_port}, "
+                f"model {probe.model_id}\n"
+            )
+
+        await supervisor.run(announce)
+
+
+def _renew(supervisor: Supervisor, repository: Path, tls: ServerTls | None) -> None:
+    """What is missing now would be missing after the restart, and the old model would be gone."""
+    try:
+        check_repository(repository)
+        if tls is not None:
+            tls.check()
+    except (ServeError, TlsError, OSError) as error:
+        logger.error("not restarted as told, and the old model stays: %s", error)
+        return
+    supervisor.renew()
+
+
+def _call_without_proxy(host: str) -> None:
+    """A proxy that the environment names is for calls to elsewhere; gRPC would ask it even for those to loopback."""
+    for name in ("no_proxy", "no_grpc_proxy"):  # gRPC reads the second alone where it is set
+        value = os.environ.get(name) or os.environ.get(name.upper())
+        if value or name == "no_proxy":
+            os.environ[name] = ",".join(filter(None, (value, host)))
+
+
+def _backend(config: ServeConfig, canary: CanaryClient, staged: StagedRepository | None) -> Backend:
+    process: TritonProcess | None = None
+
+    async def start() -> TritonProcess:
+        nonlocal process
+        try:
+            await canary.renew()
+            if staged is not None:
+                # Another model may have been exported since.
+                staged.refresh()
+        except (TlsError, RepositoryError) as error:
+            raise StartError(str(error)) from None
+        process = await TritonProcess.start(config)
+        return process
+
+    async def progress() -> float | None:
+        url = f"http://{config.client_host}:{config.metrics_port}/metrics"
+        return await asyncio.to_thread(_requests_done, url)
+
+    async def shortage() -> str:
+        assert process is not None
+        needed, free = await canary.full_batch_bytes(), free_bytes(region_prefix(process.pid))
+        return "" if free >= needed else _SHORTAGE.format(free=free >> 20, needed=needed >> 20)
+
+    return Backend(start=start, probe=canary.probe, progress=progress, shortage=shortage)
+
+
+def _requests_done(url: str) -> float | None:
+    """How many requests for embeddings Triton has answered, or ``None`` if it does not say."""
+    try:
+        with urllib.request.urlopen(url, timeout=_METRICS_TIMEOUT_S) as response:
+            lines = response.read().decode().splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(_DONE))
+    except (OSError, http.client.HTTPException, ValueError):
+        # It may end, or be killed, in the middle of the answer.
+        return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,328 @@
+"""Start ``tritonserver``: NVIDIA's where it is installed, else the one inside the ``nvidia-pytriton`` wheel.
+
+The wheel's binary does not run as it lies there. It needs the wheel's libraries, a backend directory with the Python
+backend and the stub for this very Python, and this environment's ``python3`` first on ``PATH``, since that is the one
+that the stub embeds. The launcher arranges that and then becomes the server: same PID, all arguments passed on.
+
+``python -m preprocess_ensemble.serving.launcher install BIN_DIR`` writes a ``tritonserver`` script into ``BIN_DIR``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shlex
+import shutil
+import signal
+import site
+import sys
+import sysconfig
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from preprocess_ensemble.serving.orphaned_stubs import end_orphaned_stubs
+from preprocess_ensemble.serving.shared_memory import region_prefix, remove_stale_regions
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = (
+    "PARENT_VARIABLE",
+    "Command",
+    "LaunchError",
+    "Wheel",
+    "backend_directory",
+    "find_wheel",
+    "install",
+    "main",
+    "server_command",
+)
+
+NVIDIA_SERVER: Final = Path("/opt/tritonserver/bin/tritonserver")
+"""Where NVIDIA's container has its server."""
+
+PARENT_VARIABLE: Final = "CLIP_TRITON_PARENT_PID"
+"""Environment variable: the server is to be killed as soon as its parent, the process with this PID, is gone."""
+
+_MIN_GLIBC: Final = (2, 35)
+"""From the wheel's tag, ``manylinux_2_35_x86_64``."""
+
+_PR_SET_PDEATHSIG: Final = 1
+"""From ``linux/prctl.h``."""
+
+_ONNXRUNTIME_MODEL: Final = '''\
+"""Found by Triton for models with ``backend: "onnxruntime"``, where no C++ backend of that name is installed."""
+
+from preprocess_ensemble.backends.onnxruntime.model import TritonPythonModel
+
+__all__ = ("TritonPythonModel",)
+'''
+
+# A path with spaces, or longer than the kernel's limit for a "#!" line, cannot stand in one; so the shell reads line 2
+# as a command and Python reads it as a string. pip and distlib do the same.
+_SCRIPT: Final = """\
+#!/bin/sh
+'''exec' {python} "$0" "$@"
+'''
+import sys
+
+{path}from preprocess_ensemble.serving.launcher import main
+
+main(sys.argv[1:])
+"""
+
+
+class LaunchError(Exception):
+    """The server cannot be started here; the message is one sentence that names the remedy."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wheel:
+    """What ``nvidia-pytriton`` installed: ``server`` is its tritonserver folder, ``libraries`` its shared objects."""
+
+    version: str
+    server: Path
+    libraries: Path
+
+    @property
+    def binary(self) -> Path:
+        """The server itself."""
+        return self.server / "bin" / "tritonserver"
+
+    @property
+    def stub(self) -> Path:
+        """The stub process for the running version of Python."""
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        return self.server / "python_backend_stubs" / version / "triton_python_backend_stub"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """What to execute: program with its arguments (``argv[0]`` is the path), and the whole environment."""
+
+    argv: tuple[str, ...]
+    environment: Mapping[str, str]
+
+
+def find_wheel() -> Wheel:
+    """Locate the pip-installed server without importing ``pytriton``, which would take a second.
+
+    Raises ``LaunchError`` where the platform cannot run it or the wheel is not installed.
+    """
+    _check_platform()
+    spec = importlib.util.find_spec("pytriton")
+    if spec is None or not spec.submodule_search_locations:
+        raise LaunchError(
+            "No tritonserver is installed: run `pip install 'clip-triton[server]'`, or use NVIDIA's Triton container."
+        )
+    package = Path(spec.submodule_search_locations[0]).resolve()
+    wheel = Wheel(
+        version=importlib.metadata.version("nvidia-pytriton"),
+        server=package / "tritonserver",
+        libraries=package.parent / "nvidia_pytriton.libs",
+    )
+    if not wheel.binary.is_file():
+        raise LaunchError(
+            f"nvidia-pytriton {wheel.version} holds no tritonserver binary: "
+            "run `pip install --force-reinstall 'nvidia-pytriton>=0.7,<0.8'`."
+        )
+    if not wheel.stub.is_file():
+        raise LaunchError(
+            f"nvidia-pytriton {wheel.version} has no Python backend stub for Python {platform.python_version()}: "
+            "make the environment with Python 3.10, 3.11 or 3.12."
+        )
+    return wheel
+
+
+def _check_platform() -> None:
+    if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
+        raise LaunchError(
+            f"The pip-installed tritonserver runs on Linux x86-64 only, not on {platform.system()} "
+            f"{platform.machine()}: use NVIDIA's Triton container or a server on another machine."
+        )
+    name, version = platform.libc_ver()
+    if name != "glibc" or tuple(int(part) for part in version.split(".")[:2]) < _MIN_GLIBC:
+        found = f"glibc {version}" if name == "glibc" else "another C library"
+        raise LaunchError(
+            f"The pip-installed tritonserver needs glibc 2.35 or newer and this system has {found}: "
+            "use Debian 12, Ubuntu 22.04 or newer, or NVIDIA's Triton container."
+        )
+
+
+def backend_directory(wheel: Wheel) -> Path:
+    """The backend directory for this wheel and this Python, made on first use.
+
+    Its name holds a digest of all that went into it, so another wheel or Python gets a directory of its own and one
+    that exists is complete and right. It stands in the environment, or in the user's cache if that is read-only.
+
+    Raises ``LaunchError`` if it can be written in neither place.
+    """
+    sources = (wheel.stub, wheel.server / "backends" / "python" / "libtriton_python.so")
+    versions = (f"{source} {source.stat().st_size}" for source in sources)
+    recipe = "\n".join((wheel.version, *versions, _ONNXRUNTIME_MODEL))
+    name = f"backends-{hashlib.sha256(recipe.encode()).hexdigest()[:16]}"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    places = (Path(sys.prefix, "lib", "clip-triton"), cache / "clip-triton")
+    for place in places:
+        if _is_complete(place / name):
+            return place / name
+    failures = []
+    for place in places:
+        try:
+            return _build(wheel, place, name)
+        except OSError as error:
+            failures.append(f"{place} ({error.strerror or error})")
+    raise LaunchError(f"Triton's backend directory could not be written: make one of these writable: {failures}.")
+
+
+def _is_complete(directory: Path) -> bool:
+    files = ("python/libtriton_python.so", "python/triton_python_backend_stub", "onnxruntime/model.py")
+    return all((directory / file).is_file() for file in files)
+
+
+def _build(wheel: Wheel, place: Path, name: str) -> Path:
+    place.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=place))
+    try:
+        # Copies, since Triton refuses a Python-based backend whose library is a link that leads out of its directory,
+        # and pip does not promise to keep the executable bit that the stub needs.
+        python = work / "python"
+        shutil.copytree(wheel.server / "backends" / "python", python, ignore=shutil.ignore_patterns("__pycache__"))
+        stub = shutil.copyfile(wheel.stub, python / wheel.stub.name)
+        stub.chmod(0o755)
+        (work / "onnxruntime").mkdir()
+        (work / "onnxruntime" / "model.py").write_text(_ONNXRUNTIME_MODEL, encoding="utf-8")
+        work.chmod(0o755)
+        directory = place / name
+        if directory.exists() and not _is_complete(directory):
+            shutil.rmtree(directory)
+        try:
+            work.rename(directory)
+        except OSError:
+            # A rename onto a directory that is not empty fails: another start was faster, and made the same.
+            if not _is_complete(directory):
+                raise
+        return directory
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def server_command(arguments: Sequence[str], environment: Mapping[str, str], *, pid: int) -> Command:
+    """The command that starts Triton with these arguments, to be executed by the process ``pid``.
+
+    A backend directory, a cache directory and a shared-memory prefix are added only where the arguments name none.
+    Raises ``LaunchError``.
+    """
+    # Triton starts its stubs by the bash that it finds on PATH, and waits for ever for those that it cannot start.
+    env = {"PATH": os.defpath, **environment}
+    # The stub runs the python3 that it finds first. An unresolved path: resolving leads out of a virtual environment.
+    _prepend(env, "PATH", Path(sys.executable).parent)
+    package_root = Path(__file__).resolve().parents[2]
+    if not _is_installed(package_root):
+        _prepend(env, "PYTHONPATH", package_root)
+    extra = []
+    if NVIDIA_SERVER.is_file():
+        binary = NVIDIA_SERVER
+    else:
+        wheel = find_wheel()
+        binary = wheel.binary
+        if (folder := libpython_folder(env.get("LD_LIBRARY_PATH", ""))) is not None:
+            _prepend(env, "LD_LIBRARY_PATH", folder)
+        _prepend(env, "LD_LIBRARY_PATH", wheel.libraries)
+        if not any(argument.startswith("--backend-directory") for argument in arguments):
+            extra.append(f"--backend-directory={backend_directory(wheel)}")
+        if not any(argument.startswith("--cache-directory") for argument in arguments):
+            extra.append(f"--cache-directory={wheel.server / 'caches'}")
+    if not any("shm-region-prefix-name=" in argument for argument in arguments):
+        extra.append(f"--backend-config=python,shm-region-prefix-name={region_prefix(pid)}")
+    return Command(argv=(str(binary), *extra, *arguments), environment=env)
+
+
+def libpython_folder(search_path: str) -> Path | None:
+    """Where the shared library of the running Python lies, which the stub links; ``None`` where the linker finds it.
+
+    ``search_path`` is that of ``LD_LIBRARY_PATH``. Raises ``LaunchError`` where it is not installed: Triton would wait
+    for its stub for ever.
+    """
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    name = f"libpython{version}.so.1.0"
+    own = Path(sysconfig.get_config_var("LIBDIR") or "")
+    if (own / name).is_file():
+        # pyenv, uv and conda install it beside their Python, where the linker does not look.
+        return own
+    if any((Path(folder) / name).is_file() for folder in search_path.split(os.pathsep) if folder):
+        return None
+    try:
+        ctypes.CDLL(name)
+    except OSError:
+        raise LaunchError(
+            f"Triton's Python backend needs {name}, which this Python does not bring: install it (Debian and Ubuntu: "
+            f"`apt-get install libpython{version}`), or use a Python built with --enable-shared."
+        ) from None
+    return None
+
+
+def _prepend(environment: dict[str, str], name: str, folder: Path) -> None:
+    rest = environment.get(name)
+    environment[name] = f"{folder}{os.pathsep}{rest}" if rest else str(folder)
+
+
+def _is_installed(package_root: Path) -> bool:
+    return str(package_root) in (str(Path(folder).resolve()) for folder in site.getsitepackages())
+
+
+def install(bin_dir: Path) -> Path:
+    """Write an executable ``tritonserver`` script, bound to the running Python, and return its path."""
+    package_root = Path(__file__).resolve().parents[2]
+    path = "" if _is_installed(package_root) else f"sys.path.insert(0, {str(package_root)!r})\n"
+    bin_dir.mkdir(parents=True, exist_ok=True)
+    script = bin_dir / "tritonserver"
+    with tempfile.NamedTemporaryFile("w", dir=bin_dir, prefix=".tritonserver-", delete=False) as file:
+        file.write(_SCRIPT.format(python=shlex.quote(sys.executable), path=path))
+    work = Path(file.name)
+    work.chmod(0o755)
+    return work.replace(script)
+
+
+def _die_with(parent: int) -> None:
+    """Have the kernel kill this process, also after ``exec``, when its parent ends.
+
+    SIGKILL, because nobody is left then who could insist on a SIGTERM. The stubs notice the end of their server within
+    about two seconds and end by themselves, nearly always (:mod:`preprocess_ensemble.serving.orphaned_stubs`).
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise LaunchError(f"The server cannot be tied to its supervisor: {os.strerror(ctypes.get_errno())}.")
+    # The parent may have ended before prctl took effect; the signal would then never come.
+    if os.getppid() != parent:
+        raise LaunchError("The supervisor ended before its server had started.")
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Become ``tritonserver`` with ``arguments`` (default: the command line's), or install the script."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        if arguments[:1] == ["install"] and len(arguments) == 2:
+            sys.stdout.write(f"{install(Path(arguments[1]))}\n")
+            sys.exit(0)
+        environment = dict(os.environ)
+        parent = environment.pop(PARENT_VARIABLE, None)
+        if parent is not None:
+            _die_with(int(parent))
+        end_orphaned_stubs()
+        remove_stale_regions()
+        command = server_command(arguments, environment, pid=os.getpid())
+        os.execve(command.argv[0], command.argv, command.environment)
+    except (LaunchError, OSError) as error:
+        sys.stderr.write(f"tritonserver: {error}\n")
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,221 @@
+"""``clip-serve --tensorrt``: the repository with its encoder on TensorRT, and whether TensorRT can be had here.
+
+What is served keeps its names: clients ask ``clip_image``, as without TensorRT. The repository itself is not touched: a
+staged one beside it links to its models and differs in the encoder's config.pbtxt, which is derived from the
+repository's own. ``containers/tensorrt/models`` holds the same encoder under another name, for servers that are to have
+both.
+"""
+
+from __future__ import annotations
+
+import copy
+import ctypes
+import ctypes.util
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from google.protobuf import text_format
+
+from preprocess_ensemble.model_repository.config import (
+    ENCODER,
+    MODEL_FILE,
+    encoder_directory,
+    installed_passport,
+    read_config,
+)
+from preprocess_ensemble.serving.launcher import NVIDIA_SERVER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from preprocess_ensemble.model_repository.config import ModelConfig
+
+__all__ = (
+    "PRECISIONS",
+    "StagedRepository",
+    "TensorrtMissing",
+    "check_tensorrt",
+    "default_cache",
+    "on_tensorrt",
+    "usable_gpus",
+)
+
+PRECISIONS: Final = ("fp16", "fp32")
+
+_WORKSPACE_BYTES: Final = 4 * 2**30
+_NVIDIA_PROVIDER: Final = NVIDIA_SERVER.parents[1] / "backends" / "onnxruntime" / "libonnxruntime_providers_tensorrt.so"
+_REMEDY: Final = "start clip-serve without --tensorrt, which runs the model on CUDA or the CPU"
+
+
+class TensorrtMissing(Exception):
+    """TensorRT cannot be used here; the message is one sentence that names the remedy."""
+
+
+def default_cache() -> Path:
+    """Where engines are kept unless told otherwise: in the user's cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "clip-triton" / "tensorrt"
+
+
+def on_tensorrt(encoder: ModelConfig, *, cache: str, precision: str) -> ModelConfig:
+    """Return a copy of an encoder's configuration that runs it on TensorRT, one instance to a GPU.
+
+    The shape profile lists every input, from one row to ``max_batch_size``, so that no batch size builds an engine of
+    its own. Layer normalisation stays fp32: in fp16 its sums overflow on some images. ``cache`` is a folder.
+    """
+    config = copy.deepcopy(encoder)
+    for group in config.instance_group:
+        group.kind = group.KIND_GPU
+    config.optimization.ClearField("execution_accelerators")
+    accelerator = config.optimization.execution_accelerators.gpu_execution_accelerator.add(name="tensorrt")
+    most = config.max_batch_size
+    parameters = {
+        "precision_mode": precision.upper(),
+        "max_workspace_size_bytes": str(_WORKSPACE_BYTES),
+        "trt_engine_cache_enable": "true",
+        "trt_engine_cache_path": cache,
+        "trt_timing_cache_enable": "true",
+        "trt_timing_cache_path": cache,
+        "trt_layer_norm_fp32_fallback": "true",
+        "trt_profile_min_shapes": _profile(config, 1),
+        "trt_profile_opt_shapes": _profile(config, most),
+        "trt_profile_max_shapes": _profile(config, most),
+    }
+    accelerator.parameters.update(parameters)
+    return config
+
+
+def _profile(config: ModelConfig, rows: int) -> str:
+    return ",".join(f"{tensor.name}:{'x'.join(map(str, (rows, *tensor.dims)))}" for tensor in config.input)
+
+
+class StagedRepository:
+    """A model repository in ``directory`` that is ``repository`` with its encoder on TensorRT.
+
+    Engines lie in a folder of ``cache`` that is named by what they are made of: ONNX Runtime looks for them by the
+    graph's form alone, and would run the engine of other weights.
+    """
+
+    def __init__(self, repository: Path, directory: Path, *, cache: Path, precision: str) -> None:
+        self.directory = directory
+        self._repository = repository.resolve()
+        self._cache = cache.resolve()
+        self._precision = precision
+
+    def refresh(self) -> None:
+        """Write it, or bring it up to date with what has been exported and configured since."""
+        for model in self._repository.iterdir():
+            if model.name != ENCODER and (model / "config.pbtxt").is_file():
+                _link(self.directory / model.name, model)
+        encoder = self._repository / ENCODER
+        staged = self.directory / ENCODER
+        staged.mkdir(parents=True, exist_ok=True)
+        for version in encoder.iterdir():
+            if version.is_dir():
+                _link(staged / version.name, version)
+        config = read_config(encoder / "config.pbtxt")
+        cache = self._cache / self._engine_name(config)
+        cache.mkdir(parents=True, exist_ok=True)
+        text = text_format.MessageToString(on_tensorrt(config, cache=str(cache), precision=self._precision))
+        (staged / "config.pbtxt").write_text(text, encoding="utf-8")
+
+    def _engine_name(self, config: Any) -> str:
+        """Model, precision, and a digest of weights, largest batch and the runtime that builds the engine."""
+        passport = installed_passport(self._repository)
+        file = encoder_directory(self._repository) / MODEL_FILE
+        if passport is not None:
+            name, weights = passport.model, f"{passport.weights_sha256} {passport.precision}"
+        else:
+            status = file.stat() if file.exists() else None
+            name, weights = "model", f"{status and (status.st_size, status.st_mtime_ns)}"
+        made_of = f"{weights} {config.max_batch_size} {_runtime()}"
+        digest = hashlib.sha256(made_of.encode()).hexdigest()[:12]
+        return f"{re.sub(r'[^A-Za-z0-9.-]', '_', name)}-{self._precision}-{digest}"
+
+
+def _link(link: Path, target: Path) -> None:
+    link.parent.mkdir(parents=True, exist_ok=True)
+    if not link.is_symlink() or link.readlink() != target:
+        link.unlink(missing_ok=True)
+        link.symlink_to(target)
+
+
+def _runtime() -> str:
+    """What an engine depends on beside the model; ONNX Runtime itself tells GPUs apart."""
+    if NVIDIA_SERVER.is_file():
+        return f"triton {os.environ.get('TRITON_SERVER_VERSION', '')}"
+    return " ".join(f"{name} {_version(name)}" for name in ("onnxruntime-gpu", "tensorrt-cu12", "tensorrt-cu13"))
+
+
+def _version(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def check_tensorrt(
+    *, gpus: Callable[[], int] | None = None, provider: Path | None = None, loads: Callable[[str], bool] | None = None
+) -> None:
+    """Raise ``TensorrtMissing`` unless the server that would be started here can run TensorRT.
+
+    ``gpus`` counts GPUs, ``provider`` is ONNX Runtime's library for TensorRT, and ``loads`` says whether a library can
+    be found by its name; the defaults look at this machine.
+    """
+    if not (gpus or usable_gpus)():
+        raise TensorrtMissing(
+            "TensorRT needs an NVIDIA GPU and its driver, and none can be used here (in a container: docker run "
+            f"--gpus all): {_REMEDY}."
+        )
+    library = provider or _provider()
+    if not library.is_file():
+        remedy = (
+            "use a Triton image whose ONNX Runtime backend has it"
+            if NVIDIA_SERVER.is_file()
+            else "run `pip uninstall onnxruntime` and `pip install onnxruntime-gpu`"
+        )
+        raise TensorrtMissing(f"ONNX Runtime has no TensorRT provider here ({library}): {remedy}, or {_REMEDY}.")
+    needed = re.search(rb"libnvinfer\.so\.(\d+)", library.read_bytes())
+    if needed is not None and not (loads or _loads)(name := needed[0].decode()):
+        major = needed[1].decode()
+        raise TensorrtMissing(
+            f"ONNX Runtime's TensorRT provider needs {name}, which is not installed: run "
+            f"`pip install 'tensorrt-cu13=={major}.*'` (tensorrt-cu12 for CUDA 12), use the container of "
+            f"containers/server.Dockerfile's target tensorrt, or {_REMEDY}."
+        )
+
+
+def usable_gpus() -> int:
+    """GPUs that the driver shows; 0 without a driver."""
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return 0
+    count = ctypes.c_int(0)
+    if cuda.cuInit(0) != 0 or cuda.cuDeviceGetCount(ctypes.byref(count)) != 0:
+        return 0
+    return count.value
+
+
+def _provider() -> Path:
+    if NVIDIA_SERVER.is_file():
+        return _NVIDIA_PROVIDER
+    # Not imported: that takes most of a second and 100 MB in a process that never runs a model.
+    spec = importlib.util.find_spec("onnxruntime")
+    package = Path(spec.origin).parent if spec is not None and spec.origin else Path("onnxruntime")
+    return package / "capi" / "libonnxruntime_providers_tensorrt.so"
+
+
+def _loads(library: str) -> bool:
+    spec = importlib.util.find_spec("tensorrt_libs")
+    if spec is not None and spec.origin and (Path(spec.origin).parent / library).is_file():
+        return True
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,115 @@
+"""A real ``clip-serve`` for the length of a block; the demo, the benchmarks and the live tests share it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+    from pathlib import Path
+
+
+QUIET: Final = ("--canary-interval-s", "3600")
+"""For measurements: the supervisor's canary would be one more request, which shares runs and waits in queues."""
+
+
+class ServerDidNotStart(RuntimeError):
+    """clip-serve ended before it was ready; the message is what it said last."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """A running clip-serve: its process, what it serves and where."""
+
+    process: subprocess.Popen[str]
+    repository: Path
+    grpc_url: str
+    http_url: str
+    """Empty unless HTTP was asked for."""
+    metrics_url: str
+
+
+_given: set[int] = set()
+_giving: Final = threading.Lock()
+
+
+def free_port() -> int:
+    """Return a TCP port on loopback that nobody listens on at this moment.
+
+    No two calls of one process get the same port: the kernel draws from 14,000, and of a study's fifty servers with
+    four ports each one would fail to start in every fiftieth run, because it was given a number twice.
+    """
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        with _giving:
+            is_new = port not in _given
+            _given.add(port)
+        # While the probe holds this one, the kernel has to name another.
+        return port if is_new else free_port()
+
+
+def python_with_shared_memory(directory: Path, *, mebibytes: int) -> Path:
+    """A ``python`` for :func:`serving` that first mounts a ``/dev/shm`` of this size, its own; root only."""
+    script = directory / "python"
+    mount = f'mount -t tmpfs -o size={mebibytes}m none /dev/shm && exec "$0" "$@"'
+    script.write_text(f"#!/bin/sh\nexec unshare --mount sh -c '{mount}' {sys.executable} \"$@\"\n", encoding="utf-8")
+    script.chmod(0o755)
+    return script
+
+
+@contextmanager
+def serving(
+    repository: Path,
+    *options: str,
+    python: str | Path = sys.executable,
+    cores: Collection[int] = (),
+    gpu: int | None = None,
+    http: bool = False,
+) -> Iterator[Server]:
+    """Run ``clip-serve`` on free ports; the block starts when it is ready, and the end of the block stops it at once.
+
+    ``python`` is that of the environment to serve with; ``cores`` pins the server and all that it starts, and ``gpu``
+    is the only one that it sees. With ``http`` it opens Triton's HTTP, too. Raises :class:`ServerDidNotStart` if it
+    ends before it is ready.
+    """
+    ports = {"grpc": free_port(), "metrics": free_port(), **({"http": free_port()} if http else {})}
+    command = (str(python), "-m", "preprocess_ensemble.serving.command", "--repository", str(repository))
+    chosen = [f"--{name}-port={port}" for name, port in ports.items()]
+    pin = (lambda: os.sched_setaffinity(0, cores)) if cores else None
+    seen = None if gpu is None else {**os.environ, "CUDA_VISIBLE_DEVICES": str(gpu)}
+    process = subprocess.Popen(
+        [*command, *chosen, *options], stdout=subprocess.PIPE, text=True, preexec_fn=pin, env=seen
+    )
+    assert process.stdout is not None
+    try:
+        for line in process.stdout:
+            if line.startswith("ready:"):
+                break
+        else:
+            raise ServerDidNotStart(f"clip-serve ended with exit code {process.wait()} before it was ready")
+        # A pipe that nobody reads would block the server once it is full.
+        drain = threading.Thread(target=process.stdout.read, daemon=True)
+        drain.start()
+        yield Server(
+            process=process,
+            repository=repository,
+            grpc_url=f"127.0.0.1:{ports['grpc']}",
+            http_url=f"http://127.0.0.1:{ports['http']}" if http else "",
+            metrics_url=f"http://127.0.0.1:{ports['metrics']}/metrics",
+        )
+    finally:
+        # Nobody waits for an answer any more: the second signal ends the draining that the first begins. Two of the
+        # same kind may arrive as one.
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=60)
+        process.stdout.close()
