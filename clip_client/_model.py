@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from clip_client._contract import CONTRACT_VERSION
 from clip_client._errors import ProtocolMismatch
+from preprocess_ensemble.contract import CONTRACT_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

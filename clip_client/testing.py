@@ -26,9 +26,9 @@ import grpc
 import numpy as np
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from clip_client import _contract as contract
 from clip_client._testing.loop_monitor import LoopWatch
 from clip_client._testing.relay import Relay
+from preprocess_ensemble import contract
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

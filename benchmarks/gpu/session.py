@@ -18,9 +18,10 @@ import numpy as np
 from benchmarks.experiments.serving.operators import profile, served_plan
 from benchmarks.gpu.settings import Setting
 from benchmarks.harness.experiment import percentiles
+from preprocess_ensemble.contract import ENCODER
 from preprocess_ensemble.imaging.decode import decode
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
-from preprocess_ensemble.model_repository.config import ENCODER, encoder_directory, installed_passport, read_config
+from preprocess_ensemble.model_repository.config import encoder_directory, installed_passport, read_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

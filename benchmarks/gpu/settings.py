@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.fixtures.repository_variants import variant
-from preprocess_ensemble.model_repository.config import ENCODER, PREPROCESSOR
+from preprocess_ensemble.contract import ENCODER, PREPROCESSOR
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

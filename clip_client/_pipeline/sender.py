@@ -364,7 +364,7 @@ def _settle_all(rows: Iterable[Row], error: ClipError) -> None:
 
 
 def _code(status: int) -> str:
-    from preprocess_ensemble.imaging.decode import ImageStatus
+    from preprocess_ensemble.contract import ImageStatus
 
     try:
         return ImageStatus(status).name

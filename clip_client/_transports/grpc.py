@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from clip_client import _contract as contract
 from clip_client._config import read_pem
 from clip_client._errors import (
     ClipError,
@@ -35,6 +34,7 @@ from clip_client._transports.grpc_messages import (
 )
 from clip_client._transports.tracing import Metadata, request_span
 from clip_client._transports.triton_statistics import read_statistics
+from preprocess_ensemble import contract
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

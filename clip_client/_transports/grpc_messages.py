@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from clip_client import _contract as contract
 from clip_client._errors import ProtocolMismatch
 from clip_client._transports.base import Answer
+from preprocess_ensemble import contract
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

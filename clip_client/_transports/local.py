@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
 
-from clip_client import _contract as contract
 from clip_client._errors import ClipError, DeadlineExceeded, ModelNotReady, ProtocolMismatch, Unavailable
 from clip_client._model import ModelInfo
 from clip_client._transports.base import Answer
+from preprocess_ensemble import contract
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

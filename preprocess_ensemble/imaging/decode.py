@@ -23,11 +23,12 @@ from typing import TYPE_CHECKING, Final
 
 from PIL import Image
 
+from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging import turbojpeg_decoder
 from preprocess_ensemble.imaging.formats import identify
 from preprocess_ensemble.imaging.jpeg_header import JpegHeader, may_have_scans, read_header
 from preprocess_ensemble.imaging.large_image_lock import taking_turns
-from preprocess_ensemble.imaging.limits import DecodeError, DecodeLimits, ImageStatus
+from preprocess_ensemble.imaging.limits import DecodeError, DecodeLimits
 from preprocess_ensemble.imaging.orientation import SCALED_FROM, ScaledFrom, is_sideways, turn_upright
 from preprocess_ensemble.imaging.pillow_decoder import BAD_FILE, decode_with_pillow, orientation_of_jpeg
 

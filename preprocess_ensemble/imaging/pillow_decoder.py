@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Final, NoReturn
 import numpy as np
 from PIL import ExifTags, Image, ImageFile, JpegImagePlugin
 
+from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging.formats import count_frames, structure_end
 from preprocess_ensemble.imaging.jpeg_header import count_scans, may_have_scans
 from preprocess_ensemble.imaging.large_image_lock import taking_turns
-from preprocess_ensemble.imaging.limits import DecodeError, ImageStatus
+from preprocess_ensemble.imaging.limits import DecodeError
 from preprocess_ensemble.imaging.orientation import SCALED_FROM, ScaledFrom, orientation_turn, turn_upright
 from preprocess_ensemble.imaging.structure_limits import bound_tags, check_parts, check_reads
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging.decode import (
     DecodeError,
     DecodeLimits,
     Decoder,
-    ImageStatus,
     Route,
     decode_into,
     decode_with_route,

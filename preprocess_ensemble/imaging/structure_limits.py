@@ -13,7 +13,8 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import PIL
 from PIL import TiffImagePlugin
 
-from preprocess_ensemble.imaging.limits import DecodeError, ImageStatus
+from preprocess_ensemble.contract import ImageStatus
+from preprocess_ensemble.imaging.limits import DecodeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from preprocess_ensemble.imaging.limits import DecodeError, DecodeLimits, ImageStatus
+from preprocess_ensemble.contract import ImageStatus
+from preprocess_ensemble.imaging.limits import DecodeError, DecodeLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

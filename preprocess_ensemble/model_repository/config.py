@@ -12,6 +12,18 @@ from typing import TYPE_CHECKING, Any, Final
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
+from preprocess_ensemble.contract import (
+    EMBEDDING,
+    ENCODER,
+    ENSEMBLE,
+    ERROR,
+    FINGERPRINT,
+    IMAGE,
+    MODEL,
+    PIXELS,
+    PREPROCESSOR,
+    STATUS,
+)
 from preprocess_ensemble.imaging.decode import DecodeLimits
 from preprocess_ensemble.imaging.time_budget import MAX_DECODE_S
 from preprocess_ensemble.model_repository.passport import Passport
@@ -33,10 +45,6 @@ __all__ = (
 
 # The generated messages carry no types.
 ModelConfig = Any
-
-ENSEMBLE: Final = "clip_image"
-PREPROCESSOR: Final = "clip_preprocess"
-ENCODER: Final = "clip_encoder"
 
 MODEL_FILE: Final = "model.onnx"
 PASSPORT_FILE: Final = "model.json"
@@ -167,17 +175,17 @@ def _ensemble(dimension: int) -> ModelConfig:
         name=ENSEMBLE,
         platform="ensemble",
         max_batch_size=MAX_BATCH_SIZE,
-        input=[_input("image", "TYPE_STRING", [1])],
+        input=[_input(IMAGE, "TYPE_STRING", [1])],
         output=[
-            _output("embedding", "TYPE_FP32", [dimension]),
-            _output("status", "TYPE_INT32", [1]),
-            _output("error", "TYPE_STRING", [1]),
-            _output("fingerprint", "TYPE_INT32", [2]),
+            _output(EMBEDDING, "TYPE_FP32", [dimension]),
+            _output(STATUS, "TYPE_INT32", [1]),
+            _output(ERROR, "TYPE_STRING", [1]),
+            _output(FINGERPRINT, "TYPE_INT32", [2]),
         ],
         ensemble_scheduling=model_config_pb2.ModelEnsembling(
             step=[
-                _step(PREPROCESSOR, takes=["image"], gives=["pixels", "status", "error"]),
-                _step(ENCODER, takes=["pixels", "status"], gives=["embedding", "fingerprint"]),
+                _step(PREPROCESSOR, takes=[IMAGE], gives=[PIXELS, STATUS, ERROR]),
+                _step(ENCODER, takes=[PIXELS, STATUS], gives=[EMBEDDING, FINGERPRINT]),
             ]
         ),
     )
@@ -189,12 +197,12 @@ def _preprocessor(pixels: list[int]) -> ModelConfig:
         name=PREPROCESSOR,
         backend="python",
         max_batch_size=MAX_BATCH_SIZE,
-        input=[_input("image", "TYPE_STRING", [1])],
+        input=[_input(IMAGE, "TYPE_STRING", [1])],
         output=[
-            _output("pixels", "TYPE_UINT8", pixels),
-            _output("status", "TYPE_INT32", [1]),
-            _output("error", "TYPE_STRING", [1]),
-            _output("model", "TYPE_STRING", [1]),
+            _output(PIXELS, "TYPE_UINT8", pixels),
+            _output(STATUS, "TYPE_INT32", [1]),
+            _output(ERROR, "TYPE_STRING", [1]),
+            _output(MODEL, "TYPE_STRING", [1]),
         ],
         instance_group=[_instances("KIND_CPU")],
         dynamic_batching=model_config_pb2.ModelDynamicBatching(),
@@ -222,8 +230,8 @@ def _encoder(pixels: list[int], dimension: int, *, half: bool) -> ModelConfig:
         name=ENCODER,
         backend="onnxruntime",
         max_batch_size=MAX_BATCH_SIZE,
-        input=[_input("pixels", "TYPE_UINT8", pixels), _input("status", "TYPE_INT32", [1])],
-        output=[_output("embedding", "TYPE_FP32", [dimension]), _output("fingerprint", "TYPE_INT32", [2])],
+        input=[_input(PIXELS, "TYPE_UINT8", pixels), _input(STATUS, "TYPE_INT32", [1])],
+        output=[_output(EMBEDDING, "TYPE_FP32", [dimension]), _output(FINGERPRINT, "TYPE_INT32", [2])],
         instance_group=[_instances("KIND_AUTO")],
         dynamic_batching=model_config_pb2.ModelDynamicBatching(),
         default_model_filename=MODEL_FILE,
@@ -262,8 +270,8 @@ def _warmup(batch_size: int, pixels: list[int]) -> Any:
         name=f"batch-{batch_size}",
         batch_size=batch_size,
         inputs={
-            "pixels": warmup.Input(data_type="TYPE_UINT8", dims=pixels, zero_data=True),
-            "status": warmup.Input(data_type="TYPE_INT32", dims=[1], zero_data=True),
+            PIXELS: warmup.Input(data_type="TYPE_UINT8", dims=pixels, zero_data=True),
+            STATUS: warmup.Input(data_type="TYPE_INT32", dims=[1], zero_data=True),
         },
     )
 

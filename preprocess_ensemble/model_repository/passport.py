@@ -9,13 +9,12 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from preprocess_ensemble.contract import CONTRACT_VERSION
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ("CONTRACT", "Canary", "Gate", "Passport", "PassportError", "fingerprint")
-
-CONTRACT: Final = 1
-"""Version of the wire contract that this package's models keep; a test holds it to the client's."""
+__all__ = ("Canary", "Gate", "Passport", "PassportError", "fingerprint")
 
 _GRAPH: Final = 1
 """Raise it when the exported graph computes something else from the same weights: the fingerprint then changes."""
@@ -66,7 +65,7 @@ class Passport:
     canary: Canary
     opset: int
     ir_version: int
-    contract: int = CONTRACT
+    contract: int = CONTRACT_VERSION
 
     @property
     def id(self) -> str:
@@ -101,9 +100,9 @@ class Passport:
             contract = document["contract"]
         except (ValueError, TypeError, KeyError):
             raise PassportError("The file is not a model's passport; export the model again.") from None
-        if contract != CONTRACT:
+        if contract != CONTRACT_VERSION:
             raise PassportError(
-                f"The model was exported for contract {contract!r} and this package keeps {CONTRACT}; "
+                f"The model was exported for contract {contract!r} and this package keeps {CONTRACT_VERSION}; "
                 "export the model again."
             )
         try:
@@ -146,6 +145,8 @@ def fingerprint(*, model: str, weights_sha256: str, preprocess: Mapping[str, Any
 
     The pretrained tag is not part of it: the same weights from a tag and from a file give the same vectors.
     """
-    identity = json.dumps([CONTRACT, _GRAPH, model, weights_sha256, dict(preprocess), precision], sort_keys=True)
+    identity = json.dumps(
+        [CONTRACT_VERSION, _GRAPH, model, weights_sha256, dict(preprocess), precision], sort_keys=True
+    )
     digest = hashlib.sha256(identity.encode("ascii")).digest()
     return int.from_bytes(digest[:4], "little", signed=True), int.from_bytes(digest[4:8], "little", signed=True)

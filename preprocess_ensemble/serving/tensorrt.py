@@ -21,13 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf import text_format
 
-from preprocess_ensemble.model_repository.config import (
-    ENCODER,
-    MODEL_FILE,
-    encoder_directory,
-    installed_passport,
-    read_config,
-)
+from preprocess_ensemble.contract import ENCODER
+from preprocess_ensemble.model_repository.config import MODEL_FILE, encoder_directory, installed_passport, read_config
 from preprocess_ensemble.serving.launcher import NVIDIA_SERVER
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import pytest
 
 from benchmarks.peers.services import plain_service
 from clip_client import ClipClient, ProtocolMismatch, Unavailable
-from preprocess_ensemble.imaging.limits import ImageStatus
+from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.testing.sample_photos import write_thumbnails
 from preprocess_ensemble.testing.server import free_port
 

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from benchmarks.experiments.imaging.fuzz import fuzz_live, memory_of
+from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging import turbojpeg_decoder
-from preprocess_ensemble.imaging.decode import ImageStatus, decode
+from preprocess_ensemble.imaging.decode import decode
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
 from preprocess_ensemble.model_repository.config import installed_passport
 from preprocess_ensemble.testing.server import Server, serving

@@ -10,9 +10,9 @@ import pytest
 from PIL import Image
 
 from clip_client import ClientConfig, ClipClient, ImageError
-from clip_client._contract import PREPROCESSOR
 from clip_client._encoding import TRANSFERS
 from clip_client._pipeline.encoder import Loader
+from preprocess_ensemble.contract import PREPROCESSOR
 from preprocess_ensemble.imaging.decode import decode
 from preprocess_ensemble.imaging.transform import PreprocessConfig
 from tests.live.raw import infer

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, ImageStatus
+from preprocess_ensemble.contract import ImageStatus
+from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits
 from preprocess_ensemble.imaging.time_budget import Allowance
 
 if TYPE_CHECKING:

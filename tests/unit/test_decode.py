@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageChops, TiffImagePlugin
 
-from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, ImageStatus, decode
+from preprocess_ensemble.contract import ImageStatus
+from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, decode
 from preprocess_ensemble.imaging.formats import FORMATS, identify
 from tests.unit import image_files
 from tests.unit.good_files import GOOD_FILES, animation, assert_same_pixels, reference

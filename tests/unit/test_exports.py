@@ -105,4 +105,4 @@ def test_a_star_import_works() -> None:
     namespace: dict[str, object] = {}
     exec("from clip_client import *", namespace)
     assert set(clip_client.__all__) <= set(namespace)
-    importlib.reload(importlib.import_module("clip_client._contract"))
+    importlib.reload(importlib.import_module("preprocess_ensemble.contract"))

@@ -15,13 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
+from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging import turbojpeg_decoder
 from preprocess_ensemble.imaging.decode import (
     SCALED_FROM,
     DecodeError,
     DecodeLimits,
     Decoder,
-    ImageStatus,
     Route,
     decode,
     decode_into,

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from PIL import Image, PngImagePlugin, TiffImagePlugin
 
-from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, ImageStatus, decode, quiet_libraries
+from preprocess_ensemble.contract import ImageStatus
+from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, decode, quiet_libraries
 from preprocess_ensemble.imaging.structure_limits import TagReader, bound_tags
 from tests.unit import image_files
 

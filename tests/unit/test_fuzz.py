@@ -11,8 +11,9 @@ import pytest
 
 from benchmarks.experiments.imaging.fuzz import LEAST_HEADER_SHARE, Inputs, attempt, try_inputs
 from benchmarks.fixtures.damaged_images import seeds
+from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging import large_image_lock
-from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, ImageStatus, decode
+from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, decode
 from preprocess_ensemble.imaging.formats import identify
 from tests.unit import image_files
 

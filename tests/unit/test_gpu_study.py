@@ -20,7 +20,8 @@ from benchmarks.gpu.meter import GpuMeter
 from benchmarks.gpu.offline_bundle import copy_tree, write_manifest
 from benchmarks.gpu.settings import Setting
 from benchmarks.report import efficiency_breakdown, plots
-from preprocess_ensemble.model_repository.config import DEFAULT_SHAPES, ENCODER, configs
+from preprocess_ensemble.contract import ENCODER
+from preprocess_ensemble.model_repository.config import DEFAULT_SHAPES, configs
 from preprocess_ensemble.serving.tensorrt import usable_gpus
 
 H200 = "NVIDIA H200, 580.159.04"

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFile, features
 
+from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging import decode as decode_module
-from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, ImageStatus, decode
+from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, decode
 from tests.unit import image_files
 from tests.unit.good_files import GOOD_FILES, animation, assert_same_pixels, reference
 

@@ -8,7 +8,8 @@ import struct
 import pytest
 from PIL import Image, TiffImagePlugin
 
-from preprocess_ensemble.imaging.decode import DecodeError, ImageStatus, decode
+from preprocess_ensemble.contract import ImageStatus
+from preprocess_ensemble.imaging.decode import DecodeError, decode
 from preprocess_ensemble.imaging.formats import FORMATS, structure_end
 from tests.unit import image_files
 

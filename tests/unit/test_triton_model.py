@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging import preprocessor, time_budget
-from preprocess_ensemble.imaging.decode import DecodeLimits, ImageStatus, decode, decode_with_route
+from preprocess_ensemble.imaging.decode import DecodeLimits, decode, decode_with_route
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
 from preprocess_ensemble.model_repository.passport import Canary, Gate, Passport
 from tests.unit import image_files

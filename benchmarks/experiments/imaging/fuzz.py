@@ -33,7 +33,8 @@ import tritonclient.grpc as triton
 
 from benchmarks.fixtures.damaged_images import mutate, seeds
 from benchmarks.harness.experiment import RESULTS, write_result
-from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, ImageStatus, decode
+from preprocess_ensemble.contract import ImageStatus
+from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, decode
 from preprocess_ensemble.imaging.formats import identify
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
 from preprocess_ensemble.testing.server import Server, serving

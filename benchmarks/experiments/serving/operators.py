@@ -20,7 +20,8 @@ from rich.table import Table
 
 from benchmarks.experiments.serving.peak_throughput import measure
 from benchmarks.harness.experiment import RESULTS, write_result
-from preprocess_ensemble.model_repository.config import ENCODER, encoder_directory, installed_passport, read_config
+from preprocess_ensemble.contract import ENCODER
+from preprocess_ensemble.model_repository.config import encoder_directory, installed_passport, read_config
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

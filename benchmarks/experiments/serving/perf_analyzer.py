@@ -26,6 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.harness.experiment import RESULTS, write_result
+from preprocess_ensemble.contract import ENCODER
 from preprocess_ensemble.imaging.decode import decode
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
 from preprocess_ensemble.model_repository.config import installed_passport
@@ -34,7 +35,6 @@ from preprocess_ensemble.testing.server import QUIET, serving
 
 WHEELS: Final = ("tritonclient==2.50.0", "nvidia-cuda-runtime-cu12")
 """The binary, and the CUDA library that it links to, GPU or not. tritonclient 2.60 and newer need glibc 2.38."""
-ENCODER: Final = "clip_encoder"
 UNSTABLE: Final = "stable measurement"
 """perf_analyzer gives no figures where its own windows differ too much, and says so in these words."""
 UNPACKED: Final = Path("build") / "perf_analyzer"

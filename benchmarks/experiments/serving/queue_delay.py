@@ -22,6 +22,7 @@ from rich.table import Table
 from benchmarks.fixtures.repository_variants import variant
 from benchmarks.harness.experiment import RESULTS, Journal, Worker
 from benchmarks.load.triton_statistics import measured
+from preprocess_ensemble.contract import ENCODER
 from preprocess_ensemble.model_repository.config import installed_passport
 from preprocess_ensemble.testing.sample_photos import write_thumbnails
 from preprocess_ensemble.testing.server import QUIET, serving
@@ -29,7 +30,6 @@ from preprocess_ensemble.testing.server import QUIET, serving
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-ENCODER: Final = "clip_encoder"
 TIE: Final = 0.03
 """Settings whose images per second or latencies differ by less than this share are equal on any machine."""
 

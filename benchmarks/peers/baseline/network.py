@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from open_clip.transform import PreprocessCfg, image_transform_v2
 
+from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.export.exporter import describe_model, load_model
 from preprocess_ensemble.imaging.decode import DecodeError, decode
-from preprocess_ensemble.imaging.limits import ImageStatus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -80,10 +80,10 @@ def tree(profile: Mapping[str, Any]) -> list[str]:
 
 async def _measure(arguments: argparse.Namespace) -> dict[str, Any]:
     from clip_client import Unauthorized
-    from clip_client import _contract as contract
     from clip_client._config import EndpointKind
     from clip_client._handshake import ask_one
     from clip_client._transports.grpc import make_transports
+    from preprocess_ensemble import contract
 
     config = client_config(arguments, timeout_s=arguments.timeout_s)
     endpoint = config.endpoints[0]

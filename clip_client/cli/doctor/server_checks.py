@@ -68,7 +68,7 @@ async def _examine(transport: Transport, endpoint: Endpoint, timeout_s: float) -
 
 
 def _description(server: ServerDescription) -> Iterator[Finding]:
-    from clip_client import _contract as contract
+    from preprocess_ensemble import contract
 
     encoder, preprocessor = server.models[contract.ENCODER], server.models[contract.PREPROCESSOR]
     yield _finding("Triton", f"{server.version} ({server.name})")

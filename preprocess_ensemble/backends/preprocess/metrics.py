@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from preprocess_ensemble.contract import ImageStatus
     from preprocess_ensemble.imaging.decode import Decoder, Route
-    from preprocess_ensemble.imaging.limits import ImageStatus
 
     _Outcome = tuple[ImageStatus, Route | None, Decoder | None]
     """How one image ended and, where it is good, how it was decoded."""

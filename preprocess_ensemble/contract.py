@@ -1,9 +1,12 @@
-"""What travels between client and server: names, versions and codes, and nothing else.
+"""The wire contract: names, versions and codes that client and server share. Standard library only.
 
-The server's own copy of these names stands in ``triton_models/*/config.pbtxt``; ``tests/unit/test_contract.py`` reads
-those files and fails when the two disagree.
+``triton_models/*/config.pbtxt`` repeat these names for Triton; ``tests/unit/test_contract.py`` reads those files and
+fails if the two disagree.
 """
 
+from __future__ import annotations
+
+from enum import IntEnum
 from typing import Final
 
 CONTRACT_VERSION: Final = 1
@@ -30,3 +33,25 @@ FINGERPRINT: Final = "fingerprint"
 """Out, INT32 [N, 2]: constant of the exported model."""
 MODEL: Final = "model"
 """Out of the preprocessor, BYTES [N, 1]: the passport, made only when asked for."""
+
+
+class ImageStatus(IntEnum):
+    """What became of one image; the number travels in the ``status`` tensor, the name in every error and report."""
+
+    OK = 0
+    EMPTY = 1
+    """No bytes at all."""
+    NOT_AN_IMAGE = 2
+    """The bytes are of no image format that is known here."""
+    UNSUPPORTED_FORMAT = 3
+    """An image, but of a format or variant that cannot be read here."""
+    TRUNCATED = 4
+    """The file ends before the picture does."""
+    CORRUPT = 5
+    """The file contradicts itself."""
+    TOO_LARGE = 6
+    """More bytes or pixels than the limits allow."""
+    LIMIT = 7
+    """Another limit: side ratio, frames, size of metadata, time."""
+    INTERNAL = 8
+    """A defect of this program, not of the image."""
