@@ -46,6 +46,7 @@ MODULES: Final = {
     "accuracy": f"{_DEDUP}.accuracy",
     "grouping": f"{_DEDUP}.grouping",
     "scan": f"{_DEDUP}.scan",
+    "compare_checkouts": f"{_ROBUSTNESS}.compare_checkouts",
     "faults": f"{_ROBUSTNESS}.faults",
     "soak": f"{_ROBUSTNESS}.soak",
     "gpu": "benchmarks.gpu.study",
