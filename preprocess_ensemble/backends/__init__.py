@@ -1,0 +1,1 @@
+"""What the two Triton models are made of; nothing outside a server runs it."""

@@ -1,0 +1,1 @@
+"""The Triton backend ``onnxruntime`` for servers without the C++ one; it knows tensors and sessions, and no image."""

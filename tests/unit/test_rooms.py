@@ -1,0 +1,252 @@
+"""Who may import what, read from the source: one declared graph of rooms, without cycles, that every import follows."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from dataclasses import dataclass
+from graphlib import TopologicalSorter
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT: Final = Path(__file__).parents[2]
+PACKAGES: Final = ("clip_client", "preprocess_ensemble", "benchmarks")
+
+BASE: Final = "clip_client base"
+FACADES: Final = ("clip_client", "clip_client.dedup", "preprocess_ensemble")
+"""Packages whose modules belong to rooms of their own; the pattern holds the ``__init__`` alone."""
+ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
+    # room: (modules, or packages whose every module belongs to it; rooms that they may import)
+    "contract": (("preprocess_ensemble.contract", "preprocess_ensemble.error_text", "preprocess_ensemble"), ()),
+    "imaging": (("preprocess_ensemble.imaging",), ("contract",)),
+    "backends": (("preprocess_ensemble.backends",), ("contract", "imaging")),
+    "model_repository": (("preprocess_ensemble.model_repository",), ("contract", "imaging")),
+    "triton_model": (("preprocess_ensemble.triton_model",), ("contract", "imaging", "backends", "model_repository")),
+    "export": (("preprocess_ensemble.export",), ("contract", "imaging", "model_repository")),
+    BASE: (
+        tuple(
+            f"clip_client.{name}"
+            for name in ("_client_stats", "_config", "_embedder", "_encoding", "_endpoint", "_errors", "_model")
+        ),
+        ("contract", "model_repository"),
+    ),
+    "transports": (("clip_client._transports",), (BASE, "contract", "imaging", "model_repository")),
+    "balancing": (("clip_client._balancing",), (BASE, "transports")),
+    "server state": (("clip_client._handshake", "clip_client._health"), (BASE, "contract", "transports", "balancing")),
+    "pipeline": (("clip_client._pipeline",), (BASE, "contract", "imaging", "transports", "balancing")),
+    "results": (("clip_client._results",), (BASE, "pipeline")),
+    "dedup types": (("clip_client.dedup.types", "clip_client.dedup.text"), ()),
+    "dedup files": (("clip_client.dedup.files",), ("dedup types",)),
+    "dedup store": (("clip_client.dedup.store",), ("dedup types",)),
+    "dedup features": (
+        ("clip_client.dedup.features",),
+        (BASE, "imaging", "dedup types", "dedup files", "dedup store"),
+    ),
+    "dedup compare": (("clip_client.dedup.compare",), ("dedup types", "dedup files", "dedup store", "dedup features")),
+    "dedup search": (
+        ("clip_client.dedup.search", "clip_client.dedup"),
+        (BASE, "dedup types", "dedup files", "dedup store", "dedup features", "dedup compare"),
+    ),
+    "dedup actions": (("clip_client.dedup.actions",), ("dedup types", "dedup files", "dedup store")),
+    "dedup reporting": (("clip_client.dedup.reporting",), ("dedup types", "dedup files", "dedup features")),
+    "client": (
+        ("clip_client._client", "clip_client._sync", "clip_client"),
+        (BASE, "transports", "balancing", "server state", "pipeline", "results", "dedup types", "dedup search"),
+    ),
+    "client testing": (
+        ("clip_client.testing", "clip_client._testing"),
+        (BASE, "contract", "transports"),
+    ),
+    "cli": (
+        ("clip_client.cli",),
+        (
+            BASE, "contract", "transports", "balancing", "server state", "results", "client",
+            "dedup types", "dedup files", "dedup store", "dedup features", "dedup compare", "dedup search",
+            "dedup actions", "dedup reporting",
+        ),
+    ),
+    "serving": (("preprocess_ensemble.serving",), ("contract", "imaging", "model_repository", "client")),
+    "server testing": (("preprocess_ensemble.testing",), ()),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Import:
+    importer: str
+    imported: str
+    line: int
+    at_import_time: bool
+
+    def __str__(self) -> str:
+        return f"{self.importer}, line {self.line}, imports {self.imported}"
+
+
+def modules() -> dict[str, Path]:
+    found = {}
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+            found[name.removesuffix(".__init__")] = path
+    return found
+
+
+MODULES: Final = modules()
+
+
+def imports_of(importer: str, path: Path) -> Iterator[Import]:
+    """Every import of a module, those inside functions and under ``TYPE_CHECKING`` included."""
+
+    def visit(node: ast.AST, *, lazy: bool) -> Iterator[Import]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.Import):
+                yield from (Import(importer, alias.name, child.lineno, not lazy) for alias in child.names)
+            elif isinstance(child, ast.ImportFrom):
+                assert child.level == 0, f"{path}: relative import"
+                for alias in child.names:
+                    whole = f"{child.module}.{alias.name}"
+                    imported = whole if whole in MODULES else child.module or ""
+                    yield Import(importer, imported, child.lineno, not lazy)
+            else:
+                is_lazy = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) or (
+                    isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"
+                )
+                yield from visit(child, lazy=lazy or is_lazy)
+
+    yield from visit(ast.parse(path.read_text(encoding="utf-8")), lazy=False)
+
+
+IMPORTS: Final = [item for name, path in MODULES.items() for item in imports_of(name, path)]
+INTERNAL: Final = [item for item in IMPORTS if item.imported in MODULES and item.imported != item.importer]
+
+
+def room_of(module: str) -> str:
+    """Return the room with the longest pattern that holds the module."""
+    matching = [
+        (len(pattern), room)
+        for room, (patterns, _) in ROOMS.items()
+        for pattern in patterns
+        if module == pattern or (pattern not in FACADES and module.startswith(f"{pattern}."))
+    ]
+    assert matching, f"{module} is in no room: add it to ROOMS"
+    return max(matching)[1]
+
+
+def test_the_graph_of_rooms_has_no_cycle() -> None:
+    assert list(TopologicalSorter({room: allowed for room, (_, allowed) in ROOMS.items()}).static_order())
+
+
+def test_files_import_each_other_without_cycles() -> None:
+    graph: dict[str, set[str]] = {name: set() for name in MODULES}
+    for item in INTERNAL:
+        graph[item.importer].add(item.imported)
+    assert len(list(TopologicalSorter(graph).static_order())) == len(MODULES)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_import_leads_into_a_room_that_is_allowed(room: str) -> None:
+    allowed = {room, *ROOMS[room][1]}
+    inside = [
+        item for item in INTERNAL if not item.importer.startswith("benchmarks") and room_of(item.importer) == room
+    ]
+    assert [str(item) for item in inside if room_of(item.imported) not in allowed] == []
+
+
+def test_every_room_has_a_module() -> None:
+    # A renamed folder must not leave a rule behind that holds for nothing.
+    assert set(ROOMS) == {room_of(name) for name in MODULES if not name.startswith("benchmarks")}
+
+
+BENCHMARK_LAYERS: Final = (
+    ("benchmarks.harness",),
+    ("benchmarks.fixtures",),
+    ("benchmarks.load", "benchmarks.peers"),
+    ("benchmarks.experiments", "benchmarks.gpu", "benchmarks.demo"),
+    ("benchmarks.report",),
+    ("benchmarks", "benchmarks.__main__", "benchmarks.run_all"),
+)
+"""Each may import those before it and its own."""
+
+
+def test_benchmarks_import_in_one_direction() -> None:
+    def layer(module: str) -> int:
+        matching = [
+            (len(prefix), number)
+            for number, prefixes in enumerate(BENCHMARK_LAYERS)
+            for prefix in prefixes
+            if module == prefix or (module.startswith(f"{prefix}.") and prefix != "benchmarks")
+        ]
+        assert matching, f"{module} is in no layer: add it to BENCHMARK_LAYERS"
+        return max(matching)[1]
+
+    inside = [item for item in INTERNAL if item.importer.startswith("benchmarks")]
+    upwards = [
+        str(item)
+        for item in inside
+        if item.imported.startswith("benchmarks.") and layer(item.imported) > layer(item.importer)
+    ]
+    assert upwards == []
+
+
+def test_nothing_that_is_shipped_imports_benchmarks_or_test_aids() -> None:
+    aids = ("benchmarks", "tests", "preprocess_ensemble.testing", "clip_client.testing")
+    shipped = [item for item in IMPORTS if not item.importer.startswith((*aids, "clip_client._testing"))]
+    assert [str(item) for item in shipped if item.imported.startswith(aids)] == []
+
+
+@pytest.mark.parametrize(
+    ("top", "adapters"),
+    [
+        ("grpc", {"clip_client._transports.grpc", "clip_client._transports.grpc_errors", "clip_client.testing"}),
+        (
+            "tritonclient",
+            {"clip_client._transports", "clip_client.testing", "preprocess_ensemble.model_repository.config"},
+        ),
+        ("torch", {"preprocess_ensemble.export"}),
+        ("open_clip", {"preprocess_ensemble.export"}),
+        (
+            "triton_python_backend_utils",
+            {"preprocess_ensemble.triton_model", "preprocess_ensemble.backends.onnxruntime.model"},
+        ),
+    ],
+)
+def test_each_foreign_system_has_one_adapter(top: str, adapters: set[str]) -> None:
+    importers = {
+        item.importer
+        for item in IMPORTS
+        if item.imported.split(".")[0] == top and not item.importer.startswith("benchmarks")
+    }
+    assert importers, f"nothing imports {top}: a rule without a subject"
+    assert {name for name in importers if not any(name == a or name.startswith(f"{a}.") for a in adapters)} == set()
+
+
+@pytest.mark.parametrize(
+    "top", ["scipy", "faiss", "pyarrow", "onnxruntime", "openvino", "rich", "jinja2", "PIL", "cv2", "ray"]
+)
+def test_the_client_loads_heavy_libraries_only_where_they_are_used(top: str) -> None:
+    early = [
+        str(item)
+        for item in IMPORTS
+        if item.at_import_time
+        and item.imported.split(".")[0] == top
+        and item.importer.startswith("clip_client")
+        and not item.importer.startswith(("clip_client.dedup", "clip_client.cli"))
+    ]
+    assert early == []
+
+
+def test_no_folder_is_crowded_and_no_module_is_long() -> None:
+    folders = Counter(path.parent.relative_to(ROOT).as_posix() for path in MODULES.values())
+    assert {folder: count for folder, count in folders.items() if count > 16} == {}  # 15 modules and an __init__
+    lines = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in MODULES.items()}
+    assert {name: count for name, count in lines.items() if count > 400} == {}
+
+
+def test_every_package_says_what_lives_there() -> None:
+    packages = [path for path in MODULES.values() if path.name == "__init__.py"]
+    silent = [str(path) for path in packages if not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))]
+    assert silent == []
