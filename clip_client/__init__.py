@@ -18,8 +18,8 @@ from clip_client._errors import (
     Unavailable,
 )
 from clip_client._health import HealthReport, HealthStep
+from clip_client._image_source import ImageSource, ImageSources
 from clip_client._model import ModelInfo
-from clip_client._pipeline.images import ImageSource, ImageSources
 from clip_client._results import EmbeddedItem, EmbeddingBatch
 from clip_client._sync import SyncClipClient
 

@@ -22,8 +22,8 @@ from clip_client._pipeline.encoder import Loader
 from clip_client._pipeline.images import known_count
 from clip_client._pipeline.sender import Sender
 from clip_client._pipeline.source import open_source
-from clip_client._pipeline.stream import Stream
-from clip_client._results import Collector, EmbeddedItem, EmbeddingBatch, embedded_item
+from clip_client._pipeline.stream import Stream, embedded_item
+from clip_client._results import Collector, EmbeddedItem, EmbeddingBatch
 from clip_client._transports.factory import make_transports
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from clip_client._client_stats import ClientStats
     from clip_client._config import Endpoint
     from clip_client._encoding import TransferName
+    from clip_client._image_source import ImageSources
     from clip_client._model import ModelInfo
-    from clip_client._pipeline.images import ImageSources
     from clip_client.dedup.types import DuplicateReport
 
 URL_VARIABLE = "CLIP_URL"

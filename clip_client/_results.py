@@ -14,9 +14,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from clip_client._image_source import ImageSource
     from clip_client._model import ModelInfo
-    from clip_client._pipeline.images import ImageSource
-    from clip_client._pipeline.sender import Row
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -55,13 +54,6 @@ class EmbeddingBatch:
             raise next(iter(self.errors.values()))
         if self.errors:
             raise ImageErrors(self.errors)
-
-
-def embedded_item(row: Row, outcome: NDArray[np.float32] | ImageError) -> EmbeddedItem:
-    """The item for the consumer. With a vector of its own, because a view would keep a whole answer alive."""
-    if isinstance(outcome, ImageError):
-        return EmbeddedItem(index=row.index, source=row.source, vector=None, error=outcome)
-    return EmbeddedItem(index=row.index, source=row.source, vector=outcome.copy(), error=None)
 
 
 class Collector:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from clip_client._config import ClientConfig
     from clip_client._encoding import TransferName
     from clip_client._health import HealthReport
+    from clip_client._image_source import ImageSources
     from clip_client._model import ModelInfo
-    from clip_client._pipeline.images import ImageSources
     from clip_client._results import EmbeddedItem, EmbeddingBatch
     from clip_client.dedup.types import DuplicateReport
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 import os
 import stat
-from collections.abc import AsyncIterable, Iterable, Iterator, Sized
+from collections.abc import Iterator, Sized
 from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING, Any, TypeAlias, Union
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,14 +16,6 @@ from clip_client._errors import ImageError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL.Image import Image
-
-ImageSource: TypeAlias = Union[
-    str, "os.PathLike[str]", bytes, bytearray, memoryview, "Image", "NDArray[np.uint8]", IO[bytes]
-]
-"""A path, the bytes of an image file, a PIL image, a uint8 array (H, W, 3) in RGB, or a binary file object."""
-
-ImageSources: TypeAlias = ImageSource | Iterable[ImageSource] | AsyncIterable[ImageSource]
-"""One image, or any iterable of images. An array (N, H, W, 3) counts as N images."""
 
 _PNG_MODES = frozenset({"1", "L", "LA", "I;16", "P", "RGB", "RGBA"})
 _PNG_COMPRESS_LEVEL = 1

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from clip_client._balancing.balancer import Balancer, Server
     from clip_client._config import ClientConfig
+    from clip_client._image_source import ImageSource
     from clip_client._model import ModelInfo
-    from clip_client._pipeline.images import ImageSource
     from clip_client._transports.base import Answer
 
 _CLOSED: Final = "The client was closed before the image was sent."

@@ -18,7 +18,7 @@ import numpy as np
 from clip_client._pipeline.images import is_single
 
 if TYPE_CHECKING:
-    from clip_client._pipeline.images import ImageSources
+    from clip_client._image_source import ImageSources
 
 _END: Final = object()
 

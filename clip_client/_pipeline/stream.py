@@ -13,6 +13,7 @@ import anyio.to_thread
 from clip_client._errors import ClipError, DeadlineExceeded, ImageError
 from clip_client._pipeline.images import path_of
 from clip_client._pipeline.sender import Row, Sender
+from clip_client._results import EmbeddedItem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from clip_client._config import ClientConfig
+    from clip_client._image_source import ImageSource
     from clip_client._model import ModelInfo
     from clip_client._pipeline.encoder import Loader
-    from clip_client._pipeline.images import ImageSource
     from clip_client._pipeline.source import Source
 
 _LOADED_REQUESTS = 8
@@ -202,3 +203,10 @@ class Stream:
         self._wake.set()
         if self._unloaded:
             self._start_loads()
+
+
+def embedded_item(row: Row, outcome: NDArray[np.float32] | ImageError) -> EmbeddedItem:
+    """The item for the consumer. With a vector of its own, because a view would keep a whole answer alive."""
+    if isinstance(outcome, ImageError):
+        return EmbeddedItem(index=row.index, source=row.source, vector=None, error=outcome)
+    return EmbeddedItem(index=row.index, source=row.source, vector=outcome.copy(), error=None)

@@ -31,7 +31,10 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     BASE: (
         tuple(
             f"clip_client.{name}"
-            for name in ("_client_stats", "_config", "_embedder", "_encoding", "_endpoint", "_errors", "_model")
+            for name in (
+                "_client_stats", "_config", "_embedder", "_encoding", "_endpoint", "_errors", "_image_source", "_model",
+                "_results",
+            )
         ),
         ("contract", "model_repository"),
     ),
@@ -39,7 +42,6 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "balancing": (("clip_client._balancing",), (BASE, "transports")),
     "server state": (("clip_client._handshake", "clip_client._health"), (BASE, "contract", "transports", "balancing")),
     "pipeline": (("clip_client._pipeline",), (BASE, "contract", "imaging", "transports", "balancing")),
-    "results": (("clip_client._results",), (BASE, "pipeline")),
     "dedup types": (("clip_client.dedup.types", "clip_client.dedup.text"), ()),
     "dedup files": (("clip_client.dedup.files",), ("dedup types",)),
     "dedup store": (("clip_client.dedup.store",), ("dedup types",)),
@@ -56,7 +58,7 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "dedup reporting": (("clip_client.dedup.reporting",), ("dedup types", "dedup files", "dedup features")),
     "client": (
         ("clip_client._client", "clip_client._sync", "clip_client"),
-        (BASE, "transports", "balancing", "server state", "pipeline", "results", "dedup types", "dedup search"),
+        (BASE, "transports", "balancing", "server state", "pipeline", "dedup types", "dedup search"),
     ),
     "client testing": (
         ("clip_client.testing", "clip_client._testing"),
@@ -65,7 +67,7 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "cli": (
         ("clip_client.cli",),
         (
-            BASE, "contract", "transports", "balancing", "server state", "results", "client",
+            BASE, "contract", "transports", "balancing", "server state", "client",
             "dedup types", "dedup files", "dedup store", "dedup features", "dedup compare", "dedup search",
             "dedup actions", "dedup reporting",
         ),
