@@ -13,18 +13,19 @@ import anyio
 
 from clip_client._balancing.balancer import Balancer
 from clip_client._balancing.retry import backoff_s, is_retried
-from clip_client._config import DEFAULT_URL, ClientConfig, EndpointKind, at_least_one, positive_seconds
-from clip_client._encoding import TRANSFERS
+from clip_client._config import ClientConfig, at_least_one, positive_seconds
+from clip_client._encoding import IMAGE_ENCODINGS
+from clip_client._endpoint import DEFAULT_URL, EndpointKind
 from clip_client._errors import ClipError, DeadlineExceeded, Unavailable
-from clip_client._handshake import ask_for_model
-from clip_client._health import HealthReport, examine
-from clip_client._pipeline.encoder import Loader
+from clip_client._handshake import fetch_common_model
+from clip_client._health import HealthReport, run_health_checks
+from clip_client._pipeline.encoder import ImageEncoder
 from clip_client._pipeline.images import known_count
 from clip_client._pipeline.sender import Sender
 from clip_client._pipeline.source import open_source
 from clip_client._pipeline.stream import Stream, embedded_item
 from clip_client._results import Collector, EmbeddedItem, EmbeddingBatch
-from clip_client._transports.factory import make_transports
+from clip_client._transports.factory import transport_factory
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Sequence
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from clip_client._client_stats import ClientStats
-    from clip_client._config import Endpoint
     from clip_client._encoding import TransferName
+    from clip_client._endpoint import Endpoint
     from clip_client._image_source import ImageSources
     from clip_client._model import ModelInfo
     from clip_client.dedup.types import DuplicateReport
@@ -102,9 +103,9 @@ class ClipClient:
         self._loop: asyncio.AbstractEventLoop
         self._balancer: Balancer
         self._sender: Sender
-        self._loader: Loader
+        self._encoder: ImageEncoder
         self._handshake: asyncio.Task[ModelInfo] | None = None
-        self._met = False
+        self._has_connected = False
         self._randomness = random.Random()
         self._threads: anyio.CapacityLimiter
 
@@ -118,9 +119,9 @@ class ClipClient:
             raise RuntimeError("a ClipClient can be entered once; make a new one")
         self._loop = asyncio.get_running_loop()
         self._threads = anyio.CapacityLimiter(_READERS)
-        self._balancer = Balancer(self._config, make_transports(self._config))
-        self._sender = Sender(self._balancer, self._config, self._forget)
-        self._loader = Loader(self._config)
+        self._balancer = Balancer(self._config, transport_factory(self._config))
+        self._sender = Sender(self._balancer, self._config, self._invalidate_model)
+        self._encoder = ImageEncoder(self._config)
         self._state = "open"
         return self
 
@@ -155,8 +156,8 @@ class ClipClient:
         deadline = self._deadline(timeout_s)
         model = await self._model(deadline)
         collector = Collector(model.dimension, expected=known_count(images))
-        room = 2 * self._config.max_in_flight
-        async with self._stream(images, model, ordered=False, room=room, deadline=deadline) as stream:
+        max_ahead = 2 * self._config.max_in_flight
+        async with self._stream(images, model, ordered=False, max_ahead=max_ahead, deadline=deadline) as stream:
             while await stream.more():
                 for row, outcome in stream.rows():
                     collector.add(row.index, outcome)
@@ -190,8 +191,8 @@ class ClipClient:
         self._check_open()
         deadline = None if timeout_s is None else self._deadline(timeout_s)
         model = await self._model(self._deadline(timeout_s))
-        room = max_in_flight or 2 * self._config.max_in_flight
-        async with self._stream(source, model, ordered=ordered, room=room, deadline=deadline) as stream:
+        max_ahead = max_in_flight or 2 * self._config.max_in_flight
+        async with self._stream(source, model, ordered=ordered, max_ahead=max_ahead, deadline=deadline) as stream:
             while await stream.more():
                 for row, outcome in stream.rows():
                     yield embedded_item(row, outcome)
@@ -215,7 +216,7 @@ class ClipClient:
         remaining = max(0.001, deadline - asyncio.get_running_loop().time())
         servers = self._balancer.servers
         reports = await asyncio.gather(
-            *(examine(server.transport, name=str(server.endpoint), timeout_s=remaining) for server in servers)
+            *(run_health_checks(server.transport, name=str(server.endpoint), timeout_s=remaining) for server in servers)
         )
         return HealthReport(
             steps=tuple(step for report in reports for step in report.steps),
@@ -244,13 +245,13 @@ class ClipClient:
         return all(endpoint.kind is EndpointKind.LOCAL for endpoint in self._endpoints())
 
     def _stream(
-        self, images: ImageSources, model: ModelInfo, *, ordered: bool, room: int, deadline: float | None
+        self, images: ImageSources, model: ModelInfo, *, ordered: bool, max_ahead: int, deadline: float | None
     ) -> Stream:
         return Stream(
-            lambda on_arrival: open_source(images, room=room, on_arrival=on_arrival),
+            lambda on_arrival: open_source(images, max_ahead=max_ahead, on_arrival=on_arrival),
             sender=self._sender,
             config=self._config,
-            loader=self._loader,
+            encoder=self._encoder,
             model=model,
             threads=self._threads,
             ordered=ordered,
@@ -279,7 +280,7 @@ class ClipClient:
             return None
         return task.result()
 
-    def _forget(self, model: ModelInfo) -> None:
+    def _invalidate_model(self, model: ModelInfo) -> None:
         if self._known_model() is model:
             self._handshake = None
 
@@ -289,7 +290,7 @@ class ClipClient:
         if known is not None:
             return known
         if self._handshake is None or self._handshake.done():
-            self._handshake = asyncio.create_task(self._shake_hands(), name="clip_client handshake")
+            self._handshake = asyncio.create_task(self._fetch_model(), name="clip_client handshake")
         task = self._handshake
         # Not awaited itself, so that one caller's deadline or cancellation does not end it for the others.
         await asyncio.wait({task}, timeout=deadline - asyncio.get_running_loop().time())
@@ -303,23 +304,23 @@ class ClipClient:
             raise copy.copy(error)
         return task.result()
 
-    async def _shake_hands(self) -> ModelInfo:
+    async def _fetch_model(self) -> ModelInfo:
         """Ask every server. One that was never reached is not waited for, but one that was may be restarting."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._config.timeout_s
         failures = 0
         while True:
             try:
-                model = await ask_for_model(self._balancer, timeout_s=deadline - loop.time())
+                model = await fetch_common_model(self._balancer, timeout_s=deadline - loop.time())
             except ClipError as error:
                 failures += 1
                 pause_s = backoff_s(failures, random_source=self._randomness)
-                if not self._met or not is_retried(error) or loop.time() + pause_s >= deadline:
+                if not self._has_connected or not is_retried(error) or loop.time() + pause_s >= deadline:
                     raise
                 await asyncio.sleep(pause_s)
             else:
-                self._met = True
-                return replace(model, transfer=TRANSFERS[self._config.transfer].id)
+                self._has_connected = True
+                return replace(model, transfer=IMAGE_ENCODINGS[self._config.transfer].id)
 
     def _names(self) -> str:
         return ", ".join(map(str, self._endpoints()))

@@ -2,132 +2,19 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, field, replace
-from enum import Enum
+from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
 
-from clip_client._encoding import TRANSFERS, TransferName
-
-DEFAULT_PORT: Final = 8001
-"""Triton's own default for gRPC."""
-
-DEFAULT_URL: Final = f"localhost:{DEFAULT_PORT}"
-
-DEFAULT_PLAIN_PORT: Final = 8002
-"""That of the plain service, ``http://``."""
+from clip_client._encoding import IMAGE_ENCODINGS, TransferName
+from clip_client._endpoint import DEFAULT_URL, Endpoint, EndpointKind, parse_url
 
 _LONGEST_S: Final = 1e9
 """Seconds. gRPC counts deadlines in 64 bits of nanoseconds, and one that does not fit counts as passed."""
 
-_HOST: Final = re.compile(r"[\w.-]+|[0-9A-Fa-f:.%]*:[0-9A-Fa-f:.%]*", re.ASCII)
-
 Pem = bytes | str | PathLike[str]
 """A certificate or key in PEM form: the bytes themselves, or the path of a file that holds them."""
-
-
-class EndpointKind(Enum):
-    """How a model is reached."""
-
-    GRPC = "grpc"
-    """Triton, over gRPC."""
-    LOCAL = "local"
-    """In this process, without a server."""
-    HTTP = "http"
-    """A plain service instead of Triton, over HTTP."""
-    AUTO = "auto"
-    """Over gRPC where a server answers, else in this process; settled once, when the client first needs it."""
-
-
-_SCHEMES: Final = {
-    "grpc": (EndpointKind.GRPC, False, DEFAULT_PORT),
-    "grpcs": (EndpointKind.GRPC, True, DEFAULT_PORT),
-    "http": (EndpointKind.HTTP, False, DEFAULT_PLAIN_PORT),
-    "https": (EndpointKind.HTTP, True, DEFAULT_PLAIN_PORT),
-}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Endpoint:
-    """One place where a model may be."""
-
-    kind: EndpointKind = EndpointKind.GRPC
-    host: str = ""
-    """Empty where no server is meant."""
-    port: int = DEFAULT_PORT
-    tls: bool = False
-    repository: str = ""
-    """Model repository of a LOCAL one; empty for what the environment names, else ``triton_models``."""
-
-    def __str__(self) -> str:
-        if self.kind is EndpointKind.LOCAL:
-            return f"local:{self.repository}"
-        scheme = "http" if self.kind is EndpointKind.HTTP else "grpc"
-        url = f"{scheme}{'s' if self.tls else ''}://{self.address}"
-        return f"auto:{url}" if self.kind is EndpointKind.AUTO else url
-
-    @property
-    def address(self) -> str:
-        """``host:port``, with brackets around an IPv6 address."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-    @property
-    def remote(self) -> Endpoint:
-        """The server that an AUTO one tries."""
-        return replace(self, kind=EndpointKind.GRPC)
-
-
-def parse_url(url: str) -> Endpoint:
-    """Read ``host``, ``host:port``, ``grpc://host:port`` or ``grpcs://host:port``; the default port is 8001.
-
-    ``http://host:port`` or ``https://host:port`` is a plain service (``benchmarks/baseline``), by default at port 8002.
-    ``local:`` or ``local:DIR`` is the model of a repository, in this process; ``auto:``, before any of the forms above
-    or alone for ``localhost:8001``, is the server where one answers, else ``local:``.
-
-    Raises ValueError with one sentence that says what is wrong with the URL. A URL that carries a user name or a
-    password is refused without being repeated in the message.
-    """
-    url = url.strip()
-    kind, _, rest = url.partition(":")
-    if kind not in (EndpointKind.LOCAL.value, EndpointKind.AUTO.value) or kind == url:
-        return _parse_server(url)
-    if rest.isdecimal():
-        raise ValueError(
-            f"{url!r} names no host: write HOST:{rest} or auto:HOST:{rest}, or local:./{rest} for a folder"
-        )
-    if kind == EndpointKind.LOCAL.value:
-        return Endpoint(kind=EndpointKind.LOCAL, repository=rest)
-    server = _parse_server(rest or DEFAULT_URL)
-    if server.kind is not EndpointKind.GRPC:
-        raise ValueError(f"auto: takes the gRPC address of a Triton, and {rest!r} is not one")
-    return replace(server, kind=EndpointKind.AUTO)
-
-
-def _parse_server(url: str) -> Endpoint:
-    scheme, separator, rest = url.strip().partition("://")
-    if not separator:
-        scheme, rest = "grpc", url.strip()
-    if scheme not in _SCHEMES:
-        raise ValueError(
-            f"the URL scheme {scheme!r} is not known here: write host:port, grpc://host:port or grpcs://host:port "
-            "(the gRPC port of Triton, 8001 by default, not its HTTP port), or http://host:port for a plain service"
-        )
-    if "@" in rest:
-        raise ValueError("the URL holds a user name or password: pass token= instead, so that it shows up nowhere")
-    try:
-        parts = urlsplit(f"//{rest}")
-        host, port = parts.hostname or "", parts.port
-    except ValueError:
-        raise ValueError(f"the port in {url!r} is not a number between 1 and 65535") from None
-    if port == 0:
-        raise ValueError(f"the port in {url!r} is not a number between 1 and 65535")
-    if parts.path.strip("/") or parts.query or parts.fragment or not _HOST.fullmatch(host):
-        raise ValueError(f"{url!r} is not a server address: write host:port, grpc://host:port or grpcs://host:port")
-    kind, tls, default_port = _SCHEMES[scheme]
-    return Endpoint(kind=kind, host=host, port=default_port if port is None else port, tls=tls)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -202,8 +89,8 @@ class ClientConfig:
         at_least_one("max_in_flight", self.max_in_flight)
         at_least_one("max_request_bytes", self.max_request_bytes)
         at_least_one("max_image_bytes", self.max_image_bytes)
-        if self.transfer not in TRANSFERS:
-            raise ValueError(f"transfer must be one of {', '.join(TRANSFERS)}, got {self.transfer!r}")
+        if self.transfer not in IMAGE_ENCODINGS:
+            raise ValueError(f"transfer must be one of {', '.join(IMAGE_ENCODINGS)}, got {self.transfer!r}")
         if self.local_threads is not None:
             at_least_one("local_threads", self.local_threads)
         if (self.client_certificate is None) != (self.client_key is None):
@@ -227,11 +114,7 @@ class ClientConfig:
 
 
 def _travels_in_clear(endpoint: Endpoint) -> bool:
-    return endpoint.kind is not EndpointKind.LOCAL and not endpoint.tls and not _is_loopback(endpoint.host)
-
-
-def _is_loopback(host: str) -> bool:
-    return host in {"localhost", "::1"} or bool(re.fullmatch(r"127(\.\d+){3}", host))
+    return endpoint.kind is not EndpointKind.LOCAL and not endpoint.tls and not endpoint.is_loopback
 
 
 def positive_seconds(name: str, value: float) -> None:

@@ -22,23 +22,25 @@ class Jpeg:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Transfer:
+class ImageEncoding:
     """One way for images to travel."""
 
     id: str
     """Part of a vector's id."""
     jpeg: Jpeg | None
     """How a reduced picture is encoded; None where files are never reduced."""
-    as_it_is_up_to: int
+    unchanged_up_to: int
     """A file of no more bytes than that travels as it is: what a reduced picture would cost on average."""
 
 
-TRANSFERS: Final[Mapping[TransferName, Transfer]] = {
-    "thumbnail": Transfer(id="thumb-jpeg-q90-444", jpeg=Jpeg(quality=90, subsampling=0), as_it_is_up_to=16 * 1024),
-    "thumbnail-small": Transfer(
-        id="thumb-jpeg-q80-420", jpeg=Jpeg(quality=80, subsampling=2), as_it_is_up_to=10 * 1024
+IMAGE_ENCODINGS: Final[Mapping[TransferName, ImageEncoding]] = {
+    "thumbnail": ImageEncoding(
+        id="thumb-jpeg-q90-444", jpeg=Jpeg(quality=90, subsampling=0), unchanged_up_to=16 * 1024
     ),
-    "original": Transfer(id="original", jpeg=None, as_it_is_up_to=sys.maxsize),
+    "thumbnail-small": ImageEncoding(
+        id="thumb-jpeg-q80-420", jpeg=Jpeg(quality=80, subsampling=2), unchanged_up_to=10 * 1024
+    ),
+    "original": ImageEncoding(id="original", jpeg=None, unchanged_up_to=sys.maxsize),
 }
 """Chosen from the table that ``python -m benchmarks transfer`` prints; ``docs/client.md`` says how. WebP is smaller at
 equal error, and takes ten times as long to encode; what is lossless is three times as large."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from clip_client._transports.base import Transport
 
 
-async def ask_for_model(balancer: Balancer, *, timeout_s: float) -> ModelInfo:
+async def fetch_common_model(balancer: Balancer, *, timeout_s: float) -> ModelInfo:
     """Ask every server; those that are down do not count as long as one answers.
 
     Raises ProtocolMismatch where two servers serve different models, or one is not of this contract, Unauthorized
@@ -42,7 +42,7 @@ async def ask_for_model(balancer: Balancer, *, timeout_s: float) -> ModelInfo:
     return models[first]
 
 
-async def ask_one(transport: Transport, *, timeout_s: float) -> ModelInfo:
+async def fetch_model(transport: Transport, *, timeout_s: float) -> ModelInfo:
     """One inference that asks the preprocessor for nothing but the passport, then the ensemble's batch size."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
@@ -53,6 +53,6 @@ async def ask_one(transport: Transport, *, timeout_s: float) -> ModelInfo:
 
 async def _ask(transport: Transport, timeout_s: float) -> ModelInfo | ClipError:
     try:
-        return await ask_one(transport, timeout_s=timeout_s)
+        return await fetch_model(transport, timeout_s=timeout_s)
     except ClipError as error:
         return error

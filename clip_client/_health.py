@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from clip_client._errors import ClipError, DeadlineExceeded, ProtocolMismatch, Unavailable
-from clip_client._handshake import ask_one
+from clip_client._handshake import fetch_model
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -62,7 +62,7 @@ class HealthReport:
         return next((step for step in self.steps if step.ok is False), None)
 
 
-async def examine(transport: Transport, *, name: str, timeout_s: float) -> HealthReport:
+async def run_health_checks(transport: Transport, *, name: str, timeout_s: float) -> HealthReport:
     """Walk through all steps within ``timeout_s``; nothing is retried, and the first failure ends it."""
     checkup = _Checkup(transport, timeout_s)
     steps: list[HealthStep] = []
@@ -125,7 +125,7 @@ class _Checkup:
         return "it says that all models are ready"
 
     async def _handshake(self) -> str:
-        self._model = await ask_one(self._transport, timeout_s=self._remaining())
+        self._model = await fetch_model(self._transport, timeout_s=self._remaining())
         return f"it serves {self._model.id}"
 
     async def _canary(self) -> str:

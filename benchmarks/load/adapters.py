@@ -53,19 +53,19 @@ async def clip_client(url: str, files: list[bytes], repository: Path) -> AsyncIt
 async def transport(url: str, files: list[bytes], repository: Path) -> AsyncIterator[Embed]:
     """The library's gRPC connection alone: a request is exactly what was asked for."""
     from clip_client._config import ClientConfig
-    from clip_client._transports.grpc import make_transports
+    from clip_client._transports.grpc import transport_factory
 
     config = ClientConfig(urls=(url,))
-    async with _over(make_transports(config)(config.endpoints[0], None), files) as embed:
+    async with _over(transport_factory(config)(config.endpoints[0], None), files) as embed:
         yield embed
 
 
 @asynccontextmanager
 async def plain(url: str, files: list[bytes], repository: Path) -> AsyncIterator[Embed]:
     """The plain service, by a form of files."""
-    from clip_client._transports.http import PlainTransport
+    from clip_client._transports.http import HttpTransport
 
-    async with _over(PlainTransport(url), files) as embed:
+    async with _over(HttpTransport(url), files) as embed:
         yield embed
 
 

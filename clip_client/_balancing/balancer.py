@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Final
 
 from clip_client._balancing.concurrency_limit import AdaptiveLimit
 from clip_client._balancing.retry import backoff_s
-from clip_client._config import EndpointKind
+from clip_client._endpoint import EndpointKind
 from clip_client._errors import ClipError, DeadlineExceeded, ModelNotReady, Overloaded, Unavailable
-from clip_client._transports.factory import settle
+from clip_client._transports.factory import resolve_auto
 
 if TYPE_CHECKING:
     import random
 
-    from clip_client._config import ClientConfig, Endpoint
+    from clip_client._config import ClientConfig
+    from clip_client._endpoint import Endpoint
     from clip_client._transports.base import Transport
 
 Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
@@ -43,7 +44,7 @@ class Server:
         """How often it got the next request; decides between servers with nothing in flight."""
         self.retired = False
         """Its name does not lead here any more; what is in flight may end."""
-        self.rests_until = 0.0
+        self.backoff_until = 0.0
         """Loop time up to which it gets no request."""
         self._failures = 0
         self._failed_at = 0.0
@@ -57,11 +58,11 @@ class Server:
         """The last thing heard from it was a failure of the service."""
         return self._failures > 0
 
-    def room(self, now: float, waiting: int, max_batch_size: int) -> int:
+    def available_slots(self, now: float, waiting: int, max_batch_size: int) -> int:
         """Rows that the next request may carry; after a failure one request at a time goes out, as a probe."""
-        if now < self.rests_until or (self.is_down and self.limit.in_flight):
+        if now < self.backoff_until or (self.is_down and self.limit.in_flight):
             return 0
-        return self.limit.room(waiting, max_batch_size)
+        return self.limit.available_slots(waiting, max_batch_size)
 
     def succeeded(self, rows: int, *, started_at: float, now: float, time_given_s: float) -> None:
         """An answer came; what it says about its images is no matter of the server."""
@@ -75,12 +76,12 @@ class Server:
         elif isinstance(error, DeadlineExceeded):
             self.limit.expired(rows, started_at=started_at, now=now)
         else:
-            self.limit.gone(rows)
+            self.limit.release(rows)
         # Requests that were already on their way when it failed first tell nothing new.
         if isinstance(error, Unavailable | ModelNotReady | Overloaded) and started_at >= self._failed_at:
             self._failures += 1
             self._failed_at = now
-            self.rests_until = now + backoff_s(self._failures, random_source=randomness)
+            self.backoff_until = now + backoff_s(self._failures, random_source=randomness)
 
 
 class Balancer:
@@ -120,18 +121,18 @@ class Balancer:
         """A server and the number of rows it takes now, or None."""
         now = self._loop.time()
         self._refresh(now)
-        offers = [(server, server.room(now, waiting, max_batch_size)) for server in self._servers.values()]
-        able = [(server, room) for server, room in offers if room]
+        offers = [(server, server.available_slots(now, waiting, max_batch_size)) for server in self._servers.values()]
+        able = [(server, available_slots) for server, available_slots in offers if available_slots]
         if not able:
             return None
-        server, room = min(able, key=lambda offer: (offer[0].limit.in_flight, offer[0].chosen))
+        server, available_slots = min(able, key=lambda offer: (offer[0].limit.in_flight, offer[0].chosen))
         server.chosen += 1
-        return server, room
+        return server, available_slots
 
     def next_chance(self) -> float | None:
         """Loop time when a server that rests may be tried again; None where no time but an answer is waited for."""
         now = self._loop.time()
-        resting = [server.rests_until for server in self._servers.values() if server.rests_until > now]
+        resting = [server.backoff_until for server in self._servers.values() if server.backoff_until > now]
         return min(resting, default=None)
 
     async def aclose(self) -> None:
@@ -157,7 +158,7 @@ class Balancer:
         found: dict[Endpoint, str | None] = {}
         for endpoint in self.endpoints:
             if endpoint.kind is EndpointKind.AUTO:
-                self._settled[endpoint] = endpoint = await settle(endpoint, self._make_transport)
+                self._settled[endpoint] = endpoint = await resolve_auto(endpoint, self._make_transport)
             addresses = await self._look_up_one(endpoint)
             if len(addresses) > 1:
                 found.update({replace(endpoint, host=address): endpoint.host for address in addresses})

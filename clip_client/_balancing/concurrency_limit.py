@@ -10,7 +10,7 @@ TCP (RFC 5681) and in the AIMD limit of Netflix's concurrency-limits, with a lat
 * An answer in time lets the limit grow, if it has held somebody back since the last one: at first by the rows that
   were answered (slow start: it doubles per round trip), after the first decrease by ``sqrt(limit)`` rows per round trip
   (the step of Netflix's Gradient2). A limit that held nobody back proves nothing by its size, and grown on it would be
-  head-room that was never tried, for the next burst to fill (congestion window validation, RFC 7661).
+  head-available_slots that was never tried, for the next burst to fill (congestion window validation, RFC 7661).
 
 The target is a fixed time, and no multiple of the shortest latency seen as in TCP Vegas: clients that do not know of
 each other then judge one queue by one measure and converge to equal shares, while one that first saw the server busy
@@ -55,7 +55,7 @@ class AdaptiveLimit:
         """Images that may be in flight now; at least 1."""
         return int(self._limit)
 
-    def room(self, waiting: int, max_batch_size: int) -> int:
+    def available_slots(self, waiting: int, max_batch_size: int) -> int:
         """How many of ``waiting`` rows may be sent as one request now; 0 where it is better to wait.
 
         A request takes at most half of the limit, so that the server always has the next one, and is never a sliver of
@@ -63,9 +63,9 @@ class AdaptiveLimit:
         """
         best = min(waiting, max_batch_size)
         wanted = min(best, max(1, self.limit // 2))
-        room = wanted if self.limit - self.in_flight >= wanted else 0
-        self._held_back = self._held_back or room < best
-        return room
+        available_slots = wanted if self.limit - self.in_flight >= wanted else 0
+        self._held_back = self._held_back or available_slots < best
+        return available_slots
 
     def started(self, rows: int) -> None:
         """A request of so many rows was sent."""
@@ -97,7 +97,7 @@ class AdaptiveLimit:
             self._decrease(_REFUSED_FACTOR, started_at, now)
 
     def cancelled(self, *, started_at: float, now: float) -> float:
-        """The caller of a request has gone. Returns the time from which its rows count as :meth:`gone`.
+        """The caller of a request has gone. Returns the time from which its rows count as :meth:`release`.
 
         Triton decodes them all the same, so they keep their place for as long as an answer takes. Without answers
         nothing tells whether that is still enough: with each round trip that is given up, the time doubles.
@@ -111,7 +111,7 @@ class AdaptiveLimit:
             self._held_at = now
         return started_at + self._hold_s
 
-    def gone(self, rows: int) -> None:
+    def release(self, rows: int) -> None:
         """The request ended in a way that says nothing about load."""
         self.in_flight -= rows
 

@@ -7,9 +7,9 @@ import os
 import threading
 from typing import TYPE_CHECKING, Final
 
-from clip_client._encoding import TRANSFERS, Jpeg
+from clip_client._encoding import IMAGE_ENCODINGS, Jpeg
 from clip_client._errors import ImageError, ProtocolMismatch
-from clip_client._pipeline.images import load, picture_of
+from clip_client._pipeline.images import picture_of, read_image
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -22,7 +22,7 @@ _TURNS: Final = 64
 """Locks that objects share by their address: several times the threads, so that different ones seldom meet."""
 
 
-class Loader:
+class ImageEncoder:
     """Reads images, and reduces them to exactly the pixels that the model takes, where the configuration says so.
 
     A picture is reduced by the server's own code: turned upright, decoded at reduced size where that is safe, resized
@@ -30,45 +30,45 @@ class Loader:
     """
 
     def __init__(self, config: ClientConfig) -> None:
-        self._transfer = TRANSFERS[config.transfer]
+        self._encoding = IMAGE_ENCODINGS[config.transfer]
         self._max_bytes = config.max_image_bytes
         # Many threads wait for files, but no more than this decode: each may hold a large picture.
         self._cores = threading.BoundedSemaphore(os.cpu_count() or 1)
         self._turns = tuple(threading.Lock() for _ in range(_TURNS))
 
-    def ready(self, source: object) -> bytes | None:
-        """The bytes that travel, where there is nothing to do; else None: then :meth:`load` is due, in a thread."""
+    def unchanged(self, source: object) -> bytes | None:
+        """The bytes that travel, where there is nothing to do; else None: then :meth:`encode` is due, in a thread."""
         if type(source) is bytes:  # nearly always, and asked for every image
-            return source if len(source) <= self._transfer.as_it_is_up_to else None
+            return source if len(source) <= self._encoding.unchanged_up_to else None
         if isinstance(source, bytes | bytearray | memoryview):
             size = source.nbytes if isinstance(source, memoryview) else len(source)
-            if size <= self._transfer.as_it_is_up_to:
+            if size <= self._encoding.unchanged_up_to:
                 return bytes(source)
         return None
 
-    def load(self, source: object, model: ModelInfo) -> bytes:
+    def encode(self, source: object, model: ModelInfo) -> bytes:
         """Read one image and bring it into the form that travels. Blocks on files and computes: for a worker thread.
 
         Raises ImageError with the code that the server would give, or ``UNREADABLE``; and ProtocolMismatch where the
         model's preprocessing is not known here.
         """
         if isinstance(source, str | os.PathLike | bytes | bytearray | memoryview):
-            return self._load(source, model)
+            return self._encode(source, model)
         # Reading a file object moves it on, and Pillow decodes a picture when it is first used: where one object is
         # given twice, two threads must not do that at once.
         with self._turns[id(source) // 16 % _TURNS]:
-            return self._load(source, model)
+            return self._encode(source, model)
 
-    def _load(self, source: object, model: ModelInfo) -> bytes:
-        jpeg = self._transfer.jpeg
+    def _encode(self, source: object, model: ModelInfo) -> bytes:
+        jpeg = self._encoding.jpeg
         if jpeg is None:
-            return load(source, max_bytes=self._max_bytes)
+            return read_image(source, max_bytes=self._max_bytes)
         picture = picture_of(source)
         if picture is not None and _is_ordinary(picture):
             with self._cores:
-                return _encode(picture, _preprocessing(model), jpeg)
-        data = load(source, max_bytes=self._max_bytes)
-        if len(data) <= self._transfer.as_it_is_up_to:
+                return _to_jpeg(picture, _preprocessing(model), jpeg)
+        data = read_image(source, max_bytes=self._max_bytes)
+        if len(data) <= self._encoding.unchanged_up_to:
             return data
         with self._cores:
             reduced = self._reduce(data, _preprocessing(model), jpeg)
@@ -81,7 +81,7 @@ class Loader:
             picture = decode(data, DecodeLimits(max_bytes=self._max_bytes), at_least=config.decode_at_least)
         except DecodeError as error:
             raise ImageError(error.message, code=error.status.name) from None
-        return _encode(picture, config, jpeg)
+        return _to_jpeg(picture, config, jpeg)
 
 
 def _is_ordinary(picture: Image) -> bool:
@@ -107,7 +107,7 @@ def _preprocessing(model: ModelInfo) -> PreprocessConfig:
         ) from None
 
 
-def _encode(picture: Image, config: PreprocessConfig, jpeg: Jpeg) -> bytes:
+def _to_jpeg(picture: Image, config: PreprocessConfig, jpeg: Jpeg) -> bytes:
     from PIL import Image
 
     from preprocess_ensemble.imaging.transform import preprocess

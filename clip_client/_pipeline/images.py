@@ -42,7 +42,7 @@ def path_of(source: object) -> str | None:
     return os.fsdecode(source) if isinstance(source, str | os.PathLike) else None
 
 
-def load(source: object, *, max_bytes: int) -> bytes:
+def read_image(source: object, *, max_bytes: int) -> bytes:
     """Read or encode one image. Blocks on files, so it belongs into a worker thread.
 
     PIL images and arrays become PNG, which loses nothing. Raises ImageError and nothing else: ``UNREADABLE`` where a
@@ -50,7 +50,7 @@ def load(source: object, *, max_bytes: int) -> bytes:
     that is no image source.
     """
     with _only_image_errors():
-        return _load(source, max_bytes)
+        return _read(source, max_bytes)
 
 
 def picture_of(source: object) -> Image | None:
@@ -80,7 +80,7 @@ def _only_image_errors() -> Iterator[None]:
         raise _unreadable(f"reading it raised {type(error).__name__}") from None
 
 
-def _load(source: object, max_bytes: int) -> bytes:
+def _read(source: object, max_bytes: int) -> bytes:
     if isinstance(source, str | os.PathLike):
         return _read_path(os.fsdecode(source), max_bytes)
     if isinstance(source, bytes | bytearray | memoryview):

@@ -63,7 +63,7 @@ class Row:
 
 
 class Sender:
-    """Packs waiting rows into requests as soon as there is room for them in flight.
+    """Packs waiting rows into requests as soon as a server has slots for them.
 
     It never waits to fill a batch: rows that become ready while nothing may be sent are what fills the next one.
     Rows of different calls may share a request; each has its own deadline and its own outcome.
@@ -162,8 +162,8 @@ class Sender:
             if choice is None:
                 self._wake_at(self._balancer.next_chance())
                 return
-            server, room = choice
-            rows = self._take(server, room, model)
+            server, available_slots = choice
+            rows = self._take(server, available_slots, model)
             if rows:
                 request = _Request(server, rows, self._loop.time())
                 server.limit.started(len(rows))
@@ -200,15 +200,15 @@ class Sender:
         self._waiting = deque(row for row in self._waiting if row.open)
         self._abandoned = 0
 
-    def _take(self, server: Server, room: int, model: ModelInfo) -> list[Row]:
-        """Rows for one request: of one model, within the room in flight and the byte limit."""
+    def _take(self, server: Server, available_slots: int, model: ModelInfo) -> list[Row]:
+        """Rows for one request: of one model, within the available slots and the byte limit."""
         waiting = self._waiting
         rows: list[Row] = []
         size = 0
         now = self._loop.time()
         # Where a server is down that is the reason why rows are late, and no sign of too much work.
         latency = None if server.is_down else server.limit.latency_s
-        while waiting and len(rows) < room:
+        while waiting and len(rows) < available_slots:
             row = waiting[0]
             if row.model is not model:
                 break
@@ -323,7 +323,7 @@ class Sender:
             self._cancelled(request)
         elif (error := task.exception()) is not None:
             # A defect of this package; the loop's exception handler reports it, and nobody is left waiting.
-            request.server.limit.gone(len(request.rows))
+            request.server.limit.release(len(request.rows))
             _settle_all(request.rows, ClipError(f"The request failed unforeseen ({type(error).__name__})."))
             raise error
 
@@ -341,7 +341,7 @@ class Sender:
         _settle_all(request.rows, Unavailable("The client was closed while the image was on its way."))
 
     def _cancelled_is_done(self, request: _Request) -> None:
-        request.server.limit.gone(len(request.rows))
+        request.server.limit.release(len(request.rows))
         self._schedule()
 
 

@@ -27,7 +27,7 @@ _CONTAINERS: Final = (list, tuple, set, frozenset, deque, np.ndarray, KeysView, 
 
 
 class Source(Protocol):
-    """Items from one iterable. At most ``room`` of them are ahead of what was delivered, buffered ones included."""
+    """Items from one iterable. At most ``max_ahead`` of them, buffered ones included, are not delivered yet."""
 
     @property
     def exhausted(self) -> bool:
@@ -46,36 +46,36 @@ class Source(Protocol):
         """Ask for nothing more. An iterable that is blocking just now is left to its thread."""
 
 
-def open_source(images: ImageSources, *, room: int, on_arrival: Callable[[], None]) -> Source:
+def open_source(images: ImageSources, *, max_ahead: int, on_arrival: Callable[[], None]) -> Source:
     """Choose how to iterate; ``on_arrival`` is called in the event loop whenever there may be something to take."""
     if is_single(images):
-        return _ContainerSource([images], room)
+        return _ContainerSource([images], max_ahead)
     if isinstance(images, _CONTAINERS):
-        return _ContainerSource(images, room)
+        return _ContainerSource(images, max_ahead)
     if isinstance(images, AsyncIterable):
-        return _AsyncSource(images, room, on_arrival)
+        return _AsyncSource(images, max_ahead, on_arrival)
     if isinstance(images, Iterable):
-        return _ThreadSource(images, room, on_arrival)
+        return _ThreadSource(images, max_ahead, on_arrival)
     raise TypeError(f"expected an image or an iterable of images, got {type(images).__name__}")
 
 
 class _ContainerSource:
-    def __init__(self, images: Iterable[object], room: int) -> None:
+    def __init__(self, images: Iterable[object], max_ahead: int) -> None:
         self.exhausted = False
         self.error: BaseException | None = None
         self._iterator = iter(images)
-        self._room = room
+        self._slots = max_ahead
 
     def take(self) -> list[object]:
         if self.exhausted:
             return []
-        items = list(islice(self._iterator, self._room))
-        self.exhausted = len(items) < self._room
-        self._room -= len(items)
+        items = list(islice(self._iterator, self._slots))
+        self.exhausted = len(items) < self._slots
+        self._slots -= len(items)
         return items
 
     def delivered(self) -> None:
-        self._room += 1
+        self._slots += 1
 
     async def aclose(self) -> None:
         self.exhausted = True
@@ -100,19 +100,19 @@ class _BufferedSource:
 
 
 class _AsyncSource(_BufferedSource):
-    def __init__(self, images: AsyncIterable[object], room: int, on_arrival: Callable[[], None]) -> None:
+    def __init__(self, images: AsyncIterable[object], max_ahead: int, on_arrival: Callable[[], None]) -> None:
         super().__init__(on_arrival)
-        self._room = asyncio.Semaphore(room)
+        self._slots = asyncio.Semaphore(max_ahead)
         self._closed = False
         self._task = asyncio.create_task(self._run(images), name="clip_client source")
 
     async def _run(self, images: AsyncIterable[object]) -> None:
         try:
-            await self._room.acquire()
+            await self._slots.acquire()
             async for item in images:
                 self._buffer.append(item)
                 self._on_arrival()
-                await self._room.acquire()
+                await self._slots.acquire()
         except BaseException as error:
             if self._closed:
                 raise
@@ -122,7 +122,7 @@ class _AsyncSource(_BufferedSource):
         self._on_arrival()
 
     def delivered(self) -> None:
-        self._room.release()
+        self._slots.release()
 
     async def aclose(self) -> None:
         self._closed = True
@@ -132,15 +132,15 @@ class _AsyncSource(_BufferedSource):
 
 
 class _ThreadSource(_BufferedSource):
-    def __init__(self, images: Iterable[object], room: int, on_arrival: Callable[[], None]) -> None:
+    def __init__(self, images: Iterable[object], max_ahead: int, on_arrival: Callable[[], None]) -> None:
         super().__init__(on_arrival)
         self._loop = asyncio.get_running_loop()
         # How many more items the thread may take; each number is given once.
         self._permits: SimpleQueue[int] = SimpleQueue()
-        self._permits.put(room)
+        self._permits.put(max_ahead)
         self._delivered = 0
         # The thread is woken for several items at a time: a thread that wakes for each takes longer than the item.
-        self._permits_at_once = max(1, room // 8)
+        self._permits_at_once = max(1, max_ahead // 8)
         self._closed = threading.Event()
         self._announced = False
         self._task = asyncio.create_task(self._run(images), name="clip_client source")
@@ -157,7 +157,7 @@ class _ThreadSource(_BufferedSource):
             self._on_arrival()
 
     def _pump(self, images: Iterable[object]) -> None:
-        """In the worker thread: item after item, as long as there is room."""
+        """In the worker thread: item after item, while there are permits."""
         try:
             iterator = iter(images)
             permits = 0

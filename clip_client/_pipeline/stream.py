@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from clip_client._config import ClientConfig
     from clip_client._image_source import ImageSource
     from clip_client._model import ModelInfo
-    from clip_client._pipeline.encoder import Loader
+    from clip_client._pipeline.encoder import ImageEncoder
     from clip_client._pipeline.source import Source
 
 _LOADED_REQUESTS = 8
@@ -37,7 +37,7 @@ class Stream:
     """One call of ``embed`` or ``embed_stream``, as a context: leaving it gives up what is still on its way.
 
     Everything is driven by callbacks in the event loop - an image arrives, a file is loaded, a row is settled - so the
-    pipeline keeps moving while the consumer is busy, as far as the source's room allows.
+    pipeline keeps moving while the consumer is busy, as far as the source's ``max_ahead`` allows.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Stream:
         *,
         sender: Sender,
         config: ClientConfig,
-        loader: Loader,
+        encoder: ImageEncoder,
         model: ModelInfo,
         threads: anyio.CapacityLimiter,
         ordered: bool,
@@ -55,7 +55,7 @@ class Stream:
         self._open_source = open_source
         self._sender = sender
         self._config = config
-        self._loader = loader
+        self._encoder = encoder
         self._model = model
         self._threads = threads
         self._ordered = ordered
@@ -157,7 +157,7 @@ class Stream:
         ready = []
         while self._unloaded and self._loaded_bytes < ahead and len(self._loads) < at_once:
             row = self._unloaded.popleft()
-            payload = self._loader.ready(row.source)
+            payload = self._encoder.unchanged(row.source)
             if payload is None:
                 task = asyncio.create_task(self._load(row), name="clip_client load")
                 self._loads.add(task)
@@ -174,7 +174,7 @@ class Stream:
         try:
             with anyio.fail_after(remaining):
                 payload = await anyio.to_thread.run_sync(
-                    self._loader.load, row.source, row.model, limiter=self._threads, abandon_on_cancel=True
+                    self._encoder.encode, row.source, row.model, limiter=self._threads, abandon_on_cancel=True
                 )
         except ClipError as error:
             row.settle(error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from clip_client._config import Endpoint, EndpointKind
+from clip_client._endpoint import Endpoint, EndpointKind
 from clip_client._errors import ClipError, DeadlineExceeded, Unavailable
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ _ANSWERS_WITHIN_S: Final = 5.0
 _logger = logging.getLogger("clip_client")
 
 
-def make_transports(config: ClientConfig) -> Callable[[Endpoint, str | None], Transport]:
+def transport_factory(config: ClientConfig) -> Callable[[Endpoint, str | None], Transport]:
     """What is returned opens the way to one endpoint; the second argument is the name to expect in its certificate.
 
     Certificates are read here, once. Raises ValueError for files that cannot be read.
@@ -31,7 +31,7 @@ def make_transports(config: ClientConfig) -> Callable[[Endpoint, str | None], Tr
     # Here and not above: grpc and protobuf take most of the package's import time.
     from clip_client._transports import grpc
 
-    connect = grpc.make_transports(config)
+    connect = grpc.transport_factory(config)
 
     def make(endpoint: Endpoint, server_name: str | None) -> Transport:
         return connect(endpoint, server_name) if endpoint.kind is EndpointKind.GRPC else _without_grpc(endpoint, config)
@@ -39,7 +39,7 @@ def make_transports(config: ClientConfig) -> Callable[[Endpoint, str | None], Tr
     return make
 
 
-async def settle(endpoint: Endpoint, make_transport: Callable[[Endpoint, str | None], Transport]) -> Endpoint:
+async def resolve_auto(endpoint: Endpoint, make_transport: Callable[[Endpoint, str | None], Transport]) -> Endpoint:
     """Decide what an AUTO endpoint stands for: its server where one answers, whatever it says, else this process."""
     transport = make_transport(endpoint.remote, None)
     try:
@@ -64,9 +64,9 @@ async def settle(endpoint: Endpoint, make_transport: Callable[[Endpoint, str | N
 
 def _without_grpc(endpoint: Endpoint, config: ClientConfig) -> Transport:
     if endpoint.kind is EndpointKind.HTTP:
-        from clip_client._transports.http import PlainTransport
+        from clip_client._transports.http import HttpTransport
 
-        return PlainTransport(str(endpoint), token=config.token)
+        return HttpTransport(str(endpoint), token=config.token)
     from clip_client._transports.local import LocalTransport
 
     return LocalTransport(endpoint.repository or None, threads=config.local_threads)

@@ -25,11 +25,11 @@ from clip_client._errors import (
 )
 from clip_client._transports.base import ModelSettings, ServerDescription
 from clip_client._transports.grpc_messages import (
-    keep_memory,
     malformed,
     read_answer,
     read_strings,
     tensors,
+    warm_up_malloc,
     with_strings,
 )
 from clip_client._transports.tracing import Metadata, request_span
@@ -39,7 +39,8 @@ from preprocess_ensemble import contract
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from clip_client._config import ClientConfig, Endpoint
+    from clip_client._config import ClientConfig
+    from clip_client._endpoint import Endpoint
     from clip_client._transports.base import Answer
     from clip_client._transports.triton_statistics import ModelStatistics
 
@@ -215,7 +216,7 @@ class TritonTransport:
         """``server_name`` is the name to ask for, and to expect in the certificate, where the endpoint is a number."""
         self.endpoint = endpoint
         self._metadata = _metadata(config)
-        keep_memory()
+        warm_up_malloc()
         self._channel = _open_channel(endpoint, config, credentials, server_name)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
         # Without the stub's serializer, which would copy each image twice.
@@ -323,7 +324,7 @@ class TritonTransport:
         raise failure
 
 
-def make_transports(config: ClientConfig) -> Callable[[Endpoint, str | None], TritonTransport]:
+def transport_factory(config: ClientConfig) -> Callable[[Endpoint, str | None], TritonTransport]:
     """Read the certificates once; what is returned connects to one address. Raises ValueError for unreadable files."""
     credentials = _credentials(config) if any(endpoint.tls for endpoint in config.endpoints) else None
 
@@ -341,7 +342,7 @@ def _open_channel(
     endpoint: Endpoint, config: ClientConfig, credentials: grpc.ChannelCredentials | None, server_name: str | None
 ) -> Any:
     options = _channel_options(config)
-    if endpoint.host == "localhost" or endpoint.host.startswith("127.") or endpoint.host == "::1":
+    if endpoint.is_loopback:
         # gRPC asks the proxy that the environment names even for calls to this machine.
         options.append(("grpc.enable_http_proxy", 0))
     name = config.server_name or server_name

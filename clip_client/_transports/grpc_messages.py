@@ -86,7 +86,7 @@ def malformed(request_id: str) -> ProtocolMismatch:
     )
 
 
-def keep_memory() -> None:
+def warm_up_malloc() -> None:
     """Have the memory of one request used again for the next.
 
     glibc gives free memory at the top of its heap back to the system, above twice the size of the largest block that

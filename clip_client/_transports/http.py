@@ -41,7 +41,7 @@ _ERRORS: Final[Mapping[int, tuple[type[ClipError], str]]] = {
 """Status of HTTP -> what it means here; the server's own text is never repeated."""
 
 
-class PlainTransport:
+class HttpTransport:
     """Connections to one plain service. Build it inside the event loop that uses it."""
 
     def __init__(self, url: str, *, token: str | None = None) -> None:
@@ -59,7 +59,7 @@ class PlainTransport:
         )
 
     def __repr__(self) -> str:
-        return f"<PlainTransport {self.url}>"
+        return f"<HttpTransport {self.url}>"
 
     async def infer(self, images: Sequence[bytes], *, request_id: str, timeout_s: float) -> Answer:
         """Embed encoded images; see :class:`Transport`."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from clip_client._config import Endpoint
+    from clip_client._endpoint import Endpoint
 
 Metadata = tuple[tuple[str, str], ...]
 

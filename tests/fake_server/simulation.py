@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from clip_client._config import Endpoint
+    from clip_client._endpoint import Endpoint
     from clip_client.testing import FakeTriton
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from clip_client import ClientConfig, ClipClient, ProtocolMismatch, Unauthorized, Unavailable
 from clip_client._balancing.balancer import Balancer, Server
-from clip_client._transports.grpc import make_transports
+from clip_client._transports.grpc import transport_factory
 from clip_client.testing import FakeTriton, Reply
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def fixed_names(addresses: list[str]) -> Callable[[str, int], Awaitable[Sequence
 async def test_a_name_with_many_addresses_is_many_servers() -> None:
     config = ClientConfig(urls=("triton.example.org:8001",))
     addresses = ["192.0.2.1", "192.0.2.2"]
-    balancer = Balancer(config, make_transports(config), resolve=fixed_names(addresses))
+    balancer = Balancer(config, transport_factory(config), resolve=fixed_names(addresses))
     await balancer.ensure_resolved()
     assert [str(server.endpoint) for server in balancer.servers] == ["grpc://192.0.2.1:8001", "grpc://192.0.2.2:8001"]
     kept = balancer.servers[1]
@@ -149,7 +149,7 @@ async def test_a_name_with_many_addresses_is_many_servers() -> None:
 
 async def test_a_name_with_one_address_is_left_to_grpc() -> None:
     config = ClientConfig(urls=("triton.example.org:8001",))
-    balancer = Balancer(config, make_transports(config), resolve=fixed_names(["192.0.2.1"]))
+    balancer = Balancer(config, transport_factory(config), resolve=fixed_names(["192.0.2.1"]))
     await balancer.ensure_resolved()
     assert [server.endpoint.host for server in balancer.servers] == ["triton.example.org"]
     await balancer.aclose()
@@ -163,17 +163,17 @@ def test_after_a_failure_one_request_at_a_time_goes_out() -> None:
     server.limit.started(8)
     server.limit.started(8)
     server.failed(8, Unavailable("x"), started_at=1.0, now=2.0, randomness=randomness)
-    first_rest = server.rests_until
+    first_rest = server.backoff_until
     assert 2.0 < first_rest <= 2.1
     # The second was on its way already; that it fails, too, is no news.
     server.failed(8, Unavailable("x"), started_at=1.5, now=2.05, randomness=randomness)
-    assert server.rests_until == first_rest
+    assert server.backoff_until == first_rest
 
-    assert server.room(2.0, 100, 32) == 0
-    assert server.room(2.2, 100, 32) == 8
+    assert server.available_slots(2.0, 100, 32) == 0
+    assert server.available_slots(2.2, 100, 32) == 8
     server.limit.started(8)
-    assert server.room(2.2, 100, 32) == 0
+    assert server.available_slots(2.2, 100, 32) == 0
     server.succeeded(8, started_at=2.2, now=2.3, time_given_s=60.0)
     assert not server.is_down
     server.limit.started(8)
-    assert server.room(2.3, 100, 32) > 0
+    assert server.available_slots(2.3, 100, 32) > 0

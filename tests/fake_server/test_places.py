@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from clip_client import ClientConfig, ClipClient, ModelNotReady, ProtocolMismatch, Unauthorized
-from clip_client._pipeline.encoder import Loader
+from clip_client._pipeline.encoder import ImageEncoder
 from clip_client.testing import FakeTriton, Relay
 from tests.fake_server.simulation import connect_to, simulate
 
@@ -80,13 +80,13 @@ def test_auto_takes_a_server_that_says_nothing_for_none(monkeypatch: pytest.Monk
 
 async def test_thumbnails_are_made_off_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     threads: set[threading.Thread] = set()
-    load = Loader.load
+    load = ImageEncoder.encode
 
-    def recorded(self: Loader, source: object, model: ModelInfo) -> bytes:
+    def recorded(self: ImageEncoder, source: object, model: ModelInfo) -> bytes:
         threads.add(threading.current_thread())
         return load(self, source, model)
 
-    monkeypatch.setattr(Loader, "load", recorded)
+    monkeypatch.setattr(ImageEncoder, "encode", recorded)
     buffer = io.BytesIO()
     Image.fromarray(NOISE).save(buffer, "PNG")
     async with FakeTriton() as server, ClipClient(server.url) as clip:

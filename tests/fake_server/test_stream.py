@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from clip_client import ClientConfig, ClipClient, ClipError, EmbeddedItem, ImageSources, Unavailable
-from clip_client._pipeline.encoder import Loader
+from clip_client._pipeline.encoder import ImageEncoder
 from clip_client.testing import FakeTriton, Relay, Reply
 from tests.fake_server.waiting import until
 
@@ -152,7 +152,7 @@ async def test_whatever_reading_an_image_raises_ends_the_stream(
     def fail(*_: object) -> bytes:
         raise error
 
-    monkeypatch.setattr(Loader, "load", fail)
+    monkeypatch.setattr(ImageEncoder, "encode", fail)
     reported: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["exception"]))
     async with FakeTriton() as server, ClipClient(server.url) as clip:

@@ -27,7 +27,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelQueuePolicy
 
 from clip_client import ClientConfig, ClipClient, ClipError, DeadlineExceeded, ProtocolMismatch
 from clip_client._transports import grpc as _transport
-from clip_client._transports.grpc import ERROR_TABLE, ErrorRow, TritonTransport, find_row, make_transports
+from clip_client._transports.grpc import ERROR_TABLE, ErrorRow, TritonTransport, find_row, transport_factory
 from preprocess_ensemble.testing.server import free_port, python_with_shared_memory, serving
 from tests.fake_server.waiting import until
 from tests.live.bare import launched, wait_until_live
@@ -173,7 +173,7 @@ def _triton(repository: Path, folder: Path, *options: str) -> Iterator[Triton]:
 async def _transport_to(url: str, **settings: object) -> AsyncIterator[TritonTransport]:
     """One connection, without the retries of the client above it."""
     config = ClientConfig(urls=(url,), **settings)  # type: ignore[arg-type]
-    transport = make_transports(config)(config.endpoints[0], None)
+    transport = transport_factory(config)(config.endpoints[0], None)
     try:
         yield transport
     finally:

@@ -180,7 +180,7 @@ def test_the_command_says_which_embeds(
 ) -> None:
     command = ["embed", str(photos), "--output"]
     port = free_port()
-    monkeypatch.setattr("clip_client._config.DEFAULT_URL", f"127.0.0.1:{port}")
+    monkeypatch.setattr("clip_client._endpoint.DEFAULT_URL", f"127.0.0.1:{port}")
     monkeypatch.setenv("CLIP_MODEL", str(tmp_path))
     assert main([*command, str(tmp_path / "none.npz")]) == 1
     said = capfd.readouterr().err
@@ -192,7 +192,7 @@ def test_the_command_says_which_embeds(
     assert main([*command, str(tmp_path / "local.npz")]) == 0
     assert "images are embedded in this process" in caplog.text
 
-    monkeypatch.setattr("clip_client._config.DEFAULT_URL", server.grpc_url)
+    monkeypatch.setattr("clip_client._endpoint.DEFAULT_URL", server.grpc_url)
     assert main([*command, str(tmp_path / "remote.npz")]) == 0
     assert f"the server at {server.grpc_url} embeds" in capfd.readouterr().err
 

@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 from clip_client import ClientConfig, ClipClient, ImageError
-from clip_client._encoding import TRANSFERS
-from clip_client._pipeline.encoder import Loader
+from clip_client._encoding import IMAGE_ENCODINGS
+from clip_client._pipeline.encoder import ImageEncoder
 from preprocess_ensemble.contract import PREPROCESSOR
 from preprocess_ensemble.imaging.decode import decode
 from preprocess_ensemble.imaging.transform import PreprocessConfig
@@ -44,16 +44,16 @@ async def test_thumbnails_are_small_and_near_the_originals(
         assert (await clip.health()).ok  # the canary travels as it is, so its vector is exact
     thumbnails.raise_for_errors()
     assert (originals.vectors * thumbnails.vectors).sum(axis=1).min() >= LEAST_COSINE[transfer]
-    assert sent / len(paths) <= 1.1 * TRANSFERS[transfer].as_it_is_up_to
+    assert sent / len(paths) <= 1.1 * IMAGE_ENCODINGS[transfer].unchanged_up_to
     assert originals.vector_id.endswith("|original")
-    assert thumbnails.vector_id.endswith(f"|{TRANSFERS[transfer].id}")
+    assert thumbnails.vector_id.endswith(f"|{IMAGE_ENCODINGS[transfer].id}")
 
 
 async def test_the_server_takes_a_thumbnails_pixels_as_they_are(photos: Path, server: Server) -> None:
     async with ClipClient(server.grpc_url) as clip:
-        model, loader = await clip.model(), Loader(clip._config)
+        model, encoder = await clip.model(), ImageEncoder(clip._config)
     config = PreprocessConfig.from_mapping(model.preprocess)
-    thumbnails = [loader.load(path, model) for path in files_in(photos) if path.stat().st_size > 100_000]
+    thumbnails = [encoder.encode(path, model) for path in files_in(photos) if path.stat().st_size > 100_000]
     answer = infer(server.grpc_url, PREPROCESSOR, thumbnails, outputs=["pixels"])
     for pixels, thumbnail in zip(answer["pixels"], thumbnails, strict=True):
         with Image.open(io.BytesIO(thumbnail)) as image:
@@ -77,7 +77,7 @@ async def test_large_files_that_are_bad_fail_here_as_they_do_there(photos: Path,
     strip = io.BytesIO()
     Image.effect_noise((20_000, 100), 50).save(strip, "PNG")
     bad = [jpeg[: len(jpeg) // 2], b"\x89PNG\r\n\x1a\n" + b"x" * 50_000, b"no image " * 5_000, strip.getvalue()]
-    assert min(map(len, bad)) > TRANSFERS["thumbnail"].as_it_is_up_to
+    assert min(map(len, bad)) > IMAGE_ENCODINGS["thumbnail"].unchanged_up_to
     async with ClipClient(server.grpc_url) as clip, ClipClient(server.grpc_url, transfer="original") as whole:
         here, there = await clip.embed([*bad, jpeg]), await whole.embed([*bad, jpeg])
         assert clip.stats().images_embedded == 1

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clip_client import ClientConfig, ClipClient
-from clip_client._config import parse_url
+from clip_client._endpoint import parse_url
 
 
 @pytest.mark.parametrize(

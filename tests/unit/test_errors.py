@@ -10,7 +10,7 @@ import pytest
 
 import clip_client
 from clip_client import ClipError, ImageError, ImageErrors
-from clip_client._config import parse_url
+from clip_client._endpoint import parse_url
 from clip_client._transports.grpc import ERROR_TABLE, find_row
 
 ENDPOINT = parse_url("example.org:8001")

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from clip_client import ImageError
-from clip_client._pipeline.images import is_single, load, path_of
+from clip_client._pipeline.images import is_single, path_of, read_image
 
 MAX = 1 << 20
 RNG = np.random.default_rng(5)
@@ -25,7 +25,7 @@ def pixels_of(data: bytes) -> np.ndarray[Any, np.dtype[np.uint8]]:
 
 def code_of(source: object) -> str:
     with pytest.raises(ImageError) as caught:
-        load(source, max_bytes=MAX)
+        read_image(source, max_bytes=MAX)
     assert "\n" not in str(caught.value)
     return caught.value.code
 
@@ -33,8 +33,8 @@ def code_of(source: object) -> str:
 def test_paths(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "ünï 🐈 x.jpg"
     path.write_bytes(b"content")
-    assert load(path, max_bytes=MAX) == b"content"
-    assert load(str(path), max_bytes=MAX) == b"content"
+    assert read_image(path, max_bytes=MAX) == b"content"
+    assert read_image(str(path), max_bytes=MAX) == b"content"
     assert path_of(path) == str(path)
     assert path_of(b"content") is None
 
@@ -44,23 +44,23 @@ def test_a_name_that_is_not_utf8(tmp_path: pathlib.Path) -> None:
     name = os.path.join(os.fsencode(tmp_path), b"\xff\xfe.jpg")
     with open(name, "wb") as file:
         file.write(b"content")
-    assert load(os.fsdecode(name), max_bytes=MAX) == b"content"
+    assert read_image(os.fsdecode(name), max_bytes=MAX) == b"content"
 
 
 def test_bytes_are_taken_as_they_are() -> None:
     for source in (b"x", bytearray(b"x"), memoryview(b"x")):
-        assert load(source, max_bytes=MAX) == b"x"
+        assert read_image(source, max_bytes=MAX) == b"x"
 
 
 def test_an_array_arrives_pixel_by_pixel() -> None:
-    assert (pixels_of(load(PIXELS, max_bytes=MAX)) == PIXELS).all()
-    assert (pixels_of(load(PIXELS[:, ::-1], max_bytes=MAX)) == PIXELS[:, ::-1]).all()
+    assert (pixels_of(read_image(PIXELS, max_bytes=MAX)) == PIXELS).all()
+    assert (pixels_of(read_image(PIXELS[:, ::-1], max_bytes=MAX)) == PIXELS[:, ::-1]).all()
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "HSV", "I;16", "I"])
 def test_a_pil_image_of_any_mode_arrives_pixel_by_pixel(mode: str) -> None:
     image = Image.fromarray(PIXELS).convert(mode)
-    arrived: Image.Image = Image.open(io.BytesIO(load(image, max_bytes=MAX)))
+    arrived: Image.Image = Image.open(io.BytesIO(read_image(image, max_bytes=MAX)))
     if mode in ("CMYK", "YCbCr", "HSV"):
         image = image.convert("RGB")
     if mode == "I":
@@ -74,17 +74,17 @@ def test_a_pil_image_is_turned_as_its_exif_says() -> None:
     exif[0x0112] = 6
     buffer = io.BytesIO()
     image.save(buffer, "PNG", exif=exif)
-    arrived = Image.open(io.BytesIO(load(Image.open(buffer), max_bytes=MAX)))
+    arrived = Image.open(io.BytesIO(read_image(Image.open(buffer), max_bytes=MAX)))
     assert (np.asarray(arrived) == np.rot90(PIXELS, -1)).all()
     assert arrived.getexif().get(0x0112, 1) == 1
 
 
 def test_file_objects(tmp_path: pathlib.Path) -> None:
-    assert load(io.BytesIO(b"content"), max_bytes=MAX) == b"content"
+    assert read_image(io.BytesIO(b"content"), max_bytes=MAX) == b"content"
     path = tmp_path / "x"
     path.write_bytes(b"y" * 3_000_000)
     with path.open("rb") as file:
-        assert len(load(file, max_bytes=3_000_000)) == 3_000_000
+        assert len(read_image(file, max_bytes=3_000_000)) == 3_000_000
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_the_size_limit(tmp_path: pathlib.Path) -> None:
     path.write_bytes(b"x" * (MAX + 1))
     assert code_of(path) == "TOO_LARGE"
     assert code_of(io.BytesIO(b"x" * (MAX + 1))) == "TOO_LARGE"
-    assert len(load(io.BytesIO(b"x" * MAX), max_bytes=MAX)) == MAX
+    assert len(read_image(io.BytesIO(b"x" * MAX), max_bytes=MAX)) == MAX
 
 
 def test_one_image_or_many() -> None:

@@ -45,10 +45,10 @@ def simulate(server: FifoServer, limits: list[AdaptiveLimit], *, until: float) -
     events: list[tuple[float, int, int, float]] = []
 
     def send(client: int, now: float) -> None:
-        while room := limits[client].room(10**9, MAX_BATCH):
-            limits[client].started(room)
-            outcome.requests.append(room)
-            heapq.heappush(events, (server.serve(room, now), client, room, now))
+        while available_slots := limits[client].available_slots(10**9, MAX_BATCH):
+            limits[client].started(available_slots)
+            outcome.requests.append(available_slots)
+            heapq.heappush(events, (server.serve(available_slots, now), client, available_slots, now))
 
     for client in range(len(limits)):
         send(client, 0.0)
@@ -116,7 +116,7 @@ def test_a_limit_that_holds_nobody_back_does_not_grow() -> None:
     now = 0.0
     for _ in range(100):
         for _ in range(30):
-            limit.started(limit.room(1, MAX_BATCH))
+            limit.started(limit.available_slots(1, MAX_BATCH))
         now += 0.01
         for _ in range(limit.in_flight):
             limit.answered(1, started_at=now - 0.01, now=now, time_given_s=TIMEOUT_S)
@@ -141,9 +141,9 @@ def test_never_below_one_and_never_above_the_maximum() -> None:
         limit.started(1)
         limit.refused(1, started_at=step, now=step + 0.5)
     assert limit.limit == 1
-    assert limit.room(5, MAX_BATCH) == 1
+    assert limit.available_slots(5, MAX_BATCH) == 1
     for step in range(5000):
-        assert limit.room(10**9, MAX_BATCH)
+        assert limit.available_slots(10**9, MAX_BATCH)
         limit.started(1)
         limit.answered(1, started_at=100.0 + step, now=100.001 + step, time_given_s=TIMEOUT_S)
     assert limit.limit == 20
@@ -164,13 +164,13 @@ def test_an_impatient_caller_is_no_sign_of_load() -> None:
 def test_requests_are_no_slivers() -> None:
     limit = new_limit()
     assert limit.limit == 16
-    assert limit.room(100, MAX_BATCH) == 8
+    assert limit.available_slots(100, MAX_BATCH) == 8
     limit.started(8)
     limit.started(7)
     # One row is free; waiting for the next answer gives a request of eight.
-    assert limit.room(100, MAX_BATCH) == 0
+    assert limit.available_slots(100, MAX_BATCH) == 0
     # But what is all there is goes at once.
-    assert limit.room(1, MAX_BATCH) == 1
+    assert limit.available_slots(1, MAX_BATCH) == 1
 
 
 @pytest.mark.parametrize("per_row_s", [0.02, 0.05, 0.2])
@@ -219,9 +219,9 @@ def test_a_late_answer_takes_a_fifth_and_an_expired_deadline_half() -> None:
 
 def test_a_caller_who_was_held_back_lets_the_limit_grow_whoever_else_was_not() -> None:
     limit = new_limit()
-    assert limit.room(100, MAX_BATCH) == 8
+    assert limit.available_slots(100, MAX_BATCH) == 8
     limit.started(8)
-    assert limit.room(1, MAX_BATCH) == 1
+    assert limit.available_slots(1, MAX_BATCH) == 1
     limit.started(1)
     limit.answered(8, started_at=0.0, now=0.1, time_given_s=TIMEOUT_S)
     assert limit.limit == 24

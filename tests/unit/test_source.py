@@ -40,8 +40,8 @@ def blocked() -> Iterator[Iterator[bytes]]:
         release.set()
 
 
-def test_a_list_is_taken_as_far_as_there_is_room() -> None:
-    source = open_source(list(names(5)), room=3, on_arrival=nothing)
+def test_a_list_is_taken_as_far_as_there_is_slots() -> None:
+    source = open_source(list(names(5)), max_ahead=3, on_arrival=nothing)
     assert source.take() == list(names(3))
     assert source.take() == []
     source.delivered()
@@ -58,7 +58,7 @@ async def test_a_generator_that_blocks_holds_no_thread_that_others_share() -> No
     limiter.total_tokens = 1
     arrived = asyncio.Event()
     with blocked() as images:
-        source = open_source(images, room=3, on_arrival=arrived.set)
+        source = open_source(images, max_ahead=3, on_arrival=arrived.set)
         with anyio.fail_after(10):
             await arrived.wait()
             assert await anyio.to_thread.run_sync(lambda: "there is one") == "there is one"
@@ -68,7 +68,7 @@ async def test_a_generator_that_blocks_holds_no_thread_that_others_share() -> No
 async def test_closing_does_not_wait_for_a_generator_that_blocks() -> None:
     arrived = asyncio.Event()
     with blocked() as images:
-        source = open_source(images, room=3, on_arrival=arrived.set)
+        source = open_source(images, max_ahead=3, on_arrival=arrived.set)
         with anyio.fail_after(10):
             await arrived.wait()
             await source.aclose()
@@ -89,7 +89,7 @@ async def test_a_burst_is_announced_once() -> None:
         yield from names(50)
         done.set()
 
-    source = open_source(burst(), room=100, on_arrival=count)
+    source = open_source(burst(), max_ahead=100, on_arrival=count)
     await until(lambda: arrivals)
     go_on.set()
     assert done.wait(10)  # nothing else runs in the loop meanwhile
@@ -117,7 +117,7 @@ async def test_an_async_iterator_that_is_closed_announces_nothing_more() -> None
         yield b"first"
         await asyncio.Event().wait()
 
-    source = open_source(images(), room=3, on_arrival=count)
+    source = open_source(images(), max_ahead=3, on_arrival=count)
     await until(lambda: announced)
     await source.aclose()
     assert (announced, source.error, source.take()) == (1, None, [])

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import numpy as np
 
 from clip_client import ClientConfig, ClipClient
-from clip_client._encoding import TRANSFERS
-from clip_client._pipeline.encoder import Loader
+from clip_client._encoding import IMAGE_ENCODINGS
+from clip_client._pipeline.encoder import ImageEncoder
 from preprocess_ensemble.imaging.decode import decode
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
 
@@ -47,9 +47,9 @@ class Sent:
 
 def prepare(way: str, photo: bytes, model: ModelInfo) -> bytes:
     """What the client does to one photo before it is sent; returns what then travels."""
-    if way in TRANSFERS:
-        loader = Loader(ClientConfig(transfer=cast("TransferName", way)))
-        return loader.ready(photo) or loader.load(photo, model)
+    if way in IMAGE_ENCODINGS:
+        encoder = ImageEncoder(ClientConfig(transfer=cast("TransferName", way)))
+        return encoder.unchanged(photo) or encoder.encode(photo, model)
     config = PreprocessConfig.from_mapping(model.preprocess)
     pixels = preprocess(decode(photo, at_least=config.decode_at_least), config)  # uint8 (H, W, 3)
     if way == "uint8 tensor":
@@ -77,7 +77,7 @@ def json_body(tensor: Any) -> bytes:
 
 async def send(way: str, address: str, photos: Sequence[bytes], model: ModelInfo, seconds: float) -> Sent:
     """Send photos over and over by one way, and count those that were answered."""
-    if way in TRANSFERS:
+    if way in IMAGE_ENCODINGS:
         return await _send_by_client(way, address, photos, seconds)
     if way == "JSON":
         return await _send_json(address, photos, model, seconds)

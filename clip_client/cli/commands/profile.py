@@ -80,18 +80,18 @@ def tree(profile: Mapping[str, Any]) -> list[str]:
 
 async def _measure(arguments: argparse.Namespace) -> dict[str, Any]:
     from clip_client import Unauthorized
-    from clip_client._config import EndpointKind
-    from clip_client._handshake import ask_one
-    from clip_client._transports.grpc import make_transports
+    from clip_client._endpoint import EndpointKind
+    from clip_client._handshake import fetch_model
+    from clip_client._transports.grpc import transport_factory
     from preprocess_ensemble import contract
 
     config = client_config(arguments, timeout_s=arguments.timeout_s)
     endpoint = config.endpoints[0]
     if endpoint.kind is not EndpointKind.GRPC:
         raise CommandMisused(f"profile reads a Triton's counters, and {endpoint} is none; give host:port")
-    transport = make_transports(config)(endpoint, None)
+    transport = transport_factory(config)(endpoint, None)
     try:
-        model = await ask_one(transport, timeout_s=arguments.timeout_s)
+        model = await fetch_model(transport, timeout_s=arguments.timeout_s)
         if arguments.rows > model.max_batch_size:
             raise CommandMisused(f"--rows {arguments.rows} is more than the {model.max_batch_size} of this server")
         try:

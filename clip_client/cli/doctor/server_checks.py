@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from clip_client import ClientConfig, ModelInfo
-    from clip_client._config import Endpoint
+    from clip_client._endpoint import Endpoint
     from clip_client._transports.base import ModelSettings, ServerDescription, Transport
     from clip_client._transports.grpc import TritonTransport
 
@@ -19,11 +19,11 @@ _KINDS: Final = {"KIND_CPU": "CPU", "KIND_GPU": "GPU", "KIND_AUTO": "a GPU where
 
 async def examine_server(config: ClientConfig, *, origin: str, timeout_s: float) -> tuple[list[Finding], bool]:
     """Ask the server, whose URL comes from ``origin``; also say whether one answered at all."""
-    from clip_client._config import EndpointKind
-    from clip_client._transports.factory import make_transports, settle
+    from clip_client._endpoint import EndpointKind
+    from clip_client._transports.factory import resolve_auto, transport_factory
 
     try:
-        connect = make_transports(config)
+        connect = transport_factory(config)
     except ImportError as error:
         remedy = "install what this client needs with: pip install clip-triton"
         return [_finding("address", f"not asked, since gRPC does not import ({error})", Level.PROBLEM, remedy)], False
@@ -31,7 +31,7 @@ async def examine_server(config: ClientConfig, *, origin: str, timeout_s: float)
     answered = False
     for endpoint in config.endpoints:
         if endpoint.kind is EndpointKind.AUTO:
-            endpoint = await settle(endpoint, connect)
+            endpoint = await resolve_auto(endpoint, connect)
         findings.append(_finding("address", f"{endpoint} ({origin})"))
         transport = connect(endpoint, None)
         try:
@@ -45,18 +45,18 @@ async def examine_server(config: ClientConfig, *, origin: str, timeout_s: float)
 
 async def _examine(transport: Transport, endpoint: Endpoint, timeout_s: float) -> tuple[list[Finding], bool]:
     from clip_client import ClipError
-    from clip_client._config import EndpointKind
-    from clip_client._handshake import ask_one
-    from clip_client._health import examine
+    from clip_client._endpoint import EndpointKind
+    from clip_client._handshake import fetch_model
+    from clip_client._health import run_health_checks
 
-    report = await examine(transport, name=str(endpoint), timeout_s=timeout_s)
+    report = await run_health_checks(transport, name=str(endpoint), timeout_s=timeout_s)
     answers = bool(report.steps[0].ok)
     findings: list[Finding] = []
     if answers:
         try:
             if endpoint.kind is EndpointKind.GRPC:
                 findings += _description(await cast("TritonTransport", transport).describe(timeout_s=timeout_s))
-            findings += _model(await ask_one(transport, timeout_s=timeout_s))
+            findings += _model(await fetch_model(transport, timeout_s=timeout_s))
         except ClipError as error:
             if report.ok:
                 findings.append(_finding("description", "incomplete", Level.PROBLEM, str(error)))

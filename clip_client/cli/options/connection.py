@@ -33,12 +33,12 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
     """Add ``--transfer`` and the options of a server, of a command that embeds photos, wherever the model is."""
-    from clip_client._encoding import TRANSFERS
+    from clip_client._encoding import IMAGE_ENCODINGS
 
     _add_server(parser, otherwise="localhost:8001 if a server answers there, else the model of this machine")
     parser.add_argument(
         "--transfer",
-        choices=TRANSFERS,
+        choices=IMAGE_ENCODINGS,
         default="thumbnail",
         help="how photos travel: reduced to what the model needs, reduced further, or as the files that they are "
         "(default: thumbnail); vectors of different kinds are never mixed",
@@ -165,7 +165,7 @@ async def connected(arguments: argparse.Namespace, *, timeout_s: float | None = 
     """
     from clip_client import ClipClient, ClipError
     from clip_client._client import URL_VARIABLE
-    from clip_client._config import DEFAULT_URL
+    from clip_client._endpoint import DEFAULT_URL
 
     named = arguments.url or os.environ.get(URL_VARIABLE)
     config = client_config(arguments, otherwise="auto:", timeout_s=timeout_s, transfer=arguments.transfer)

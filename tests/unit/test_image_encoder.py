@@ -11,8 +11,8 @@ import pytest
 from PIL import Image, ImageOps
 
 from clip_client import ClientConfig, ImageError, ModelInfo, ProtocolMismatch
-from clip_client._encoding import TRANSFERS
-from clip_client._pipeline.encoder import Loader
+from clip_client._encoding import IMAGE_ENCODINGS
+from clip_client._pipeline.encoder import ImageEncoder
 from preprocess_ensemble.imaging.decode import DecodeError, decode
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
 
@@ -49,8 +49,8 @@ def model(**preprocess_values: Any) -> ModelInfo:
     )
 
 
-def loader(transfer: TransferName = "thumbnail") -> Loader:
-    return Loader(ClientConfig(transfer=transfer))
+def encoder(transfer: TransferName = "thumbnail") -> ImageEncoder:
+    return ImageEncoder(ClientConfig(transfer=transfer))
 
 
 def encoded(image: Image.Image, image_format: str, **options: Any) -> bytes:
@@ -74,10 +74,10 @@ def test_a_large_file_becomes_the_pixels_that_the_model_takes(transfer: Transfer
     file = encoded(SCENE, "PNG", compress_level=0)
     path = tmp_path / "scene.png"
     path.write_bytes(file)
-    assert loader(transfer).ready(file) is None
-    thumbnail = loader(transfer).load(file, model())
-    assert thumbnail == loader(transfer).load(path, model()) == loader(transfer).load(SCENE, model())
-    assert thumbnail == loader(transfer).load(np.asarray(SCENE), model())
+    assert encoder(transfer).unchanged(file) is None
+    thumbnail = encoder(transfer).encode(file, model())
+    assert thumbnail == encoder(transfer).encode(path, model()) == encoder(transfer).encode(SCENE, model())
+    assert thumbnail == encoder(transfer).encode(np.asarray(SCENE), model())
     image = opened(thumbnail)
     assert (image.format, image.size) == ("JPEG", (48, 32))
     exact = preprocess(decode(file), CONFIG)
@@ -91,8 +91,8 @@ def test_a_thumbnail_is_upright(orientation: int) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation
     file = encoded(SCENE, "JPEG", quality=95, subsampling=0, exif=exif.tobytes())
-    file += b"\0" * (TRANSFERS["thumbnail"].as_it_is_up_to + 1 - len(file))
-    thumbnail = loader().load(file, model())
+    file += b"\0" * (IMAGE_ENCODINGS["thumbnail"].unchanged_up_to + 1 - len(file))
+    thumbnail = encoder().encode(file, model())
     upright = ImageOps.exif_transpose(opened(file)).resize((48, 32), Image.Resampling.BICUBIC)
     assert opened(thumbnail).getexif().get(0x0112, 1) == 1
     assert abs(pixels_of(thumbnail) - np.asarray(upright)).mean() < MEAN_LEVELS["thumbnail"]
@@ -101,37 +101,37 @@ def test_a_thumbnail_is_upright(orientation: int) -> None:
 def test_original_is_the_file(tmp_path: Path) -> None:
     file = encoded(NOISE, "PNG")
     (tmp_path / "a").write_bytes(file)
-    assert loader("original").ready(file) == file
-    assert loader("original").load(tmp_path / "a", model()) == file
-    assert (pixels_of(loader("original").load(NOISE, model())) == np.asarray(NOISE)).all()
+    assert encoder("original").unchanged(file) == file
+    assert encoder("original").encode(tmp_path / "a", model()) == file
+    assert (pixels_of(encoder("original").encode(NOISE, model())) == np.asarray(NOISE)).all()
 
 
 def test_what_is_small_travels_as_it_is(tmp_path: Path) -> None:
-    limit = TRANSFERS["thumbnail"].as_it_is_up_to
+    limit = IMAGE_ENCODINGS["thumbnail"].unchanged_up_to
     small, large = b"x" * limit, b"x" * (limit + 1)
     for source in (small, bytearray(small), memoryview(small)):
-        assert loader().ready(source) == small
-    assert loader().ready(large) is None
-    assert loader().ready(np.zeros((limit, 2), np.uint8).data) is None
+        assert encoder().unchanged(source) == small
+    assert encoder().unchanged(large) is None
+    assert encoder().unchanged(np.zeros((limit, 2), np.uint8).data) is None
     path = tmp_path / "small"
     path.write_bytes(small)
-    assert loader().ready(path) is None
-    assert loader().load(path, model()) == small
-    assert loader().load(io.BytesIO(small), model()) == small
+    assert encoder().unchanged(path) is None
+    assert encoder().encode(path, model()) == small
+    assert encoder().encode(io.BytesIO(small), model()) == small
 
 
 def test_a_thumbnail_that_is_larger_than_its_file_does_not_travel() -> None:
     file = encoded(NOISE.resize((600, 400)), "JPEG", quality=3)
-    file += b"\0" * (TRANSFERS["thumbnail"].as_it_is_up_to + 1 - len(file))
+    file += b"\0" * (IMAGE_ENCODINGS["thumbnail"].unchanged_up_to + 1 - len(file))
     huge = {"size": [600, 600]}
-    assert loader().load(file, model(**huge)) == file
+    assert encoder().encode(file, model(**huge)) == file
 
 
 def test_the_orientation_of_a_picture_in_memory_counts() -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
     sideways = opened(encoded(NOISE.transpose(Image.Transpose.ROTATE_90), "PNG", exif=exif))
-    assert loader().load(sideways, model()) == loader().load(NOISE, model())
+    assert encoder().encode(sideways, model()) == encoder().encode(NOISE, model())
 
 
 @pytest.mark.parametrize("mode", ["L", "LA", "P", "RGBA", "CMYK", "I;16", "1"])
@@ -139,8 +139,8 @@ def test_a_picture_in_any_mode_looks_as_its_file_would(mode: str) -> None:
     picture = Image.fromarray(np.asarray(SCENE.convert("L"), np.uint16) << 8) if mode == "I;16" else SCENE.convert(mode)
     if mode in ("LA", "RGBA"):
         picture.putalpha(128)
-    expected = preprocess(decode(loader("original").load(picture, model())), CONFIG)
-    arrived = loader().load(picture, model())
+    expected = preprocess(decode(encoder("original").encode(picture, model())), CONFIG)
+    arrived = encoder().encode(picture, model())
     assert abs(preprocess(decode(arrived), CONFIG).astype(np.int16) - expected).mean() < MEAN_LEVELS["thumbnail"]
 
 
@@ -150,25 +150,25 @@ def test_a_bad_file_fails_with_the_code_and_the_sentence_of_the_server() -> None
         with pytest.raises(DecodeError) as there:
             decode(bad)
         with pytest.raises(ImageError) as here:
-            loader().load(bad, model())
+            encoder().encode(bad, model())
         assert (here.value.code, here.value.message) == (there.value.status.name, there.value.message)
 
 
 def test_a_picture_in_memory_that_breaks_a_limit_is_judged_as_a_file() -> None:
     strip = np.random.default_rng(0).integers(0, 256, (4, 8000, 3), dtype=np.uint8)
     with pytest.raises(ImageError) as caught:
-        loader().load(strip, model())
+        encoder().encode(strip, model())
     assert caught.value.code == "LIMIT"
 
 
 def test_a_preprocessing_that_is_not_known_here_is_no_matter_of_the_image() -> None:
     with pytest.raises(ProtocolMismatch, match="transfer='original'"):
-        loader().load(NOISE, model(resize_mode="seam carving"))
+        encoder().encode(NOISE, model(resize_mode="seam carving"))
 
 
 def test_an_object_that_is_given_twice_is_read_by_one_thread_at_a_time() -> None:
     data = encoded(Image.effect_noise((1200, 900), 60).convert("RGB"), "JPEG")
-    load = loader().load
+    load = encoder().encode
     with ThreadPoolExecutor(4) as pool:
         for _ in range(4):
             picture = Image.open(io.BytesIO(data))  # not decoded yet

@@ -1,0 +1,125 @@
+"""Where a model can be reached: the grammar of the URLs."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final
+from urllib.parse import urlsplit
+
+DEFAULT_PORT: Final = 8001
+"""Triton's own default for gRPC."""
+
+DEFAULT_URL: Final = f"localhost:{DEFAULT_PORT}"
+
+DEFAULT_HTTP_PORT: Final = 8002
+"""That of the plain service, ``http://``."""
+
+_HOST: Final = re.compile(r"[\w.-]+|[0-9A-Fa-f:.%]*:[0-9A-Fa-f:.%]*", re.ASCII)
+
+
+class EndpointKind(Enum):
+    """How a model is reached."""
+
+    GRPC = "grpc"
+    """Triton, over gRPC."""
+    LOCAL = "local"
+    """In this process, without a server."""
+    HTTP = "http"
+    """A plain service instead of Triton, over HTTP."""
+    AUTO = "auto"
+    """Over gRPC where a server answers, else in this process; settled once, when the client first needs it."""
+
+
+_SCHEMES: Final = {
+    "grpc": (EndpointKind.GRPC, False, DEFAULT_PORT),
+    "grpcs": (EndpointKind.GRPC, True, DEFAULT_PORT),
+    "http": (EndpointKind.HTTP, False, DEFAULT_HTTP_PORT),
+    "https": (EndpointKind.HTTP, True, DEFAULT_HTTP_PORT),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Endpoint:
+    """One place where a model may be."""
+
+    kind: EndpointKind = EndpointKind.GRPC
+    host: str = ""
+    """Empty where no server is meant."""
+    port: int = DEFAULT_PORT
+    tls: bool = False
+    repository: str = ""
+    """Model repository of a LOCAL one; empty for what the environment names, else ``triton_models``."""
+
+    def __str__(self) -> str:
+        if self.kind is EndpointKind.LOCAL:
+            return f"local:{self.repository}"
+        scheme = "http" if self.kind is EndpointKind.HTTP else "grpc"
+        url = f"{scheme}{'s' if self.tls else ''}://{self.address}"
+        return f"auto:{url}" if self.kind is EndpointKind.AUTO else url
+
+    @property
+    def address(self) -> str:
+        """``host:port``, with brackets around an IPv6 address."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """True if the host is this machine, by name or by number."""
+        return self.host in {"localhost", "::1"} or bool(re.fullmatch(r"127(\.\d+){3}", self.host))
+
+    @property
+    def remote(self) -> Endpoint:
+        """The server that an AUTO one tries."""
+        return replace(self, kind=EndpointKind.GRPC)
+
+
+def parse_url(url: str) -> Endpoint:
+    """Read ``host``, ``host:port``, ``grpc://host:port`` or ``grpcs://host:port``; the default port is 8001.
+
+    ``http://host:port`` or ``https://host:port`` is a plain service (``benchmarks/baseline``), by default at port 8002.
+    ``local:`` or ``local:DIR`` is the model of a repository, in this process; ``auto:``, before any of the forms above
+    or alone for ``localhost:8001``, is the server where one answers, else ``local:``.
+
+    Raises ValueError with one sentence that says what is wrong with the URL. A URL that carries a user name or a
+    password is refused without being repeated in the message.
+    """
+    url = url.strip()
+    kind, _, rest = url.partition(":")
+    if kind not in (EndpointKind.LOCAL.value, EndpointKind.AUTO.value) or kind == url:
+        return _parse_server(url)
+    if rest.isdecimal():
+        raise ValueError(
+            f"{url!r} names no host: write HOST:{rest} or auto:HOST:{rest}, or local:./{rest} for a folder"
+        )
+    if kind == EndpointKind.LOCAL.value:
+        return Endpoint(kind=EndpointKind.LOCAL, repository=rest)
+    server = _parse_server(rest or DEFAULT_URL)
+    if server.kind is not EndpointKind.GRPC:
+        raise ValueError(f"auto: takes the gRPC address of a Triton, and {rest!r} is not one")
+    return replace(server, kind=EndpointKind.AUTO)
+
+
+def _parse_server(url: str) -> Endpoint:
+    scheme, separator, rest = url.strip().partition("://")
+    if not separator:
+        scheme, rest = "grpc", url.strip()
+    if scheme not in _SCHEMES:
+        raise ValueError(
+            f"the URL scheme {scheme!r} is not known here: write host:port, grpc://host:port or grpcs://host:port "
+            "(the gRPC port of Triton, 8001 by default, not its HTTP port), or http://host:port for a plain service"
+        )
+    if "@" in rest:
+        raise ValueError("the URL holds a user name or password: pass token= instead, so that it shows up nowhere")
+    try:
+        parts = urlsplit(f"//{rest}")
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        raise ValueError(f"the port in {url!r} is not a number between 1 and 65535") from None
+    if port == 0:
+        raise ValueError(f"the port in {url!r} is not a number between 1 and 65535")
+    if parts.path.strip("/") or parts.query or parts.fragment or not _HOST.fullmatch(host):
+        raise ValueError(f"{url!r} is not a server address: write host:port, grpc://host:port or grpcs://host:port")
+    kind, tls, default_port = _SCHEMES[scheme]
+    return Endpoint(kind=kind, host=host, port=default_port if port is None else port, tls=tls)
