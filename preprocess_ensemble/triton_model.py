@@ -30,7 +30,8 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 from PIL import AvifImagePlugin
 
-from preprocess_ensemble.backends.preprocess.metrics import PreprocessMetrics, Tally
+from preprocess_ensemble.backends.preprocess.metrics import BatchCounts, PreprocessMetrics
+from preprocess_ensemble.backends.shared_memory import close_own_regions
 from preprocess_ensemble.imaging import turbojpeg_decoder
 from preprocess_ensemble.imaging.decode import DecodeLimits
 from preprocess_ensemble.imaging.preprocessor import Preprocessed, Preprocessor
@@ -38,7 +39,6 @@ from preprocess_ensemble.imaging.time_budget import MAX_DECODE_S
 from preprocess_ensemble.imaging.transform import PreprocessConfig
 from preprocess_ensemble.imaging.worker_pool import usable_cores
 from preprocess_ensemble.model_repository.passport import Passport, PassportError
-from preprocess_ensemble.serving.shared_memory import close_own_regions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -187,7 +187,7 @@ class TritonPythonModel:
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer each request, in order; the rows of all of them share the threads."""
-        tally = Tally()
+        counts = BatchCounts()
         begun = [self._begin(request) for request in requests]
         pixels, rows = self._preprocessor.run(
             [work.files for work in begun if isinstance(work, _Work) and work.decodes]
@@ -197,9 +197,9 @@ class TritonPythonModel:
         for work in begun:
             start = end
             end += len(work.files) if isinstance(work, _Work) and work.decodes else 0
-            responses.append(self._finish(work, rows[start:end], pixels[start:end], tally))
+            responses.append(self._finish(work, rows[start:end], pixels[start:end], counts))
         if self._metrics is not None:
-            self._metrics.add(tally)
+            self._metrics.add(counts)
         return responses
 
     def finalize(self) -> None:
@@ -217,13 +217,17 @@ class TritonPythonModel:
         return _Work(request.request_id(), requested, files)
 
     def _finish(
-        self, work: _Work | _BadRequest, rows: Sequence[Preprocessed], pixels: npt.NDArray[np.uint8], tally: Tally
+        self,
+        work: _Work | _BadRequest,
+        rows: Sequence[Preprocessed],
+        pixels: npt.NDArray[np.uint8],
+        counts: BatchCounts,
     ) -> Any:
         if isinstance(work, _BadRequest):
             return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(work), pb_utils.TritonError.INVALID_ARG))
         outputs: dict[str, npt.NDArray[Any]] = {}
         if work.decodes:
-            tally.request([(row.status, row.route, row.decoder) for row in rows])
+            counts.request([(row.status, row.decode_path, row.decoder) for row in rows])
             for number, row in enumerate(rows):
                 if row.log:
                     pb_utils.Logger.log_error(

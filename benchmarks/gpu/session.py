@@ -26,7 +26,7 @@ from preprocess_ensemble.model_repository.config import encoder_directory, insta
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from preprocess_ensemble.backends.onnxruntime.session import SessionPlan
+    from preprocess_ensemble.backends.onnxruntime.session_plan import SessionPlan
 
 _OWN_GRAPHS: Final = 10_000
 """Numbers of CUDA graphs from here on are this module's; the runner numbers its own by rows."""

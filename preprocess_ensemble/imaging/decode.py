@@ -27,10 +27,14 @@ from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging import turbojpeg_decoder
 from preprocess_ensemble.imaging.formats import identify
 from preprocess_ensemble.imaging.jpeg_header import JpegHeader, may_have_scans, read_header
-from preprocess_ensemble.imaging.large_image_lock import taking_turns
 from preprocess_ensemble.imaging.limits import DecodeError, DecodeLimits
-from preprocess_ensemble.imaging.orientation import SCALED_FROM, ScaledFrom, is_sideways, turn_upright
-from preprocess_ensemble.imaging.pillow_decoder import BAD_FILE, decode_with_pillow, orientation_of_jpeg
+from preprocess_ensemble.imaging.orientation import SCALE_INFO, ScaleInfo, apply_transpose, is_sideways
+from preprocess_ensemble.imaging.pillow_decoder import (
+    BAD_FILE,
+    decode_with_pillow,
+    large_image_lock,
+    orientation_of_jpeg,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,17 +45,17 @@ if TYPE_CHECKING:
     from preprocess_ensemble.imaging.formats import ImageFormat
 
 __all__ = (
-    "SCALED_FROM",
+    "SCALE_INFO",
     "DecodeError",
     "DecodeLimits",
+    "DecodePath",
     "Decoded",
     "Decoder",
     "ImageStatus",
-    "Route",
-    "ScaledFrom",
+    "ScaleInfo",
     "decode",
+    "decode_image",
     "decode_into",
-    "decode_with_route",
     "identify",
     "quiet_libraries",
 )
@@ -71,7 +75,7 @@ class Decoder(str, Enum):
     TURBOJPEG = "turbojpeg"
 
 
-class Route(str, Enum):
+class DecodePath(str, Enum):
     """Whether an image was decoded smaller than it is, or else the reason why it was not."""
 
     SCALED = "scaled"
@@ -90,7 +94,7 @@ class Decoded:
     """An image, and how it came about."""
 
     image: Image.Image
-    route: Route
+    decode_path: DecodePath
     decoder: Decoder
 
 
@@ -101,15 +105,15 @@ def decode(
 
     With ``at_least`` (height, width) a JPEG that is larger may come out smaller, by 2, 4 or 8, but not below that
     size; ``PreprocessConfig.decode_at_least`` says what a model's input needs. Such an image tells in ``info`` under
-    :data:`SCALED_FROM` what it was, and ``preprocess`` keeps to that geometry. Without it the pixels are exact.
+    :data:`SCALE_INFO` what it was, and ``preprocess`` keeps to that geometry. Without it the pixels are exact.
 
     Returns an image of mode L, RGB, CMYK or YCbCr, ready for :func:`~.transform.preprocess`. Safe to
     call from many threads; the GIL is released while pixels are decoded. Raises :class:`DecodeError` and nothing else.
     """
-    return decode_with_route(data, limits, at_least=at_least).image
+    return decode_image(data, limits, at_least=at_least).image
 
 
-def decode_with_route(
+def decode_image(
     data: bytes | memoryview, limits: DecodeLimits = _DEFAULT_LIMITS, *, at_least: tuple[int, int] | None = None
 ) -> Decoded:
     """As :func:`decode`, and tell how the image came about."""
@@ -145,15 +149,15 @@ def _decode(data: bytes, limits: DecodeLimits, at_least: tuple[int, int] | None)
     image_format = _readable_format(data)
     header, turn = _jpeg_header(data, limits)
     if image_format.name != "JPEG":
-        route, scale = Route.NOT_JPEG, 1
+        decode_path, scale = DecodePath.NOT_JPEG, 1
     else:
-        route, scale = _plan(header, turn, at_least)
+        decode_path, scale = _plan(header, turn, at_least)
     if header is not None and _suits_turbo(data, header, limits, scale=scale):
         image = _decode_with_turbo(data, header, scale)
         if image is not None:
-            return Decoded(image=turn_upright(image, turn), route=route, decoder=Decoder.TURBOJPEG)
+            return Decoded(image=apply_transpose(image, turn), decode_path=decode_path, decoder=Decoder.TURBOJPEG)
     image = decode_with_pillow(data, image_format, limits, scale=scale)
-    return Decoded(image=image, route=route, decoder=Decoder.PILLOW)
+    return Decoded(image=image, decode_path=decode_path, decoder=Decoder.PILLOW)
 
 
 def _readable_format(data: bytes) -> ImageFormat:
@@ -182,17 +186,17 @@ def _jpeg_header(data: bytes, limits: DecodeLimits) -> tuple[JpegHeader | None, 
 
 def _plan(
     header: JpegHeader | None, turn: Image.Transpose | None, at_least: tuple[int, int] | None
-) -> tuple[Route, int]:
+) -> tuple[DecodePath, int]:
     """Whether to scale a JPEG, and by how much."""
     if at_least is None:
-        return Route.OFF, 1
+        return DecodePath.OFF, 1
     if header is None:
-        return Route.UNUSUAL, 1
+        return DecodePath.UNUSUAL, 1
     height, width = at_least[::-1] if is_sideways(turn) else at_least
     for scale in _SCALES:
         if header.height // scale >= height and header.width // scale >= width:
-            return Route.SCALED, scale
-    return Route.SMALL, 1
+            return DecodePath.SCALED, scale
+    return DecodePath.SMALL, 1
 
 
 def _suits_turbo(data: bytes, header: JpegHeader, limits: DecodeLimits, *, scale: int) -> bool:
@@ -214,7 +218,7 @@ def _decode_with_turbo(data: bytes, header: JpegHeader, scale: int) -> Image.Ima
     mode = "L" if len(header.sampling) == 1 else "RGB"
     # A progressive file is held in memory as a whole, at whatever scale.
     size = header.width * header.height // (1 if header.is_progressive else scale**2)
-    with taking_turns(size):
+    with large_image_lock(size):
         pixels = turbojpeg_decoder.decode(data, mode=mode, scale=scale)
     if pixels is None:
         return None
@@ -222,7 +226,7 @@ def _decode_with_turbo(data: bytes, header: JpegHeader, scale: int) -> Image.Ima
     image = Image.frombuffer(mode, (width, height), pixels, "raw", mode, 0, 1)
     if scale > 1:
         box = (0, 0, header.width / scale, header.height / scale)
-        image.info[SCALED_FROM] = ScaledFrom((header.width, header.height), box)
+        image.info[SCALE_INFO] = ScaleInfo((header.width, header.height), box)
     return image
 
 

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from PIL import Image
 
-__all__ = ("SCALED_FROM", "ScaledFrom", "is_sideways", "orientation_turn", "turn_upright")
+__all__ = ("SCALE_INFO", "ScaleInfo", "apply_transpose", "is_sideways", "transpose_for")
 
 _ORIENTATIONS: Final = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -42,7 +42,7 @@ _MIRRORED_ROWS: Final = frozenset(
 )
 
 
-class ScaledFrom(NamedTuple):
+class ScaleInfo(NamedTuple):
     """What a scaled image was before, upright."""
 
     size: tuple[int, int]
@@ -57,11 +57,11 @@ class ScaledFrom(NamedTuple):
         return image.size == (math.ceil(right - left), math.ceil(bottom - top))
 
 
-SCALED_FROM: Final = "scaled_from"
-"""Key of a :class:`ScaledFrom` in the ``info`` of an image that :func:`decode` has scaled."""
+SCALE_INFO: Final = "scale_info"
+"""Key of a :class:`ScaleInfo` in the ``info`` of an image that :func:`decode` has scaled."""
 
 
-def orientation_turn(orientation: object) -> Image.Transpose | None:
+def transpose_for(orientation: object) -> Image.Transpose | None:
     """How to turn an image of this EXIF ``orientation``; None where it is upright or the number means nothing."""
     return _ORIENTATIONS.get(orientation) if isinstance(orientation, int) else None
 
@@ -71,17 +71,17 @@ def is_sideways(turn: Image.Transpose | None) -> bool:
     return turn in _SIDEWAYS
 
 
-def turn_upright(image: Image.Image, turn: Image.Transpose | None) -> Image.Image:
+def apply_transpose(image: Image.Image, turn: Image.Transpose | None) -> Image.Image:
     """Turn ``image``, and what its ``info`` says of a scaled decode."""
     if turn is None:
         return image
     turned = image.transpose(turn)
-    if (scaled := image.info.get(SCALED_FROM)) is not None:
-        turned.info[SCALED_FROM] = _turned(scaled, image.size, turn)
+    if (scaled := image.info.get(SCALE_INFO)) is not None:
+        turned.info[SCALE_INFO] = _turned(scaled, image.size, turn)
     return turned
 
 
-def _turned(scaled: ScaledFrom, size: tuple[int, int], turn: Image.Transpose | None) -> ScaledFrom:
+def _turned(scaled: ScaleInfo, size: tuple[int, int], turn: Image.Transpose | None) -> ScaleInfo:
     """`scaled`, of an image of `size`, once the image has been turned."""
     left, top, right, bottom = scaled.box
     width, height = size
@@ -90,5 +90,5 @@ def _turned(scaled: ScaledFrom, size: tuple[int, int], turn: Image.Transpose | N
     if turn in _MIRRORED_ROWS:
         top, bottom = height - bottom, height - top
     if turn in _SIDEWAYS:
-        return ScaledFrom(scaled.size[::-1], (top, left, bottom, right))
-    return ScaledFrom(scaled.size, (left, top, right, bottom))
+        return ScaleInfo(scaled.size[::-1], (top, left, bottom, right))
+    return ScaleInfo(scaled.size, (left, top, right, bottom))

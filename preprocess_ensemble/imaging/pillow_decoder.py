@@ -6,7 +6,9 @@ import io
 import re
 import struct
 import sys
+import threading
 import zlib
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Final, NoReturn
 
 import numpy as np
@@ -15,16 +17,15 @@ from PIL import ExifTags, Image, ImageFile, JpegImagePlugin
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging.formats import count_frames, structure_end
 from preprocess_ensemble.imaging.jpeg_header import count_scans, may_have_scans
-from preprocess_ensemble.imaging.large_image_lock import taking_turns
 from preprocess_ensemble.imaging.limits import DecodeError
-from preprocess_ensemble.imaging.orientation import SCALED_FROM, ScaledFrom, orientation_turn, turn_upright
+from preprocess_ensemble.imaging.orientation import SCALE_INFO, ScaleInfo, apply_transpose, transpose_for
 from preprocess_ensemble.imaging.structure_limits import bound_tags, check_parts, check_reads
 
 if TYPE_CHECKING:
     from preprocess_ensemble.imaging.formats import ImageFormat
     from preprocess_ensemble.imaging.limits import DecodeLimits
 
-__all__ = ("BAD_FILE", "decode_with_pillow", "orientation_of_jpeg")
+__all__ = ("BAD_FILE", "decode_with_pillow", "large_image_lock", "orientation_of_jpeg")
 
 _JPEG_END: Final = b"\xff\xd9"
 
@@ -59,11 +60,23 @@ BAD_FILE: Final = (
 
 bound_tags()
 
+_LARGE_PIXELS: Final = 32_000_000
+"""More than most cameras deliver; 0.4 GB with alpha, which is the most that each thread takes at one time."""
+_large_image_lock: Final = threading.Lock()
+
 # Pillow has no exception class of its own for a variant that it cannot read.
 _UNSUPPORTED_VARIANT: Final = re.compile(
     r"unsupported|not supported|unknown pixel mode|unknown data organization|cannot handle|unrecogni[sz]ed image mode",
     re.IGNORECASE,
 )
+
+
+def large_image_lock(pixels: int) -> AbstractContextManager[object]:
+    """Return a lock to hold while an image of ``pixels`` is decoded, so that large ones are decoded one at a time.
+
+    A batch of large images then needs the memory of one. Smaller images get a context manager that does nothing.
+    """
+    return _large_image_lock if pixels > _LARGE_PIXELS else nullcontext()
 
 
 def decode_with_pillow(data: bytes, image_format: ImageFormat, limits: DecodeLimits, *, scale: int = 1) -> Image.Image:
@@ -85,15 +98,15 @@ def decode_with_pillow(data: bytes, image_format: ImageFormat, limits: DecodeLim
         _draft(image, scale)
         # A progressive file is held in memory as a whole, at whatever scale.
         pixels = pixels if "progressive" in image.info else image.width * image.height
-    with taking_turns(pixels):
+    with large_image_lock(pixels):
         _load(image, image_format, source, allow_truncated=limits.allow_truncated)
-        return _to_plain_mode(turn_upright(image, _stored_turn(image)), image_format)
+        return _to_plain_mode(apply_transpose(image, _stored_turn(image)), image_format)
 
 
 def _stored_turn(image: Image.Image) -> Image.Transpose | None:
     """What `ImageOps.exif_transpose` would do to ``image``, except that a broken EXIF block leaves it as it is."""
     try:
-        return orientation_turn(image.getexif().get(ExifTags.Base.Orientation))
+        return transpose_for(image.getexif().get(ExifTags.Base.Orientation))
     except BAD_FILE:
         return None
 
@@ -109,7 +122,7 @@ def _draft(image: ImageFile.ImageFile, scale: int) -> None:
     whole = image.size
     drafted = image.draft(None, (whole[0] // scale, whole[1] // scale))
     if drafted is not None and image.size != whole:
-        image.info[SCALED_FROM] = ScaledFrom(whole, drafted[1])
+        image.info[SCALE_INFO] = ScaleInfo(whole, drafted[1])
 
 
 class _Source(io.BytesIO):

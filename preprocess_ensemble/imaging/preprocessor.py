@@ -11,15 +11,15 @@ from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging.decode import (
     DecodeError,
     DecodeLimits,
+    DecodePath,
     Decoder,
-    Route,
+    decode_image,
     decode_into,
-    decode_with_route,
     quiet_libraries,
 )
-from preprocess_ensemble.imaging.time_budget import MAX_DECODE_S, Allowance
+from preprocess_ensemble.imaging.time_budget import MAX_DECODE_S, DecodeTimeBudget
 from preprocess_ensemble.imaging.transform import preprocess
-from preprocess_ensemble.imaging.worker_pool import Team, usable_cores
+from preprocess_ensemble.imaging.worker_pool import WorkerPool, usable_cores
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,7 +37,7 @@ class Preprocessed(NamedTuple):
     """What became of one image."""
 
     status: ImageStatus
-    route: Route | None = None
+    decode_path: DecodePath | None = None
     """How a good image was decoded, and by whom."""
     decoder: Decoder | None = None
     message: str = ""
@@ -51,7 +51,7 @@ class _Task(NamedTuple):
 
     file: bytes
     pixels: npt.NDArray[np.uint8]
-    allowance: Allowance
+    budget: DecodeTimeBudget
 
 
 class Preprocessor:
@@ -75,7 +75,7 @@ class Preprocessor:
         self._limits = limits or DecodeLimits()
         self._max_decode_s = max_decode_s
         self._at_least = config.decode_at_least if fast_decode else None
-        self._team = Team(threads or usable_cores(), "clip decode")
+        self._pool = WorkerPool(threads or usable_cores(), "clip decode")
 
     def run(self, requests: Sequence[Sequence[bytes]]) -> tuple[npt.NDArray[np.uint8], list[Preprocessed]]:
         """Preprocess the files of several requests, which share the threads.
@@ -85,32 +85,32 @@ class Preprocessor:
         """
         files = [file for request in requests for file in request]
         # One for all images of a request, and none for its neighbours to share.
-        allowances = [
-            allowance
+        budgets = [
+            budget
             for request in requests
-            for allowance in [Allowance(self._max_decode_s, self._limits)] * len(request)
+            for budget in [DecodeTimeBudget(self._max_decode_s, self._limits)] * len(request)
         ]
         # One array for all requests, and not one for each, which took a twentieth more processor time an image.
         pixels = np.empty((len(files), *self._config.size, 3), dtype=np.uint8)
         with quiet_libraries():
-            return pixels, self._team.map(self._preprocess, list(map(_Task, files, pixels, allowances)))
+            return pixels, self._pool.map(self._preprocess, list(map(_Task, files, pixels, budgets)))
 
     def close(self, *, wait: bool = True) -> None:
         """Stop the threads; without ``wait``, each stops when it is done with the image that it has begun."""
-        self._team.close(wait=wait)
+        self._pool.close(wait=wait)
 
     def _preprocess(self, task: _Task) -> Preprocessed:
-        file, pixels, allowance = task
+        file, pixels, budget = task
         try:
-            with allowance.limits_for(file) as limits:
+            with budget.limits_for(file) as limits:
                 if decode_into(file, pixels, limits):
-                    route = Route.OFF if self._at_least is None else Route.SMALL
-                    return Preprocessed(ImageStatus.OK, route, Decoder.TURBOJPEG)
-                decoded = decode_with_route(file, limits, at_least=self._at_least)
+                    decode_path = DecodePath.OFF if self._at_least is None else DecodePath.SMALL
+                    return Preprocessed(ImageStatus.OK, decode_path, Decoder.TURBOJPEG)
+                decoded = decode_image(file, limits, at_least=self._at_least)
                 preprocess(decoded.image, self._config, pixels)
         except Exception as error:
             pixels[...] = 0  # the memory is recycled, and may hold what another client sent
             if isinstance(error, DecodeError) and error.status is not ImageStatus.INTERNAL:
                 return Preprocessed(error.status, message=error.message)
             return Preprocessed(ImageStatus.INTERNAL, message=_INTERNAL_MESSAGE, log=traceback.format_exc())
-        return Preprocessed(ImageStatus.OK, decoded.route, decoded.decoder)
+        return Preprocessed(ImageStatus.OK, decoded.decode_path, decoded.decoder)

@@ -14,7 +14,7 @@ from preprocess_ensemble.imaging.limits import DecodeError, DecodeLimits
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ("MAX_DECODE_S", "Allowance")
+__all__ = ("MAX_DECODE_S", "DecodeTimeBudget")
 
 MAX_DECODE_S: Final = 10.0
 """Seconds of processor time. What an image costs does not follow from its bytes: a JPEG 2000 of 4 KB may hold 128
@@ -24,7 +24,7 @@ _ALWAYS_PIXELS: Final = 16_000_000
 """An image up to this size is decoded whatever its neighbours took; the worst of them takes half a second."""
 
 
-class Allowance:
+class DecodeTimeBudget:
     """Processor time that one request may still take for large images. Each request has its own.
 
     Several threads work on one request and may use it at once. ``clock`` tells the processor time of the calling one.

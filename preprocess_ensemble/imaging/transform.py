@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from preprocess_ensemble.imaging.orientation import SCALED_FROM, ScaledFrom
+from preprocess_ensemble.imaging.orientation import SCALE_INFO, ScaleInfo
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -119,7 +119,7 @@ def preprocess(
     are open_clip's for every image that open_clip can transform; a side that it would round down to nothing becomes
     one pixel here. An image from a scaled decode is treated as the whole picture that it stands for.
     """
-    scaled: ScaledFrom | None = image.info.get(SCALED_FROM)
+    scaled: ScaleInfo | None = image.info.get(SCALE_INFO)
     if scaled is not None and scaled.describes(image):
         image = _resize_scaled(image, scaled, config)
     else:
@@ -152,7 +152,7 @@ def _resize(image: Image.Image, size: tuple[int, int], config: PreprocessConfig)
     return image.resize((width, height), _resampling(config))
 
 
-def _resize_scaled(image: Image.Image, scaled: ScaledFrom, config: PreprocessConfig) -> Image.Image:
+def _resize_scaled(image: Image.Image, scaled: ScaleInfo, config: PreprocessConfig) -> Image.Image:
     """Resize what the crop is going to leave of a scaled image, and nothing else.
 
     Only here, where pixels are near the reference's and not the same: Pillow rounds the sides of a box.

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, TypeVar, cast
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ("Team", "usable_cores")
+__all__ = ("WorkerPool", "usable_cores")
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-class Team:
+class WorkerPool:
     """So many threads, of which the one that calls :meth:`map` is one.
 
     ``ThreadPoolExecutor.map`` hands over each item by itself, which wakes three threads that all want Python's lock to

@@ -4,9 +4,6 @@ Triton's Python backend keeps one region in ``/dev/shm`` for each model instance
 regions behind, and nothing in them says whose they were. So the launcher gives each server a prefix that names its
 process: PID namespace, PID and start time. The start time tells a recycled PID from the old one; the namespace keeps a
 container from removing the regions of a neighbour with which it shares ``/dev/shm`` but not its PIDs.
-
-The backend makes its regions readable for every user of the machine, whatever the umask, and they hold the images of
-clients. So each model closes its own (:func:`close_own_regions`) while it is loaded, before the first request.
 """
 
 from __future__ import annotations
@@ -17,7 +14,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-__all__ = ("close_own_regions", "free_bytes", "is_of_dead_server", "region_prefix", "remove_stale_regions")
+__all__ = ("free_bytes", "is_of_dead_server", "region_prefix", "remove_stale_regions")
 
 SHARED_MEMORY: Final = Path("/dev/shm")
 _PREFIX: Final = "clip_triton"
@@ -51,18 +48,6 @@ def remove_stale_regions() -> list[str]:
             continue
         removed.append(region.name)
     return removed
-
-
-def close_own_regions() -> None:
-    """Let only the own user open the regions that this process has mapped, now and when they have grown.
-
-    For a model's ``initialize``, which Triton calls in the process that serves the model, under any server and after
-    every restart. A region that grows stays the same file.
-    """
-    mapped = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
-    for path in {line.split(maxsplit=5)[5] for line in mapped if f" {SHARED_MEMORY}/" in line}:
-        with contextlib.suppress(FileNotFoundError, PermissionError):  # removed, or of another user
-            os.chmod(path, 0o600)
 
 
 def free_bytes(prefix: str) -> int:

@@ -15,7 +15,7 @@ from clip_client import ClientConfig, ClipClient, ClipError, ModelNotReady, Sync
 from clip_client.cli.main import main
 from preprocess_ensemble.imaging import preprocessor
 from preprocess_ensemble.imaging.decode import decode_into
-from preprocess_ensemble.imaging.time_budget import Allowance
+from preprocess_ensemble.imaging.time_budget import DecodeTimeBudget
 from preprocess_ensemble.testing.server import free_port
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ async def test_a_request_has_the_servers_time_to_decode(
     photos: Path, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     readings = itertools.count(step=6.0)  # seconds that each image seems to take, of 10
-    monkeypatch.setattr(preprocessor, "Allowance", partial(Allowance, clock=lambda: next(readings)))
+    monkeypatch.setattr(preprocessor, "DecodeTimeBudget", partial(DecodeTimeBudget, clock=lambda: next(readings)))
     monkeypatch.setattr("preprocess_ensemble.imaging.time_budget._ALWAYS_PIXELS", 1)
     config = ClientConfig(urls=(f"local:{server.repository}",), local_threads=1, transfer="original")
     async with ClipClient(config=config) as clip:

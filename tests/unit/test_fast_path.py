@@ -18,14 +18,14 @@ from PIL import Image, ImageOps
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging import turbojpeg_decoder
 from preprocess_ensemble.imaging.decode import (
-    SCALED_FROM,
+    SCALE_INFO,
     DecodeError,
     DecodeLimits,
+    DecodePath,
     Decoder,
-    Route,
     decode,
+    decode_image,
     decode_into,
-    decode_with_route,
 )
 from preprocess_ensemble.imaging.jpeg_header import may_have_scans, read_header
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
@@ -70,8 +70,8 @@ def psnr_db(one: npt.NDArray[np.uint8], other: npt.NDArray[np.uint8]) -> float:
 
 
 def deviation_db(data: bytes, config: PreprocessConfig = CONFIG) -> float:
-    fast = decode_with_route(data, at_least=config.decode_at_least)
-    assert fast.route is Route.SCALED
+    fast = decode_image(data, at_least=config.decode_at_least)
+    assert fast.decode_path is DecodePath.SCALED
     return psnr_db(preprocess(fast.image, config), preprocess(decode(data), config))
 
 
@@ -83,7 +83,7 @@ def deviation_db(data: bytes, config: PreprocessConfig = CONFIG) -> float:
 )
 def test_it_is_near_the_exact_path(decoder: Decoder, size: tuple[int, int], options: dict[str, Any]) -> None:
     data = large_jpeg(size=size, **options)
-    assert decode_with_route(data, at_least=AT_LEAST).decoder is decoder
+    assert decode_image(data, at_least=AT_LEAST).decoder is decoder
     assert deviation_db(data) >= LEAST_PSNR_DB
 
 
@@ -96,7 +96,7 @@ def test_orientation_and_partial_pixels(decoder: Decoder, orientation: int, size
     data = large_jpeg(size=(1021, 769), exif=exif.tobytes())
     config = PreprocessConfig(size=size, mean=(0, 0, 0), std=(1, 1, 1))
     image = decode(data, at_least=config.decode_at_least)
-    assert image.info[SCALED_FROM].size == ImageOps.exif_transpose(Image.open(io.BytesIO(data))).size
+    assert image.info[SCALE_INFO].size == ImageOps.exif_transpose(Image.open(io.BytesIO(data))).size
     assert deviation_db(data, config) >= LEAST_PSNR_DB
 
 
@@ -111,15 +111,15 @@ def test_never_smaller_than_asked(size: tuple[int, int], at_least: tuple[int, in
     exif[image_files.ORIENTATION] = orientation
     data = image_files.encoded(Image.new("RGB", size), "JPEG", exif=exif.tobytes())
     height, width = at_least
-    decoded = decode_with_route(data, at_least=at_least)
+    decoded = decode_image(data, at_least=at_least)
     whole = decode(data).size
-    if decoded.route is Route.SCALED:
+    if decoded.decode_path is DecodePath.SCALED:
         assert decoded.image.width >= width
         assert decoded.image.height >= height
-        assert decoded.image.info[SCALED_FROM].size == whole
-        assert decoded.image.info[SCALED_FROM].describes(decoded.image)
+        assert decoded.image.info[SCALE_INFO].size == whole
+        assert decoded.image.info[SCALE_INFO].describes(decoded.image)
     else:
-        assert decoded.route is Route.SMALL
+        assert decoded.decode_path is DecodePath.SMALL
         assert decoded.image.size == whole
         assert min(whole[0] // width, whole[1] // height) < 2
 
@@ -138,23 +138,23 @@ def patched(data: bytes, marker: int, offset: int, value: int) -> bytes:
     return bytes(changed)
 
 
-ROUTES = {
-    "large": (large_jpeg(), Route.SCALED),
-    "just large enough": (large_jpeg(size=(270, 270)), Route.SCALED),
-    "one pixel less": (large_jpeg(size=(270, 269)), Route.SMALL),
-    "png": (image_files.encoded(image_files.picture(size=(400, 300)), "PNG"), Route.NOT_JPEG),
-    "cmyk": (large_jpeg("CMYK"), Route.UNUSUAL),
-    "padding before a marker": (large_jpeg()[:2] + b"\xff" + large_jpeg()[2:], Route.UNUSUAL),
-    "trailing bytes": (large_jpeg() + b"some more", Route.SCALED),
+DECODE_PATHS = {
+    "large": (large_jpeg(), DecodePath.SCALED),
+    "just large enough": (large_jpeg(size=(270, 270)), DecodePath.SCALED),
+    "one pixel less": (large_jpeg(size=(270, 269)), DecodePath.SMALL),
+    "png": (image_files.encoded(image_files.picture(size=(400, 300)), "PNG"), DecodePath.NOT_JPEG),
+    "cmyk": (large_jpeg("CMYK"), DecodePath.UNUSUAL),
+    "padding before a marker": (large_jpeg()[:2] + b"\xff" + large_jpeg()[2:], DecodePath.UNUSUAL),
+    "trailing bytes": (large_jpeg() + b"some more", DecodePath.SCALED),
 }
 
 
-@pytest.mark.parametrize("name", ROUTES)
+@pytest.mark.parametrize("name", DECODE_PATHS)
 def test_the_header_decides(decoder: Decoder, name: str) -> None:
-    data, route = ROUTES[name]
-    decoded = decode_with_route(data, at_least=AT_LEAST)
-    assert decoded.route is route
-    assert (decoded.image.size == decode(data).size) is (route is not Route.SCALED)
+    data, decode_path = DECODE_PATHS[name]
+    decoded = decode_image(data, at_least=AT_LEAST)
+    assert decoded.decode_path is decode_path
+    assert (decoded.image.size == decode(data).size) is (decode_path is not DecodePath.SCALED)
 
 
 def test_without_a_size_every_pixel_is_exact(decoder: Decoder, photos: Path) -> None:
@@ -163,8 +163,8 @@ def test_without_a_size_every_pixel_is_exact(decoder: Decoder, photos: Path) -> 
         sizes = ((1, 1), (17, 33), (250, 187))
         files += [image_files.jpeg(size=size, quality=75, **options) for size in sizes]
     for data in files:
-        decoded = decode_with_route(data)
-        assert decoded.route is Route.OFF
+        decoded = decode_image(data)
+        assert decoded.decode_path is DecodePath.OFF
         assert decoded.decoder is decoder
         with Image.open(io.BytesIO(data)) as reference:
             assert np.array_equal(np.asarray(decoded.image), np.asarray(reference))
@@ -172,7 +172,7 @@ def test_without_a_size_every_pixel_is_exact(decoder: Decoder, photos: Path) -> 
 
 def test_a_library_with_other_pixels_decodes_nothing_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turbojpeg_decoder, "_identical_samplings", frozenset)
-    assert decode_with_route(image_files.jpeg()).decoder is Decoder.PILLOW
+    assert decode_image(image_files.jpeg()).decoder is Decoder.PILLOW
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L"])
@@ -276,7 +276,7 @@ def with_scans(count: int, size: tuple[int, int]) -> bytes:
 
 
 def test_a_thousand_scans_of_a_small_picture_are_decoded(decoder: Decoder) -> None:
-    assert decode_with_route(with_scans(1000, (270, 270)), at_least=AT_LEAST).route is Route.SCALED
+    assert decode_image(with_scans(1000, (270, 270)), at_least=AT_LEAST).decode_path is DecodePath.SCALED
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ def test_the_limit_of_scanned_pixels_is_exact() -> None:
 
 def test_markers_in_the_metadata_of_a_baseline_file_are_no_scans(decoder: Decoder) -> None:
     data = large_jpeg(comment=b"\xff\xda" * 2000)
-    assert decode_with_route(data, at_least=AT_LEAST).decoder is decoder
+    assert decode_image(data, at_least=AT_LEAST).decoder is decoder
 
 
 def test_many_threads(decoder: Decoder) -> None:

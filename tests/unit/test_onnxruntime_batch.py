@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from preprocess_ensemble.backends.onnxruntime.batch import Runner, bucket, joined, split
-from preprocess_ensemble.backends.onnxruntime.session import ModelLoadError, open_session, plan_session
+from preprocess_ensemble.backends.onnxruntime.model_config import ModelLoadError
+from preprocess_ensemble.backends.onnxruntime.session import open_session
+from preprocess_ensemble.backends.onnxruntime.session_plan import plan_session
 from preprocess_ensemble.backends.onnxruntime.signature import read_signature
 from tests import tiny_onnx
 from tests.unit.model_configs import accelerators, parameters

@@ -12,14 +12,10 @@ import onnxruntime
 import pytest
 
 from preprocess_ensemble.backends.onnxruntime.batch import Runner
-from preprocess_ensemble.backends.onnxruntime.session import (
-    ModelLoadError,
-    Provider,
-    SessionPlan,
-    model_file,
-    open_session,
-    plan_session,
-)
+from preprocess_ensemble.backends.onnxruntime.model_config import ModelLoadError
+from preprocess_ensemble.backends.onnxruntime.providers import Provider
+from preprocess_ensemble.backends.onnxruntime.session import model_file, open_session
+from preprocess_ensemble.backends.onnxruntime.session_plan import SessionPlan, plan_session
 from preprocess_ensemble.backends.onnxruntime.signature import (
     Signature,
     Tensor,
@@ -77,7 +73,8 @@ def threads_of_a_session(affine: Path, **values: str) -> int:
     script = f"""
 import os
 from pathlib import Path
-from preprocess_ensemble.backends.onnxruntime.session import open_session, plan_session
+from preprocess_ensemble.backends.onnxruntime.session import open_session
+from preprocess_ensemble.backends.onnxruntime.session_plan import plan_session
 before = len(os.listdir("/proc/self/task"))
 session = open_session(Path({str(affine)!r}), plan_session({parameters(**values)!r}, kind="CPU", device_id=0))
 print(len(os.listdir("/proc/self/task")) - before)

@@ -9,7 +9,8 @@ import numpy as np
 import onnx
 import pytest
 
-from preprocess_ensemble.backends.onnxruntime.session import ModelLoadError, plan_session
+from preprocess_ensemble.backends.onnxruntime.model_config import ModelLoadError
+from preprocess_ensemble.backends.onnxruntime.session_plan import plan_session
 from preprocess_ensemble.export import parity
 from preprocess_ensemble.export.exporter import export_model
 from preprocess_ensemble.export.parity import GateError

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from google.protobuf import json_format
 
-from preprocess_ensemble.backends.onnxruntime.session import plan_session
+from preprocess_ensemble.backends.onnxruntime.session_plan import plan_session
 from preprocess_ensemble.model_repository.config import DEFAULT_SHAPES, configs, installed_passport, read_config, render
 from preprocess_ensemble.serving.tensorrt import StagedRepository, TensorrtMissing, check_tensorrt, on_tensorrt
 from tests.unit.test_passport import PASSPORT

@@ -9,7 +9,8 @@ import pytest
 from google.protobuf import json_format, text_format
 from tritonclient.grpc import model_config_pb2
 
-from preprocess_ensemble.backends.onnxruntime.session import model_file, plan_session
+from preprocess_ensemble.backends.onnxruntime.session import model_file
+from preprocess_ensemble.backends.onnxruntime.session_plan import plan_session
 from preprocess_ensemble.serving.tensorrt import on_tensorrt
 
 ROOT = Path(__file__).parents[2]

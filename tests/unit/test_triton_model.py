@@ -17,7 +17,7 @@ import pytest
 
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging import preprocessor, time_budget
-from preprocess_ensemble.imaging.decode import DecodeLimits, decode, decode_with_route
+from preprocess_ensemble.imaging.decode import DecodeLimits, decode, decode_image
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
 from preprocess_ensemble.model_repository.passport import Canary, Gate, Passport
 from tests.unit import image_files
@@ -241,7 +241,7 @@ def test_the_handshake_decodes_nothing(model: Any, module: types.ModuleType, mon
     def no_decode(*args: object) -> None:
         raise AssertionError("an image was decoded")
 
-    monkeypatch.setattr(preprocessor, "decode_with_route", no_decode)
+    monkeypatch.setattr(preprocessor, "decode_image", no_decode)
     (response,) = model.execute([request(b"", outputs=("model",))])
     assert response.names == {"model"}
     assert Passport.from_json(response["model"][0, 0]).model == "tiny"
@@ -278,9 +278,9 @@ def test_a_defect_stays_in_its_row_and_its_text_in_the_log(
     def defect(file: bytes, limits: DecodeLimits, *, at_least: tuple[int, int]) -> Any:
         if file == GOOD[1]:
             raise RuntimeError("/secret/path")
-        return decode_with_route(file, limits, at_least=at_least)
+        return decode_image(file, limits, at_least=at_least)
 
-    monkeypatch.setattr(preprocessor, "decode_with_route", defect)
+    monkeypatch.setattr(preprocessor, "decode_image", defect)
     (response,) = model.execute([request(*GOOD[:3])])
     assert response["status"].ravel().tolist() == [0, ImageStatus.INTERNAL, 0]
     assert b"secret" not in response["error"][1, 0]

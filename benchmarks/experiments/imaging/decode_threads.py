@@ -34,7 +34,7 @@ from benchmarks.harness.experiment import RESULTS, write_result
 from preprocess_ensemble.imaging import turbojpeg_decoder
 from preprocess_ensemble.imaging.decode import decode, decode_into, quiet_libraries
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
-from preprocess_ensemble.imaging.worker_pool import Team
+from preprocess_ensemble.imaging.worker_pool import WorkerPool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -67,14 +67,14 @@ def work(data: bytes, threads: int, cores: list[int], seconds: float, start: Bar
             preprocess(decode(data, at_least=CONFIG.decode_at_least), CONFIG, out[row])
 
     with quiet_libraries():
-        team = Team(threads)
-        team.map(one, range(BATCH))
+        pool = WorkerPool(threads)
+        pool.map(one, range(BATCH))
         start.wait()
         begin, images = time.perf_counter(), 0
         while time.perf_counter() - begin < seconds:
-            images += len(team.map(one, range(BATCH)))
+            images += len(pool.map(one, range(BATCH)))
         results.put(images / (time.perf_counter() - begin))
-        team.close()
+        pool.close()
 
 
 def rate(data: bytes, processes: int, threads: int, cores: list[int], seconds: float) -> float:

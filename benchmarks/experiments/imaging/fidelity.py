@@ -27,7 +27,7 @@ from rich.table import Table
 from benchmarks.fixtures.fidelity_pictures import ENCODERS, KINDS, QUALITIES, STRESS, jpeg
 from benchmarks.harness.experiment import RESULTS, write_result
 from preprocess_ensemble.imaging import turbojpeg_decoder
-from preprocess_ensemble.imaging.decode import Route, decode, decode_with_route
+from preprocess_ensemble.imaging.decode import DecodePath, decode, decode_image
 from preprocess_ensemble.imaging.transform import SCALING_FLOOR, PreprocessConfig, preprocess
 from preprocess_ensemble.model_repository.passport import Passport
 from preprocess_ensemble.testing.sample_photos import write_originals
@@ -77,9 +77,9 @@ def deviations(encoder: Encoder, files: list[bytes], at_least: tuple[int, int]) 
     exact = np.stack([preprocess(decode(file), encoder.config) for file in files])  # (N, H, W, 3)
     scaled = []
     for file in files:
-        decoded = decode_with_route(file, at_least=at_least)
-        if decoded.route is not Route.SCALED:
-            raise AssertionError(f"a file was decoded by the route {decoded.route.value}")
+        decoded = decode_image(file, at_least=at_least)
+        if decoded.decode_path is not DecodePath.SCALED:
+            raise AssertionError(f"expected a scaled decode, got {decoded.decode_path.value}")
         scaled.append(preprocess(decoded.image, encoder.config))
     fast = np.stack(scaled)
     cosines = (encoder.embed(exact) * encoder.embed(fast)).sum(axis=1)

@@ -134,9 +134,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks compare_checkouts", description=__doc__)
     parser.add_argument("old", type=Path, help="a checkout with its .venv")
     parser.add_argument("new", type=Path, help="another")
-    parser.add_argument(
-        "--model", default=str(TINY_CLIP), help="open_clip name or config file (default: a small one)"
-    )
+    parser.add_argument("--model", default=str(TINY_CLIP), help="open_clip name or config file (default: a small one)")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         photos = Path(folder, "photos")

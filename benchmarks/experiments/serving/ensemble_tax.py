@@ -31,7 +31,7 @@ from benchmarks.harness.experiment import RESULTS, spread, write_result
 from benchmarks.load.raw_grpc_load import flood
 from preprocess_ensemble.imaging.decode import decode, decode_into, quiet_libraries
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
-from preprocess_ensemble.imaging.worker_pool import Team
+from preprocess_ensemble.imaging.worker_pool import WorkerPool
 from preprocess_ensemble.model_repository import config as model_repository
 from preprocess_ensemble.model_repository.passport import Canary, Passport
 from preprocess_ensemble.testing.sample_photos import write_thumbnails
@@ -107,14 +107,14 @@ def bare_threads(files: list[bytes], config: PreprocessConfig, threads: int) -> 
         if not decode_into(files[row], out[row]):
             preprocess(decode(files[row], at_least=config.decode_at_least), config, out[row])
 
-    team = Team(threads)
+    pool = WorkerPool(threads)
 
     def run(seconds: float) -> float:
         images = 0
         start = time.perf_counter()
         with quiet_libraries():
             while time.perf_counter() - start < seconds:
-                images += len(team.map(one, range(len(files))))
+                images += len(pool.map(one, range(len(files))))
         return images / (time.perf_counter() - start)
 
     return run

@@ -26,7 +26,7 @@ from preprocess_ensemble.model_repository.config import encoder_directory, insta
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from preprocess_ensemble.backends.onnxruntime.session import SessionPlan
+    from preprocess_ensemble.backends.onnxruntime.session_plan import SessionPlan
     from preprocess_ensemble.model_repository.config import ModelConfig
 
 FUSED_ATTENTION: Final = frozenset({"Attention", "MultiHeadAttention", "PackedMultiHeadAttention", "FlashAttention"})
@@ -84,7 +84,7 @@ def profile(model: Path, size: int, batch: int, runs: int, plan: SessionPlan) ->
 
 def served_plan(config: ModelConfig, kind: str) -> SessionPlan:
     """How the server's backend opens the encoder of ``config``, a protobuf message, on ``CPU`` or ``GPU``."""
-    from preprocess_ensemble.backends.onnxruntime.session import plan_session
+    from preprocess_ensemble.backends.onnxruntime.session_plan import plan_session
 
     described = json_format.MessageToDict(config, preserving_proto_field_name=True)
     return plan_session(described, kind=kind, device_id=0)

@@ -72,7 +72,8 @@ def _constant(name: str, element: int, values: npt.NDArray[Any]) -> bytes:
 
 def opened(model: bytes, device: str, *, tf32: bool = False) -> onnxruntime.InferenceSession:
     """A session as the server's backend opens one; on ``cuda`` raises ``ModelLoadError`` where that does not start."""
-    from preprocess_ensemble.backends.onnxruntime.session import open_session, plan_session
+    from preprocess_ensemble.backends.onnxruntime.session import open_session
+    from preprocess_ensemble.backends.onnxruntime.session_plan import plan_session
 
     accelerators = [{"name": "cuda", "parameters": {"use_tf32": str(int(tf32))}}]
     config = {"optimization": {"execution_accelerators": {"gpu_execution_accelerator": accelerators}}}
@@ -134,7 +135,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=1.0, help="of each kind of product (default: %(default)s)")
     parser.add_argument("--check", action="store_true", help="run one small product, and say only whether it ran")
     arguments = parser.parse_args()
-    from preprocess_ensemble.backends.onnxruntime.session import ModelLoadError
+    from preprocess_ensemble.backends.onnxruntime.model_config import ModelLoadError
 
     try:
         if arguments.check:

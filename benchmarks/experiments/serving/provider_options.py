@@ -55,7 +55,8 @@ class Option:
 
     def open(self, cache: Path, **changed: str) -> onnxruntime.InferenceSession:
         """A session as the server's backend opens it; ``changed`` replaces keys, ``CACHE`` in them is a folder."""
-        from preprocess_ensemble.backends.onnxruntime.session import open_session, plan_session
+        from preprocess_ensemble.backends.onnxruntime.session import open_session
+        from preprocess_ensemble.backends.onnxruntime.session_plan import plan_session
 
         keys = {key: text.replace("CACHE", str(cache)) for key, text in {**self.keys, **changed}.items()}
         config: dict[str, Any] = {

@@ -63,13 +63,13 @@ def preview(path: str, max_side: int = _FLATNESS_SIDE) -> Preview | FailedFile:
 
 def preview_of(data: bytes, path: str, max_side: int) -> Preview | FailedFile:
     """Do the same with the bytes of a file; ``path`` only names it where it fails."""
-    from preprocess_ensemble.imaging.decode import SCALED_FROM, DecodeError, decode
+    from preprocess_ensemble.imaging.decode import SCALE_INFO, DecodeError, decode
 
     try:
         image = decode(data, at_least=(2 * max_side, 2 * max_side))
     except DecodeError as error:
         return FailedFile(path=path, code=error.status.name, message=error.message)
-    scaled = image.info.get(SCALED_FROM)
+    scaled = image.info.get(SCALE_INFO)
     width, height = image.size if scaled is None else scaled.size
     image.thumbnail((max_side, max_side))
     return Preview(image=image.convert("RGB"), width=width, height=height, is_scaled=scaled is not None)

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import onnxruntime
 
-from preprocess_ensemble.backends.onnxruntime.session import ModelLoadError
+from preprocess_ensemble.backends.onnxruntime.model_config import ModelLoadError
 from preprocess_ensemble.error_text import first_line
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from preprocess_ensemble.backends.onnxruntime.session import SessionPlan
+    from preprocess_ensemble.backends.onnxruntime.session_plan import SessionPlan
     from preprocess_ensemble.backends.onnxruntime.signature import Signature
 
 __all__ = ("Arrays", "Runner", "bucket", "joined", "split")

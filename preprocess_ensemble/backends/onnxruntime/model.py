@@ -10,20 +10,15 @@ import onnxruntime
 import triton_python_backend_utils as pb_utils
 
 from preprocess_ensemble.backends.onnxruntime.batch import Arrays, Runner, split
-from preprocess_ensemble.backends.onnxruntime.session import (
-    ModelConfig,
-    ModelLoadError,
-    SessionPlan,
-    model_file,
-    open_session,
-    plan_session,
-)
+from preprocess_ensemble.backends.onnxruntime.model_config import ModelConfig, ModelLoadError
+from preprocess_ensemble.backends.onnxruntime.session import model_file, open_session
+from preprocess_ensemble.backends.onnxruntime.session_plan import SessionPlan, plan_session
 from preprocess_ensemble.backends.onnxruntime.signature import (
     auto_completed,
     check_signature,
     read_signature,
 )
-from preprocess_ensemble.serving.shared_memory import close_own_regions
+from preprocess_ensemble.backends.shared_memory import close_own_regions
 
 __all__ = ("TritonPythonModel",)
 

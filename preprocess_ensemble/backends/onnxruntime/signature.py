@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from preprocess_ensemble.backends.onnxruntime.session import ModelConfig, ModelLoadError
+from preprocess_ensemble.backends.onnxruntime.model_config import ModelConfig, ModelLoadError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from preprocess_ensemble.contract import ImageStatus
-    from preprocess_ensemble.imaging.decode import Decoder, Route
+    from preprocess_ensemble.imaging.decode import DecodePath, Decoder
 
-    _Outcome = tuple[ImageStatus, Route | None, Decoder | None]
+    _Outcome = tuple[ImageStatus, DecodePath | None, Decoder | None]
     """How one image ended and, where it is good, how it was decoded."""
 
-__all__ = ("PreprocessMetrics", "Tally")
+__all__ = ("BatchCounts", "PreprocessMetrics")
 
 _DESCRIPTIONS: Final = {
     "clip_preprocess_images_total": "Images by what became of them",
@@ -34,7 +34,7 @@ _DESCRIPTIONS: Final = {
 _Labels = tuple[tuple[str, str], ...]
 
 
-class Tally:
+class BatchCounts:
     """Counts of one batch."""
 
     def __init__(self) -> None:
@@ -50,10 +50,10 @@ class Tally:
     def counts(self) -> Counter[tuple[str, _Labels]]:
         """(name, labels) of a metric -> by how much it is more."""
         counts: Counter[tuple[str, _Labels]] = Counter()
-        for (status, route, decoder), images in self._outcomes.items():
+        for (status, decode_path, decoder), images in self._outcomes.items():
             counts["clip_preprocess_images_total", (("status", status.name),)] += images
-            if route is not None and decoder is not None:
-                labels = (("route", route.value), ("decoder", decoder.value))
+            if decode_path is not None and decoder is not None:
+                labels = (("route", decode_path.value), ("decoder", decoder.value))
                 counts["clip_preprocess_decoded_total", labels] += images
         for rows, requests in self._requests.items():
             counts["clip_preprocess_requests_total", (("rows", _size_class(rows)),)] += requests
@@ -70,9 +70,9 @@ class PreprocessMetrics:
         }
         self._metrics: dict[tuple[str, _Labels], Any] = {}
 
-    def add(self, tally: Tally) -> None:
+    def add(self, counts: BatchCounts) -> None:
         """Add the counts of one batch."""
-        for key, count in tally.counts.items():
+        for key, count in counts.counts.items():
             metric = self._metrics.get(key)
             if metric is None:
                 name, labels = key

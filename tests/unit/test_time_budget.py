@@ -9,7 +9,7 @@ import pytest
 
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits
-from preprocess_ensemble.imaging.time_budget import Allowance
+from preprocess_ensemble.imaging.time_budget import DecodeTimeBudget
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,31 +23,31 @@ def clock_of(*costs: float) -> Callable[[], float]:
     return lambda: next(readings)
 
 
-def pixels_allowed(allowance: Allowance, images: int) -> list[int]:
+def pixels_allowed(budget: DecodeTimeBudget, images: int) -> list[int]:
     allowed = []
     for _ in range(images):
-        with allowance.limits_for(b"x") as limits:
+        with budget.limits_for(b"x") as limits:
             allowed.append(limits.max_pixels)
     return allowed
 
 
 def test_each_image_is_charged_what_it_took() -> None:
     costs = [0.0] * 100 + [3.0, 6.75, 0.125, 0.125, 0.0]
-    allowed = pixels_allowed(Allowance(10.0, LIMITS, clock=clock_of(*costs)), len(costs))
+    allowed = pixels_allowed(DecodeTimeBudget(10.0, LIMITS, clock=clock_of(*costs)), len(costs))
     assert set(allowed[:-1]) == {100_000_000}
     assert allowed[-1] == 16_000_000, "the images before it took ten seconds"
 
 
 def test_an_image_that_fails_is_charged_as_well() -> None:
-    allowance = Allowance(10.0, LIMITS, clock=clock_of(11.0, 0.0))
-    with pytest.raises(DecodeError, match="broken"), allowance.limits_for(b"x"):
+    budget = DecodeTimeBudget(10.0, LIMITS, clock=clock_of(11.0, 0.0))
+    with pytest.raises(DecodeError, match="broken"), budget.limits_for(b"x"):
         raise DecodeError(ImageStatus.CORRUPT, "broken")
-    assert pixels_allowed(allowance, 1) == [16_000_000]
+    assert pixels_allowed(budget, 1) == [16_000_000]
 
 
 def test_a_smaller_limit_stays() -> None:
-    allowance = Allowance(10.0, DecodeLimits(max_pixels=1000), clock=clock_of(11.0, 0.0))
-    assert pixels_allowed(allowance, 2) == [1000, 1000]
+    budget = DecodeTimeBudget(10.0, DecodeLimits(max_pixels=1000), clock=clock_of(11.0, 0.0))
+    assert pixels_allowed(budget, 2) == [1000, 1000]
 
 
 class _Cost(float):
@@ -82,10 +82,10 @@ def test_no_charge_is_lost_between_two_threads() -> None:
         end = _Reading(6.0)
         end.met = met
         readings[name] = [0.0, end]
-    allowance = Allowance(10.0, LIMITS, clock=lambda: readings[threading.current_thread().name].pop(0))
+    budget = DecodeTimeBudget(10.0, LIMITS, clock=lambda: readings[threading.current_thread().name].pop(0))
 
     def decode() -> None:
-        with allowance.limits_for(b"x"):
+        with budget.limits_for(b"x"):
             if threading.current_thread().name == "second":
                 assert first_subtracts.wait(30)
         if threading.current_thread().name == "second":
@@ -97,4 +97,4 @@ def test_no_charge_is_lost_between_two_threads() -> None:
     for thread in threads:
         thread.join()
     readings[threading.current_thread().name] = [0.0, 0.0]
-    assert pixels_allowed(allowance, 1) == [16_000_000], "two of six seconds are more than ten"
+    assert pixels_allowed(budget, 1) == [16_000_000], "two of six seconds are more than ten"

@@ -1,0 +1,92 @@
+"""The parameters of a model configuration, checked as NVIDIA's C++ ONNX Runtime backend (r24.10) checks them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+__all__ = (
+    "ModelConfig",
+    "ModelLoadError",
+    "boolean",
+    "checked",
+    "int32",
+    "integer",
+    "is_on",
+    "one_of",
+    "string_parameters",
+    "switch",
+)
+
+
+ModelConfig = Mapping[str, Any]
+"""A model configuration as Triton passes it, in JSON: the field names of ``model_config.proto``."""
+
+
+class ModelLoadError(Exception):
+    """The model cannot be served as it is configured; the message is one sentence."""
+
+
+def string_parameters(config: ModelConfig) -> dict[str, str]:
+    """Return the model's own ``parameters``: name -> text."""
+    return {key: value["string_value"] for key, value in config.get("parameters", {}).items()}
+
+
+def checked(parameters: Mapping[str, str], key: str, check: Callable[[str], str], default: str) -> str:
+    """Return ``check(parameters[key])``, or ``default`` if the key is missing.
+
+    Raises ``ModelLoadError`` that names the key, its value and what it may be.
+    """
+    if key not in parameters:
+        return default
+    try:
+        return check(parameters[key])
+    except ValueError as error:
+        raise ModelLoadError(f"The parameter {key} must be {error}, not {parameters[key]!r}.") from None
+
+
+def switch(text: str) -> str:
+    """Check a boolean as Triton reads one; returns ``"1"`` or ``"0"``."""
+    if text.lower() in ("1", "true", "on"):
+        return "1"
+    if text.lower() in ("0", "false", "off"):
+        return "0"
+    raise ValueError("a boolean (true, false, on, off, 1 or 0)")
+
+
+def boolean(text: str) -> str:
+    """Check a boolean that an execution provider reads, which does not know ``on`` and ``off``."""
+    if text.lower() in ("on", "off"):
+        raise ValueError("a boolean (true, false, 1 or 0)")
+    return switch(text)
+
+
+def is_on(text: str) -> bool:
+    """A boolean as ONNX Runtime's providers read one."""
+    return text.lower() in ("1", "true")
+
+
+def integer(text: str) -> str:
+    """Check a whole number."""
+    try:
+        return str(int(text))
+    except ValueError:
+        raise ValueError("an integer") from None
+
+
+def int32(text: str) -> str:
+    """Check a number that Triton keeps in a C++ ``int``."""
+    if not -(2**31) <= int(integer(text)) < 2**31:
+        raise ValueError("an integer of 32 bits")
+    return integer(text)
+
+
+def one_of(*values: str) -> Callable[[str], str]:
+    """Check a number that stands for the value at that position."""
+
+    def check(text: str) -> str:
+        if text not in map(str, range(len(values))):
+            raise ValueError(f"a number from 0 to {len(values) - 1}")
+        return values[int(text)]
+
+    return check

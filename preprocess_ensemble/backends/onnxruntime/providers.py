@@ -1,0 +1,180 @@
+"""Execution providers: Triton's accelerators and parameters, translated into ONNX Runtime's names and options."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from preprocess_ensemble.backends.onnxruntime.model_config import (
+    ModelConfig,
+    ModelLoadError,
+    boolean,
+    checked,
+    int32,
+    integer,
+    one_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ("CPU", "CUDA", "TENSORRT", "Provider", "cpu_providers", "gpu_providers")
+
+CPU: Final = "CPUExecutionProvider"
+CUDA: Final = "CUDAExecutionProvider"
+OPENVINO: Final = "OpenVINOExecutionProvider"
+TENSORRT: Final = "TensorrtExecutionProvider"
+
+
+_TENSORRT_KEYS: Final[Mapping[str, tuple[str, Callable[[str], str]]]] = {
+    "max_workspace_size_bytes": ("trt_max_workspace_size", integer),
+    "int8_calibration_table_name": ("trt_int8_calibration_table_name", str),
+    "int8_use_native_calibration_table": ("trt_int8_use_native_calibration_table", boolean),
+    **{
+        key: (key, check)
+        for check, keys in (
+            (
+                boolean,
+                (
+                    "trt_build_heuristics_enable",
+                    "trt_context_memory_sharing_enable",
+                    "trt_cuda_graph_enable",
+                    "trt_detailed_build_log",
+                    "trt_dla_enable",
+                    "trt_dump_ep_context_model",
+                    "trt_dump_subgraphs",
+                    "trt_engine_cache_enable",
+                    "trt_force_sequential_engine_build",
+                    "trt_force_timing_cache",
+                    "trt_layer_norm_fp32_fallback",
+                    "trt_sparsity_enable",
+                    "trt_timing_cache_enable",
+                ),
+            ),
+            (
+                int32,
+                (
+                    "trt_auxiliary_streams",
+                    "trt_builder_optimization_level",
+                    "trt_dla_core",
+                    "trt_ep_context_embed_mode",
+                    "trt_max_partition_iterations",
+                    "trt_min_subgraph_size",
+                ),
+            ),
+            (
+                str,
+                (
+                    "trt_engine_cache_path",
+                    "trt_engine_cache_prefix",
+                    "trt_ep_context_file_path",
+                    "trt_extra_plugin_lib_paths",
+                    "trt_profile_max_shapes",
+                    "trt_profile_min_shapes",
+                    "trt_profile_opt_shapes",
+                    "trt_tactic_sources",
+                    "trt_timing_cache_path",
+                ),
+            ),
+        )
+        for key in keys
+    },
+}
+"""Triton's key for the TensorRT accelerator -> ONNX Runtime's key, and the check of its value."""
+
+_PRECISIONS: Final = {"FP32": {}, "FP16": {"trt_fp16_enable": "1"}, "INT8": {"trt_int8_enable": "1"}}
+
+_OPENVINO_PRECISIONS: Final = {"FP32": "f32", "BF16": "bf16"}
+"""BF16 is fast on CPUs with avx512_bf16 or amx_bf16, and slow on others."""
+
+_CUDA_PARAMETERS: Final[Mapping[str, Callable[[str], str]]] = {
+    "cudnn_conv_algo_search": one_of("EXHAUSTIVE", "HEURISTIC", "DEFAULT"),
+    "gpu_mem_limit": integer,
+    "arena_extend_strategy": one_of("kNextPowerOfTwo", "kSameAsRequested"),
+    "do_copy_in_default_stream": boolean,
+}
+"""The model's own ``parameters`` that the C++ backend hands to the CUDA provider."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provider:
+    """An execution provider by ONNX Runtime's name; a ``required`` one was asked for by name in the configuration."""
+
+    name: str
+    options: Mapping[str, str] = field(default_factory=dict)
+    required: bool = False
+
+
+def _accelerators(config: ModelConfig, device: str) -> list[Mapping[str, Any]]:
+    accelerators = config.get("optimization", {}).get("execution_accelerators", {})
+    return list(accelerators.get(f"{device}_execution_accelerator", ()))
+
+
+def gpu_providers(config: ModelConfig, parameters: Mapping[str, str], device_id: int) -> tuple[Provider, ...]:
+    """Return the providers of a GPU instance, preferred first: TensorRT if it is configured, then CUDA.
+
+    Raises ``ModelLoadError`` for an accelerator, key or value that the C++ backend refuses.
+    """
+    device = {"device_id": str(device_id)}
+    cuda = {key: checked(parameters, key, check, "") for key, check in _CUDA_PARAMETERS.items() if key in parameters}
+    cuda_required = False
+    tensorrt: list[Provider] = []
+    for accelerator in _accelerators(config, "gpu"):
+        keys: Mapping[str, str] = accelerator.get("parameters", {})
+        match accelerator["name"]:
+            case "tensorrt":
+                options = {**_tensorrt_options(keys), **device}
+                tensorrt.append(Provider(name=TENSORRT, options=options, required=True))
+            case "cuda":
+                cuda = {**keys, **cuda}
+                cuda_required = True
+            case name:
+                raise ModelLoadError(f"The GPU execution accelerator {name!r} is unknown: use tensorrt or cuda.")
+    return (*tensorrt, Provider(name=CUDA, options={**cuda, **device}, required=cuda_required))
+
+
+def _tensorrt_options(keys: Mapping[str, str]) -> dict[str, str]:
+    options: dict[str, str] = {}
+    for key, text in keys.items():
+        if key == "precision_mode":
+            if text not in _PRECISIONS:
+                raise ModelLoadError(f"The TensorRT precision_mode {text!r} is unknown: use FP32, FP16 or INT8.")
+            options.update(_PRECISIONS[text])
+        elif key in _TENSORRT_KEYS:
+            name, check = _TENSORRT_KEYS[key]
+            options[name] = checked(keys, key, check, "")
+        else:
+            raise ModelLoadError(f"The TensorRT accelerator has no parameter {key!r}.")
+    return options
+
+
+def cpu_providers(config: ModelConfig) -> tuple[Provider, ...]:
+    """Return OpenVINO if it is configured. Raises ``ModelLoadError`` for any other accelerator, key or value."""
+    providers = []
+    for accelerator in _accelerators(config, "cpu"):
+        if accelerator["name"] != "openvino":
+            raise ModelLoadError(
+                f"The CPU execution accelerator {accelerator['name']!r} is unknown: use openvino, or none."
+            )
+        options = {"device_type": "CPU", **_openvino_options(accelerator.get("parameters", {}))}
+        providers.append(Provider(name=OPENVINO, options=options, required=True))
+    return tuple(providers)
+
+
+def _openvino_options(keys: Mapping[str, str]) -> dict[str, str]:
+    """OpenVINO's own choice is bf16 where the CPU has it; here fp32 is the rule, and other precisions are asked for.
+
+    The C++ backend takes no parameters for this accelerator and runs in fp32.
+    """
+    unknown = sorted(keys.keys() - {"precision", "num_threads"})
+    if unknown:
+        raise ModelLoadError(f"The OpenVINO accelerator has no parameter {unknown[0]!r}: use precision or num_threads.")
+    precision = keys.get("precision", "FP32")
+    if precision not in _OPENVINO_PRECISIONS:
+        raise ModelLoadError(f"The OpenVINO precision {precision!r} is unknown: use FP32 or BF16.")
+    hints: dict[str, str | int] = {"INFERENCE_PRECISION_HINT": _OPENVINO_PRECISIONS[precision]}
+    if "num_threads" in keys:
+        hints["INFERENCE_NUM_THREADS"] = int(checked(keys, "num_threads", int32, ""))
+    # OpenVINO's provider takes the JSON text itself, or the path of a file of it.
+    return {"load_config": json.dumps({"CPU": hints})}

@@ -1,0 +1,135 @@
+"""Triton's model configuration, translated into a plan for an ONNX Runtime session.
+
+The keys are those of NVIDIA's C++ ONNX Runtime backend (r24.10), and so are the refusals, so that one ``config.pbtxt``
+serves both. Both ignore free ``parameters`` that the C++ backend does not know; in both, an unknown key of an execution
+accelerator fails the load.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import onnxruntime
+
+from preprocess_ensemble.backends.onnxruntime.model_config import (
+    ModelConfig,
+    ModelLoadError,
+    checked,
+    int32,
+    is_on,
+    one_of,
+    string_parameters,
+    switch,
+)
+from preprocess_ensemble.backends.onnxruntime.providers import (
+    CPU,
+    CUDA,
+    TENSORRT,
+    Provider,
+    cpu_providers,
+    gpu_providers,
+)
+from preprocess_ensemble.error_text import first_line
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ("SessionPlan", "plan_session")
+
+_GRAPH_LEVELS: Final = {
+    -1: onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    1: onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
+    2: onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL,
+}
+_EXECUTION_MODES: Final = {
+    0: onnxruntime.ExecutionMode.ORT_SEQUENTIAL,
+    1: onnxruntime.ExecutionMode.ORT_PARALLEL,
+}
+_SHRINKAGE: Final = "memory.enable_memory_arena_shrinkage"
+_BUCKETS: Final = "batch_buckets"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionPlan:
+    """How to open a session: options, providers in order of preference, and entries for the options of each run."""
+
+    options: onnxruntime.SessionOptions
+    providers: tuple[Provider, ...]
+    run_entries: Mapping[str, str]
+    buckets: tuple[int, ...] = ()
+    """The only numbers of rows that are run, ascending; empty where any is."""
+
+    @property
+    def graphs(self) -> bool:
+        """Whether CUDA graphs are asked for, which need fixed shapes and addresses."""
+        keys = ((CUDA, "enable_cuda_graph"), (TENSORRT, "trt_cuda_graph_enable"))
+        asked = (
+            provider.options.get(key, "0") for provider in self.providers for name, key in keys if provider.name == name
+        )
+        return any(is_on(text) for text in asked)
+
+    @property
+    def device(self) -> str:
+        """``"cuda"`` where the first provider runs on a GPU, else ``"cpu"``."""
+        return "cuda" if self.providers[0].name in (TENSORRT, CUDA) else "cpu"
+
+
+def plan_session(config: ModelConfig, *, kind: str, device_id: int) -> SessionPlan:
+    """Translate ``config`` for an instance that Triton placed on ``kind`` (``"CPU"`` or ``"GPU"``) ``device_id``.
+
+    Raises ``ModelLoadError`` for what the C++ backend refuses, and for the few things that a process of its own for
+    each instance cannot do.
+    """
+    parameters = string_parameters(config)
+    options = onnxruntime.SessionOptions()
+    level = int(config.get("optimization", {}).get("graph", {}).get("level", 0))
+    options.graph_optimization_level = _GRAPH_LEVELS.get(level, onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL)
+    mode = int(checked(parameters, "execution_mode", one_of("0", "1"), "0"))
+    options.execution_mode = _EXECUTION_MODES[mode]
+    threads = max(0, int(checked(parameters, "intra_op_thread_count", int32, "0")))
+    options.intra_op_num_threads = threads or _threads_of_a_pinned_process()
+    options.inter_op_num_threads = max(0, int(checked(parameters, "inter_op_thread_count", int32, "0")))
+    options.enable_cpu_mem_arena = checked(parameters, "enable_mem_arena", switch, "1") == "1"
+    options.enable_mem_pattern = checked(parameters, "enable_mem_pattern", switch, "1") == "1"
+    for library in config.get("model_operations", {}).get("op_library_filename", ()):
+        try:
+            options.register_custom_ops_library(library)
+        except Exception as error:  # ONNX Runtime's exceptions share no public base class.
+            raise ModelLoadError(f"The operator library {library} cannot be loaded: {first_line(error)}.") from error
+
+    run_entries = {_SHRINKAGE: parameters[_SHRINKAGE]} if _SHRINKAGE in parameters else {}
+    gpu = gpu_providers(config, parameters, device_id) if kind == "GPU" else ()
+    plan = SessionPlan(
+        options=options, providers=(*gpu, *cpu_providers(config), Provider(name=CPU)), run_entries=run_entries
+    )
+    return replace(plan, buckets=_buckets(parameters, int(config.get("max_batch_size", 0)), graphs=plan.graphs))
+
+
+def _buckets(parameters: Mapping[str, str], most: int, *, graphs: bool) -> tuple[int, ...]:
+    """Numbers of rows to run: the parameter ``batch_buckets``, or powers of two where CUDA graphs are on.
+
+    The largest batch is always one of them. The parameter is this backend's own; the C++ backend ignores it.
+    """
+    if _BUCKETS not in parameters:
+        return (*(2**power for power in range(most.bit_length()) if 2**power < most), most) if graphs and most else ()
+    try:
+        sizes = {int(text) for text in parameters[_BUCKETS].split(",")}
+    except ValueError:
+        sizes = {0}
+    if not most or min(sizes) < 1 or max(sizes) > most:
+        raise ModelLoadError(
+            f"The parameter {_BUCKETS} must be numbers from 1 to max_batch_size ({most}) with commas between, "
+            f"not {parameters[_BUCKETS]!r}."
+        )
+    return tuple(sorted({*sizes, most}))
+
+
+def _threads_of_a_pinned_process() -> int:
+    """The number of cores of a process that may not use all; else 0, which leaves the choice to ONNX Runtime.
+
+    Its own choice is a thread on each of the machine's cores, pinned there, whatever the process was confined to.
+    """
+    usable = len(os.sched_getaffinity(0))
+    return usable if usable < (os.cpu_count() or usable) else 0
