@@ -2,7 +2,7 @@
 
 It fits into an hour on two cores. A run that was stopped continues when the same command is given again: experiments
 that are done are not repeated, and one that was under way continues at the measurement where it was, if it keeps a
-journal. An experiment that fails does not stop the others. ``--quick`` runs all with next to no time for each
+checkpoint. An experiment that fails does not stop the others. ``--quick`` runs all with next to no time for each
 measurement, into a folder of its own: that everything works, not figures.
 """
 
@@ -17,12 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from benchmarks.harness.experiment import JOURNALS, RESULTS
+from benchmarks.harness.checkpoint import CHECKPOINTS
+from benchmarks.harness.results import RESULTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-QUICK_RESULTS: Final = JOURNALS / "quick"
+QUICK_RESULTS: Final = CHECKPOINTS / "quick"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +68,7 @@ STEPS: Final = (
 class Done:
     """Which steps are done and how long they took, on disk; another plan starts anew."""
 
-    def __init__(self, plan: Sequence[str], directory: Path = JOURNALS) -> None:
+    def __init__(self, plan: Sequence[str], directory: Path = CHECKPOINTS) -> None:
         self._path = directory / "all.json"
         self._plan = list(plan)
         self.seconds: dict[str, float] = {}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.experiments.serving.operators import FLOP_PER_IMAGE
-from benchmarks.harness.experiment import LEAST_COSINE
+from benchmarks.harness.rounds import LEAST_COSINE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

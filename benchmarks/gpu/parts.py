@@ -1,4 +1,4 @@
-"""The parts of the study of a card, each a function that fills a journal: what is cut short keeps what it has.
+"""The parts of the study of a card, each a function that fills a checkpoint: what is cut short keeps what it has.
 
 A setting that does not start is a finding and becomes a cell with its reason; the part goes on with the next.
 """
@@ -21,7 +21,9 @@ import numpy as np
 
 from benchmarks.gpu.meter import GpuMeter
 from benchmarks.gpu.settings import Setting, repository_with
-from benchmarks.harness.experiment import Journal, Worker, cosine_to_first
+from benchmarks.harness.checkpoint import Checkpoint
+from benchmarks.harness.rounds import cosine_to_first
+from benchmarks.harness.worker import Worker
 from benchmarks.load.triton_statistics import statistics
 from preprocess_ensemble.imaging.decode import decode
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
@@ -46,8 +48,8 @@ ENGINE_START_S: Final = 200
 """The same where TensorRT builds an engine."""
 
 
-class PartJournal(Journal):
-    """A journal that knows what was begun and never ended."""
+class PartCheckpoint(Checkpoint):
+    """A checkpoint that knows what was begun and never ended."""
 
     def __init__(self, experiment: str, plan: Mapping[str, Any], directory: Path) -> None:
         super().__init__(experiment, plan, directory)
@@ -82,15 +84,15 @@ class Study:
     quick: bool
     """The fewest settings, sizes and callers that touch every line."""
 
-    def journal(self, part: str) -> PartJournal:
+    def checkpoint(self, part: str) -> PartCheckpoint:
         """Where ``part`` keeps what it measures."""
         plan = {"device": self.device, "seconds": self.seconds, "quick": self.quick, "model": self.model}
-        return PartJournal(f"gpu_{part}", plan, self.output / "journals")
+        return PartCheckpoint(f"gpu_{part}", plan, self.output / "journals")
 
     def measured(self, part: str) -> dict[str, dict[str, Any]]:
         """The cells that ``part`` has by now."""
-        with redirect_stderr(io.StringIO()):  # A journal says that it goes on, and this one does not.
-            return self.journal(part).cells
+        with redirect_stderr(io.StringIO()):  # A checkpoint says that it goes on, and this one does not.
+            return self.checkpoint(part).cells
 
     @property
     def model(self) -> str | None:
@@ -107,25 +109,25 @@ class Study:
         return values[:2] if self.quick else values
 
 
-def _cell(journal: PartJournal, name: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def _cell(checkpoint: PartCheckpoint, name: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """What ``measure`` returns, or why it failed; what was cut twice, as it hangs, is not tried a third time."""
 
     def tried() -> dict[str, Any]:
-        if (begun := journal.attempt(name)) > MOST_ATTEMPTS:
+        if (begun := checkpoint.attempt(name)) > MOST_ATTEMPTS:
             return {"error": f"begun {begun - 1} times and never ended"}
         try:
             return measure()
         except Exception as error:  # Whatever it is: the next setting may run, and the card is lent for minutes.
             return {"error": f"{type(error).__name__}: {error}"[-SAID_CHARACTERS:]}
 
-    return journal.cell(name, tried)
+    return checkpoint.cell(name, tried)
 
 
 def roofs(study: Study) -> None:
     """What the card does without a model: matrix products and copies. What fails here fails everywhere."""
     seconds = study.seconds / 4
     _cell(
-        study.journal("roofs"),
+        study.checkpoint("roofs"),
         study.device,
         partial(_printed, "benchmarks.experiments.serving.peak_throughput", study, "--seconds", str(seconds)),
     )
@@ -134,10 +136,12 @@ def roofs(study: Study) -> None:
 def options(study: Study) -> None:
     """Every option of the providers, read back from an open session and, where an answer shows it, tried."""
     devices = ("tensorrt",) if study.device == "cuda" else ()
-    journal = study.journal("options")
+    checkpoint = study.checkpoint("options")
     for device in (study.device, *devices):
         _cell(
-            journal, device, partial(_printed, "benchmarks.experiments.serving.provider_options", study, device=device)
+            checkpoint,
+            device,
+            partial(_printed, "benchmarks.experiments.serving.provider_options", study, device=device),
         )
 
 
@@ -154,7 +158,7 @@ def _printed(module: str, study: Study, *options: str, device: str | None = None
 
 def session(study: Study) -> None:
     """In process: start, canary, latency and kernels by batch size, for every precision with and without graphs."""
-    journal = study.journal("session")
+    checkpoint = study.checkpoint("session")
     kinds = (
         ("fp16", False, True),
         ("fp32", False, False),
@@ -165,7 +169,7 @@ def session(study: Study) -> None:
     batches = study.some((1, 2, 4, 8, 16, 32, 64, 128))
     for precision, tf32, graphs in study.some(kinds):
         setting = Setting(precision=precision, tf32=tf32, graphs=graphs, max_batch_size=max(batches))
-        _cell(journal, setting.name, partial(_session, study, setting, batches))
+        _cell(checkpoint, setting.name, partial(_session, study, setting, batches))
 
 
 def _session(study: Study, setting: Setting, batches: Sequence[int]) -> dict[str, Any]:
@@ -206,7 +210,7 @@ def throughput_settings(*, graphs: bool) -> tuple[Setting, ...]:
 
 
 def _throughput(study: Study, photos: str) -> None:
-    journal = study.journal(f"throughput_{photos}")
+    checkpoint = study.checkpoint(f"throughput_{photos}")
     requests = (2, 4, 8, 16, 32, 64) if not study.quick else (1, 2)
     settings = throughput_settings(graphs=graphs_start(study))
     if photos == "256":
@@ -214,11 +218,13 @@ def _throughput(study: Study, photos: str) -> None:
     for setting in map(study.sized, settings[:1] if study.quick else settings):
         rows = min(ROWS, setting.max_batch_size)
         names = {count: f"{setting.name} | {count} requests of {rows}" for count in requests}
-        if not journal.has(*names.values()):
-            _cell(journal, f"{setting.name} | start", partial(_load, study, setting, journal, names, photos))
+        if not checkpoint.has(*names.values()):
+            _cell(checkpoint, f"{setting.name} | start", partial(_load, study, setting, checkpoint, names, photos))
 
 
-def _load(study: Study, setting: Setting, journal: PartJournal, names: dict[int, str], photos: str) -> dict[str, Any]:
+def _load(
+    study: Study, setting: Setting, checkpoint: PartCheckpoint, names: dict[int, str], photos: str
+) -> dict[str, Any]:
     """Start the server once and raise the load; the load comes from as many processes as a quarter of the cores."""
     with ExitStack() as stack:
         repository = stack.enter_context(repository_with(setting, study.exports, study.device))
@@ -238,7 +244,7 @@ def _load(study: Study, setting: Setting, journal: PartJournal, names: dict[int,
         for count, name in names.items():
             # With the cosine, since a rate of other vectors is no rate (see gpu_roofline.rated).
             _cell(
-                journal,
+                checkpoint,
                 name,
                 lambda count=count: {**_together(study, workers, server.grpc_url, count), "cosine": cosine},  # type: ignore[misc]
             )
@@ -277,7 +283,7 @@ def _together(study: Study, workers: Sequence[Worker], url: str, requests: int) 
 
 def single(study: Study) -> None:
     """One caller, one image: p50, p95, p99 and the server's own time for it, with the start to readiness."""
-    journal = study.journal("single")
+    checkpoint = study.checkpoint("single")
     settings = (
         Setting(precision="fp16", graphs=True, max_batch_size=32),
         Setting(precision="fp16", max_batch_size=32),
@@ -285,31 +291,31 @@ def single(study: Study) -> None:
         Setting(precision="fp32", tf32=True, max_batch_size=32),
     )
     for setting in map(study.sized, settings[:1] if study.quick else settings):
-        _cell(journal, setting.name, partial(_callers, study, setting, None, (1,)))
+        _cell(checkpoint, setting.name, partial(_callers, study, setting, None, (1,)))
 
 
 def queue_delay(study: Study) -> None:
     """``max_queue_delay_microseconds`` by callers of one image each."""
-    journal = study.journal("queue_delay")
+    checkpoint = study.checkpoint("queue_delay")
     for delay_us in (0, 500, 2000) if not study.quick else (500,):
         setting = study.sized(Setting(precision="fp16", graphs=graphs_start(study), delay_us=delay_us, decoders=2))
         callers = (1, 16, 64, 256) if not study.quick else (2,)
-        _cell(journal, setting.name, partial(_callers, study, setting, None, callers))
+        _cell(checkpoint, setting.name, partial(_callers, study, setting, None, callers))
 
 
 def tensorrt(study: Study) -> None:
     """Time to build an engine, and to start with one in the cache; then as ``single``, and at 64 callers."""
-    journal = study.journal("tensorrt")
+    checkpoint = study.checkpoint("tensorrt")
     try:
         check_tensorrt()
     except TensorrtMissing as missing:
-        journal.cell("tensorrt", partial(_unproved, str(missing)))
+        checkpoint.cell("tensorrt", partial(_unproved, str(missing)))
         return
     cache = study.output / "engines"
     options = (*_options(ENGINE_START_S), "--tensorrt", "--tensorrt-cache", str(cache))
     for name in ("cold", "cached"):
         setting = Setting(precision="fp32", max_batch_size=32)
-        _cell(journal, name, partial(_callers, study, setting, options, (1, 64)))
+        _cell(checkpoint, name, partial(_callers, study, setting, options, (1, 64)))
 
 
 def _unproved(reason: str) -> dict[str, Any]:
@@ -361,11 +367,13 @@ def _reference(study: Study, photos: str) -> Any:
 
 def operators(study: Study) -> None:
     """Time by kind of node, nodes by provider, and what fell back to the CPU, of the session that is served."""
-    journal = study.journal("operators")
+    checkpoint = study.checkpoint("operators")
     for precision, rows in study.some((("fp16", 1), ("fp16", 2 if study.quick else 32), ("fp32", 32))):
         setting = study.sized(Setting(precision=precision, max_batch_size=32))
         where = (str(study.exports / precision), json.dumps(asdict(setting)))
         options = ("--batches", str(rows), "--profile-runs", "2" if study.quick else "20")
         _cell(
-            journal, f"{precision}, batch {rows}", partial(_printed, "benchmarks.gpu.session", study, *where, *options)
+            checkpoint,
+            f"{precision}, batch {rows}",
+            partial(_printed, "benchmarks.gpu.session", study, *where, *options),
         )

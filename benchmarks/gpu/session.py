@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks.experiments.serving.operators import profile, served_plan
 from benchmarks.gpu.settings import Setting
-from benchmarks.harness.experiment import percentiles
+from benchmarks.harness.rounds import percentiles
 from preprocess_ensemble.contract import ENCODER
 from preprocess_ensemble.imaging.decode import decode
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess

@@ -199,7 +199,7 @@ def main() -> int:
         *("--device", study.device, "--seconds", str(study.seconds), *(("--quick",) if study.quick else ())),
     ]
     for name in arguments.again:
-        study.journal(name).forget()
+        study.checkpoint(name).forget()
         (study.output / f"gpu_{name}.json").unlink(missing_ok=True)
     process_cleanup.adopt()
     failed = False

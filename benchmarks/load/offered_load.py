@@ -19,7 +19,7 @@ import numpy as np
 import tritonclient.grpc.aio as tritonclient
 from tritonclient.utils import InferenceServerException
 
-from benchmarks.harness.experiment import percentiles
+from benchmarks.harness.rounds import percentiles
 from clip_client import ClipClient, DeadlineExceeded, Overloaded
 
 if TYPE_CHECKING:

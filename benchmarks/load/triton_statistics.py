@@ -11,7 +11,7 @@ from clip_client._transports.grpc import TritonTransport
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from benchmarks.harness.experiment import Worker
+    from benchmarks.harness.worker import Worker
     from clip_client._transports.triton_statistics import ModelStatistics
 
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from benchmarks.harness.experiment import percentiles
+from benchmarks.harness.rounds import percentiles
 from benchmarks.load.adapters import TARGETS
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from benchmarks.harness.experiment import percentiles
+from benchmarks.harness.rounds import percentiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

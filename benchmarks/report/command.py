@@ -16,7 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from benchmarks.experiments.serving.three_way import SYSTEMS
 from benchmarks.gpu.efficiency import ladder
-from benchmarks.harness.experiment import RESULTS
+from benchmarks.harness.results import RESULTS
 from benchmarks.peers.published import FIGURES, HARDWARE
 from benchmarks.report import efficiency_breakdown, plots
 from benchmarks.report import markdown_tables as figures

@@ -10,7 +10,7 @@ import psutil
 
 from benchmarks.experiments.client.overload import ask_all, health
 from benchmarks.fixtures.null_repository import write_null_repository
-from benchmarks.harness.experiment import Worker
+from benchmarks.harness.worker import Worker
 from preprocess_ensemble.testing.server import free_port, serving
 
 if TYPE_CHECKING:

@@ -22,8 +22,9 @@ from benchmarks.experiments.serving import perf_analyzer, scaling
 from benchmarks.experiments.serving.latency import saturation
 from benchmarks.experiments.serving.queue_delay import recommend
 from benchmarks.experiments.serving.three_way import summarise
-from benchmarks.harness import experiment
-from benchmarks.harness.experiment import Journal, cosine_to_first, percentiles, started
+from benchmarks.harness.checkpoint import Checkpoint
+from benchmarks.harness.rounds import cosine_to_first, percentiles
+from benchmarks.harness.worker import start_together
 from benchmarks.load import worker
 from benchmarks.peers import in_process as systems
 from benchmarks.peers.baseline.batcher import Batcher
@@ -53,11 +54,11 @@ def test_a_stopped_run_continues_where_it_was(tmp_path: Path) -> None:
         asked.append(name)
         return {"rate": 1.0}
 
-    first = Journal("tried", {"rounds": 2}, tmp_path)
+    first = Checkpoint("tried", {"rounds": 2}, tmp_path)
     first.cell("a", lambda: measure("a"))
     with (tmp_path / "tried.jsonl").open("a") as file:
         file.write('{"cell": "b", "result": {"ra')  # killed while it wrote
-    second = Journal("tried", {"rounds": 2}, tmp_path)
+    second = Checkpoint("tried", {"rounds": 2}, tmp_path)
     assert second.has("a")
     assert not second.has("a", "b")
     second.cell("a", lambda: measure("a"))
@@ -65,28 +66,26 @@ def test_a_stopped_run_continues_where_it_was(tmp_path: Path) -> None:
     assert asked == ["a", "b"]
     path = second.finish({"summary": {}}, tmp_path / "results")
     assert json.loads(path.read_text())["cells"] == {"a": {"rate": 1.0}, "b": {"rate": 1.0}}
-    assert not Journal("tried", {"rounds": 2}, tmp_path).has("a")
+    assert not Checkpoint("tried", {"rounds": 2}, tmp_path).has("a")
 
 
 def test_another_plan_starts_anew(tmp_path: Path) -> None:
-    Journal("tried", {"rounds": 2}, tmp_path).cell("a", lambda: {"rate": 1.0})
-    assert not Journal("tried", {"rounds": 3}, tmp_path).has("a")
+    Checkpoint("tried", {"rounds": 2}, tmp_path).cell("a", lambda: {"rate": 1.0})
+    assert not Checkpoint("tried", {"rounds": 3}, tmp_path).has("a")
 
 
-def test_what_another_commit_measured_is_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Journal("tried", {"rounds": 2}, tmp_path).cell("a", lambda: {"rate": 1.0})
-    assert Journal("tried", {"rounds": 2}, tmp_path).has("a")
-    monkeypatch.setattr(experiment, "output", lambda *command: "another commit")
-    assert not Journal("tried", {"rounds": 2}, tmp_path).has("a")
+def test_what_another_commit_measured_is_measured_again(tmp_path: Path) -> None:
+    Checkpoint("tried", {"rounds": 2}, tmp_path).cell("a", lambda: {"rate": 1.0})
+    assert Checkpoint("tried", {"rounds": 2}, tmp_path).has("a")
+    assert not Checkpoint("tried", {"rounds": 2}, tmp_path, commit="another").has("a")
 
 
-def test_a_run_on_a_busy_machine_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("load", "is_busy"), [(0.0, False), (1000.0, True)])
+def test_a_run_on_a_busy_machine_warns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], load: float, is_busy: bool
 ) -> None:
-    for before, said in ((0.0, False), (1000.0, True)):
-        monkeypatch.setattr(experiment, "LOAD_BEFORE", before)
-        Journal("tried", {}, tmp_path)
-        assert ("the load average was" in capsys.readouterr().err) == said
+    Checkpoint("tried", {}, tmp_path, load=load)
+    assert ("the load average was" in capsys.readouterr().err) == is_busy
 
 
 def test_servers_share_the_cores_evenly() -> None:
@@ -403,11 +402,11 @@ def test_systems_start_together_and_one_that_fails_leaves_none_running() -> None
             running.discard(name)
 
     with ExitStack() as stack:
-        assert started(stack, {"a": service("a"), "b": service("b")}) == {"a": "A", "b": "B"}
+        assert start_together(stack, {"a": service("a"), "b": service("b")}) == {"a": "A", "b": "B"}
         assert running == {"a", "b"}
     assert running == set()
     with pytest.raises(OSError, match="b"), ExitStack() as stack:
-        started(stack, {"a": service("a"), "b": service("b", fails=True)})
+        start_together(stack, {"a": service("a"), "b": service("b", fails=True)})
     assert running == set()
 
 

@@ -164,34 +164,34 @@ def test_whatever_fails_becomes_a_cell_and_what_hangs_is_not_tried_for_ever(tmp_
     def hangs() -> dict[str, Any]:
         raise KeyboardInterrupt
 
-    assert "nobody thought" in parts._cell(study(tmp_path).journal("x"), "broken", broken)["error"]
+    assert "nobody thought" in parts._cell(study(tmp_path).checkpoint("x"), "broken", broken)["error"]
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
-            parts._cell(study(tmp_path).journal("x"), "hangs", hangs)
-    assert parts._cell(study(tmp_path).journal("x"), "hangs", hangs) == {"error": "begun 2 times and never ended"}
+            parts._cell(study(tmp_path).checkpoint("x"), "hangs", hangs)
+    assert parts._cell(study(tmp_path).checkpoint("x"), "hangs", hangs) == {"error": "begun 2 times and never ended"}
     # Another plan begins anew.
     other = replace(study(tmp_path), seconds=1.0)
-    assert parts._cell(other.journal("x"), "hangs", lambda: {"rate": 1.0}) == {"rate": 1.0}
+    assert parts._cell(other.checkpoint("x"), "hangs", lambda: {"rate": 1.0}) == {"rate": 1.0}
 
 
 def test_servers_are_not_tried_with_graphs_that_no_session_started_with(tmp_path: Path) -> None:
     assert parts.graphs_start(study(tmp_path)), "nothing is known"
-    journal = study(tmp_path).journal("session")
+    journal = study(tmp_path).checkpoint("session")
     journal.cell("fp16, graphs, batch 128", lambda: {"error": "refused"})
     assert not parts.graphs_start(study(tmp_path))
     assert not any(setting.graphs for setting in parts.throughput_settings(graphs=False))
-    study(tmp_path).journal("session").forget()
-    assert study(tmp_path).journal("session").cells == {}
+    study(tmp_path).checkpoint("session").forget()
+    assert study(tmp_path).checkpoint("session").cells == {}
 
 
 def test_what_was_measured_is_kept_though_nobody_can_sum_it_up(tmp_path: Path) -> None:
-    study(tmp_path).journal("single").cell("odd", lambda: {"form": "unknown"})
+    study(tmp_path).checkpoint("single").cell("odd", lambda: {"form": "unknown"})
     path = gpu.keep(study(tmp_path), "single", None)
     kept = path.read_text()
     assert '"form": "unknown"' in kept
     assert "no summary" in kept
     assert gpu.failures(study(tmp_path), "single") == ""
-    study(tmp_path).journal("single").cell("bad", lambda: {"error": "first\nthe reason"})
+    study(tmp_path).checkpoint("single").cell("bad", lambda: {"error": "first\nthe reason"})
     assert gpu.failures(study(tmp_path), "single") == ", but 1 of 2 failed (the reason; see gpu.log)"
 
 

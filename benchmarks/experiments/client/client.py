@@ -34,7 +34,10 @@ from rich.table import Table
 
 from benchmarks.experiments.serving.perf_analyzer import UNSTABLE, find_or_install, run, write_input
 from benchmarks.fixtures.null_repository import write_null_repository
-from benchmarks.harness.experiment import RESULTS, Journal, Worker, percentiles
+from benchmarks.harness.checkpoint import Checkpoint
+from benchmarks.harness.results import RESULTS
+from benchmarks.harness.rounds import percentiles
+from benchmarks.harness.worker import Worker
 from clip_client import ClipClient
 from preprocess_ensemble.testing.sample_photos import write_thumbnails
 from preprocess_ensemble.testing.server import QUIET, serving
@@ -150,7 +153,7 @@ def analyze(url: str, data: Path, order: dict[str, Any], rate: float) -> dict[st
 
 
 def measure(
-    journal: Journal, model: str, repository: Path, scratch: Path, *, cells: list[tuple[int, int]], arguments: Any
+    checkpoint: Checkpoint, model: str, repository: Path, scratch: Path, *, cells: list[tuple[int, int]], arguments: Any
 ) -> dict[str, Any]:
     """All systems in turn, round after round; returns ``"system, concurrency, rows"`` -> the results of its rounds."""
     rounds = range(1, (arguments.rounds if model == "null" else arguments.real_rounds) + 1)
@@ -162,17 +165,17 @@ def measure(
     }
     with ExitStack() as stack:
         measured: Callable[[str, tuple[int, int]], dict[str, Any]] = _nothing_left
-        if not journal.has(*names.values()):
+        if not checkpoint.has(*names.values()):
             measured = stack.enter_context(_systems(repository, scratch, arguments.seconds))
         runs: dict[str, Any] = {}
         for (_, cell, system), name in names.items():
-            result = journal.cell(name, partial(measured, system, cell))
+            result = checkpoint.cell(name, partial(measured, system, cell))
             runs.setdefault(f"{system}, {cell[0]}, {cell[1]}", []).append(result)
     return runs
 
 
 def _nothing_left(system: str, cell: tuple[int, int]) -> dict[str, Any]:
-    raise AssertionError("the journal had all of it")
+    raise AssertionError("the checkpoint had all of it")
 
 
 @contextmanager
@@ -275,7 +278,7 @@ def main() -> None:
         name: getattr(arguments, name)
         for name in ("models", "concurrency", "rows", "rounds", "real_rounds", "real_in_flight", "seconds")
     }
-    journal = Journal("client", {**plan, "repository": str(arguments.repository)})
+    checkpoint = Checkpoint("client", {**plan, "repository": str(arguments.repository)})
     cells = [(concurrency, rows) for rows in arguments.rows for concurrency in arguments.concurrency]
     summaries: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as name:
@@ -286,10 +289,10 @@ def main() -> None:
             else:
                 repository = arguments.repository
                 chosen = [cell for cell in cells if cell[0] * cell[1] <= arguments.real_in_flight]
-            runs = measure(journal, model, repository, scratch, cells=chosen, arguments=arguments)
+            runs = measure(checkpoint, model, repository, scratch, cells=chosen, arguments=arguments)
             summaries[model] = summarize(runs, chosen)
             show(f"{model} encoder, medians of the rounds", summaries[model])
-    print(f"kept in {journal.finish({'summary': summaries}, arguments.results)}")
+    print(f"kept in {checkpoint.finish({'summary': summaries}, arguments.results)}")
 
 
 if __name__ == "__main__":

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, Final
 import psutil
 
 from benchmarks.fixtures.null_repository import write_null_repository
-from benchmarks.harness.experiment import RESULTS, Worker, write_result
+from benchmarks.harness.results import RESULTS, write_result
+from benchmarks.harness.worker import Worker
 from preprocess_ensemble.testing.server import free_port, serving
 
 if TYPE_CHECKING:

@@ -30,7 +30,8 @@ from rich.table import Table
 from tritonclient.grpc import model_config_pb2
 
 from benchmarks import fixtures
-from benchmarks.harness.experiment import RESULTS, Journal
+from benchmarks.harness.checkpoint import Checkpoint
+from benchmarks.harness.results import RESULTS
 from benchmarks.load.slow_link import slow_link
 from preprocess_ensemble.testing.sample_photos import write_thumbnails
 from preprocess_ensemble.testing.server import free_port
@@ -190,7 +191,7 @@ def over_links(point: Mapping[str, Any]) -> dict[str, float]:
 
 
 def measure(
-    journal: Journal,
+    checkpoint: Checkpoint,
     *,
     rows: Sequence[int],
     links: Sequence[str],
@@ -198,7 +199,7 @@ def measure(
     rounds: int,
     seconds: float,
 ) -> dict[str, Any]:
-    """Fill the journal; a point for each form and number of images on loopback, and for each link."""
+    """Fill the checkpoint; a point for each form and number of images on loopback, and for each link."""
     numbers = range(1, rounds + 1)
     with ExitStack() as stack:
         grpc, http = stack.enter_context(sinks())
@@ -214,10 +215,10 @@ def measure(
                     arrays = payloads(count)
                     for form in FORMS if link == "loopback" else LINK_FORMS:
                         send = partial(measure_form, form, arrays[form.partition("-")[0]], *urls, seconds)
-                        journal.cell(_name(form, count, link, number), lambda send=send: asyncio.run(send()))  # type: ignore[misc]
+                        checkpoint.cell(_name(form, count, link, number), lambda send=send: asyncio.run(send()))  # type: ignore[misc]
 
     def median(form: str, count: int, link: str) -> dict[str, Any]:
-        runs = [journal.cells[_name(form, count, link, number)] for number in numbers]
+        runs = [checkpoint.cells[_name(form, count, link, number)] for number in numbers]
         figures = {key: statistics.median(run[key] for run in runs) for key in ("p50_ms", "ms_per_image", "bytes")}
         return {"form": form, "rows": count, **figures}
 
@@ -257,8 +258,8 @@ def main() -> None:
         "seconds": arguments.seconds,
     }
     cells = len(FORMS) * len(arguments.rows) + len(arguments.links) * len(LINK_FORMS) * len(arguments.link_rows)
-    journal = Journal("serialisation", plan, total=arguments.rounds * cells)
-    summary = measure(journal, **plan)
+    checkpoint = Checkpoint("serialisation", plan, total=arguments.rounds * cells)
+    summary = measure(checkpoint, **plan)
     table = Table(title="One request to a model that does nothing, on loopback")
     for heading in ("form", "images", "bytes", "ms", "ms an image"):
         table.add_column(heading, justify="left" if heading == "form" else "right")
@@ -275,7 +276,7 @@ def main() -> None:
             shown = (f"{point['p50_ms']:.0f}", f"{point['ms_per_image']:.0f}", computed)
             table.add_row(point["link"], FORMS[point["form"]], str(point["rows"]), *shown)
         Console().print(table)
-    print(f"kept in {journal.finish({'summary': summary}, arguments.results)}")
+    print(f"kept in {checkpoint.finish({'summary': summary}, arguments.results)}")
 
 
 if __name__ == "__main__":

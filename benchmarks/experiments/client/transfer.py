@@ -34,7 +34,8 @@ from tritonclient.grpc import model_config_pb2
 
 from benchmarks.experiments.client.transfer_paths import NULL_FLOAT, prepare, send
 from benchmarks.experiments.serving.ensemble_tax import null_repository
-from benchmarks.harness.experiment import RESULTS, spread, write_result
+from benchmarks.harness.results import RESULTS, write_result
+from benchmarks.harness.rounds import spread
 from benchmarks.load.slow_link import slow_link
 from clip_client import ModelInfo
 from preprocess_ensemble.imaging.decode import decode

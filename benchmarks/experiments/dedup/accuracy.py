@@ -32,7 +32,8 @@ from benchmarks.experiments.dedup.pair_metrics import (
     ranking_figures,
 )
 from benchmarks.fixtures.photo_edits import write_family, write_hard_negatives
-from benchmarks.harness.experiment import JOURNALS, RESULTS, write_result
+from benchmarks.harness.checkpoint import CHECKPOINTS
+from benchmarks.harness.results import RESULTS, write_result
 from benchmarks.report.accuracy_page import write_page
 from clip_client import ClientConfig, ClipClient
 from clip_client.dedup import Store, scan, thresholds_for
@@ -195,7 +196,7 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=100, help="originals to take")
     parser.add_argument("--url", help="a running server (default: start one)")
     parser.add_argument("--repository", type=Path, default=Path("triton_models"))
-    parser.add_argument("--store", type=Path, default=JOURNALS / "accuracy", help="vectors, so that a run continues")
+    parser.add_argument("--store", type=Path, default=CHECKPOINTS / "accuracy", help="vectors, so that a run continues")
     parser.add_argument("--page", type=Path, default=Path("build/accuracy.html"))
     parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args()

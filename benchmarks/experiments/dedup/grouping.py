@@ -24,8 +24,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.harness.checkpoint import Checkpoint
 from benchmarks.harness.environment import environment
-from benchmarks.harness.experiment import RESULTS, Journal
+from benchmarks.harness.results import RESULTS
 from clip_client.dedup.compare.partitioned_join import join_vectors
 from clip_client.dedup.compare.similarity_join import Joining, block_pairs
 from clip_client.dedup.compare.star_groups import star_groups
@@ -157,12 +158,12 @@ def main() -> None:
         for shape in ("even", "skewed")
         for method in (("exact", "cells") if rows <= MOST_EXACT else ("cells",))
     ]
-    journal = Journal("grouping", {"plan": plan, "threshold": THRESHOLD, "commit": environment()["commit"]})
-    results = [journal.cell(" ".join(map(str, one)), partial(in_own_process, *one)) for one in plan]
+    checkpoint = Checkpoint("grouping", {"plan": plan, "threshold": THRESHOLD, "commit": environment()["commit"]})
+    results = [checkpoint.cell(" ".join(map(str, one)), partial(in_own_process, *one)) for one in plan]
     print_table(results)
     exponents = {shape: growth(results, shape) for shape in ("even", "skewed")}
     print(f"growth exponent of the seconds with cells: {exponents}")
-    print(f"kept in {journal.finish({'results': results, 'growth': exponents}, arguments.results)}")
+    print(f"kept in {checkpoint.finish({'results': results, 'growth': exponents}, arguments.results)}")
 
 
 def in_own_process(rows: int, shape: str, method: str) -> dict[str, Any]:

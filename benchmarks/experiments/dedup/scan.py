@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.fixtures.large_store import fill, search_in_own_process
-from benchmarks.harness.experiment import RESULTS, write_result
+from benchmarks.harness.results import RESULTS, write_result
 from clip_client import ClipClient
 from clip_client.dedup import Store, find_duplicates
 from preprocess_ensemble.export.exporter import export_model

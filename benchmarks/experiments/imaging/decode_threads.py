@@ -30,7 +30,7 @@ from unittest import mock
 import numpy as np
 from PIL import Image
 
-from benchmarks.harness.experiment import RESULTS, write_result
+from benchmarks.harness.results import RESULTS, write_result
 from preprocess_ensemble.imaging import turbojpeg_decoder
 from preprocess_ensemble.imaging.decode import decode, decode_into, quiet_libraries
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess

@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.fixtures.fidelity_pictures import ENCODERS, KINDS, QUALITIES, STRESS, jpeg
-from benchmarks.harness.experiment import RESULTS, write_result
+from benchmarks.harness.results import RESULTS, write_result
 from preprocess_ensemble.imaging import turbojpeg_decoder
 from preprocess_ensemble.imaging.decode import DecodePath, decode, decode_image
 from preprocess_ensemble.imaging.transform import SCALING_FLOOR, PreprocessConfig, preprocess

@@ -32,7 +32,7 @@ import psutil
 import tritonclient.grpc as triton
 
 from benchmarks.fixtures.damaged_images import mutate, seeds
-from benchmarks.harness.experiment import RESULTS, write_result
+from benchmarks.harness.results import RESULTS, write_result
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, decode
 from preprocess_ensemble.imaging.formats import identify

@@ -31,7 +31,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.fixtures.fidelity_pictures import mosaic
-from benchmarks.harness.experiment import RESULTS, write_result
+from benchmarks.harness.results import RESULTS, write_result
 from preprocess_ensemble.imaging import turbojpeg_decoder
 from preprocess_ensemble.imaging.decode import decode, decode_into, quiet_libraries
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess

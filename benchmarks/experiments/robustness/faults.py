@@ -39,7 +39,7 @@ from rich.console import Console
 from rich.table import Table
 from tritonclient.utils import InferenceServerException
 
-from benchmarks.harness.experiment import RESULTS, write_result
+from benchmarks.harness.results import RESULTS, write_result
 from clip_client import ClipClient, ClipError
 from preprocess_ensemble.testing.server import python_with_shared_memory, serving
 

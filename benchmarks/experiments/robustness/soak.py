@@ -30,7 +30,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.experiments.robustness.faults import pictures
-from benchmarks.harness.experiment import RESULTS, write_result
+from benchmarks.harness.results import RESULTS, write_result
 from clip_client import ClipClient
 from preprocess_ensemble.serving.shared_memory import SHARED_MEMORY, region_prefix
 from preprocess_ensemble.testing.server import serving

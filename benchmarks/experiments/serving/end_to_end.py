@@ -18,7 +18,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.harness.experiment import RESULTS, Worker, cosine_to_first, interleave, spread, write_result
+from benchmarks.harness.results import RESULTS, write_result
+from benchmarks.harness.rounds import cosine_to_first, interleave, spread
+from benchmarks.harness.worker import Worker
 from preprocess_ensemble.testing.sample_photos import write_thumbnails
 from preprocess_ensemble.testing.server import QUIET, serving
 

@@ -27,7 +27,8 @@ from onnx import TensorProto, helper, numpy_helper
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.harness.experiment import RESULTS, spread, write_result
+from benchmarks.harness.results import RESULTS, write_result
+from benchmarks.harness.rounds import spread
 from benchmarks.load.raw_grpc_load import flood
 from preprocess_ensemble.imaging.decode import decode, decode_into, quiet_libraries
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess

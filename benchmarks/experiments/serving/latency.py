@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.harness.experiment import RESULTS, Journal, Worker
+from benchmarks.harness.checkpoint import Checkpoint
+from benchmarks.harness.results import RESULTS
+from benchmarks.harness.worker import Worker
 from benchmarks.load.triton_statistics import measured
 from preprocess_ensemble.model_repository.config import installed_passport
 from preprocess_ensemble.testing.sample_photos import write_thumbnails
@@ -61,7 +63,7 @@ def _point(runs: Sequence[Mapping[str, Any]], **where: float) -> dict[str, Any]:
 
 
 def measure(
-    journal: Journal,
+    checkpoint: Checkpoint,
     repository: Path,
     *,
     rows: Sequence[int],
@@ -69,19 +71,19 @@ def measure(
     rounds: int,
     seconds: float,
 ) -> dict[str, Any]:
-    """Fill the journal and return curves by rows a request, by concurrency and by offered load."""
+    """Fill the checkpoint and return curves by rows a request, by concurrency and by offered load."""
     with ExitStack() as stack:
         photos = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         write_thumbnails(photos)
         sizes = [path.stat().st_size for path in photos.iterdir()]
         begun = time.perf_counter()
         server = stack.enter_context(serving(repository, *QUIET, "--open-statistics"))
-        cold = journal.cell("cold start", lambda: {"seconds": time.perf_counter() - begun})
+        cold = checkpoint.cell("cold start", lambda: {"seconds": time.perf_counter() - begun})
         options = ("--url", server.grpc_url, "--photos", str(photos), "--repository", str(repository))
         worker = stack.enter_context(Worker("load", "benchmarks.load.worker", "transport", *options))
 
         def cell(name: str, **order: float) -> None:
-            journal.cell(name, lambda: measured(worker, server.grpc_url, {"seconds": seconds, **order}))
+            checkpoint.cell(name, lambda: measured(worker, server.grpc_url, {"seconds": seconds, **order}))
 
         numbers = range(1, rounds + 1)
         for number in numbers:
@@ -90,7 +92,8 @@ def measure(
             for size in concurrencies:
                 cell(f"x{size} round {number}", concurrency=size)
         by_concurrency = [
-            _point([journal.cells[f"x{size} round {n}"] for n in numbers], concurrency=size) for size in concurrencies
+            _point([checkpoint.cells[f"x{size} round {n}"] for n in numbers], concurrency=size)
+            for size in concurrencies
         ]
         full = max(point["rate"] for point in by_concurrency)
         for number in numbers:
@@ -102,14 +105,14 @@ def measure(
         "cold_start_s": cold["seconds"],
         "request_bytes": {"median": statistics.median(sizes), "fp32_tensor": 3 * 224 * 224 * 4},
         "by_rows": [
-            _point([journal.cells[f"{count} images a request, round {n}"] for n in numbers], rows=count)
+            _point([checkpoint.cells[f"{count} images a request, round {n}"] for n in numbers], rows=count)
             for count in rows
         ],
         "by_concurrency": by_concurrency,
         "saturated_at": saturation(by_concurrency),
         "by_offered": [
             _point(
-                [journal.cells[f"offered {share:.0%} round {n}"] for n in numbers], share=share, offered=share * full
+                [checkpoint.cells[f"offered {share:.0%} round {n}"] for n in numbers], share=share, offered=share * full
             )
             for share in OFFERED
         ],
@@ -134,8 +137,8 @@ def main() -> None:
     }
     passport = installed_passport(arguments.repository)
     total = 1 + arguments.rounds * (len(arguments.rows) + len(arguments.concurrency) + len(OFFERED))
-    journal = Journal("latency", {**plan, "model": passport and passport.id}, total=total)
-    summary = measure(journal, arguments.repository, **plan)
+    checkpoint = Checkpoint("latency", {**plan, "model": passport and passport.id}, total=total)
+    summary = measure(checkpoint, arguments.repository, **plan)
 
     table = Table(title="One caller, growing requests; then growing concurrency; then an open loop")
     for heading in ("", "images/s", "p50 ms", "p95 ms", "p99 ms", "decode ms", "queue ms", "model ms"):
@@ -148,7 +151,7 @@ def main() -> None:
             table.add_row(f"{unit} {point[unit]:g}", f"{point['rate']:.1f}", *latency, *(f"{ms:.1f}" for ms in steps))
     Console().print(table)
     print(f"cold start {summary['cold_start_s']:.1f} s, full at concurrency {summary['saturated_at']}")
-    print(f"kept in {journal.finish({'summary': summary}, arguments.results)}")
+    print(f"kept in {checkpoint.finish({'summary': summary}, arguments.results)}")
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.experiments.serving.peak_throughput import measure
-from benchmarks.harness.experiment import RESULTS, write_result
+from benchmarks.harness.results import RESULTS, write_result
 from preprocess_ensemble.contract import ENCODER
 from preprocess_ensemble.model_repository.config import encoder_directory, installed_passport, read_config
 

@@ -19,8 +19,11 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.fixtures.repository_variants import variant
-from benchmarks.harness.experiment import RESULTS, Journal, Worker, cosine_to_first, spread, started
+from benchmarks.harness.checkpoint import Checkpoint
+from benchmarks.harness.results import RESULTS
+from benchmarks.harness.rounds import cosine_to_first, spread
 from benchmarks.harness.venvs import openvino_python
+from benchmarks.harness.worker import Worker, start_together
 from preprocess_ensemble.export.parity import REQUIRED_COSINE
 from preprocess_ensemble.model_repository.config import installed_passport
 from preprocess_ensemble.testing.sample_photos import write_thumbnails
@@ -93,7 +96,7 @@ def main() -> None:
     rounds, seconds, rows = arguments.rounds, arguments.seconds, arguments.rows
     passport = installed_passport(arguments.repository)
     plan = {"rows": rows, "rounds": rounds, "seconds": seconds, "model": passport and passport.id}
-    journal = Journal("precision", plan, total=2 * rounds * len(rows))
+    checkpoint = Checkpoint("precision", plan, total=2 * rounds * len(rows))
     with ExitStack() as stack:
         photos = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         write_thumbnails(photos)
@@ -101,14 +104,14 @@ def main() -> None:
         common = ("--photos", str(photos), "--repository", str(arguments.repository))
         workers = {
             row: stack.enter_context(Worker(row, "benchmarks.load.worker", "transport", "--url", url, *common))
-            for row, url in started(stack, starting).items()
+            for row, url in start_together(stack, starting).items()
         }
         cosines = cosine_to_first({row: worker.ready["vectors"] for row, worker in workers.items()})
         for number in range(1, rounds + 1):
             for concurrency in (1, BATCH):
                 for row, worker in workers.items():
                     order = {"seconds": seconds, "concurrency": concurrency}
-                    journal.cell(f"{row} x{concurrency} round {number}", partial(worker.ask, order))
+                    checkpoint.cell(f"{row} x{concurrency} round {number}", partial(worker.ask, order))
 
     summary = {}
     table = Table(title=f"The ensemble by precision, median of {rounds} interleaved rounds")
@@ -117,7 +120,7 @@ def main() -> None:
     for row in rows:
         required = REQUIRED_COSINE["int8" if row == "int8" else "fp32"]
         rates = {
-            size: spread([journal.cells[f"{row} x{size} round {n}"]["rate"] for n in range(1, rounds + 1)])
+            size: spread([checkpoint.cells[f"{row} x{size} round {n}"]["rate"] for n in range(1, rounds + 1)])
             for size in (1, BATCH)
         }
         passed = cosines[row] >= required
@@ -131,7 +134,7 @@ def main() -> None:
         medians = (f"{rates[size]['median']:.1f}" for size in (1, BATCH))
         table.add_row(ROWS[row], *medians, f"{cosines[row]:.6f}", f"{required} {'passed' if passed else 'FAILED'}")
     Console().print(table)
-    print(f"kept in {journal.finish({'summary': summary}, arguments.results)}")
+    print(f"kept in {checkpoint.finish({'summary': summary}, arguments.results)}")
 
 
 if __name__ == "__main__":

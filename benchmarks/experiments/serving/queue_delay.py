@@ -20,7 +20,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.fixtures.repository_variants import variant
-from benchmarks.harness.experiment import RESULTS, Journal, Worker
+from benchmarks.harness.checkpoint import Checkpoint
+from benchmarks.harness.results import RESULTS
+from benchmarks.harness.worker import Worker
 from benchmarks.load.triton_statistics import measured
 from preprocess_ensemble.contract import ENCODER
 from preprocess_ensemble.model_repository.config import installed_passport
@@ -70,7 +72,7 @@ def _as_soon(cell: Mapping[str, Any], best: Mapping[str, Any]) -> bool:
 
 
 def measure(
-    journal: Journal,
+    checkpoint: Checkpoint,
     repository: Path,
     *,
     delays_us: Sequence[int],
@@ -79,7 +81,7 @@ def measure(
     rounds: int,
     seconds: float,
 ) -> list[dict[str, Any]]:
-    """Fill the journal and return one cell for each setting and concurrency, medians over the rounds."""
+    """Fill the checkpoint and return one cell for each setting and concurrency, medians over the rounds."""
     with tempfile.TemporaryDirectory() as scratch:
         photos = Path(scratch)
         write_thumbnails(photos)
@@ -87,7 +89,7 @@ def measure(
             for count in instances:
                 for delay_us in delays_us:
                     names = {size: f"{count} x {delay_us} us x{size} round {number}" for size in concurrencies}
-                    if journal.has(*names.values()):
+                    if checkpoint.has(*names.values()):
                         continue
 
                     def change(config: Any, count: int = count, delay_us: int = delay_us) -> None:
@@ -102,10 +104,10 @@ def measure(
                         worker = stack.enter_context(Worker("load", "benchmarks.load.worker", "transport", *options))
                         for size, name in names.items():
                             order = {"seconds": seconds, "concurrency": size}
-                            journal.cell(name, partial(measured, worker, server.grpc_url, order))
+                            checkpoint.cell(name, partial(measured, worker, server.grpc_url, order))
     return [
         _median(
-            [journal.cells[f"{count} x {delay_us} us x{size} round {number}"] for number in range(1, rounds + 1)],
+            [checkpoint.cells[f"{count} x {delay_us} us x{size} round {number}"] for number in range(1, rounds + 1)],
             instances=count,
             delay_us=delay_us,
             concurrency=size,
@@ -152,8 +154,8 @@ def main() -> None:
     }
     passport = installed_passport(arguments.repository)
     total = len(arguments.delays_us) * len(arguments.instances) * len(arguments.concurrency) * arguments.rounds
-    journal = Journal("queue_delay", {**plan, "model": passport and passport.id}, total=total)
-    cells = measure(journal, arguments.repository, **plan)
+    checkpoint = Checkpoint("queue_delay", {**plan, "model": passport and passport.id}, total=total)
+    cells = measure(checkpoint, arguments.repository, **plan)
     advice = recommend(cells)
 
     table = Table(title="Images per second (share of images that shared a run)")
@@ -169,7 +171,7 @@ def main() -> None:
     print(
         f"recommended: {advice['instances']} instance(s), {advice['max_queue_delay_microseconds']} us: {advice['why']}"
     )
-    print(f"kept in {journal.finish({'summary': {'cells': cells, 'recommended': advice}}, arguments.results)}")
+    print(f"kept in {checkpoint.finish({'summary': {'cells': cells, 'recommended': advice}}, arguments.results)}")
 
 
 if __name__ == "__main__":

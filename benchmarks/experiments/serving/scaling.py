@@ -21,7 +21,10 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.harness.experiment import RESULTS, Journal, Worker, cosine_to_first, started
+from benchmarks.harness.checkpoint import Checkpoint
+from benchmarks.harness.results import RESULTS
+from benchmarks.harness.rounds import cosine_to_first
+from benchmarks.harness.worker import Worker, start_together
 from preprocess_ensemble.model_repository.config import installed_passport
 from preprocess_ensemble.testing.sample_photos import write_thumbnails
 from preprocess_ensemble.testing.server import QUIET, serving
@@ -61,8 +64,10 @@ def on_gpus() -> int:
     return sum(line.startswith("GPU ") for line in listed.splitlines())
 
 
-def measure(journal: Journal, repository: Path, counts: Sequence[int], rounds: int, seconds: float) -> dict[str, Any]:
-    """Fill the journal; every server serves all the time, and each load uses the first N of them."""
+def measure(
+    checkpoint: Checkpoint, repository: Path, counts: Sequence[int], rounds: int, seconds: float
+) -> dict[str, Any]:
+    """Fill the checkpoint; every server serves all the time, and each load uses the first N of them."""
     cores = sorted(os.sched_getaffinity(0))
     with ExitStack() as stack:
         photos = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -71,7 +76,7 @@ def measure(journal: Journal, repository: Path, counts: Sequence[int], rounds: i
             str(number): serving(repository, *QUIET, cores=share, gpu=number if on_gpus() else None)
             for number, share in enumerate(shares(cores, max(counts)))
         }
-        servers = list(started(stack, starting).values())
+        servers = list(start_together(stack, starting).values())
         workers = {}
         for count in counts:
             url = ",".join(server.grpc_url for server in servers[:count])
@@ -80,9 +85,9 @@ def measure(journal: Journal, repository: Path, counts: Sequence[int], rounds: i
         cosines = cosine_to_first({worker.name: worker.ready["vectors"] for worker in workers.values()})
         for number in range(1, rounds + 1):
             for count, worker in workers.items():
-                journal.cell(f"{count} servers round {number}", partial(worker.measure, seconds))
+                checkpoint.cell(f"{count} servers round {number}", partial(worker.measure, seconds))
     rates = {
-        count: statistics.median(journal.cells[f"{count} servers round {n}"]["rate"] for n in range(1, rounds + 1))
+        count: statistics.median(checkpoint.cells[f"{count} servers round {n}"]["rate"] for n in range(1, rounds + 1))
         for count in counts
     }
     return {
@@ -108,8 +113,10 @@ def main() -> None:
     counts = [count for count in WANTED if count <= places]
     passport = installed_passport(arguments.repository)
     plan = {"counts": counts, "rounds": arguments.rounds, "seconds": arguments.seconds}
-    journal = Journal("scaling", {**plan, "model": passport and passport.id}, total=len(counts) * arguments.rounds)
-    summary = measure(journal, arguments.repository, counts, arguments.rounds, arguments.seconds)
+    checkpoint = Checkpoint(
+        "scaling", {**plan, "model": passport and passport.id}, total=len(counts) * arguments.rounds
+    )
+    summary = measure(checkpoint, arguments.repository, counts, arguments.rounds, arguments.seconds)
     if arguments.price_per_hour is not None:
         best = max(summary["rates"].values())
         summary["cost_per_1000_images"] = arguments.price_per_hour / 3.6 / best
@@ -123,7 +130,7 @@ def main() -> None:
     Console().print(table)
     if "cost_per_1000_images" in summary:
         print(f"1,000 images cost {summary['cost_per_1000_images']:.4f} at {arguments.price_per_hour} an hour")
-    print(f"kept in {journal.finish({'summary': summary}, arguments.results)}")
+    print(f"kept in {checkpoint.finish({'summary': summary}, arguments.results)}")
 
 
 if __name__ == "__main__":

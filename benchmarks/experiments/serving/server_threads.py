@@ -23,7 +23,7 @@ from rich.table import Table
 
 from benchmarks.experiments.serving.ensemble_tax import REQUESTS, null_repository
 from benchmarks.fixtures.repository_variants import variant
-from benchmarks.harness.experiment import RESULTS, write_result
+from benchmarks.harness.results import RESULTS, write_result
 from benchmarks.load.raw_grpc_load import flood
 from preprocess_ensemble.testing.sample_photos import write_thumbnails
 from preprocess_ensemble.testing.server import QUIET, serving

@@ -19,7 +19,10 @@ from rich.table import Table
 
 from benchmarks.experiments.serving.precision import openvino_serving
 from benchmarks.fixtures.float_models import write_float_model
-from benchmarks.harness.experiment import LEAST_COSINE, RESULTS, Journal, Worker, cosine_to_first, spread, started
+from benchmarks.harness.checkpoint import Checkpoint
+from benchmarks.harness.results import RESULTS
+from benchmarks.harness.rounds import LEAST_COSINE, cosine_to_first, spread
+from benchmarks.harness.worker import Worker, start_together
 from benchmarks.peers.services import infinity, plain_service
 from preprocess_ensemble.model_repository.config import installed_passport
 from preprocess_ensemble.testing.sample_photos import write_thumbnails
@@ -101,7 +104,7 @@ def worker(system: str, size: int, running: Mapping[str, Any], common: Sequence[
 
 
 def measure(
-    journal: Journal,
+    checkpoint: Checkpoint,
     repository: Path,
     *,
     model: str | None,
@@ -110,11 +113,11 @@ def measure(
     rounds: int,
     seconds: float,
 ) -> dict[str, float]:
-    """Fill the journal; return system -> least cosine to the first system's vectors."""
+    """Fill the checkpoint; return system -> least cosine to the first system's vectors."""
     with ExitStack() as stack:
         photos = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         write_thumbnails(photos)
-        running = started(stack, services(systems, repository, model))
+        running = start_together(stack, services(systems, repository, model))
         common = ("--photos", str(photos), "--repository", str(repository))
         # A worker in process has one batch size; it stands for a caller who sends as many images at once.
         workers = {
@@ -131,7 +134,7 @@ def measure(
                     measured = workers.get((system, concurrency), workers[system, concurrencies[0]])
                     order = {"seconds": seconds, "concurrency": concurrency}
                     name = f"{system} x{concurrency} round {number}"
-                    journal.cell(name, partial(measured.ask, order))
+                    checkpoint.cell(name, partial(measured.ask, order))
     return cosines
 
 
@@ -212,9 +215,9 @@ def main() -> None:
     }
     passport = installed_passport(arguments.repository)
     total = len(arguments.systems) * len(arguments.concurrency) * arguments.rounds
-    journal = Journal("three_way", {**plan, "model": passport and passport.id}, total=total)
+    checkpoint = Checkpoint("three_way", {**plan, "model": passport and passport.id}, total=total)
     cosines = measure(
-        journal,
+        checkpoint,
         arguments.repository,
         model=arguments.model,
         systems=arguments.systems,
@@ -222,9 +225,9 @@ def main() -> None:
         rounds=arguments.rounds,
         seconds=arguments.seconds,
     )
-    summary = summarise(journal.cells, cosines, arguments.systems, arguments.concurrency, arguments.rounds)
+    summary = summarise(checkpoint.cells, cosines, arguments.systems, arguments.concurrency, arguments.rounds)
     show(summary, arguments.concurrency, arguments.rounds)
-    print(f"kept in {journal.finish({'summary': summary}, arguments.results)}")
+    print(f"kept in {checkpoint.finish({'summary': summary}, arguments.results)}")
 
 
 if __name__ == "__main__":

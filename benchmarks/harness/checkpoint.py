@@ -1,0 +1,97 @@
+"""What a run has measured so far, on disk, so that the same command continues after an interruption."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from benchmarks.harness.environment import LOAD_BEFORE, output
+from benchmarks.harness.results import RESULTS, write_result
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+CHECKPOINTS: Final = Path("build") / "benchmarks"
+"""Interrupted runs keep here what they have measured."""
+BUSY: Final = 0.25
+"""A load average above this, per core, before anything is measured: the machine has other work."""
+
+
+class Checkpoint:
+    """The cells that one run has measured.
+
+    It belongs to one experiment with one ``plan`` at one ``commit`` (default: the current one). If plan or commit
+    differs from what is on disk, the run starts over: measurements of different code do not belong in one table.
+    ``total`` is the number of cells, for the remaining time; ``load`` is the load average before the run began.
+    """
+
+    def __init__(
+        self,
+        experiment: str,
+        plan: Mapping[str, Any],
+        directory: Path = CHECKPOINTS,
+        *,
+        total: int | None = None,
+        commit: str | None = None,
+        load: float = LOAD_BEFORE,
+    ) -> None:
+        self.experiment = experiment
+        self._total = total
+        self._seconds: list[float] = []
+        self.plan = json.loads(json.dumps(plan))
+        directory.mkdir(parents=True, exist_ok=True)
+        self._path = directory / f"{experiment}.jsonl"
+        self.cells: dict[str, dict[str, Any]] = {}
+        lines = self._path.read_text().splitlines() if self._path.exists() else []
+        complete = [json.loads(line) for line in lines if line.endswith("}")]
+        header = {"plan": self.plan, "commit": commit or output("git", "rev-parse", "HEAD")}
+        if complete and complete[0] == header:
+            self.cells = {line["cell"]: line["result"] for line in complete[1:]}
+            say(f"{experiment}: continues after {len(self.cells)} measurements; to start over, delete {self._path}")
+        else:
+            self._path.write_text(json.dumps(header) + "\n")
+        if load > BUSY * len(os.sched_getaffinity(0)):
+            say(
+                f"{experiment}: the load average was {load} before the run. A busy machine slows PyTorch more than the "
+                "other systems, because its threads wait for each other at every operator: ratios to it mislead."
+            )
+
+    def cell(self, name: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Return the kept result of ``name``, or measure it now."""
+        if name not in self.cells:
+            start = time.perf_counter()
+            self.cells[name] = measure()
+            self._seconds.append(time.perf_counter() - start)
+            with self._path.open("a") as file:
+                file.write(json.dumps({"cell": name, "result": self.cells[name]}) + "\n")
+            rate = self.cells[name].get("rate")
+            figure = f" {rate:8.1f} images/s" if rate is not None else " done"
+            say(f"{self.experiment} {self._progress()} {name:<44}{figure}")
+        return self.cells[name]
+
+    def _progress(self) -> str:
+        """Cells done, and the time that the others take if they are as slow as those of this process."""
+        if self._total is None:
+            return f"{len(self.cells)}"
+        left_s = (self._total - len(self.cells)) * statistics.mean(self._seconds)
+        return f"{len(self.cells)}/{self._total}, {left_s / 60:.1f} min left "
+
+    def has(self, *names: str) -> bool:
+        """Whether all of these are measured already."""
+        return all(name in self.cells for name in names)
+
+    def finish(self, result: Mapping[str, Any], directory: Path = RESULTS) -> Path:
+        """Write the result with the plan, the environment and every measurement; the journal's work is done."""
+        path = write_result(self.experiment, {"plan": self.plan, **result, "cells": self.cells}, directory)
+        self._path.unlink()
+        return path
+
+
+def say(line: str) -> None:
+    """Print one line of progress to standard error."""
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,86 @@
+"""One system under test in a process of its own, which measures on request."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from contextlib import AbstractContextManager, ExitStack
+    from pathlib import Path
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+
+class WorkerFailed(RuntimeError):
+    """A worker process ended before it gave its result."""
+
+
+class Worker:
+    """One system under test, in a process of its own that loads once and measures on request.
+
+    The process runs ``python -m MODULE ARGUMENTS`` and writes lines of JSON: ``{"ready": ...}`` once it is warm, then
+    one answer for each order that it reads. ``cores`` pins it. The constructor does not wait, so several workers start
+    in parallel.
+    """
+
+    def __init__(
+        self, name: str, module: str, *arguments: str, python: str | Path = sys.executable, cores: Iterable[int] = ()
+    ) -> None:
+        self.name = name
+        self._process = subprocess.Popen(
+            [python, "-m", module, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        if cores := set(cores):
+            os.sched_setaffinity(self._process.pid, cores)
+
+    @cached_property
+    def ready(self) -> dict[str, Any]:
+        """The first answer; waits until the worker is warm."""
+        return self._read()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self._process.terminate()
+        self._process.communicate()
+
+    def measure(self, seconds: float) -> dict[str, Any]:
+        """Let the worker run for about ``seconds`` and return what it counted."""
+        return self.ask({"seconds": seconds})
+
+    def ask(self, order: Mapping[str, Any]) -> dict[str, Any]:
+        """Send one order, ``seconds`` and whatever else this worker knows, and return its answer."""
+        assert self.ready
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+        return self._read()
+
+    def _read(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise WorkerFailed(f"{self.name}: ended with exit code {self._process.wait()}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+
+def start_together(stack: ExitStack, contexts: Mapping[str, AbstractContextManager[Any]]) -> dict[str, Any]:
+    """Enter all ``contexts`` at the same time; ``stack`` exits them. Returns name -> value of the context."""
+    with ThreadPoolExecutor(max(1, len(contexts))) as threads:
+        futures = {name: threads.submit(context.__enter__) for name, context in contexts.items()}
+    for name, future in futures.items():
+        if future.exception() is None:
+            stack.push(contexts[name].__exit__)
+    return {name: future.result() for name, future in futures.items()}
