@@ -1,7 +1,7 @@
 """The wire contract: names, versions and codes that client and server share. Standard library only.
 
-``triton_models/*/config.pbtxt`` repeat these names for Triton; ``tests/unit/test_contract.py`` reads those files and
-fails if the two disagree.
+``triton_models/*/config.pbtxt`` repeat these names for Triton; ``tests/unit/model_repository/test_contract.py`` reads
+those files and fails if the two disagree.
 """
 
 from __future__ import annotations

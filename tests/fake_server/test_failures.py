@@ -25,7 +25,7 @@ from clip_client._balancing.retry import is_retried
 from clip_client._transports.grpc import ERROR_TABLE
 from clip_client.testing import FakeTriton, Relay, Reply
 from tests.fake_server.waiting import until
-from tests.unit.test_errors import SEEN
+from tests.unit.client.test_errors import SEEN
 
 WIRE = [(status, text, kind) for status, text, kind in SEEN if status != "OK"]
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from preprocess_ensemble.export.exporter import export_model
 from preprocess_ensemble.testing.server import QUIET, Server, serving
+from preprocess_ensemble.testing.tiny_model import TINY_CLIP
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-TINY_CLIP = Path(__file__).parents[1] / "tiny_clip.json"
+    from pathlib import Path
 
 
 @pytest.fixture(scope="session")

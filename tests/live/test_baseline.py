@@ -9,7 +9,6 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,13 +19,13 @@ from clip_client import ClipClient, ProtocolMismatch, Unavailable
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.testing.sample_photos import write_thumbnails
 from preprocess_ensemble.testing.server import free_port
+from preprocess_ensemble.testing.tiny_model import TINY_CLIP
+from tests.paths import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from preprocess_ensemble.testing.server import Server
-
-TINY_CLIP = Path(__file__).parents[1] / "tiny_clip.json"
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +75,7 @@ async def test_health_goes_up_to_a_vector(plain: str) -> None:
 
 
 def test_the_health_check_of_its_image_finds_it(plain: str) -> None:
-    dockerfile = Path(__file__).parents[2] / "containers" / "plain.Dockerfile"
+    dockerfile = ROOT / "containers" / "plain.Dockerfile"
     (check,) = re.findall(r"^    CMD (\[.*\])$", dockerfile.read_text(encoding="utf-8"), re.M)
     _, *rest = json.loads(check)
     for port, code in ((plain.rpartition(":")[2], 0), (str(free_port()), 1)):

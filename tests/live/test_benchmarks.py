@@ -7,19 +7,19 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from benchmarks.experiments.robustness.soak import Series, mixed_calls, soak
 from benchmarks.gpu.photos import write_photos
+from preprocess_ensemble.testing.tiny_model import TINY_CLIP
+from tests.paths import ROOT
 
 if TYPE_CHECKING:
-    from preprocess_ensemble.testing.server import Server
+    from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-TINY_CLIP = str(ROOT / "tests" / "tiny_clip.json")
+    from preprocess_ensemble.testing.server import Server
 
 
 def run(name: str, *options: str, results: Path) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def test_three_way(tiny_repository: Path, tmp_path: Path) -> None:
     # The plain service has tests of its own, and ClipClient is what test_scaling loads servers with.
     systems = ("pytorch", "triton-json", "triton-http", "triton-grpc", "ensemble")
     options = ("--systems", *systems, "--concurrency", "2", "--rounds", "1", "--seconds", "0.2")
-    model = ("--repository", str(tiny_repository), "--model", TINY_CLIP)
+    model = ("--repository", str(tiny_repository), "--model", str(TINY_CLIP))
     summary = run("three_way", *model, *options, results=tmp_path)["summary"]
     assert all(row["valid"] for row in summary["systems"].values()), summary
     assert {row["at"]["2"]["images_per_second"]["median"] > 0 for row in summary["systems"].values()} == {True}
@@ -83,7 +83,7 @@ def test_latency(tiny_repository: Path, tmp_path: Path) -> None:
 
 def test_precision(tiny_repository: Path, tmp_path: Path) -> None:
     rows = ("fp32", "int8")
-    model = ("--repository", str(tiny_repository), "--model", TINY_CLIP)
+    model = ("--repository", str(tiny_repository), "--model", str(TINY_CLIP))
     options = ("--rows", *rows, "--rounds", "1", "--seconds", "0.2")
     summary = run("precision", *model, *options, results=tmp_path)["summary"]
     assert {row: summary[row]["valid"] for row in rows} == dict.fromkeys(rows, True)

@@ -22,7 +22,7 @@ from PIL import Image
 from clip_client import ClipClient, SyncClipClient
 from clip_client.dedup import find_duplicates
 from preprocess_ensemble.testing.sample_photos import write_with_copies
-from tests.unit.raw_files import dng
+from tests.fixtures.raw_files import dng
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

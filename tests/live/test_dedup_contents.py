@@ -15,7 +15,7 @@ from clip_client import ClipClient
 from clip_client.cli.main import main
 from clip_client.dedup import find_duplicates
 from clip_client.dedup.types import EXACT, SAME_PIXELS
-from tests.unit.embedded_files import MP4
+from tests.fixtures.embedded_files import MP4
 
 if TYPE_CHECKING:
     from clip_client.dedup import DuplicateReport, Member

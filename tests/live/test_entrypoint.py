@@ -25,12 +25,13 @@ import pytest
 
 from preprocess_ensemble.serving.shared_memory import SHARED_MEMORY, region_prefix
 from preprocess_ensemble.testing.server import free_port
+from preprocess_ensemble.testing.tiny_model import TINY_CLIP
 from tests.live.processes import still_running
+from tests.paths import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "containers" / "server.Dockerfile").read_text(encoding="utf-8")
 BASE_IMAGE = ("pytriton", "nvidia_pytriton.libs", "onnxruntime")
 """Stands for what the base image has: the server with its backends."""
@@ -231,7 +232,7 @@ def test_the_export_script_makes_what_the_image_serves(image: Image, tmp_path: P
     repository = tmp_path / "models"
     shutil.copytree(ROOT / "triton_models", repository, ignore=shutil.ignore_patterns("model.onnx", "model.json"))
     script = ROOT / "containers" / "scripts" / "export-model.sh"
-    model = str(ROOT / "tests" / "tiny_clip.json")
+    model = str(TINY_CLIP)
     done = subprocess.run(
         ["sh", script, image.clip, repository, model, "random:0", "fp32"],
         env=image.environment,

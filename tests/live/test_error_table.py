@@ -31,7 +31,7 @@ from clip_client._transports.grpc import ERROR_TABLE, ErrorRow, TritonTransport,
 from preprocess_ensemble.testing.server import free_port, python_with_shared_memory, serving
 from tests.fake_server.waiting import until
 from tests.live.bare import launched, wait_until_live
-from tests.unit.test_errors import SEEN
+from tests.unit.client.test_errors import SEEN
 
 if TYPE_CHECKING:
     import subprocess

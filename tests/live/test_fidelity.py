@@ -13,7 +13,7 @@ from PIL import Image, ImageOps
 from clip_client import ClipClient
 from preprocess_ensemble.export.exporter import export_model, load_model
 from preprocess_ensemble.testing.server import Server, serving
-from tests.live.conftest import TINY_CLIP
+from preprocess_ensemble.testing.tiny_model import TINY_CLIP
 from tests.live.raw import infer
 
 if TYPE_CHECKING:

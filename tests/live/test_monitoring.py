@@ -13,7 +13,6 @@ import urllib.parse
 import urllib.request
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,11 +21,13 @@ from PIL import Image
 
 from preprocess_ensemble.testing.server import Server, free_port, serving
 from tests.live.raw import infer
+from tests.paths import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
-CONTAINERS = Path(__file__).parents[2] / "containers"
+CONTAINERS = ROOT / "containers"
 PROMETHEUS = shutil.which("prometheus")
 NOT_HERE = re.compile(r"nv_gpu_|nv_inference_request_failure|status!=\"OK\"")
 """Parts of queries that have no samples where there is no GPU, or no failure."""

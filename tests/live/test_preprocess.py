@@ -18,8 +18,8 @@ from preprocess_ensemble.imaging.decode import decode
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
 from preprocess_ensemble.model_repository.config import installed_passport
 from preprocess_ensemble.testing.server import Server, serving
+from tests.fixtures import image_files
 from tests.live.raw import infer
-from tests.unit import image_files
 
 if TYPE_CHECKING:
     from pathlib import Path

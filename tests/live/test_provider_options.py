@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,8 +13,11 @@ from benchmarks.experiments.serving.provider_options import OPTIONS, Option
 from benchmarks.gpu.settings import Setting, repository_with
 from benchmarks.harness.environment import environment
 from preprocess_ensemble.testing.server import serving
+from tests.paths import ROOT
 
-ROOT = Path(__file__).parents[2]
+if TYPE_CHECKING:
+    from pathlib import Path
+
 OPENVINO = ROOT / "build" / "openvino" / "bin" / "python"
 """Made by ``python -m benchmarks precision``: its build of ONNX Runtime and this environment's overwrite each other."""
 

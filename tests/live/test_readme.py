@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.paths import ROOT
+
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from preprocess_ensemble.testing.server import Server
 
-ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -14,8 +14,12 @@ from preprocess_ensemble.serving.shared_memory import SHARED_MEMORY, region_pref
 from preprocess_ensemble.testing.server import free_port
 from tests.live.bare import launched, wait_until_live
 from tests.live.raw import infer
+from tests.paths import ROOT
 
-TRACKED = Path(__file__).parents[2] / "triton_models"
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TRACKED = ROOT / "triton_models"
 
 
 @pytest.fixture

@@ -17,7 +17,8 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
-ROOT = Path(__file__).parents[2]
+from tests.paths import ROOT
+
 CONTAINERS = ROOT / "containers"
 DOCKERFILES = sorted(CONTAINERS.glob("*.Dockerfile"))
 TOOLS = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))

@@ -6,15 +6,16 @@ import ast
 from collections import Counter
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from tests.paths import ROOT
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
-ROOT: Final = Path(__file__).parents[2]
 PACKAGES: Final = ("clip_client", "preprocess_ensemble", "benchmarks")
 
 BASE: Final = "clip_client base"

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-ROOT = Path(__file__).parents[2]
+from tests.paths import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
 TESTS = """
 import pytest
 

@@ -32,8 +32,8 @@ from clip_client import ClipClient
 from clip_client.dedup import Store, find_duplicates
 from preprocess_ensemble.export.exporter import export_model
 from preprocess_ensemble.testing.server import QUIET, serving
+from preprocess_ensemble.testing.tiny_model import TINY_CLIP
 
-SMALL_MODEL: Final = Path(__file__).parents[3] / "tests" / "tiny_clip.json"
 _SIDE: Final = 256
 _FILES_PER_FOLDER: Final = 500
 _TIMES: Final = 3
@@ -112,7 +112,7 @@ def main() -> None:
             counts = [min(_FILES_PER_FOLDER, arguments.files - first) for first in firsts]
             list(pool.map(generate, [str(photos / f"{first}") for first in firsts], firsts, counts))
         repository = Path(temporary, "triton_models")
-        export_model(model=str(SMALL_MODEL), pretrained="random:0", repository=repository)
+        export_model(model=str(TINY_CLIP), pretrained="random:0", repository=repository)
         with serving(repository, *QUIET) as server:
             first = asyncio.run(search(server.grpc_url, photos, store))
             again = [asyncio.run(search(server.grpc_url, photos, store)) for _ in range(_TIMES)]

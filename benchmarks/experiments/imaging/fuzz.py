@@ -38,6 +38,7 @@ from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, decode
 from preprocess_ensemble.imaging.formats import identify
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
 from preprocess_ensemble.testing.server import Server, serving
+from preprocess_ensemble.testing.tiny_model import TINY_CLIP
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,7 +52,6 @@ MEMORY_BYTES: Final = 4 * 2**30
 LEAST_HEADER_SHARE: Final = 0.3
 BATCH: Final = 32
 GOOD_IN_BATCH: Final = 8
-TINY_CLIP: Final = Path(__file__).parents[3] / "tests" / "tiny_clip.json"
 
 CONFIG: Final = PreprocessConfig(size=(224, 224), mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
 

@@ -19,20 +19,20 @@ import sys
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tritonclient.grpc as triton
 
 from preprocess_ensemble.contract import IMAGE, PIXELS, PREPROCESSOR, STATUS
 from preprocess_ensemble.testing.sample_photos import write_with_copies
+from preprocess_ensemble.testing.tiny_model import TINY_CLIP
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
-TINY_CLIP: Final = Path(__file__).parents[3] / "tests" / "tiny_clip.json"
 
 Results = dict[str, "NDArray[np.generic] | str"]
 

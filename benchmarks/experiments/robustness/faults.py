@@ -42,6 +42,7 @@ from tritonclient.utils import InferenceServerException
 from benchmarks.harness.results import RESULTS, write_result
 from clip_client import ClipClient, ClipError
 from preprocess_ensemble.testing.server import python_with_shared_memory, serving
+from preprocess_ensemble.testing.tiny_model import TINY_CLIP
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -56,7 +57,6 @@ SHARE: Final = 0.4
 CALIBRATION_S: Final = 4.0
 DEADLINE_S: Final = 30.0
 LEAST_COSINE: Final = 0.999
-TINY_CLIP: Final = Path(__file__).parents[3] / "tests" / "tiny_clip.json"
 """What is exported to the full disk; its size does not matter there."""
 
 

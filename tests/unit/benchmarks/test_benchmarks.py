@@ -1,0 +1,429 @@
+"""The harness itself: what it compares, keeps and concludes."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import subprocess
+import sys
+import threading
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from benchmarks import run_all
+from benchmarks.experiments.client.serialisation import over_links
+from benchmarks.experiments.serving import perf_analyzer, scaling
+from benchmarks.experiments.serving.latency import saturation
+from benchmarks.experiments.serving.queue_delay import recommend
+from benchmarks.experiments.serving.three_way import summarise
+from benchmarks.harness.checkpoint import Checkpoint
+from benchmarks.harness.rounds import cosine_to_first, percentiles
+from benchmarks.harness.worker import start_together
+from benchmarks.load import worker
+from benchmarks.peers import in_process as systems
+from benchmarks.peers.baseline.batcher import Batcher
+from benchmarks.peers.baseline.settings import SettingError, Settings
+from benchmarks.report import command as report
+from benchmarks.report import markdown_tables
+from clip_client._transports.triton_statistics import ModelStatistics
+from tests.paths import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def test_a_single_other_vector_shows_in_the_cosine() -> None:
+    rows = np.eye(4)[:3]
+    other = rows.copy()
+    other[2] = [0, 0, 0.6, 0.8]
+    cosines = cosine_to_first({"first": rows, "longer": 5 * rows, "other": other})
+    assert cosines == pytest.approx({"first": 1.0, "longer": 1.0, "other": 0.6})
+
+
+def test_a_stopped_run_continues_where_it_was(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def measure(name: str) -> dict[str, Any]:
+        asked.append(name)
+        return {"rate": 1.0}
+
+    first = Checkpoint("tried", {"rounds": 2}, tmp_path)
+    first.cell("a", lambda: measure("a"))
+    with (tmp_path / "tried.jsonl").open("a") as file:
+        file.write('{"cell": "b", "result": {"ra')  # killed while it wrote
+    second = Checkpoint("tried", {"rounds": 2}, tmp_path)
+    assert second.has("a")
+    assert not second.has("a", "b")
+    second.cell("a", lambda: measure("a"))
+    second.cell("b", lambda: measure("b"))
+    assert asked == ["a", "b"]
+    path = second.finish({"summary": {}}, tmp_path / "results")
+    assert json.loads(path.read_text())["cells"] == {"a": {"rate": 1.0}, "b": {"rate": 1.0}}
+    assert not Checkpoint("tried", {"rounds": 2}, tmp_path).has("a")
+
+
+def test_another_plan_starts_anew(tmp_path: Path) -> None:
+    Checkpoint("tried", {"rounds": 2}, tmp_path).cell("a", lambda: {"rate": 1.0})
+    assert not Checkpoint("tried", {"rounds": 3}, tmp_path).has("a")
+
+
+def test_what_another_commit_measured_is_measured_again(tmp_path: Path) -> None:
+    Checkpoint("tried", {"rounds": 2}, tmp_path).cell("a", lambda: {"rate": 1.0})
+    assert Checkpoint("tried", {"rounds": 2}, tmp_path).has("a")
+    assert not Checkpoint("tried", {"rounds": 2}, tmp_path, commit="another").has("a")
+
+
+@pytest.mark.parametrize(("load", "is_busy"), [(0.0, False), (1000.0, True)])
+def test_a_run_on_a_busy_machine_warns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], load: float, is_busy: bool
+) -> None:
+    Checkpoint("tried", {}, tmp_path, load=load)
+    assert ("the load average was" in capsys.readouterr().err) == is_busy
+
+
+def test_servers_share_the_cores_evenly() -> None:
+    assert scaling.shares([0, 1, 2, 3, 4, 5, 6], 3) == [[0, 1], [2, 3], [4, 5]]
+    assert scaling.shares([5], 1) == [[5]]
+
+
+def test_no_system_takes_a_gpu_that_the_others_leave_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for providers, where in ((["CPUExecutionProvider"], "cpu"), (["CUDAExecutionProvider"], "cuda")):
+        monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+        monkeypatch.setattr("onnxruntime.get_available_providers", lambda providers=providers: providers)
+        assert systems.device() == where
+
+
+def test_percentiles_of_one_value_are_that_value() -> None:
+    assert percentiles([7.0]) == {"p50": 7.0, "p95": 7.0, "p99": 7.0}
+
+
+async def test_an_open_loop_counts_from_when_a_request_was_due() -> None:
+    gate = asyncio.Semaphore(1)
+
+    async def embed(rows: list[int]) -> Any:
+        async with gate:  # a server that can do 100 a second
+            await asyncio.sleep(0.01)
+
+    result = await worker.open_loop(embed, 4, seconds=0.5, rate=400.0, rows=1)
+    assert result["offered"] == 400.0
+    assert result["rate"] < 110
+    # Half a second of arrivals at four times the capacity leaves the last one more than a second behind.
+    assert result["latency_ms"]["p99"] > 500
+
+
+async def test_a_closed_loop_never_has_more_under_way_than_callers(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A clock that goes on by 1 ms at each look: on a busy machine the time could be up before all callers have begun.
+    looks = itertools.count()
+    monkeypatch.setattr(worker, "time", SimpleNamespace(perf_counter=lambda: next(looks) / 1000))
+    under_way = most = 0
+
+    async def embed(rows: list[int]) -> Any:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0)
+        under_way -= 1
+
+    result = await worker.closed_loop(embed, 4, seconds=0.05, concurrency=3, rows=2)
+    assert most == 3
+    assert result["images"] % 2 == 0
+
+
+async def test_a_closed_loop_tells_what_callers_wait_at_a_server_that_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each answer takes 1 s and there is one at a time: five callers wait 5 s each, however short the loop is."""
+    now = 0.0
+    server = asyncio.Lock()
+    monkeypatch.setattr(worker, "time", SimpleNamespace(perf_counter=lambda: now))
+
+    async def embed(rows: list[int]) -> Any:
+        nonlocal now
+        await asyncio.sleep(0)  # all begin at 0
+        async with server:
+            now += 1
+            await asyncio.sleep(0)
+
+    result = await worker.closed_loop(embed, 4, seconds=0.5, concurrency=5, rows=1)
+    assert result["latency_ms"] == pytest.approx(dict.fromkeys(("p50", "p95", "p99"), 5000), rel=0.01)
+    # The first ones waited 1 to 5 s: they count for the rate and for the mean, as in the server's own counters.
+    assert (result["images"], result["rate"]) == (10, pytest.approx(1))
+    assert result["mean_ms"] == pytest.approx((3000 + 5000) / 2, rel=0.01)
+
+
+def cell(instances: int, delay_us: int, concurrency: int, rate: float, p50_ms: float) -> dict[str, Any]:
+    setting = {"instances": instances, "delay_us": delay_us, "concurrency": concurrency}
+    return {**setting, "rate": rate, "rates": [rate], "p50_ms": p50_ms, "p50s_ms": [p50_ms]}
+
+
+def test_the_recommendation_prefers_throughput_then_the_lone_caller_then_less() -> None:
+    cells = [
+        cell(1, 0, 1, 18, 50), cell(1, 0, 32, 20.0, 1600),
+        cell(1, 50_000, 1, 9, 100), cell(1, 50_000, 32, 20.3, 1580),
+        cell(2, 0, 1, 18, 50), cell(2, 0, 32, 14.0, 2300),
+    ]  # fmt: skip
+    advice = recommend(cells)
+    assert (advice["instances"], advice["max_queue_delay_microseconds"]) == (1, 0)
+    # Where waiting really pays, it is chosen; not where rounds of one setting differ by as much.
+    cells[3] |= {"rate": 22.0, "rates": [21.8, 22.2]}
+    assert recommend(cells)["max_queue_delay_microseconds"] == 50_000
+    cells[1]["rates"] = [18.0, 22.0]
+    assert recommend(cells)["max_queue_delay_microseconds"] == 0
+
+
+def test_saturation_is_the_first_point_near_the_best() -> None:
+    rates = {1: 10, 2: 15, 4: 19.5, 8: 20, 16: 19.8}
+    assert saturation([{"concurrency": size, "rate": rate} for size, rate in rates.items()]) == 4
+
+
+def test_the_end_of_a_rising_curve_is_not_called_full() -> None:
+    step = {"clip_encoder": {"compute_infer": 50.0}, "clip_preprocess": {"compute_infer": 2.0}}
+    for rates, said in (
+        ((10.0, 20.0, 20.1), ": full at 2 callers"),
+        ((10.0, 20.0, 40.0), ": not known to be full at 4"),
+    ):
+        curve = [
+            {"concurrency": size, "rate": rate, "latency_ms": {"p50": 60.0, "mean": 60.0}, "server_ms": step}
+            for size, rate in zip((1, 2, 4), rates, strict=True)
+        ]
+        summary = {"by_concurrency": curve, "saturated_at": saturation(curve), "cold_start_s": 3.0}
+        result = {"experiment": "latency", "file": "x", "environment": MACHINE, "summary": summary}
+        assert said in markdown_tables.latency(result)
+
+
+def test_harm_is_never_stated_without_what_was_found() -> None:
+    names = (
+        "same pixels (default of --apply)",
+        "pHash, 3 bits",
+        "all tiers: x",
+        "imagededup pHash, 10 bits (its default)",
+    )
+    rows = [{"detector": name, "harmful_per_1000": 1.5, "recall_of_copies": 0.25} for name in names]
+    assert markdown_tables._harm({"detectors": rows, "random_weights": False}) == ", ".join(["1.5 (25%)"] * 4)
+
+
+def test_a_slow_link_adds_bytes_and_round_trip() -> None:
+    assert over_links({"p50_ms": 1.0, "bytes": 250_000})["20 Mbit/s, 40 ms"] == pytest.approx(1 + 100 + 40)
+
+
+def statistics(requests: int, batches: dict[int, int]) -> ModelStatistics:
+    return ModelStatistics(
+        requests=requests,
+        rows=sum(size * count for size, count in batches.items()),
+        runs=sum(batches.values()),
+        total_ns=requests * 2_000_000,
+        stages_ns={"queue": requests * 500_000},
+        batches=batches,
+    )
+
+
+def test_statistics_between_two_looks() -> None:
+    grown = statistics(14, {1: 6, 8: 1}).since(statistics(4, {1: 4}))
+    assert (grown.requests, grown.rows, grown.runs) == (10, 10, 3)
+    assert grown.batches == {1: 2, 8: 1}
+    assert grown.share_batched == pytest.approx(0.8)
+    assert grown.mean_ms() == pytest.approx({"total": 2.0, "queue": 0.5})
+
+
+async def test_requests_that_wait_share_a_run_up_to_the_limit() -> None:
+    runs: list[list[int]] = []
+
+    def work(items: list[int]) -> list[int]:
+        runs.append(items)
+        return [10 * item for item in items]
+
+    batcher = Batcher(work, max_items=4)
+    answers = await asyncio.gather(*(batcher.submit([n, n]) for n in range(5)))
+    batcher.close()
+    assert answers == [[10 * n, 10 * n] for n in range(5)]
+    assert runs == [[0, 0], [1, 1, 2, 2], [3, 3, 4, 4]]
+
+
+async def test_a_batch_that_fails_fails_its_callers_and_no_others() -> None:
+    def work(items: list[int]) -> list[int]:
+        if 0 in items:
+            raise ValueError("zero")
+        return items
+
+    batcher = Batcher(work, max_items=1)
+    answers = await asyncio.gather(*(batcher.submit([n]) for n in range(3)), return_exceptions=True)
+    batcher.close()
+    assert isinstance(answers[0], ValueError)
+    assert answers[1:] == [[1], [2]]
+
+
+def test_settings_come_from_the_environment() -> None:
+    settings = Settings.from_environment({"CLIP_MODEL": "ViT-L-14", "CLIP_MAX_BATCH": "1", "HOME": "/"})
+    assert (settings.model, settings.pretrained, settings.max_batch) == ("ViT-L-14", "laion2b_s34b_b79k", 1)
+    with pytest.raises(SettingError, match="CLIP_MAX_BATCH must be a whole number"):
+        Settings.from_environment({"CLIP_MAX_BATCH": "none"})
+
+
+def three_way(cosine: float = 1.0) -> dict[str, Any]:
+    systems = ["plain-batched", "ensemble"]
+    rates = {"plain-batched": (10.0, 12.0), "ensemble": (20.0, 18.0)}
+    cells = {
+        f"{system} x32 round {number}": {"rate": rate, "latency_ms": {"p50": 5.0}}
+        for system, values in rates.items()
+        for number, rate in enumerate(values, 1)
+    }
+    return summarise(cells, {"plain-batched": 1.0, "ensemble": cosine}, systems, [32], 2)
+
+
+def test_ratios_are_taken_within_each_round() -> None:
+    (ratio,) = three_way()["ratios"]
+    assert (ratio["min"], ratio["max"], ratio["median"]) == pytest.approx((1.5, 2.0, 1.75))
+
+
+def test_other_vectors_make_a_row_and_the_run_invalid() -> None:
+    summary = three_way(cosine=0.99)
+    assert not summary["systems"]["ensemble"]["valid"]
+    assert not summary["valid"]
+
+
+MACHINE = {
+    "cores": 2, "cpu": "a CPU", "cpu_flags": ["avx2"], "gpu": None, "system": "Linux", "python": "3.11",
+    "commit": "abc", "modified": False, "load_average": 0.1,
+}  # fmt: skip
+
+
+def keep(directory: Path, name: str, day: str, **result: Any) -> None:
+    record = {"experiment": name, "environment": {**MACHINE, "time": day}, **result}
+    (directory / f"{name}-{day}.json").write_text(json.dumps(record))
+
+
+def test_page_and_figures_come_from_the_newest_result(tmp_path: Path) -> None:
+    for day, cosine in (("2026-01-01", 0.99), ("2026-01-02", 1.0)):
+        keep(tmp_path, "three_way", day, plan={"rounds": 2}, summary=three_way(cosine))
+    results = report.newest(tmp_path)
+    text = markdown_tables.fill("before\n<!-- benchmarks -->\nold\n<!-- /benchmarks -->\nafter\n", results)
+    assert text.startswith("before\n<!-- benchmarks -->\n2 cores of a CPU (avx2), no GPU;")
+    assert text.endswith("On a GPU: unproved, there is no result.\n<!-- /benchmarks -->\nafter\n")
+    assert "| ensemble, JPEG over gRPC | 19.0 | 1.000000 |" in text
+    assert "old" not in text
+    assert markdown_tables.fill(text, results) == text
+    page = report.render(results, tmp_path, price_per_hour=3.6).read_text()
+    assert "182.9 ms" in page
+    assert "three_way-2026-01-02.json" in page
+    assert "<td>0.05263</td>" in page  # 1,000 images at 19 a second and 0.001 a second
+    assert "Unproved: there is no result of a machine with a GPU." in page
+    assert (tmp_path / "three_way.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_part_without_results_names_the_command_that_makes_them() -> None:
+    for name in ("benchmarks", *markdown_tables.PARTS):
+        text = markdown_tables.fill(f"<!-- {name} -->\n<!-- /{name} -->\n", {})
+        assert ("unproved" if name == "benchmarks" else "python -m benchmarks") in text, name
+
+
+def test_pictures_of_operators_scaling_and_slow_lines(tmp_path: Path) -> None:
+    profile = {
+        "total_ms": 50.0,
+        "operators": [{"operator": "MatMul", "ms": 40.0, "share": 0.8}, {"operator": "Conv", "ms": 10.0, "share": 0.2}],
+        "nodes_by_provider": {"CPUExecutionProvider": 2},
+        "cpu_fallbacks": [],
+        "fused_attention": [],
+    }
+    keep(tmp_path, "operators", "2026-01-01", model="ViT-B-32/random:0@0", summary={"1": profile, "32": profile})
+    servers = {"device": "CPU", "rates": {"1": 10.0, "2": 18.0}, "efficiency": {"1": 1.0, "2": 0.9}, "unproved": [4, 8]}
+    keep(tmp_path, "scaling", "2026-01-01", summary=servers)
+    forms = ("fp32-json", "fp32-http", "fp32-grpc", "uint8-grpc", "jpeg-grpc")
+    points = [{"form": form, "rows": 1, "p50_ms": 2.0, "ms_per_image": 2.0, "bytes": 9} for form in forms]
+    slow = [{**point, "link": "a line", "computed_ms": 1.5} for point in points if point["form"] != "fp32-http"]
+    summary = {"points": points, "labels": {form: form for form in forms}, "over_links": slow}
+    keep(tmp_path, "serialisation", "2026-01-01", summary=summary)
+    results = report.newest(tmp_path)
+    report.render(results, tmp_path)
+    for name in ("operators", "scaling", "serialisation", "links"):
+        assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    assert "| jpeg-grpc | 9 | 2.00 ms | 2 ms |" in markdown_tables.travel(results["serialisation"])
+    assert "2 servers 18.0 images/s (90%)" in markdown_tables.scaling(results["scaling"])
+    assert "MatMul 80%, Conv 20%; attention not fused" in markdown_tables.operators(results["operators"])
+
+
+@pytest.mark.parametrize("document", report.DOCUMENTS, ids=str)
+def test_the_documents_state_the_results_that_they_name(document: Path) -> None:
+    # After a change to benchmarks/report/markdown_tables.py: python -m benchmarks report
+    text = (ROOT / document).read_text(encoding="utf-8")
+    results = report.stated(text, ROOT / "benchmarks" / "results")
+    assert results
+    assert markdown_tables.fill(text, results) == text
+
+
+def test_a_new_result_leaves_the_documents_true_until_the_report_is_run(tmp_path: Path) -> None:
+    keep(tmp_path, "three_way", "2026-01-01", plan={"rounds": 2}, summary=three_way())
+    text = markdown_tables.fill("<!-- benchmarks -->\n<!-- /benchmarks -->\n", report.newest(tmp_path))
+    keep(tmp_path, "three_way", "2026-01-02", plan={"rounds": 2}, summary=three_way(0.99))
+    keep(tmp_path, "soak", "2026-01-02")
+    assert markdown_tables.fill(text, report.stated(text, tmp_path)) == text
+    assert "2026-01-02" in markdown_tables.fill(text, report.newest(tmp_path))
+
+
+def test_a_figure_typed_by_hand_is_found(tmp_path: Path) -> None:
+    keep(tmp_path, "three_way", "2026-01-01", plan={"rounds": 2}, summary=three_way())
+    text = markdown_tables.fill("<!-- benchmarks -->\n<!-- /benchmarks -->\n", report.newest(tmp_path))
+    typed = text.replace("19.0", "91.0")
+    assert typed != text
+    assert markdown_tables.fill(typed, report.stated(typed, tmp_path)) == text
+
+
+def test_the_remaining_time_follows_what_was_slow() -> None:
+    steps = [run_all.Step(name=name, minutes=minutes, quick=()) for name, minutes in (("a", 2), ("b", 4), ("c", 6))]
+    assert run_all.minutes_left(steps, {}) == 12
+    assert run_all.minutes_left(steps, {"a": 180.0}) == pytest.approx(15)
+
+
+def test_a_stopped_study_knows_what_is_done(tmp_path: Path) -> None:
+    run_all.Done(["--quick"], tmp_path).add("latency", 5.0)
+    assert run_all.Done(["--quick"], tmp_path).seconds == {"latency": 5.0}
+    assert run_all.Done([], tmp_path).seconds == {}
+    run_all.Done(["--quick"], tmp_path).clear()
+    assert run_all.Done(["--quick"], tmp_path).seconds == {}
+
+
+def test_systems_start_together_and_one_that_fails_leaves_none_running() -> None:
+    together = threading.Barrier(2, timeout=30)
+    running: set[str] = set()
+
+    @contextmanager
+    def service(name: str, *, fails: bool = False) -> Iterator[str]:
+        together.wait()
+        if fails:
+            raise OSError(name)
+        running.add(name)
+        try:
+            yield name.upper()
+        finally:
+            running.discard(name)
+
+    with ExitStack() as stack:
+        assert start_together(stack, {"a": service("a"), "b": service("b")}) == {"a": "A", "b": "B"}
+        assert running == {"a", "b"}
+    assert running == set()
+    with pytest.raises(OSError, match="b"), ExitStack() as stack:
+        start_together(stack, {"a": service("a"), "b": service("b", fails=True)})
+    assert running == set()
+
+
+def test_perf_analyzer_without_figures_leaves_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_figures(*_: object, **__: object) -> dict[str, float]:
+        raise RuntimeError("Failed to obtain stable measurement")
+
+    monkeypatch.setattr(perf_analyzer, "find_or_install", lambda: (Path("perf_analyzer"), {}))
+    monkeypatch.setattr(perf_analyzer, "run", no_figures)
+    results = tmp_path / "results"
+    options = ["--url=localhost:1", "--models=clip_image", "--concurrency=1", f"--results={results}"]
+    monkeypatch.setattr(sys, "argv", ["perf_analyzer", *options])
+    with pytest.raises(SystemExit, match="no figures at all, so nothing is kept"):
+        perf_analyzer.main()
+    assert not results.exists()
+
+
+def test_every_experiment_is_listed_with_its_question() -> None:
+    listed = subprocess.run([sys.executable, "-m", "benchmarks"], capture_output=True, text=True, check=True).stdout
+    for name in ("three_way", "queue_delay", "serialisation", "latency", "precision", "report"):
+        assert f"\n{name} " in listed.replace("\n ", "\n")

@@ -1,0 +1,98 @@
+"""Which files a command takes: patterns, lists, other file systems, nothing at all."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from clip_client.cli.main import main
+from clip_client.cli.options.paths import add_walk_options, named_paths, scan_named
+from tests.fixtures.albums import write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def parsed(*words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    add_walk_options(parser)
+    return parser.parse_args(words)
+
+
+@pytest.mark.parametrize("words", [(), ("--null", "a")])
+def test_misuse_is_told_with_the_usage(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        named_paths(parsed(*words))
+    assert ended.value.code == 2
+    assert "--files-from" in capsys.readouterr().err
+
+
+def test_a_carriage_return_inside_a_name_ends_no_line(tmp_path: Path) -> None:
+    names = tmp_path / "list"
+    names.write_bytes(b"/Icon\r.jpg\n/b.jpg\r\n")
+    assert named_paths(parsed("--files-from", str(names))) == ["/Icon\r.jpg", "/b.jpg"]
+
+
+def test_a_list_holds_one_path_in_a_line(tmp_path: Path) -> None:
+    names = tmp_path / "list"
+    names.write_bytes(b"/a b.jpg\r\n\n/caf\xe9.jpg\n")
+    assert named_paths(parsed("/first.jpg", "--files-from", str(names))) == [
+        "/first.jpg",
+        "/a b.jpg",
+        os.fsdecode(b"/caf\xe9.jpg"),
+    ]
+
+
+def test_a_list_on_standard_input_may_hold_any_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"/line\nbreak.jpg\0/b.jpg\0")))
+    assert named_paths(parsed("--files-from", "-", "--null")) == ["/line\nbreak.jpg", "/b.jpg"]
+
+
+def test_a_list_that_is_not_there_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["dedup", "--files-from", str(tmp_path / "gone")]) == 1
+    error = capsys.readouterr().err
+    assert "cannot be read: No such file" in error
+    assert error.count("\n") == 1
+
+
+def test_patterns_are_resolved_where_no_shell_has(tmp_path: Path) -> None:
+    photos = [write(tmp_path / "trip" / name, b"x") for name in ("1.jpg", "deep/2.jpg")]
+    odd = write(tmp_path / "[odd].jpg", b"x")
+    assert named_paths(parsed(str(tmp_path / "trip" / "**" / "*.jpg"))) == [str(photo) for photo in photos]
+    assert named_paths(parsed(str(odd))) == [str(odd)]
+    assert named_paths(parsed(str(tmp_path / "*.png"))) == [str(tmp_path / "*.png")]
+
+
+def test_one_file_system_stays_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, there = write(tmp_path / "a" / "1.jpg", b"x"), write(tmp_path / "mounted" / "deep" / "2.jpg", b"y")
+    look = os.stat
+
+    def mounted(path: str | os.PathLike[str]) -> os.stat_result:
+        status = look(path)
+        device = status.st_dev + 1 if "mounted" in os.fspath(path) else status.st_dev
+        return os.stat_result((status.st_mode, status.st_ino, device, *status[3:]), {"st_mtime_ns": status.st_mtime_ns})
+
+    monkeypatch.setattr(os, "stat", mounted)
+    assert scan_named(parsed(str(tmp_path))).photos == (str(here), str(there))
+    found = scan_named(parsed(str(tmp_path), "--one-file-system"))
+    assert found.photos == (str(here),)
+    assert [failure.path for failure in found.failed] == [str(tmp_path / "mounted")]
+    assert scan_named(parsed(str(tmp_path / "mounted"), "--one-file-system")).photos == (str(there),)
+
+
+@pytest.mark.parametrize("place", ["empty", "gone"])
+def test_nothing_to_compare_is_said_before_anything_is_started(
+    tmp_path: Path, place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty").mkdir()
+    store = tmp_path / "store"
+    assert main(["dedup", str(tmp_path / place), "--url", "local:/no/such/model", "--store", str(store)]) == 1
+    said = capsys.readouterr()
+    assert said.err == "clip-client: there is no photo to compare in what was named\n"
+    assert ("No such file" in said.out) == (place == "gone")
+    assert not store.exists()

@@ -1,0 +1,254 @@
+"""The commands that need no server: undo, purge, decide."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from typing import TYPE_CHECKING
+
+import pytest
+
+from clip_client.cli.commands import purge
+from clip_client.cli.commands.dedup_apply import act
+from clip_client.cli.main import main
+from clip_client.dedup import Store
+from clip_client.dedup.actions import purge as purge_module
+from clip_client.dedup.actions.apply import apply
+from clip_client.dedup.actions.plan import plan_removals
+from clip_client.dedup.types import SAME_PIXELS, SIMILAR
+from tests.fixtures.albums import album, member, report, write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> list[str]:
+    """Three photos in the quarantine."""
+    with Store(tmp_path / "store") as opened:
+        apply(plan_removals(album(tmp_path / "root"), [tmp_path / "root"]), opened.journal)
+    return ["--store", str(tmp_path / "store")]
+
+
+def test_undo_lists_and_brings_back_what_is_named(
+    store: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["undo", "--list", *store]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    assert not any("out of reach" in line for line in lines)
+    run = lines[0].split()[0]
+    assert main(["undo", str(tmp_path / "root" / "copy.jpg"), *store]) == 0
+    assert (tmp_path / "root" / "copy.jpg").exists()
+    assert main(["undo", "--run", "no such run", *store]) == 1
+    assert main(["undo", "--run", run, *store]) == 0
+    assert [line for line in capsys.readouterr().out.splitlines() if "back" in line] == [
+        "1 photo back in place",
+        "2 photos back in place",
+    ]
+
+
+def test_undo_lists_what_is_out_of_reach(store: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "root").rename(tmp_path / "elsewhere")
+    assert main(["undo", "--list", *store]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    assert all("  out of reach: " in line and "connect its disk" in line for line in lines)
+
+
+def test_undo_says_what_could_not_come_back(
+    store: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path / "root" / "copy.jpg", b"new")
+    assert main(["undo", *store]) == 1
+    captured = capsys.readouterr()
+    assert "2 photos back in place" in captured.out
+    assert "Another file has taken its name" in captured.err
+
+
+def test_undo_says_what_was_never_moved(store: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    never, moved = str(tmp_path / "root" / "other.jpg"), str(tmp_path / "root" / "copy.jpg")
+    assert main(["undo", never, moved, *store]) == 1
+    captured = capsys.readouterr()
+    assert "1 photo back in place" in captured.out
+    assert captured.err.startswith(f"left: {never}: Nothing in the quarantine came from there")
+
+
+def test_purge_sums_up_by_folder_and_needs_somebody_to_agree(
+    store: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["purge", *store]) == 1
+    captured = capsys.readouterr()
+    assert captured.out.splitlines() == [
+        "3 photos of 23 B in the quarantine",
+        f"  {tmp_path / 'root' / 'a'}: 2 photos of 17 B",
+        f"  {tmp_path / 'root'}: 1 photo of 6 B",
+    ]
+    assert "--yes" in captured.err
+
+
+def test_purge_of_nothing_asks_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["purge", "--store", str(tmp_path)]) == 0
+    assert "0 photos of 0 B in the quarantine" in capsys.readouterr().out
+
+
+def test_decide_needs_two_photos_that_can_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, copy = write(tmp_path / "1.jpg", b"x"), write(tmp_path / "2.jpg", b"x")
+    store = ["--store", str(tmp_path / "store")]
+    assert main(["decide", "different", str(one), str(copy), *store]) == 2
+    assert "two photos of different bytes" in capsys.readouterr().err
+    assert main(["decide", "keep-all", str(one), str(tmp_path / "gone.jpg"), *store]) == 1
+    assert "gone.jpg" in capsys.readouterr().err
+    assert main(["decide", "keep-all", str(one), str(write(tmp_path / "3.jpg", b"y")), *store]) == 0
+    assert main(["decide", "forget", str(copy), *store]) == 0
+    assert "1 decision forgotten" in capsys.readouterr().out
+
+
+def test_a_store_that_cannot_be_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "file", b"in the way")
+    assert main(["undo", "--store", str(tmp_path / "file" / "store")]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("clip-client: the store")
+    assert error.count("\n") == 1
+
+
+def test_an_unknown_keep_rule_is_misuse_before_any_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "1.jpg", b"x")
+    assert main(["dedup", str(tmp_path), "--keep", "prettiest", "--store", str(tmp_path / "store")]) == 2
+    assert "the rules are reference" in capsys.readouterr().err
+
+
+def test_a_reference_that_is_not_there_ends_the_search(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "kept" / "1.jpg", b"x")
+    named = [str(tmp_path), "--apply", "--reference", str(tmp_path / "kpet"), "--store", str(tmp_path / "store")]
+    assert main(["dedup", *named]) == 1
+    assert capsys.readouterr().err == f"clip-client: there is no folder {tmp_path / 'kpet'}: see --reference\n"
+    assert not (tmp_path / "store").exists()
+
+
+def test_an_unknown_tier_is_misuse_before_any_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "1.jpg", b"x")
+    assert main(["dedup", str(tmp_path), "--apply", "--act-on", "all", "--store", str(tmp_path / "store")]) == 2
+    assert "the tiers are exact" in capsys.readouterr().err
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_dry_run_counts_what_stays_for_its_tier_and_names_the_rest(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept, copy, similar, wanted = (write(tmp_path / f"{number}.jpg", b"x") for number in (1, 2, 3, 4))
+    groups = report(
+        (member(kept), member(copy), member(similar, tier=SIMILAR), member(wanted, is_reference=True)),
+    )
+    arguments = argparse.Namespace(act_on=None, apply=False, dry_run=True, hard_link=False, merge_metadata=False)
+    with Store(tmp_path / "store") as opened:
+        assert act(groups, [str(tmp_path)], opened, arguments) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"stays: {wanted}: It lies in a reference folder.",
+        "1 copy stays: tier similar, without --act-on similar",
+        f"would move: {copy}; kept: {kept}",
+        "--apply would move 1 photo of 1 B",
+    ]
+
+
+def test_the_way_back_can_be_pasted_into_a_shell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    groups = report((member(write(tmp_path / "1.jpg", b"x")), member(write(tmp_path / "2.jpg", b"x"))))
+    named = tmp_path / "my store"
+    arguments = argparse.Namespace(
+        act_on=None, apply=True, dry_run=False, hard_link=False, merge_metadata=False, store=named
+    )
+    with Store(named) as opened:
+        assert act(groups, [str(tmp_path)], opened, arguments) == 0
+    said, _, back = capsys.readouterr().out.partition("clip-client ")
+    assert "1 photo moved" in said
+    assert main(shlex.split(back)) == 0
+    assert (tmp_path / "2.jpg").exists()
+
+
+def test_what_belongs_to_a_photo_can_be_named_and_listed(
+    store: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raw = str(tmp_path / "root" / "a" / "2.cr2")
+    assert main(["undo", "--list", raw, *store]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1
+    assert main(["undo", raw, *store]) == 0
+    assert capsys.readouterr().err == ""
+    assert main(["undo", raw, *store]) == 1
+
+
+def test_purge_of_a_run_that_is_none_says_so(store: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["purge", "--run", "no such run", *store]) == 1
+    assert "'no such run'; clip-client undo --list names the runs" in capsys.readouterr().err
+
+
+def test_purge_sends_no_more_than_it_has_summed_up(
+    store: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody moves more, in another window, while the question waits."""
+    sent: list[str] = []
+
+    def agree_late() -> bool:
+        first, second = (write(tmp_path / "later" / name, b"y") for name in ("1.jpg", "2.jpg"))
+        with Store(tmp_path / "store") as opened:
+            apply(plan_removals(report((member(first), member(second))), [tmp_path / "later"]), opened.journal)
+        return True
+
+    monkeypatch.setattr(purge, "_agreed", agree_late)
+    monkeypatch.setattr(purge_module, "_system_trash", lambda: sent.append)
+    assert main(["purge", *store]) == 0
+    assert len(sent) == 5  # files of three photos
+    assert not any("later" in path for path in sent)
+
+
+def test_a_damaged_database_is_one_sentence(
+    store: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal = tmp_path / "store" / "journal.sqlite"
+    sound = journal.read_bytes()
+    journal.write_bytes(sound[:4096] + b"\xff" * (len(sound) - 4096))  # the header and the schema are whole
+    assert main(["undo", *store]) == 1
+    assert "cannot be read (database disk image is malformed)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--json", "1.jpg"], "has the name of a photo"),
+        (["--report", "1.NEF"], "has the name of a photo"),
+        (["--json", "both", "--report", "./both"], "would both write"),
+        (["--hard-link", "--act-on", "exact", "--act-on", "same-pixels"], "--act-on exact"),
+    ],
+)
+def test_dedup_refuses_what_would_do_harm_or_nothing(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    sentence: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "1.jpg", b"photo")
+    assert main(["dedup", *options, "2.jpg"]) == 2
+    assert sentence in capsys.readouterr().err
+    assert (tmp_path / "1.jpg").read_bytes() == b"photo"
+
+
+def test_a_dry_run_with_hard_links_names_copies_of_the_same_bytes_only(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept, copy, other = (write(tmp_path / f"{name}.jpg", name[:1].encode()) for name in ("a", "a2", "b"))
+    groups = report((member(kept), member(copy), member(other, tier=SAME_PIXELS)))
+    chosen = argparse.Namespace(act_on=None, apply=False, dry_run=True, hard_link=True, merge_metadata=False)
+    with Store(tmp_path / "store") as opened:
+        assert act(groups, [str(tmp_path)], opened, chosen) == 0
+    said = capsys.readouterr().out
+    assert f"would move: {copy}; kept" in said
+    assert "1 copy stays: tier same-pixels" in said
+
+
+@pytest.mark.parametrize("option", [["--retry-failed"], ["--shard-rows", "5"]])
+def test_embed_refuses_for_a_file_what_is_for_a_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: list[str]
+) -> None:
+    assert main(["embed", str(tmp_path), "--output", str(tmp_path / "a.parquet"), *option]) == 2
+    assert "are for a folder" in capsys.readouterr().err

@@ -1,0 +1,208 @@
+"""Moving copies away and back in processes that are killed between any two steps: over real files."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clip_client.dedup.actions.apply import METHODS, apply, undo
+from clip_client.dedup.actions.plan import Plan, plan_removals
+from clip_client.dedup.actions.purge import purge
+from clip_client.dedup.actions.quarantine import QUARANTINE_NAME
+from clip_client.dedup.store.journal import IN_QUARANTINE, MOVED
+from tests.fixtures.albums import album, member, opened, report, snapshot, without_access, write
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are killed by way of fork")
+
+
+def fork_and_kill(act: Callable[[], object], *, before_step: int) -> bool:
+    """Run ``act`` in a child that dies by SIGKILL before a step; return whether it got that far.
+
+    Steps are each change of a folder or of times, each fsync of ours, and each statement of SQLite, commits included.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # 3.12 warns of threads, and numpy has some
+        child = os.fork()
+    if child == 0:
+        _die_before(before_step)
+        try:
+            act()
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(child, 0)
+    return os.WIFSIGNALED(status)
+
+
+def _die_before(step: int) -> None:
+    left = step
+
+    def count(*_: object) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    steps = {"os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "os.utime"}
+    sys.addaudithook(lambda event, _: count() if event in steps else None)
+    fsync, connect = os.fsync, sqlite3.connect
+
+    def counted_fsync(descriptor: int) -> None:
+        count()
+        fsync(descriptor)
+
+    def counted_connect(*arguments: Any, **named: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(*arguments, **named)
+        connection.set_trace_callback(count)
+        return connection
+
+    os.fsync = counted_fsync  # type: ignore[assignment]  # the child has nobody to give it back to
+    sqlite3.connect = counted_connect  # type: ignore[assignment]
+
+
+def contents(root: Path) -> set[bytes]:
+    return {data for data, _, _ in snapshot(root).values()}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_kill_between_any_two_steps_loses_nothing(tmp_path: Path, method: str) -> None:
+    """Kill ``apply``, then kill the ``undo`` that follows, at every step each; then undo in peace."""
+    step, killed = 0, True
+    while killed:
+        root, store = tmp_path / f"{step}" / "root", tmp_path / f"{step}" / "journal.sqlite"
+        groups = album(root)
+        before = snapshot(root)
+        plan = plan_removals(groups, [root])
+
+        def act(store: Path = store, plan: Plan = plan) -> None:
+            with opened(store) as journal:
+                apply(plan, journal, method=method)
+
+        def take_back(store: Path = store) -> None:
+            with opened(store) as journal:
+                undo(journal)
+
+        killed = fork_and_kill(act, before_step=step)
+        assert contents(root) == {data for data, _, _ in before.values()}
+        moved = [name for name in before if not (root / name).exists()]
+        for group in groups.groups:
+            assert Path(group.keep).exists()
+        # A second crash, in the recovery or in the undo itself.
+        fork_and_kill(take_back, before_step=step % 41)
+        assert contents(root) == {data for data, _, _ in before.values()}
+        take_back()
+        after = snapshot(root)
+        assert without_access(after) == without_access(before), f"killed before step {step}"
+        assert [after[name] for name in moved] == [before[name] for name in moved], f"killed before step {step}"
+        assert not (root / QUARANTINE_NAME).exists(), f"killed before step {step}"
+        step += 1
+    assert step > 40
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_kill_during_purge_keeps_what_is_not_in_the_trash(tmp_path: Path, again: bool) -> None:
+    step, killed = 0, True
+    while killed:
+        root, store = tmp_path / f"{step}" / "root", tmp_path / f"{step}" / "journal.sqlite"
+        trash = tmp_path / f"{step}" / "trash"
+        trash.mkdir(parents=True)
+        groups = album(root)
+        before = snapshot(root)
+        with opened(store) as journal:
+            apply(plan_removals(groups, [root]), journal)
+
+        def into_trash(path: str, trash: Path = trash) -> None:
+            os.rename(path, trash / os.path.basename(path))
+
+        def act(store: Path = store, into: Callable[[str], None] = into_trash) -> None:
+            with opened(store) as journal:
+                purge(journal, trash=into)
+
+        killed = fork_and_kill(act, before_step=step)
+        with opened(store) as journal:
+            if again:
+                purge(journal, trash=into_trash)
+            else:
+                undo(journal)
+            assert journal.units((MOVED,)) == []
+        assert not (root / QUARANTINE_NAME).exists(), f"killed before step {step}"
+        assert contents(root) | contents(trash) == {data for data, _, _ in before.values()}
+        step += 1
+
+
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(["apply", "undo all", "undo run", "undo file", "purge", "edit", "delete", "add"]),
+        st.integers(0, 5),
+        st.one_of(st.none(), st.integers(0, 60)),
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(steps=steps)
+def test_nothing_is_ever_lost_but_by_the_person(steps: list[tuple[str, int, int | None]]) -> None:
+    """Any sequence of runs, crashes, undos, purges and meddling.
+
+    What must be true after each step: all bytes that the person has not destroyed are under the root or in the trash;
+    every content has a readable file outside quarantine and trash; nothing outside the root has changed.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        root, store, trash = Path(folder, "root"), Path(folder, "journal.sqlite"), Path(folder, "trash")
+        trash.mkdir()
+        outside = write(Path(folder, "outside", "copy.jpg"), b"0")
+        for number in range(6):
+            write(root / f"{number % 2}" / f"{number}.jpg", str(number % 2).encode())
+        for action, which, crash in steps:
+            act = lambda action=action, which=which: _step(action, which, root, store, trash)  # noqa: E731
+            fork_and_kill(act, before_step=10**6 if crash is None or action in ("edit", "delete", "add") else crash)
+            shown = {data for name, (data, _, _) in snapshot(root).items() if QUARANTINE_NAME not in name}
+            assert {b"0", b"1"} <= shown
+            assert outside.read_bytes() == b"0"
+        with opened(store) as journal:
+            undo(journal)
+        hidden = [name for name in snapshot(root) if QUARANTINE_NAME in name]
+        with opened(store) as journal:
+            known = {file.quarantined for unit in journal.units((MOVED,)) for file in unit.files}
+        assert {str(root / name) for name in hidden} <= known
+
+
+def _step(action: str, which: int, root: Path, store: Path, trash: Path) -> None:
+    present = sorted(path for path in root.rglob("*.jpg") if QUARANTINE_NAME not in str(path))
+    groups = [[path for path in present if path.read_bytes() == data] for data in (b"0", b"1")]
+    if action in ("edit", "delete", "add"):
+        # The person, too, leaves one of each: otherwise there would be nothing to hold the program to.
+        of_kind, new = groups[which % 2], root / "0" / f"{which}.jpg"
+        if action == "add" and not new.exists():
+            write(new, b"0" if which % 2 else b"1")
+        elif action != "add" and len(of_kind) > 1:
+            of_kind[0].unlink()
+            if action == "edit":  # as editors do: in place it would change every hard link of the file
+                write(of_kind[0], b"edited %d" % which)
+        return
+    with opened(store) as journal:
+        if action == "apply":
+            turned = [files[which % len(files) :] + files[: which % len(files)] for files in groups if len(files) > 1]
+            found = report(*(tuple(map(member, files)) for files in turned))
+            apply(plan_removals(found, [root]), journal, method=METHODS[which % 2])
+        elif action == "purge":
+            purge(journal, trash=lambda path: os.rename(path, trash / f"{len(os.listdir(trash))}"))
+        elif action == "undo file":
+            undo(journal, paths=[str(root / f"{which % 2}" / f"{which}.jpg")])
+        else:
+            runs = [unit.run for unit in journal.units(IN_QUARANTINE)]
+            undo(journal, run=runs[which % len(runs)] if runs and action == "undo run" else None)

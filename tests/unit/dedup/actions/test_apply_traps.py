@@ -1,0 +1,219 @@
+"""What other programs and other file systems do to photos while they are moved."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from clip_client.dedup.actions.apply import HARDLINK, apply, undo
+from clip_client.dedup.actions.plan import plan_removals
+from clip_client.dedup.actions.purge import purge
+from clip_client.dedup.actions.quarantine import QUARANTINE_NAME
+from clip_client.dedup.store.journal import IN_QUARANTINE, PLANNED, PURGING, Journal
+from clip_client.dedup.store.sqlite import StoreError
+from tests.fixtures.albums import album, member, opened, report, snapshot, without_access, write
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    with opened(tmp_path / "journal.sqlite") as made:
+        yield made
+
+
+def test_a_hard_link_leads_to_the_photo_where_the_kept_name_is_a_link(tmp_path: Path, journal: Journal) -> None:
+    """A second name of the link itself would lead nowhere from another folder, and undo would stumble over it."""
+    root = tmp_path / "root"
+    write(tmp_path / "elsewhere.jpg", b"x")
+    kept, copy = root / "kept.jpg", write(root / "deep" / "copy.jpg", b"x", 10**18)
+    kept.symlink_to("../elsewhere.jpg")
+    plan = plan_removals(report((member(kept), member(copy))), [root])
+    assert [outcome.done for outcome in apply(plan, journal, method=HARDLINK).outcomes] == [True]
+    assert not copy.is_symlink()
+    assert copy.samefile(tmp_path / "elsewhere.jpg")
+    assert [outcome.done for outcome in undo(journal)] == [True]
+    assert copy.stat().st_mtime_ns == 10**18
+
+
+def test_what_a_program_saves_in_the_moment_of_the_move_is_not_lost(
+    tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Editors write a new file and rename it onto the old name: also between two of our own steps."""
+    kept, copy = write(tmp_path / "r" / "1.jpg", b"x"), write(tmp_path / "r" / "2.jpg", b"x")
+    plan = plan_removals(report((member(kept), member(copy))), [tmp_path / "r"])
+    unlink, rename = os.unlink, os.rename
+
+    def save() -> None:
+        if not (tmp_path / "saved").exists():
+            write(tmp_path / "saved", b"")
+            os.replace(write(tmp_path / "new", b"edited"), copy)
+
+    def unlink_later(path: str) -> None:
+        save()
+        unlink(path)
+
+    def rename_later(source: str, target: str) -> None:
+        save()
+        rename(source, target)
+
+    monkeypatch.setattr(os, "unlink", unlink_later)
+    monkeypatch.setattr(os, "rename", rename_later)
+    (outcome,) = apply(plan, journal).outcomes
+    assert not outcome.done
+    assert copy.read_bytes() == b"edited"
+
+
+def test_two_searches_with_two_stores_do_not_each_move_what_the_other_keeps(
+    tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = write(tmp_path / "r" / "1.jpg", b"x"), write(tmp_path / "r" / "2.jpg", b"x")
+    plan = plan_removals(report((member(first), member(second))), [tmp_path / "r"])
+    other_way = plan_removals(report((member(second), member(first))), [tmp_path / "r"])
+    write_down = journal.plan
+
+    def write_down_slowly(**what: object) -> object:
+        planned = write_down(**what)  # type: ignore[arg-type]
+        with opened(tmp_path / "other.sqlite") as other:
+            assert [outcome.done for outcome in apply(other_way, other).outcomes] == [True]
+        return planned
+
+    monkeypatch.setattr(journal, "plan", write_down_slowly)
+    (outcome,) = apply(plan, journal).outcomes
+    assert outcome.message == "The kept photo went away or changed meanwhile, so this one is back."
+    assert (second.exists(), first.exists()) == (True, False)
+    assert journal.units(IN_QUARANTINE) == []
+
+
+def test_purge_leaves_a_raw_file_that_is_no_longer_beside_the_kept_photo(tmp_path: Path, journal: Journal) -> None:
+    root = tmp_path / "r"
+    kept, copy = write(root / "1.jpg", b"x"), write(root / "2.jpg", b"x")
+    raw, _ = write(root / "1.NEF", b"raw"), write(root / "2.NEF", b"raw")
+    apply(plan_removals(report((member(kept), member(copy))), [root]), journal)
+    raw.write_bytes(b"war")
+    (outcome,) = purge(journal, trash=os.unlink)
+    assert outcome.message == f"The RAW file that was kept instead is no longer beside {kept}."
+    raw.write_bytes(b"raw")
+    assert [outcome.done for outcome in purge(journal, trash=os.unlink)] == [True]
+
+
+def test_purge_leaves_what_was_changed_in_the_quarantine(tmp_path: Path, journal: Journal) -> None:
+    """By a program that had the file open when it was moved, say."""
+    kept, copy = write(tmp_path / "r" / "1.jpg", b"x"), write(tmp_path / "r" / "2.jpg", b"x")
+    apply(plan_removals(report((member(kept), member(copy))), [tmp_path / "r"]), journal)
+    (unit,) = journal.units(IN_QUARANTINE)
+    os.utime(unit.files[0].quarantined)  # of the same bytes still
+    with open(unit.files[0].quarantined, "r+b") as file:
+        file.write(b"y")
+    (outcome,) = purge(journal, trash=os.unlink)
+    assert "It was changed after it was moved" in outcome.message
+    undo(journal)
+    assert copy.read_bytes() == b"y"
+
+
+def test_purge_keeps_to_what_was_agreed_upon(tmp_path: Path, journal: Journal) -> None:
+    groups = album(tmp_path / "root")
+    apply(plan_removals(groups, [tmp_path / "root"]), journal)
+    agreed = {unit.id for unit in journal.units(IN_QUARANTINE)[:1]}
+    assert len(purge(journal, only=agreed, trash=os.unlink)) == 1
+    assert len(journal.units(IN_QUARANTINE)) == 2
+
+
+def test_a_path_that_leads_back_through_a_link_moves_nothing_else(tmp_path: Path, journal: Journal) -> None:
+    """``link/..`` is the folder above where the link leads, and not the one that holds the link."""
+    write(tmp_path / "here" / "2.jpg", b"x")
+    for name in ("1.jpg", "2.jpg"):
+        write(tmp_path / "there" / name, b"x")
+    (tmp_path / "there" / "deep").mkdir()
+    (tmp_path / "here" / "link").symlink_to(tmp_path / "there" / "deep")
+    before = without_access(snapshot(tmp_path / "here"))
+    around = tmp_path / "here" / "link" / ".."
+    plan = plan_removals(report((member(around / "1.jpg"), member(around / "2.jpg"))), [around])
+    assert plan.removals == ()
+    assert "another file" in plan.left[0].reason
+    assert apply(plan, journal).outcomes == ()
+    assert without_access(snapshot(tmp_path / "here")) == before
+
+
+def test_a_folder_that_cannot_be_synced_is_no_failure(
+    tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some network file systems refuse it for folders, as POSIX lets them; a sick disk is another matter."""
+    groups, code = album(tmp_path / "root"), errno.EINVAL
+
+    def refuse(_: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    plan = plan_removals(groups, [tmp_path / "root"])
+    before = snapshot(tmp_path / "root")
+    assert all(outcome.done for outcome in apply(plan, journal).outcomes)
+    assert all(outcome.done for outcome in undo(journal))
+    code = errno.EIO
+    assert not any(outcome.done for outcome in apply(plan, journal).outcomes)
+    assert without_access(snapshot(tmp_path / "root")) == without_access(before)
+
+
+@pytest.mark.parametrize(
+    ("code", "sentence"), [(errno.EWOULDBLOCK, "another clip-client is moving"), (errno.ENOLCK, "No locks available")]
+)
+def test_a_file_system_without_locks_is_not_taken_for_another_process(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch, code: int, sentence: str
+) -> None:
+    fcntl = pytest.importorskip("fcntl")
+
+    def refuse(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(StoreError, match=sentence), journal.acting():
+        pass
+
+
+def test_a_quarantine_that_may_not_be_looked_into_is_not_taken_for_an_empty_one(
+    tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "root"
+    groups = album(root)
+    before = snapshot(root)
+    apply(plan_removals(groups, [root]), journal)
+    planned, purging, *_ = journal.units(IN_QUARANTINE)
+    journal.mark(planned, PLANNED)  # as a process leaves them that is killed
+    journal.mark(purging, PURGING)
+    lstat = os.lstat
+
+    def refuse(path: str | os.PathLike[str]) -> os.stat_result:
+        if QUARANTINE_NAME in os.fspath(path):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return lstat(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "lstat", refuse)
+        assert {outcome.message for outcome in undo(journal)} == {"The system refuses: Permission denied."}
+        assert not any(outcome.done for outcome in purge(journal, trash=os.unlink))
+    assert [outcome.done for outcome in undo(journal)] == [True] * 3
+    assert without_access(snapshot(root)) == without_access(before)
+
+
+def test_another_disk_in_the_same_place_is_not_taken_for_an_emptied_quarantine(
+    tmp_path: Path, journal: Journal
+) -> None:
+    """Drive letters and mount points are given again; what lies on the first disk must not be forgotten for that."""
+    disk, away = tmp_path / "disk", tmp_path / "away"
+    groups = album(disk)
+    before = snapshot(disk)
+    apply(plan_removals(groups, [disk]), journal)
+    disk.rename(away)
+    write(disk / "something.txt", b"else")
+    assert all("looks like another disk" in outcome.message for outcome in undo(journal))
+    assert all("looks like another disk" in outcome.message for outcome in purge(journal, trash=os.unlink))
+    (disk / "something.txt").unlink()
+    disk.rmdir()
+    away.rename(disk)
+    assert [outcome.done for outcome in undo(journal)] == [True] * 3
+    assert without_access(snapshot(disk)) == without_access(before)

@@ -1,0 +1,97 @@
+"""Sidecars beside copies: what stays with a name, what moves along, and what keeps a photo where it is."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+import pytest
+
+from clip_client.cli.commands.dedup_apply import act
+from clip_client.dedup import Store
+from clip_client.dedup.actions.apply import HARDLINK, METHODS, apply, undo
+from clip_client.dedup.actions.plan import plan_removals
+from clip_client.dedup.actions.quarantine import QUARANTINE_NAME
+from tests.fixtures.albums import member, opened, report, snapshot, without_access, write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from clip_client.dedup import DuplicateReport
+
+
+def copies(root: Path, **sidecars: bytes) -> DuplicateReport:
+    """A group of the photos ``kept.jpg`` and ``copy.jpg``, each with the sidecar that is given for it."""
+    kept, copy = write(root / "kept.jpg", b"photo"), write(root / "copy.jpg", b"photo")
+    for stem, data in sidecars.items():
+        write(root / f"{stem}.xmp", data)
+    return report((member(kept), member(copy)))
+
+
+def outside_quarantine(root: Path) -> set[str]:
+    return {path.name for path in root.rglob("*.*") if QUARANTINE_NAME not in path.parts and path.is_file()}
+
+
+@pytest.mark.parametrize("sidecars", [{"copy": b"stars"}, {"copy": b"stars", "kept": b"none"}, {"kept": b"none"}])
+def test_a_hard_link_leaves_the_sidecars_beside_the_name(tmp_path: Path, sidecars: dict[str, bytes]) -> None:
+    root = tmp_path / "root"
+    groups = copies(root, **sidecars)
+    before = snapshot(root)
+    plan = plan_removals(groups, [root], hard_link=True, merge_metadata=False)
+    assert [removal.companions for removal in plan.removals] == [()]
+    with opened(tmp_path / "journal.sqlite") as journal:
+        (outcome,) = apply(plan, journal, method=HARDLINK).outcomes
+        assert outcome.done
+        assert (root / "copy.jpg").samefile(root / "kept.jpg")
+        assert {name: (root / f"{name}.xmp").read_bytes() for name in sidecars} == sidecars
+        undo(journal)
+    assert without_access(snapshot(root)) == without_access(before)
+
+
+def test_a_hard_link_moves_no_sidecar_of_a_plan_that_would_have(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    plan = plan_removals(copies(root, copy=b"stars", kept=b"stars"), [root])
+    with opened(tmp_path / "journal.sqlite") as journal:
+        assert apply(plan, journal, method=HARDLINK).outcomes[0].done
+    assert outside_quarantine(root) == {"kept.jpg", "kept.xmp", "copy.jpg", "copy.xmp"}
+
+
+def test_the_command_says_that_a_hard_link_takes_no_sidecar_along(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chosen = argparse.Namespace(act_on=None, apply=False, dry_run=True, hard_link=True, merge_metadata=False)
+    with Store(tmp_path / "store") as store:
+        act(copies(tmp_path / "root", copy=b"stars"), [str(tmp_path / "root")], store, chosen)
+    said = capsys.readouterr().out
+    assert f"would move: {tmp_path / 'root' / 'copy.jpg'}; kept" in said
+    assert "copy.xmp" not in said
+
+
+def test_equal_sidecars_move_along(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    with opened(tmp_path / "journal.sqlite") as journal:
+        (outcome,) = apply(plan_removals(copies(root, copy=b"stars", kept=b"stars"), [root]), journal).outcomes
+    assert outcome.done
+    assert outside_quarantine(root) == {"kept.jpg", "kept.xmp"}
+
+
+@pytest.mark.parametrize("other", [b"3 stars", b""])
+def test_a_photo_with_another_sidecar_stays(tmp_path: Path, other: bytes) -> None:
+    root = tmp_path / "root"
+    plan = plan_removals(copies(root, copy=b"5 stars", kept=other), [root])
+    assert plan.removals == ()
+    assert [left.reason for left in plan.left] == [
+        "The sidecar beside it is another than the kept photo has, or damaged."
+    ]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("changed", ["copy", "kept"])
+def test_a_sidecar_that_changes_before_the_move_keeps_the_photo(tmp_path: Path, changed: str, method: str) -> None:
+    root = tmp_path / "root"
+    plan = plan_removals(copies(root, copy=b"stars", kept=b"stars"), [root])
+    write(root / f"{changed}.xmp", b"other")
+    with opened(tmp_path / "journal.sqlite") as journal:
+        (outcome,) = apply(plan, journal, method=method).outcomes
+    assert outcome.done == (method == HARDLINK), "a link leaves the sidecars of both names where they are"
+    assert outside_quarantine(root) == {"kept.jpg", "kept.xmp", "copy.jpg", "copy.xmp"}

@@ -1,0 +1,317 @@
+"""The single steps into the quarantine and back: they replace nothing, and need no hard links."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from clip_client.dedup.actions import apply as act
+from clip_client.dedup.actions import quarantine
+from clip_client.dedup.actions.apply import HARDLINK, apply, undo
+from clip_client.dedup.actions.plan import Plan, plan_removals
+from clip_client.dedup.actions.purge import purge
+from clip_client.dedup.actions.quarantine import QUARANTINE_NAME, bring_back, file_system_type, put_away, rename_new
+from clip_client.dedup.store.journal import IN_QUARANTINE, PLANNED, PURGING, RESTORING, Journal, MovedFile
+from clip_client.dedup.types import SAME_PIXELS
+from tests.fixtures.albums import album, member, opened, report, snapshot, without_access, write
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    with opened(tmp_path / "journal.sqlite") as made:
+        yield made
+
+
+@pytest.fixture
+def open_umask() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def two_copies(root: Path) -> Plan:
+    return plan_removals(report((member(write(root / "1.jpg", b"x")), member(write(root / "2.jpg", b"x")))), [root])
+
+
+def refuse_links(code: int) -> Callable[[str, str], None]:
+    def refuse(source: str, target: str) -> None:
+        raise OSError(code, os.strerror(code), source, None, target)
+
+    return refuse
+
+
+NO_HARD_LINKS = [errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK]
+
+
+@pytest.mark.parametrize("code", [None, *NO_HARD_LINKS])
+def test_a_rename_never_replaces_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int | None) -> None:
+    """With hard links and without them (exFAT, SMB)."""
+    if code is not None:
+        monkeypatch.setattr(os, "link", refuse_links(code))
+    source, target = write(tmp_path / "a.jpg", b"moved"), write(tmp_path / "b.jpg", b"in the way")
+    with pytest.raises(FileExistsError):
+        rename_new(str(source), str(target))
+    assert (source.read_bytes(), target.read_bytes()) == (b"moved", b"in the way")
+    target.unlink()
+    target.symlink_to("nowhere")  # a link that leads nowhere has the name, too
+    with pytest.raises(FileExistsError):
+        rename_new(str(source), str(target))
+    target.unlink()
+    rename_new(str(source), str(target))
+    assert (source.exists(), target.read_bytes(), target.stat().st_nlink) == (False, b"moved", 1)
+
+
+def test_a_rename_on_a_sick_disk_fails_and_leaves_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "link", refuse_links(errno.EIO))
+    source = write(tmp_path / "a.jpg", b"x")
+    with pytest.raises(OSError, match="Input/output error"):
+        rename_new(str(source), str(tmp_path / "b.jpg"))
+    assert [path.name for path in tmp_path.iterdir()] == ["a.jpg"]
+
+
+@pytest.mark.parametrize("code", NO_HARD_LINKS)
+def test_undo_works_without_hard_links(
+    tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    monkeypatch.setattr(os, "link", refuse_links(code))
+    groups = album(tmp_path / "root")
+    before = snapshot(tmp_path / "root")
+    assert all(outcome.done for outcome in apply(plan_removals(groups, [tmp_path / "root"]), journal).outcomes)
+    assert [outcome.done for outcome in undo(journal)] == [True] * 3
+    assert without_access(snapshot(tmp_path / "root")) == without_access(before)
+
+
+def moved_file(original: Path, quarantined: Path) -> MovedFile:
+    return MovedFile(
+        original=str(original), quarantined=str(quarantined), sha256="", size_bytes=1, atime_ns=0, mtime_ns=0
+    )
+
+
+def test_the_quarantine_replaces_nothing_that_lies_there(tmp_path: Path) -> None:
+    photo = write(tmp_path / "1.jpg", b"x")
+    taken = write(tmp_path / QUARANTINE_NAME / "run" / "1.jpg", b"of before")
+    with pytest.raises(FileExistsError):
+        put_away(moved_file(photo, taken))
+    assert (photo.read_bytes(), taken.read_bytes()) == (b"x", b"of before")
+
+
+def test_apply_replaces_nothing_in_the_quarantine(
+    tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(act, "new_run", lambda: "run")
+    plan = two_copies(tmp_path / "r")
+    taken = write(tmp_path / "r" / QUARANTINE_NAME / "run" / "2.jpg", b"of before")
+    assert [outcome.done for outcome in apply(plan, journal).outcomes] == [False]
+    assert taken.read_bytes() == b"of before"
+    assert (tmp_path / "r" / "2.jpg").read_bytes() == b"x"
+
+
+@pytest.mark.parametrize("code", [None, errno.EPERM])
+def test_undo_replaces_nothing_that_comes_in_its_last_moment(
+    tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch, code: int | None
+) -> None:
+    """A file of that name appears after undo has looked, and before it renames."""
+    copy = tmp_path / "r" / "2.jpg"
+    apply(two_copies(tmp_path / "r"), journal)
+    if code is not None:
+        monkeypatch.setattr(os, "link", refuse_links(code))
+    make_folder = quarantine.make_folder
+
+    def make_folder_late(folder: str) -> None:
+        make_folder(folder)
+        write(copy, b"new")
+
+    monkeypatch.setattr(quarantine, "make_folder", make_folder_late)
+    (outcome,) = undo(journal)
+    assert outcome.message == "Another file has taken its name."
+    assert copy.read_bytes() == b"new"
+    (unit,) = journal.units(IN_QUARANTINE)
+    assert Path(unit.files[0].quarantined).read_bytes() == b"x"
+
+
+def test_other_bytes_at_the_old_place_are_not_replaced_even_after_a_hard_link(tmp_path: Path) -> None:
+    original, away = write(tmp_path / "1.jpg", b"edited"), write(tmp_path / QUARANTINE_NAME / "r" / "1.jpg", b"x")
+    file = moved_file(original, away)
+    with pytest.raises(quarantine.CannotMove, match="taken its name"):
+        bring_back(file, replace_equal=True)
+    assert (original.read_bytes(), away.read_bytes()) == (b"edited", b"x")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no permission bits")
+@pytest.mark.usefixtures("open_umask")
+def test_nobody_else_can_look_into_the_quarantine(tmp_path: Path, journal: Journal) -> None:
+    apply(two_copies(tmp_path / "r"), journal)
+    assert stat.S_IMODE((tmp_path / "r" / QUARANTINE_NAME).stat().st_mode) == 0o700
+
+
+def test_different_bytes_never_become_a_hard_link(tmp_path: Path, journal: Journal) -> None:
+    kept, copy = write(tmp_path / "1.jpg", b"x"), write(tmp_path / "2.jpg", b"y")
+    found = report((member(kept), member(copy, tier=SAME_PIXELS)))
+    planned = plan_removals(found, [tmp_path], hard_link=True)
+    assert planned.removals == ()
+    assert planned.left[0].reason == "Only copies of the same bytes can become hard links."
+    (outcome,) = apply(plan_removals(found, [tmp_path]), journal, method=HARDLINK).outcomes
+    assert (outcome.done, outcome.message) == (False, "Only copies of the same bytes can become hard links.")
+    assert (kept.read_bytes(), copy.read_bytes()) == (b"x", b"y")
+    assert not (tmp_path / QUARANTINE_NAME).exists()
+
+
+def test_bytes_that_differ_by_the_time_of_the_move_never_become_a_hard_link(tmp_path: Path, journal: Journal) -> None:
+    """The report may say that they are equal; what counts is what the files hold now."""
+    root = tmp_path / "r"
+    plan = two_copies(root)
+    (root / "2.jpg").write_bytes(b"y")
+    assert [outcome.done for outcome in apply(plan, journal, method=HARDLINK).outcomes] == [False]
+    assert ((root / "1.jpg").read_bytes(), (root / "2.jpg").read_bytes()) == (b"x", b"y")
+
+
+def test_a_file_system_without_hard_links_is_told_in_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = file_system_type(tmp_path.stat().st_dev)
+    if not here:
+        pytest.skip("the system does not say which file system this is")
+    monkeypatch.setattr(quarantine, "_WITHOUT_HARD_LINKS", {here})
+    found = report((member(write(tmp_path / "1.jpg", b"x")), member(write(tmp_path / "2.jpg", b"x"))))
+    plan = plan_removals(found, [tmp_path], hard_link=True)
+    assert [left.reason for left in plan.left] == ["Its file system has no hard links."]
+    assert len(plan_removals(found, [tmp_path]).removals) == 1
+
+
+@pytest.mark.skipif(not Path("/proc/self/mountinfo").exists(), reason="only Linux lists its mounts there")
+def test_the_type_of_a_file_system_is_that_of_its_mount() -> None:
+    assert file_system_type(os.stat("/proc").st_dev) == "proc"
+    assert file_system_type(os.makedev(4095, 1)) == ""
+
+
+@pytest.mark.parametrize("state", [PLANNED, RESTORING])
+def test_apply_settles_what_a_killed_process_left_before_it_moves(tmp_path: Path, journal: Journal, state: str) -> None:
+    root = tmp_path / "root"
+    groups = album(root)
+    before = snapshot(root)
+    apply(plan_removals(groups, [root]), journal)
+    for unit in journal.units(IN_QUARANTINE):
+        journal.mark(unit, state)
+    assert apply(Plan(removals=(), left=()), journal).outcomes == ()
+    assert journal.units(IN_QUARANTINE) == []
+    assert without_access(snapshot(root)) == without_access(before)
+    assert not (root / QUARANTINE_NAME).exists()
+
+
+@pytest.mark.parametrize("state", [PLANNED, RESTORING])
+def test_purge_settles_what_a_killed_process_left_before_it_purges(
+    tmp_path: Path, journal: Journal, state: str
+) -> None:
+    """Something on its way back is wanted, so it comes back and does not go to the trash."""
+    root = tmp_path / "root"
+    groups = album(root)
+    before = snapshot(root)
+    apply(plan_removals(groups, [root]), journal)
+    for unit in journal.units(IN_QUARANTINE):
+        journal.mark(unit, state)
+    assert purge(journal, trash=os.unlink) == ()
+    assert without_access(snapshot(root)) == without_access(before)
+
+
+def test_undo_of_one_run_settles_what_others_left(tmp_path: Path, journal: Journal) -> None:
+    root = tmp_path / "root"
+    groups = album(root)
+    before = snapshot(root)
+    apply(plan_removals(groups, [root]), journal)
+    for unit in journal.units(IN_QUARANTINE):
+        journal.mark(unit, PLANNED)
+    assert undo(journal, run="another run") == ()
+    assert without_access(snapshot(root)) == without_access(before)
+
+
+def test_purge_goes_on_with_what_a_killed_purge_left(tmp_path: Path, journal: Journal) -> None:
+    apply(two_copies(tmp_path / "r"), journal)
+    (unit,) = journal.units(IN_QUARANTINE)
+    journal.mark(unit, PURGING)
+    assert [outcome.done for outcome in purge(journal, trash=os.unlink)] == [True]
+    assert journal.units(IN_QUARANTINE) == []
+
+
+def test_another_name_of_the_kept_photo_itself_is_not_moved(tmp_path: Path, journal: Journal) -> None:
+    """Another program has made a hard link of the copy since the plan."""
+    kept, copy = tmp_path / "r" / "1.jpg", tmp_path / "r" / "2.jpg"
+    plan = two_copies(tmp_path / "r")
+    copy.unlink()
+    copy.hardlink_to(kept)
+    (outcome,) = apply(plan, journal).outcomes
+    assert (outcome.done, outcome.message) == (False, "It is the kept photo itself under another name.")
+    assert copy.samefile(kept)
+
+
+def rewrite_in_place(kept: Path) -> None:
+    kept.write_bytes(b"edited")
+
+
+def rewrite_with_the_same_size(kept: Path) -> None:
+    kept.write_bytes(b"y")
+
+
+def append_and_set_the_time_back(kept: Path) -> None:
+    times = kept.stat()
+    kept.write_bytes(b"xy")
+    os.utime(kept, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def replace_by_a_file_of_the_same_size_and_time(kept: Path) -> None:
+    times = kept.stat()
+    new = write(kept.with_name("new"), b"y")
+    os.utime(new, ns=(times.st_atime_ns, times.st_mtime_ns))
+    os.replace(new, kept)
+
+
+@pytest.mark.parametrize("method", act.METHODS)
+@pytest.mark.parametrize(
+    "change",
+    [
+        Path.unlink,
+        rewrite_in_place,
+        rewrite_with_the_same_size,
+        append_and_set_the_time_back,
+        replace_by_a_file_of_the_same_size_and_time,
+    ],
+)
+def test_a_kept_photo_that_changes_during_the_move_brings_the_copy_back(
+    tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], None], method: str
+) -> None:
+    kept, copy = tmp_path / "r" / "1.jpg", tmp_path / "r" / "2.jpg"
+    plan = two_copies(tmp_path / "r")
+    rename = os.rename
+
+    def change_and_rename(source: str, target: str) -> None:
+        rename(source, target)
+        change(kept)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", change_and_rename)
+        (outcome,) = apply(plan, journal, method=method).outcomes
+    assert (outcome.done, outcome.message) == (
+        False,
+        "The kept photo went away or changed meanwhile, so this one is back.",
+    )
+    assert copy.read_bytes() == b"x"
+    assert journal.units(IN_QUARANTINE) == []
+    assert not (tmp_path / "r" / QUARANTINE_NAME).exists()
+
+
+@pytest.mark.parametrize("what", ["file", "link"])
+def test_something_else_of_the_quarantines_name_is_told_in_the_plan(tmp_path: Path, what: str) -> None:
+    root = tmp_path / "r"
+    root.mkdir()
+    if what == "file":
+        write(root / QUARANTINE_NAME, b"x")
+    else:
+        (root / QUARANTINE_NAME).symlink_to(tmp_path)
+    plan = two_copies(root)
+    assert plan.removals == ()
+    assert plan.left[0].reason == f"{root / QUARANTINE_NAME} is in the way: it is no folder."

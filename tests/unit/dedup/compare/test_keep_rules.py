@@ -1,0 +1,237 @@
+"""Which of several copies is kept, where they are equal in all but their names and dates."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from typing import Any
+
+import pytest
+from PIL import Image, ImageEnhance
+
+from clip_client.dedup.compare.keep_rules import DEFAULT_RULES, Candidate, KeepRules
+from clip_client.dedup.features.capture_time import Moment
+from clip_client.dedup.features.image_features import Look, look_at
+from clip_client.dedup.features.metadata import Metadata
+from clip_client.dedup.files.apple_photos import LibraryPhoto
+from tests.fixtures.camera_files import as_lossless, camera_jpeg, exif
+from tests.fixtures.image_files import encoded, picture
+
+
+def candidate(path: str, *, mtime_ns: int = 0, taken_ms: int | None = None, size_bytes: int = 9) -> Candidate:
+    look = Look(width=8, height=8, moment=Moment(taken_ms=taken_ms))
+    return Candidate(path=path, sha256="00", size_bytes=size_bytes, mtime_ns=mtime_ns, look=look)
+
+
+def kept(rules: KeepRules, *candidates: Candidate) -> tuple[str, str]:
+    """Return the path of the kept one and the reason."""
+    best, second, *_ = sorted(candidates, key=rules.rank)
+    assert all(sorted(order, key=rules.rank)[0] is best for order in itertools.permutations(candidates))
+    return best.path, rules.reason(best, second)
+
+
+@pytest.mark.parametrize(
+    "copy",
+    [
+        "Copy of a.jpg",
+        "Copy (2) of a.jpg",
+        "Kopie von a.jpg",
+        "a copy.jpg",
+        "a copy 2.jpg",
+        "a_copy.jpg",
+        "a-copy1.jpg",
+        "a - Copy.jpg",
+        "a - Copy (2).jpg",
+        "a - Kopie.jpg",
+        "a (1).jpg",
+        "a(1).jpg",
+        "a 2.jpg",
+        "a~2.jpg",
+    ],
+)
+def test_the_original_is_kept_rather_than_what_is_named_a_copy(copy: str) -> None:
+    # A longer name in a later folder: nothing but the mark speaks for it.
+    original = "z/" + "a" * 30 + ".jpg"
+    assert kept(KeepRules(), candidate(copy), candidate(original)) == (original, "name without a copy mark")
+
+
+@pytest.mark.parametrize(
+    "name", ["copyright.jpg", "IMG_1234.jpg", "photocopy.jpg", "2.jpg", "trip 2019.jpg", "a(b).jpg"]
+)
+def test_a_name_that_only_looks_like_a_copy_is_none(name: str) -> None:
+    assert kept(KeepRules(), candidate(name), candidate(name + "-long.jpg"))[1] == "shortest name"
+
+
+def test_an_older_file_is_kept_before_a_better_name() -> None:
+    copy, original = candidate("a.jpg", mtime_ns=20), candidate("Copy of a.jpg", mtime_ns=10)
+    assert kept(KeepRules(), copy, original) == ("Copy of a.jpg", "oldest date")
+    copy = candidate("a.jpg", mtime_ns=20, taken_ms=5)
+    original = candidate("Copy of a.jpg", mtime_ns=10, taken_ms=5)
+    assert kept(KeepRules(), copy, original) == ("Copy of a.jpg", "same date, oldest file")
+
+
+def test_the_path_decides_last() -> None:
+    assert kept(KeepRules(), candidate("b/1.jpg"), candidate("a/1.jpg")) == ("a/1.jpg", "first in order of the paths")
+
+
+def test_ties_of_other_rules_are_broken_in_the_same_way() -> None:
+    copy, original = candidate("a (1).jpg"), candidate("a.jpg")
+    assert kept(KeepRules(["bytes"]), copy, original) == ("a.jpg", "name without a copy mark")
+    assert kept(KeepRules(["newest"]), copy, original) == ("a.jpg", "name without a copy mark")
+    assert kept(KeepRules(["newest"]), copy, candidate("a.jpg", mtime_ns=-1)) == ("a (1).jpg", "newest date")
+
+
+def test_the_rule_can_be_asked_for_earlier() -> None:
+    large, small = candidate("a (1).jpg", size_bytes=99), candidate("a.jpg")
+    assert kept(KeepRules(), large, small)[0] == "a (1).jpg"
+    assert kept(KeepRules(["name", *DEFAULT_RULES]), large, small) == ("a.jpg", "name without a copy mark")
+
+
+def test_photos_knows_name_and_date_better() -> None:
+    known = LibraryPhoto(path="L/originals/A.jpg", library="L", uuid="A", name="IMG_1 copy.JPG", taken_ns=5)
+    inside = Candidate(
+        path=known.path, sha256="00", size_bytes=9, mtime_ns=99, look=Look(width=8, height=8), in_library=known
+    )
+    assert inside.taken_ns == 5
+    outside = candidate("IMG_1.JPG", mtime_ns=5)
+    assert kept(KeepRules(["name"]), inside, outside) == ("IMG_1.JPG", "name without a copy mark")
+
+
+def of_file(name: str, data: bytes) -> Candidate:
+    return Candidate(path=name, sha256="00", size_bytes=len(data), mtime_ns=0, look=look_at(data))
+
+
+ORIGINAL = camera_jpeg()
+REASON = "camera original: Canon EOS 5D, taken 2019-05-03"
+
+
+def opened(data: bytes = ORIGINAL) -> Image.Image:
+    return Image.open(io.BytesIO(data))
+
+
+EXPORTS = {
+    "a PNG without EXIF": as_lossless(ORIGINAL, "PNG"),
+    "a TIFF without EXIF": as_lossless(ORIGINAL, "TIFF"),
+    "a PNG with all EXIF": as_lossless(ORIGINAL, "PNG", exif=exif()),
+    "upscaled": encoded(opened().resize((256, 192)), "JPEG", quality=98),
+    "brightened": encoded(ImageEnhance.Brightness(opened()).enhance(1.3), "JPEG", quality=100),
+    "an export of Lightroom": camera_jpeg(quality=100, Software="Adobe Photoshop Lightroom Classic 9.2 (Windows)"),
+    "upscaled, EXIF of the original": encoded(opened().resize((256, 192)), "JPEG", quality=98, exif=exif()),
+}
+
+
+@pytest.mark.parametrize("kind", EXPORTS)
+def test_a_camera_original_is_kept_before_every_larger_export(kind: str) -> None:
+    export = EXPORTS[kind]
+    assert len(export) > len(ORIGINAL)
+    assert kept(KeepRules(), of_file("a", export), of_file("original.jpg", ORIGINAL)) == ("original.jpg", REASON)
+
+
+def test_of_two_originals_pixels_and_bytes_decide() -> None:
+    large = of_file("z", camera_jpeg((128, 96)))
+    assert kept(KeepRules(), of_file("a", ORIGINAL), large) == ("z", "most pixels: 128x96, next 64x48")
+    better = of_file("z", camera_jpeg(quality=99))
+    assert kept(KeepRules(), of_file("a", ORIGINAL), better)[1].startswith("largest file")
+
+
+def test_a_smaller_copy_with_all_metadata_is_not_kept_before_the_whole_photo() -> None:
+    """A thumbnail by a program that copies EXIF as it is, beside the whole photo that a messenger has emptied."""
+    small = of_file("a", camera_jpeg((32, 24), size_in_exif=(128, 96)))
+    whole = of_file("z", encoded(picture(size=(128, 96)), "JPEG"))
+    assert kept(KeepRules(), small, whole) == ("z", "most pixels: 128x96, next 32x24")
+    original = of_file("z", camera_jpeg((128, 96)))
+    assert kept(KeepRules(), small, original) == ("z", REASON)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"Make": None, "Model": None},
+        {"DateTimeOriginal": None},
+        {"Software": "GIMP 2.10.34"},
+        {"Software": "Adobe Photoshop CC"},
+        {"Software": "Picasa"},
+        {"Software": "paint.net 5.0"},
+        {"ProcessingSoftware": "darktable 4.2"},
+        {"LensModel": None, "FNumber": None, "MakerNote": None},  # as a scanner does
+        {"ExifImageWidth": 4000, "ExifImageHeight": 3000},
+    ],
+)
+def test_what_no_camera_leaves_is_no_original(changes: dict[str, Any]) -> None:
+    assert not of_file("a.jpg", camera_jpeg(**changes)).is_original
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"Software": None},
+        {"Software": "12.4.1"},
+        {"Software": "G973FXXU3ASG8"},
+        {"Software": "HDR+ 1.0.345618096zd"},
+        {"Software": "Windows Phone 8.1"},
+        {"MakerNote": None, "LensModel": None},
+        {"MakerNote": None, "FNumber": None},
+        {"LensModel": None, "FNumber": None},
+        {"LensModel": None, "FNumber": None, "MakerNote": None, "gps": True},
+        {"ExifImageWidth": None, "ExifImageHeight": None},
+        {"Make": None},
+    ],
+)
+def test_what_cameras_and_phones_write_is_an_original(changes: dict[str, Any]) -> None:
+    assert of_file("a.jpg", camera_jpeg(**changes)).is_original
+
+
+def test_the_rule_has_a_place_of_its_own_in_the_order() -> None:
+    export = of_file("a", EXPORTS["a TIFF without EXIF"])
+    original = of_file("z", ORIGINAL)
+    assert kept(KeepRules(["bytes", "original"]), export, original)[0] == "a"
+    assert kept(KeepRules(["original", "bytes"]), export, original)[0] == "z"
+
+
+CAMERA = Look(
+    width=8,
+    height=8,
+    format="JPEG",
+    moment=Moment(camera="Canon EOS 5D"),
+    metadata=Metadata(taken="2019-05-03", has_exposure=True),
+)
+PREFERRED: dict[str, dict[str, Any]] = {
+    "reference": {"is_reference": True},
+    "original": {"look": CAMERA},
+    "companions": {"companions": ("film", "sidecar")},
+    "pixels": {"look": Look(width=9, height=8)},
+    "bytes": {"size_bytes": 10},
+    "metadata": {"look": Look(width=8, height=8, moment=Moment(fields=1))},
+    "oldest": {"mtime_ns": -1},
+    "name": {"path": "z.jpg"},
+}
+"""What speaks for a candidate by each rule and by no other."""
+
+
+def plain(**more: Any) -> Candidate:
+    look = Look(width=8, height=8)
+    given = {"path": "z (1).jpg", "sha256": "00", "size_bytes": 9, "mtime_ns": 0, "look": look}
+    return Candidate(**{**given, "companions": ("sidecar", "sidecar"), **more})
+
+
+def test_the_default_rules_decide_in_their_order() -> None:
+    assert tuple(PREFERRED) == DEFAULT_RULES
+    for rule, later in itertools.combinations(DEFAULT_RULES, 2):
+        first, second = plain(**PREFERRED[rule]), plain(**PREFERRED[later])
+        assert min([second, first], key=KeepRules().rank) is first, f"{rule} comes before {later}"
+        assert min([first, second], key=KeepRules([later]).rank) is second, f"{later} alone decides otherwise"
+
+
+@pytest.mark.parametrize("rule", PREFERRED)
+def test_each_rule_decides_alone_and_both_ways_round(rule: str) -> None:
+    preferred, other = plain(**PREFERRED[rule]), plain()
+    assert kept(KeepRules([rule]), other, preferred)[0] == preferred.path
+    assert KeepRules([rule]).reason(preferred, other) != "first in order of the paths"
+
+
+def test_oldest_and_newest_fall_back_to_the_time_of_the_file() -> None:
+    taken_later = plain(look=Look(width=8, height=8, moment=Moment(taken_ms=2)), mtime_ns=1)
+    no_date = plain(path="b.jpg", mtime_ns=1_000_000)
+    assert kept(KeepRules(["oldest"]), taken_later, no_date) == ("b.jpg", "oldest date")
+    assert kept(KeepRules(["newest"]), taken_later, no_date) == ("z (1).jpg", "newest date")

@@ -1,0 +1,216 @@
+"""What is read from files beside their pixels, wherever a program has written it."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from PIL import Image, PngImagePlugin
+
+from clip_client.dedup.features.image_features import Look, look_at
+from clip_client.dedup.features.metadata import Metadata, read_metadata, read_sidecar
+from clip_client.dedup.features.xmp import XmpError, read_xmp, write_xmp
+from tests.fixtures.camera_files import as_lossless, camera_jpeg, exif, packet, with_iptc
+from tests.fixtures.image_files import encoded, jpeg, picture
+
+WORDS = "<rdf:li>Wien</rdf:li><rdf:li>Caf\u00e9</rdf:li>"
+TITLES = '<rdf:li xml:lang="de">Tor</rdf:li><rdf:li xml:lang="x-default">Gate</rdf:li>'
+XMP_FIELDS: list[tuple[str, dict[str, Any]]] = [
+    ('xmp:Rating="4">', {"rating": 4}),
+    ("><xmp:Rating>-1</xmp:Rating>", {"rating": -1}),
+    ('xmp:Rating="none">', {}),
+    (f"><dc:subject><rdf:Bag>{WORDS}</rdf:Bag></dc:subject>", {"keywords": "Caf\u00e9\nWien"}),
+    (
+        f"><dc:title><rdf:Alt>{TITLES}</rdf:Alt></dc:title>",
+        {"title": "Gate"},
+    ),
+    (
+        '><dc:description><rdf:Alt><rdf:li xml:lang="x-default">A &amp; B</rdf:li></rdf:Alt></dc:description>',
+        {"caption": "A & B"},
+    ),
+    ('exif:DateTimeOriginal="2019-05-03T10:11:12.34+02:00">', {"taken": "2019-05-03T10:11:12"}),
+    ('photoshop:DateCreated="2019-05-03">', {"taken": "2019-05-03"}),
+    ('xmp:CreateDate="2019-05-03T10:11">', {"taken": "2019-05-03T10:11"}),
+    ('exif:GPSLatitude="48,12.0N" exif:GPSLongitude="16,22,12W">', {"latitude": 48.2, "longitude": -16.37}),
+    ('exif:GPSLatitude="48,12.0N">', {}),
+    ('exif:GPSLatitude="0,0N" exif:GPSLongitude="0,0E">', {}),
+    ('exif:GPSLatitude="448,12.0N" exif:GPSLongitude="16,22,12W">', {}),
+]
+
+
+def approximately(expected: dict[str, Any]) -> dict[str, Any]:
+    return {name: pytest.approx(value) if isinstance(value, float) else value for name, value in expected.items()}
+
+
+def said(metadata: Metadata) -> dict[str, Any]:
+    """The fields that are not empty."""
+    return {
+        name: value
+        for name in Metadata.__dataclass_fields__
+        if (value := getattr(metadata, name)) != getattr(Metadata(), name)
+    }
+
+
+def test_exif_of_a_camera() -> None:
+    assert said(read_metadata(camera_jpeg(gps=True))) == approximately(
+        {
+            "taken": "2019-05-03T10:11:12",
+            "latitude": 48.2,
+            "longitude": -16.37,
+            "lens": "EF50mm f/1.8",
+            "software": "Firmware Version 1.1.1",
+            "has_maker_note": True,
+            "has_exposure": True,
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"Rating": 3}, {"rating": 3}),
+        ({"Rating": 99}, {}),
+        ({"ImageDescription": "A gate"}, {"caption": "A gate"}),
+        ({"ImageDescription": "Caf\u00e9".encode()}, {"caption": "Caf\u00e9"}),
+        ({"XPTitle": "Gate\0".encode("utf-16-le")}, {"title": "Gate"}),
+        ({"XPComment": "A gate".encode("utf-16-le")}, {"caption": "A gate"}),
+        ({"XPKeywords": "Wien; Caf\u00e9".encode("utf-16-le")}, {"keywords": "Caf\u00e9\nWien"}),
+        ({"DateTimeDigitized": "2019:05:03 10:11:12"}, {"taken": "2019-05-03T10:11:12"}),
+        ({"DateTimeOriginal": "0000:00:00 00:00:00"}, {}),
+        ({"DateTimeOriginal": "yesterday"}, {}),
+        ({"ProcessingSoftware": "GIMP"}, {"software": "GIMP"}),
+        ({"ExposureTime": 0.5}, {"has_exposure": True}),
+        ({"ExifImageWidth": 640, "ExifImageHeight": 480}, {"is_resized": True}),
+        ({"ExifImageWidth": 48, "ExifImageHeight": 64}, {}),
+        ({"ExifImageWidth": 80, "ExifImageHeight": 64}, {}),
+        ({"ExifImageWidth": 81, "ExifImageHeight": 48}, {"is_resized": True}),
+        ({"ExifImageWidth": 0, "ExifImageHeight": 0}, {}),
+        ({"ImageWidth": 640, "ImageLength": 480}, {"is_resized": True}),
+    ],
+)
+def test_each_field_of_exif(changes: dict[str, Any], expected: dict[str, Any]) -> None:
+    nothing = dict.fromkeys(
+        ("Make", "Model", "Software", "DateTimeOriginal", "LensModel", "FNumber", "MakerNote", "ExifImageWidth")
+    )
+    made = exif(**{**nothing, "ExifImageHeight": None, **changes})
+    assert said(read_metadata(jpeg(exif=made))) == expected
+
+
+@pytest.mark.parametrize(("inner", "expected"), XMP_FIELDS)
+def test_each_field_of_xmp_in_files_and_sidecars(inner: str, expected: dict[str, Any]) -> None:
+    text = PngImagePlugin.PngInfo()
+    text.add_itxt("XML:com.adobe.xmp", packet(inner).decode())
+    expected = approximately(expected)
+    assert said(read_sidecar(packet(inner))) == expected
+    assert said(read_metadata(jpeg(xmp=packet(inner)))) == expected
+    assert said(read_metadata(encoded(picture(), "PNG", pnginfo=text))) == expected
+    assert said(read_metadata(encoded(picture(), "TIFF", tiffinfo={700: packet(inner)}))) == expected
+    assert said(read_metadata(encoded(picture(), "WEBP", xmp=packet(inner)))) == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ([(5, b"Gate")], {"title": "Gate"}),
+        ([(120, "Caf\u00e9".encode())], {"caption": "Caf\u00e9"}),
+        ([(120, b"Caf\xe9")], {"caption": "Caf\u00e9"}),
+        ([(25, b"Wien")], {"keywords": "Wien"}),
+        ([(25, b"Wien"), (25, b"Tor")], {"keywords": "Tor\nWien"}),
+        ([(55, b"20190503"), (60, b"101112+0200")], {"taken": "2019-05-03T10:11:12"}),
+    ],
+)
+def test_each_field_of_iptc(fields: list[tuple[int, bytes]], expected: dict[str, Any]) -> None:
+    assert said(read_metadata(with_iptc(jpeg(), fields))) == expected
+
+
+def test_texts_of_a_png() -> None:
+    text = PngImagePlugin.PngInfo()
+    for name, value in (("Title", "Gate"), ("Description", "A gate"), ("Software", "GIMP")):
+        text.add_text(name, value)
+    data = as_lossless(camera_jpeg(), "PNG", pnginfo=text)
+    assert said(read_metadata(data)) == {"title": "Gate", "caption": "A gate", "software": "GIMP"}
+
+
+def test_keywords_from_all_places_are_one_set() -> None:
+    xmp = packet("><dc:subject><rdf:Bag><rdf:li>Wien</rdf:li><rdf:li>Tor</rdf:li></rdf:Bag></dc:subject>")
+    data = with_iptc(jpeg(xmp=xmp, exif=exif(XPKeywords="Tor;Haus".encode("utf-16-le"))), [(25, b"Wien")])
+    assert read_metadata(data).keywords == "Haus\nTor\nWien"
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        b"no XML",
+        packet(">").replace(b"<?xpacket begin", b'<!DOCTYPE x [<!ENTITY a "b">]><?xpacket begin', 1),
+        b'<!DOCTYPE x [<!ENTITY a SYSTEM "file:///etc/passwd">]><x>&a;</x>',
+        b"<a>" * 100_000,
+        b"<a>" * 100_000 + b"</a>" * 100_000,
+        b'<?xml version="1.0" encoding="no-such"?><a/>',
+        packet(">" + " " * 2**20),
+    ],
+)
+def test_a_hostile_packet_says_nothing_and_is_marked(hostile: bytes) -> None:
+    with_packet = encoded(picture(), "TIFF", tiffinfo={700: hostile})
+    metadata = read_metadata(with_packet)
+    if hostile.endswith(b"</a>"):  # deep, but whole
+        assert metadata == read_sidecar(hostile) == Metadata()
+        return
+    assert metadata == read_sidecar(hostile) == Metadata(is_incomplete=True)
+    with pytest.raises(XmpError):
+        read_xmp(hostile)
+
+
+def test_texts_hold_no_control_characters_and_have_an_end() -> None:
+    data = jpeg(exif=exif(ImageDescription="a\x1b[2J\x07b\r\nc"))
+    assert read_metadata(data).caption == "a[2Jb\nc"
+    long = read_sidecar(packet("><dc:title>" + "x" * 200_000 + "</dc:title>"))
+    assert (len(long.title), long.is_incomplete) == (100_000, True)
+
+
+def test_damaged_files_raise_nothing() -> None:
+    data = with_iptc(
+        camera_jpeg(gps=True, Rating=3, XPTitle="Gate".encode("utf-16-le")), [(5, b"Gate"), (55, b"20190503")]
+    )
+    generator = random.Random(11)
+    for _ in range(300):
+        damaged = bytearray(data[:900])
+        for _ in range(generator.randint(1, 12)):
+            damaged[generator.randrange(len(damaged))] = generator.randrange(256)
+        assert isinstance(read_metadata(bytes(damaged)), Metadata)
+
+
+def test_what_is_written_is_read_again() -> None:
+    properties: dict[str, str | list[str]] = {
+        "xmp:Rating": "4",
+        "dc:subject": ["Caf\u00e9", "<b>&"],
+        "dc:title": "Tor & Haus",
+        "exif:GPSLatitude": "48,12.000000N",
+    }
+    expected = {name: tuple([value] if isinstance(value, str) else value) for name, value in properties.items()}
+    assert read_xmp(write_xmp(properties)) == expected
+
+
+def test_a_look_holds_the_metadata_and_comes_back_from_a_row() -> None:
+    look = look_at(camera_jpeg(gps=True, Rating=3))
+    assert look.metadata.rating == 3
+    assert look.moment.camera == "Canon EOS 5D"
+    assert Look.from_row(look.to_row()) == look
+
+
+@pytest.mark.parametrize(
+    ("make", "model", "camera"),
+    [
+        ("Apple", "iPhone X", "Apple iPhone X"),
+        ("NIKON CORPORATION", "NIKON D90", "NIKON D90"),
+        ("HP", None, "HP"),
+        (None, "EOS", "EOS"),
+    ],
+)
+def test_a_camera_is_named_once(make: str | None, model: str | None, camera: str) -> None:
+    assert look_at(camera_jpeg(Make=make, Model=model)).moment.camera == camera
+
+
+def test_a_picture_without_a_word_says_nothing() -> None:
+    for image_format in ("PNG", "TIFF", "WEBP", "GIF", "BMP"):
+        assert read_metadata(encoded(Image.new("RGB", (8, 8)), image_format)) == Metadata()

@@ -1,0 +1,86 @@
+"""RAW files: which count as photos, what is seen of them, what belongs to them."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from clip_client.dedup import scan
+from clip_client.dedup.features import raw_preview as raw
+from clip_client.dedup.features.image_features import BYTES_ONLY, look_at
+from clip_client.dedup.features.preview import Preview, preview
+from clip_client.dedup.features.raw_preview import NEEDS_RAWPY, look_at_raw, raw_preview
+from clip_client.dedup.files.companions import companions
+from tests.fixtures.albums import write
+from tests.fixtures.raw_files import dng
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def picture() -> Image.Image:
+    """Something with an upper and a lower half."""
+    levels = np.linspace(0, 255, 240, dtype=np.uint8)[:, None, None] * np.ones((1, 320, 3), np.uint8)
+    levels[:60, :80] = 255
+    return Image.fromarray(levels)
+
+
+def test_a_raw_file_is_a_photo_where_it_belongs_to_none(tmp_path: Path) -> None:
+    for name in ("pair.jpg", "pair.CR2", "pair.jpg.dng", "alone.NEF", "twice.heic", "twice.jpg", "twice.arw"):
+        write(tmp_path / name, b"x")
+    alone = str(tmp_path / "alone.NEF")
+    assert alone in scan([tmp_path], raw=True).photos
+    assert len(scan([tmp_path], raw=True).photos) == 4
+    assert alone not in scan([tmp_path]).photos
+    named = str(tmp_path / "pair.CR2")
+    assert scan([named]).photos == (named,)
+
+
+def test_sidecars_belong_to_a_raw_file_alone_and_no_other_raw_file_does(tmp_path: Path) -> None:
+    names = ("1.cr2", "1.xmp", "2.cr2", "2.cr2.xmp", "2.dng", "2.xmp", "3.cr2", "3.jpg", "3.xmp")
+    paths = {name: str(write(tmp_path / name, name.encode())) for name in names}
+
+    def belongings(*photos: str) -> dict[str, list[str]]:
+        found = companions(paths[photo] for photo in photos)
+        return {photo: [c.path for c in found[paths[photo]]] for photo in photos if paths[photo] in found}
+
+    assert belongings("1.cr2", "2.cr2", "2.dng") == {"1.cr2": [paths["1.xmp"]], "2.cr2": [paths["2.cr2.xmp"]]}
+    assert belongings("3.jpg") == {"3.jpg": [paths["3.cr2"], paths["3.xmp"]]}
+    assert belongings("3.cr2") == {}
+
+
+@pytest.mark.parametrize(("orientation", "size"), [(1, (64, 48)), (3, (64, 48)), (6, (48, 64)), (8, (48, 64))])
+def test_looks_are_those_of_the_upright_preview(
+    picture: Image.Image, orientation: int, size: tuple[int, int], tmp_path: Path
+) -> None:
+    jpeg = io.BytesIO()
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    picture.save(jpeg, "JPEG", quality=90, exif=exif)
+    data = dng(picture, orientation=orientation)
+    look = look_at_raw(data)
+    assert look.perceptual_hash == look_at(jpeg.getvalue()).perceptual_hash
+    assert (look.width, look.height) == size
+    assert look.moment.taken_ms == 1_588_748_889_000
+    assert look.moment.camera == "Maker Model"
+    seen = preview(str(write(tmp_path / "a.dng", data)), 64)
+    assert isinstance(seen, Preview)
+    assert (seen.image.width > seen.image.height) == (orientation in (1, 3))
+
+
+@pytest.mark.parametrize("data", [dng(None), b"no RAW file at all", b""], ids=["no preview", "text", "empty"])
+def test_without_a_preview_only_bytes_count(data: bytes) -> None:
+    assert raw_preview(data) is None
+    look = look_at_raw(data)
+    assert (look.code, look.is_flat) == (BYTES_ONLY, True)
+
+
+def test_without_rawpy_only_bytes_count(picture: Image.Image, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(raw, "find_spec", lambda _name: None)
+    look = look_at_raw(dng(picture))
+    assert (look.code, look.message) == (BYTES_ONLY, NEEDS_RAWPY)

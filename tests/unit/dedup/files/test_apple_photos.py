@@ -1,0 +1,236 @@
+"""Libraries of Apple Photos: read by the real osxphotos from a library made here; only Photos itself is played."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from clip_client.cli.main import main
+from clip_client.dedup import scan
+from clip_client.dedup.actions.apple_photos_album import ALBUM, NoAlbum, fill_album
+from clip_client.dedup.actions.plan import plan_removals
+from clip_client.dedup.files import apple_photos
+from clip_client.dedup.files.apple_photos import is_library, read_library
+from clip_client.dedup.files.file_types import EDITED, FILM, RAW
+from tests.fixtures.albums import member, report, snapshot, without_access, write
+from tests.fixtures.photos_libraries import PhotosLibrary
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from clip_client.dedup import Member
+    from clip_client.dedup.actions.plan import AlbumEntry
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> PhotosLibrary:
+    return PhotosLibrary(tmp_path / "Photos Library.photoslibrary")
+
+
+def in_library(path: Path, library: PhotosLibrary) -> Member:
+    photos = {photo.path: photo for photo in read_library(str(library.folder)).photos}
+    return member(path, in_library=photos[str(path)])
+
+
+def test_each_photo_is_one_unit_under_the_name_that_its_owner_knows(library: PhotosLibrary) -> None:
+    path = library.add(b"x", "IMG_1.JPG", taken_s=1.6e9, raw=b"raw", film=b"film", edited=b"edited")
+    before = without_access(snapshot(library.folder))
+    found = read_library(str(library.folder))
+    (photo,) = found.photos
+    assert (photo.path, photo.name, photo.library) == (str(path), "IMG_1.JPG", str(library.folder))
+    assert photo.uuid in path.name
+    assert photo.taken_ns == 1_600_000_000_000_000_000
+    assert [companion.kind for companion in photo.companions] == [RAW, FILM, EDITED]
+    assert all(os.path.isfile(companion.path) for companion in photo.companions)
+    assert found.failed == ()
+    assert without_access(snapshot(library.folder)) == before
+
+
+def test_what_is_not_on_this_machine_is_listed_with_the_remedy(library: PhotosLibrary) -> None:
+    for _ in range(4):
+        library.add(b"x", "IMG_1.HEIC").unlink()
+        library.add(None, "IMG_1.HEIC")
+    found = scan([library.folder])
+    assert found.photos == ()
+    assert [failure.path for failure in found.failed] == [str(library.folder / "IMG_1.HEIC")] * 8
+    # In an order of their own, not in the one in which osxphotos came across them.
+    messages = [failure.message for failure in found.failed]
+    assert messages == sorted(messages)
+    assert "Download Originals" in messages[0]
+    assert "not where the library says" in messages[-1]
+
+
+def test_trash_and_other_peoples_photos_are_left_out_and_hidden_ones_unless_asked_for(library: PhotosLibrary) -> None:
+    hidden = library.add(b"x", "hidden.jpg", hidden=True)
+    library.add(b"x", "in the trash.jpg", in_trash=True)
+    library.add(b"x", "shared.jpg", shared=True)
+    assert scan([library.folder]).photos == ()
+    assert scan([library.folder], include_hidden=True).photos == (str(hidden),)
+
+
+def test_a_library_below_a_folder_is_read_and_not_walked(library: PhotosLibrary, tmp_path: Path) -> None:
+    original = library.add(b"x", "IMG_1.JPG", edited=b"edited")
+    write(library.folder / "resources" / "derivatives" / "small.jpg", b"small")
+    write(library.folder / "originals" / "0" / "left over.jpg", b"Photos does not know it")
+    loose = write(tmp_path / "loose.jpg", b"x")
+    for named in (tmp_path, str(library.folder) + os.sep, library.folder):
+        found = scan([named, loose])
+        assert set(found.photos) == {str(original), str(loose)}
+        assert list(found.in_libraries) == [str(original)]
+
+
+def test_a_file_that_photos_refers_to_stays_photos(library: PhotosLibrary, tmp_path: Path) -> None:
+    referenced = write(tmp_path / "outside" / "IMG_1.JPG", b"x")
+    library.add(b"x", "IMG_1.JPG", referenced=referenced)
+    for paths in ([referenced, tmp_path], [tmp_path / "outside", library.folder], [library.folder, referenced]):
+        found = scan(paths)
+        assert found.photos == (str(referenced),)
+        assert list(found.in_libraries) == [str(referenced)]
+    kept = write(tmp_path / "kept.jpg", b"x")
+    plan = plan_removals(report((member(kept), in_library(referenced, library))), [tmp_path])
+    assert plan.removals == ()
+    assert [entry.victim.path for entry in plan.for_album] == [str(referenced)]
+
+
+def test_without_osxphotos_a_library_is_one_failure(library: PhotosLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
+    library.add(b"x", "IMG_1.JPG")
+    monkeypatch.setattr(apple_photos, "find_spec", lambda _name: None)
+    found = scan([library.folder])
+    assert found.photos == ()
+    assert [failure.path for failure in found.failed] == [str(library.folder)]
+    assert "pip install 'clip-triton[photos]'" in found.failed[0].message
+
+
+@pytest.mark.filterwarnings("ignore:Implicitly cleaning up:ResourceWarning")  # of osxphotos, which fails half-made
+@pytest.mark.parametrize("damage", ["no database", "no table"])
+def test_a_library_that_cannot_be_read_is_one_failure(library: PhotosLibrary, damage: str) -> None:
+    database = library.folder / "database" / "Photos.sqlite"
+    if damage == "no database":
+        database.unlink()
+    else:
+        database.write_bytes(b"")
+    (failure,) = scan([library.folder]).failed
+    assert "cannot be read" in failure.message
+    assert "\n" not in failure.message
+
+
+def test_a_library_is_told_by_its_name() -> None:
+    assert is_library("/a/Photos Library.photoslibrary/")
+    assert is_library("b.PHOTOSLIBRARY")
+    assert not is_library("/a/b.photoslibrary/originals")
+
+
+def test_duplicates_are_for_the_album_and_loose_copies_move(library: PhotosLibrary, tmp_path: Path) -> None:
+    originals = [library.add(b"x", f"IMG_{number}.JPG", edited=b"e" if number == 3 else None) for number in (1, 2, 3)]
+    loose = write(tmp_path / "loose.jpg", b"x")
+    members = (*(in_library(path, library) for path in originals), member(loose))
+    plan = plan_removals(report(members), [tmp_path])
+    assert [removal.victim.path for removal in plan.removals] == [str(loose)]
+    assert [entry.victim.path for entry in plan.for_album] == [str(originals[1])]
+    assert [left.path for left in plan.left] == ["Photos Library.photoslibrary/IMG_3.JPG"]
+    assert plan.left[0].reason == (
+        "It has an edited version, and the originals are what was compared, so only a person can choose."
+    )
+
+
+def test_a_copy_with_an_edited_version_stays_although_the_kept_photo_has_one_too(library: PhotosLibrary) -> None:
+    # Only the guard of edited versions keeps it: no kind of file would be lost.
+    kept, copy = (library.add(b"x", f"IMG_{number}.JPG", edited=b"e%d" % number) for number in (1, 2))
+    plan = plan_removals(report((in_library(kept, library), in_library(copy, library))), [library.folder])
+    assert (plan.removals, plan.for_album) == ((), ())
+    assert [left.path for left in plan.left] == ["Photos Library.photoslibrary/IMG_2.JPG"]
+    assert plan.left[0].reason.startswith("It has an edited version, and")
+
+
+def entries(library: PhotosLibrary, tmp_path: Path, count: int = 2) -> tuple[AlbumEntry, ...]:
+    copies = [library.add(b"x", f"IMG_{number}.JPG") for number in range(1, count + 1)]
+    kept = write(tmp_path / "kept.jpg", b"x")
+    members = (member(kept), *(in_library(path, library) for path in copies))
+    return plan_removals(report(members), [tmp_path]).for_album
+
+
+class Photos:
+    """What photoscript offers of Photos, with one album and the photos that it knows."""
+
+    def __init__(self, known: Sequence[str]) -> None:
+        self.known = set(known)
+        self.album_name: str | None = None
+        self.in_album: list[str] = []
+        self.PhotosLibrary = lambda: self
+
+    def album(self, name: str, *, top_level: bool) -> Photos | None:
+        return self if top_level and name == self.album_name else None
+
+    def create_album(self, name: str) -> Photos:
+        assert self.album_name is None
+        self.album_name = name
+        return self
+
+    def Photo(self, uuid: str) -> Any:
+        if uuid not in self.known:
+            raise ValueError(f"Invalid photo id: {uuid}")
+        return SimpleNamespace(uuid=uuid)
+
+    def add(self, photos: Sequence[Any]) -> None:
+        self.in_album.extend(photo.uuid for photo in photos)
+
+
+def on_a_mac(monkeypatch: pytest.MonkeyPatch, photos: Photos) -> None:
+    monkeypatch.setattr("platform.system", lambda: "Darwin")
+    monkeypatch.setitem(sys.modules, "photoscript", photos)
+
+
+def uuid_of(entry: AlbumEntry) -> str:
+    assert entry.victim.in_library is not None
+    return entry.victim.in_library.uuid
+
+
+def test_the_album_holds_the_copies_and_is_made_once(
+    library: PhotosLibrary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = entries(library, tmp_path)
+    photos = Photos([uuid_of(entry) for entry in wanted])
+    on_a_mac(monkeypatch, photos)
+    before = without_access(snapshot(library.folder))
+    for _ in range(2):
+        assert all(outcome.done for outcome in fill_album(wanted))
+    assert photos.album_name == ALBUM == "Duplicates (clip-client)"
+    assert photos.in_album == [uuid_of(entry) for entry in wanted] * 2
+    assert without_access(snapshot(library.folder)) == before
+
+
+def test_the_album_gets_nothing_that_has_changed_or_is_unknown(
+    library: PhotosLibrary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed, unknown, good = entries(library, tmp_path, 3)
+    photos = Photos([uuid_of(changed), uuid_of(good)])
+    on_a_mac(monkeypatch, photos)
+    with open(changed.victim.path, "ab") as file:
+        file.write(b"more")
+    outcomes = fill_album([changed, unknown, good])
+    assert [outcome.done for outcome in outcomes] == [False, False, True]
+    assert "has changed" in outcomes[0].message
+    assert "the library that is open there is not" in outcomes[1].message
+    assert photos.in_album == [uuid_of(good)]
+    os.remove(good.survivor.path)
+    (outcome,) = fill_album([good])
+    assert outcome.message.startswith("The kept photo has changed or gone")
+
+
+def test_the_album_needs_a_mac(
+    library: PhotosLibrary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wanted = entries(library, tmp_path)
+    monkeypatch.setattr("platform.system", lambda: "Linux")
+    with pytest.raises(NoAlbum, match="only Photos on a Mac"):
+        fill_album(wanted)
+    assert main(["dedup", str(library.folder), "--apply", "--store", str(tmp_path / "store")]) == 1
+    said = capsys.readouterr()
+    assert "only Photos on a Mac can do" in said.err
+    assert said.err.count("\n") == 1
+    assert not (tmp_path / "store").exists()

@@ -1,0 +1,39 @@
+"""Reference folders, whatever name a person or a search has for them; and whose pixels are remembered."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from clip_client.dedup.files.directories import Folders
+from clip_client.dedup.search import _pixels_of
+from tests.fixtures.albums import write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+
+def test_a_folder_holds_what_is_in_it_by_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inside = write(tmp_path / "album" / "kept" / "deep" / "1.jpg", b"x")
+    outside = write(tmp_path / "album" / "kept too" / "2.jpg", b"x")
+    (tmp_path / "link").symlink_to(tmp_path / "album" / "kept")
+    (tmp_path / "all").symlink_to(tmp_path / "album")
+    monkeypatch.chdir(tmp_path)
+    names = [str(inside), "album/kept/deep/1.jpg", "link/deep/1.jpg", "all/kept/deep/1.jpg"]
+    for folder in ("album/kept", "album/kept/", "link", "all/kept", "all/kept/deep/..", str(inside)):
+        folders = Folders([folder])
+        assert all(folders.hold(name) for name in names), folder
+        assert not folders.hold(str(outside))
+    assert not Folders([]).hold(str(inside))
+    assert not Folders(["no such folder"]).hold(str(inside))
+
+
+def test_pixels_belong_to_the_content_that_was_compared(tmp_path: Path) -> None:
+    path = write(tmp_path / "1.jpg", b"x")
+    expected = hashlib.sha256(b"x").digest()
+    assert _pixels_of(str(path), expected) == ""  # no picture, but what was expected
+    path.write_bytes(b"another photo, saved over it while the search ran")
+    assert _pixels_of(str(path), expected) is None
+    assert _pixels_of(str(tmp_path / "gone.jpg"), expected) is None

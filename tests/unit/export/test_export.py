@@ -1,0 +1,401 @@
+"""Export of a small seeded CLIP: what is written, what the gate refuses, and what an interruption leaves."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+import open_clip
+import pytest
+import torch
+from PIL import Image
+
+from preprocess_ensemble.export import command as export_command
+from preprocess_ensemble.export import exporter, parity
+from preprocess_ensemble.export.atomic_install import StagingError, require_space
+from preprocess_ensemble.export.parity import Encoder, GateError, sample_pixels
+from preprocess_ensemble.model_repository.config import RepositoryError, installed_passport
+from preprocess_ensemble.testing.tiny_model import TINY_CLIP
+from tests.paths import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from preprocess_ensemble.model_repository.passport import Passport
+
+
+Forward = Any
+
+
+def export_tiny(repository: Path, seed: int = 0, **options: Any) -> Passport:
+    return exporter.export_model(model=str(TINY_CLIP), pretrained=f"random:{seed}", repository=repository, **options)
+
+
+def contents(repository: Path) -> dict[str, bytes]:
+    files = (path for path in repository.rglob("*") if path.is_file())
+    return {str(path.relative_to(repository)): path.read_bytes() for path in files}
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository with the small model, seed 0; tests here only add to it what they take away again."""
+    directory = tmp_path_factory.mktemp("export") / "models"
+    export_tiny(directory)
+    return directory
+
+
+@pytest.fixture
+def unchanged(repository: Path) -> Callable[[], None]:
+    before = contents(repository)
+
+    def check() -> None:
+        assert contents(repository) == before
+
+    return check
+
+
+def test_the_file_is_readable_for_the_oldest_server(repository: Path) -> None:
+    model = onnx.load(str(repository / "clip_encoder" / "1" / "model.onnx"))
+    assert model.ir_version == 8
+    assert [(opset.domain, opset.version) for opset in model.opset_import] == [("", 17)]
+    assert [tensor.name for tensor in model.graph.input] == ["pixels", "status"]
+    assert [tensor.name for tensor in model.graph.output] == ["embedding", "fingerprint"]
+
+
+def test_vectors_are_those_of_pytorch_at_any_batch_size(repository: Path) -> None:
+    network = exporter.load_model(str(TINY_CLIP), "random:0")
+    encoder = Encoder(repository / "clip_encoder" / "1" / "model.onnx")
+    pixels = np.random.default_rng(7).integers(0, 256, (5, 224, 224, 3), np.uint8)
+    mean, std = (torch.tensor(network.visual.preprocess_cfg[key]) for key in ("mean", "std"))  # type: ignore[union-attr, index]
+    with torch.inference_mode():
+        images = ((torch.from_numpy(pixels) / 255 - mean) / std).permute(0, 3, 1, 2)
+        expected = network.encode_image(images, normalize=True).numpy()  # type: ignore[operator]
+    for count in (1, 2, 5):
+        vectors, _ = encoder(pixels[:count])
+        assert (vectors * expected[:count]).sum(axis=1).min() > 0.999999
+
+
+def test_a_failed_row_is_nan_and_touches_no_other(repository: Path) -> None:
+    encoder = Encoder(repository / "clip_encoder" / "1" / "model.onnx")
+    pixels = sample_pixels(224, 224)
+    good, marks = encoder(pixels)
+    status = np.zeros((8, 1), np.int32)
+    status[[0, 5], 0] = 4, -1
+    vectors, _ = encoder(pixels, status)
+    assert np.isnan(vectors[[0, 5]]).all()
+    kept = [1, 2, 3, 4, 6, 7]
+    np.testing.assert_array_equal(vectors[kept], good[kept])
+    passport = installed_passport(repository)
+    assert passport is not None
+    np.testing.assert_array_equal(marks, [passport.fingerprint] * 8)
+
+
+def test_the_passport_tells_what_was_exported(repository: Path) -> None:
+    passport = installed_passport(repository)
+    assert passport is not None
+    assert (passport.model, passport.pretrained, passport.dimension) == ("tiny_clip", "random:0", 512)
+    assert passport.id == f"tiny_clip/random:0@{passport.weights_sha256[:8]}"
+    assert passport.preprocess_id == "shortest-bicubic-224x224"
+    assert passport.gate.min_cosine >= 0.999999
+
+
+def test_the_canary_is_open_clips_own_vector(repository: Path) -> None:
+    passport = installed_passport(repository)
+    assert passport is not None
+    network = exporter.load_model(str(TINY_CLIP), "random:0")
+    transform = open_clip.transform.image_transform_v2(
+        open_clip.transform.PreprocessCfg(**open_clip.get_model_preprocess_cfg(network)), is_train=False
+    )
+    with torch.inference_mode():
+        image = transform(Image.open(io.BytesIO(passport.canary.image)))[None]
+        expected = network.encode_image(image, normalize=True)[0].numpy()  # type: ignore[operator]
+    assert expected @ np.array(passport.canary.vector) > 0.999999
+
+
+def test_a_second_export_does_nothing_unless_forced(repository: Path, unchanged: Callable[[], None]) -> None:
+    model = repository / "clip_encoder" / "1" / "model.onnx"
+    inode = model.stat().st_ino
+    said: list[str] = []
+    export_tiny(repository, report=said.append)
+    assert model.stat().st_ino == inode
+    assert "installed already" in said[-1]
+    export_tiny(repository, force=True)
+    assert model.stat().st_ino != inode
+    unchanged()
+
+
+def test_the_same_weights_from_a_file_are_the_same_model(repository: Path, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "weights.pt"
+    torch.save(exporter.load_model(str(TINY_CLIP), "random:0").state_dict(), checkpoint)
+    passport = exporter.export_model(model=str(TINY_CLIP), pretrained=str(checkpoint), repository=tmp_path / "models")
+    random = installed_passport(repository)
+    assert random is not None
+    assert passport.pretrained == "file:weights.pt"
+    assert (passport.fingerprint, passport.weights_sha256) == (random.fingerprint, random.weights_sha256)
+    assert export_tiny(tmp_path / "models", seed=1).fingerprint != random.fingerprint
+
+
+def test_another_size_changes_the_configuration(tmp_path: Path) -> None:
+    config = json.loads(TINY_CLIP.read_text())
+    config["embed_dim"] = 256
+    config["vision_cfg"]["image_size"] = 256
+    model = tmp_path / "tiny_256.json"
+    model.write_text(json.dumps(config))
+    repository = tmp_path / "models"
+    export_tiny(repository)
+    passport = exporter.export_model(model=str(model), pretrained="random", repository=repository)
+    assert passport.preprocess["size"] == [256, 256]
+    encoder = (repository / "clip_encoder" / "config.pbtxt").read_text()
+    assert "dims: [256, 256, 3]" in encoder
+    assert "224" not in encoder
+    assert "dims: [256]" in (repository / "clip_image" / "config.pbtxt").read_text()
+
+
+def test_large_weights_go_to_a_file_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exporter, "_MAX_FILE_BYTES", 1_000_000)
+    directory = tmp_path / "clip_encoder" / "1"
+    export_tiny(tmp_path, seed=1)
+    old = {path.name for path in directory.iterdir()}
+    passport = export_tiny(tmp_path, seed=0)
+    new = {path.name for path in directory.iterdir()}
+    assert len(old) == len(new) == 3
+    assert len(old & new) == 2, "the old weights are gone"
+    assert len({path.stat().st_mode for path in directory.iterdir()}) == 1, "whoever reads one may read all"
+    _, marks = Encoder(directory / "model.onnx")(sample_pixels(224, 224))
+    assert tuple(marks[0]) == passport.fingerprint
+
+
+def swap_channels(forward: Forward) -> Forward:
+    return lambda self, pixels, status: forward(self, pixels.flip(3), status)
+
+
+def forget_the_norm(forward: Forward) -> Forward:
+    def changed(self: Any, pixels: torch.Tensor, status: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        vectors, mark = forward(self, pixels, status)
+        return vectors * 1.01, mark
+
+    return changed
+
+
+def zero_instead_of_nan(forward: Forward) -> Forward:
+    def changed(self: Any, pixels: torch.Tensor, status: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        self.failed = torch.tensor(0.0)
+        result: tuple[torch.Tensor, torch.Tensor] = forward(self, pixels, status)
+        return result
+
+    return changed
+
+
+def leak_into_neighbours(forward: Forward) -> Forward:
+    def changed(self: Any, pixels: torch.Tensor, status: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        vectors, mark = forward(self, pixels, status)
+        return vectors + status.sum() * 1e-4, mark
+
+    return changed
+
+
+def forget_the_fingerprint(forward: Forward) -> Forward:
+    def changed(self: Any, pixels: torch.Tensor, status: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        vectors, mark = forward(self, pixels, status)
+        return vectors, mark + 1
+
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("defect", "message"),
+    [
+        (swap_channels, "cosine of 0"),
+        (forget_the_norm, "cosine of nan"),
+        (zero_instead_of_nan, "not all NaN"),
+        (leak_into_neighbours, "neighbours"),
+        (forget_the_fingerprint, "fingerprint"),
+    ],
+)
+def test_a_graph_with_a_defect_is_refused(
+    defect: Callable[[Forward], Forward],
+    message: str,
+    repository: Path,
+    unchanged: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(exporter._Graph, "forward", defect(exporter._Graph.forward))
+    with pytest.raises(GateError, match=message):
+        export_tiny(repository, force=True)
+    unchanged()
+
+
+def test_a_broken_configuration_is_found_before_anything_changes(repository: Path) -> None:
+    config = repository / "clip_image" / "config.pbtxt"
+    text = config.read_text()
+    config.write_text("no configuration")
+    before = contents(repository)
+    try:
+        with pytest.raises(RepositoryError, match="no model configuration"):
+            export_tiny(repository, seed=1)
+        assert contents(repository) == before
+    finally:
+        config.write_text(text)
+
+
+def test_control_c_leaves_the_old_model(
+    repository: Path, unchanged: Callable[[], None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check = parity.check
+
+    def interrupted(*arguments: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        return check(*arguments)
+
+    monkeypatch.setattr(parity, "check", interrupted)
+    assert (
+        export_command.main(["--model", str(TINY_CLIP), "--pretrained", "random:1", "--repository", str(repository)])
+        == 1
+    )
+    assert "Interrupted" in capsys.readouterr().err
+    unchanged()
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from preprocess_ensemble.export import exporter, parity
+
+def stop(*arguments):
+    print("at the gate", flush=True)
+    sys.stdin.read()
+
+parity.check = stop
+exporter.export_model(model=sys.argv[1], pretrained="random:1", repository=Path(sys.argv[2]))
+"""
+
+FULL = """
+import resource, sys
+from preprocess_ensemble.export import command as export_command
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
+sys.exit(export_command.main(["--model", sys.argv[1], "--pretrained", "random:1", "--repository", sys.argv[2]]))
+"""
+
+
+def python(*arguments: str, **variables: str) -> subprocess.Popen[str]:
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen([sys.executable, *arguments], cwd=ROOT, env=os.environ | variables, text=True, **pipes)
+
+
+def test_a_killed_export_leaves_the_old_model_and_the_next_one_cleans_up(
+    repository: Path, unchanged: Callable[[], None]
+) -> None:
+    with python("-c", KILLED, str(TINY_CLIP), str(repository)) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "at the gate\n"
+        with pytest.raises(StagingError, match="Another export"):
+            export_tiny(repository, force=True)
+        process.kill()
+    left = [path.name for path in (repository / "clip_encoder").glob(".staging-*")]
+    assert len(left) == 1, "nobody was there to clean up"
+    passport = installed_passport(repository)
+    assert passport is not None
+    _, marks = Encoder(repository / "clip_encoder" / "1" / "model.onnx")(sample_pixels(224, 224))
+    assert tuple(marks[0]) == passport.fingerprint
+    export_tiny(repository, force=True)
+    assert not list((repository / "clip_encoder").glob(".staging-*"))
+    unchanged()
+
+
+def test_a_full_disk_leaves_the_old_model_and_is_one_sentence(repository: Path, unchanged: Callable[[], None]) -> None:
+    with python("-c", FULL, str(TINY_CLIP), str(repository)) as process:
+        _, said = process.communicate()
+    assert process.returncode == 1
+    assert "Traceback" not in said
+    last = said.splitlines()[-1]
+    assert last.startswith("The export needs 11 MB in ")
+    assert "a limit stops it (File too large)" in last
+    unchanged()
+
+
+def test_space_is_asked_for_before_work_begins(tmp_path: Path) -> None:
+    with pytest.raises(StagingError, match=r"needs 1000000000 MB in .* and \d+ MB are free"):
+        require_space(tmp_path, 10**15)
+    require_space(tmp_path, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model", "ViT-B-23"], "no model 'ViT-B-23'; did you mean ViT-B-"),
+        (["--pretrained", "laion2b_s34b_b79"], "did you mean laion2b_s34b_b79k"),
+        (["--pretrained", "/nowhere/weights.pt"], "no checkpoint file /nowhere/weights.pt"),
+        (["--pretrained", "openai"], "use --model ViT-B-32-quickgelu"),
+        (["--model", "/nowhere/model.json"], "cannot be read: No such file"),
+    ],
+)
+def test_a_wrong_choice_is_misuse(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr(export_command, "_do_not_wait_for_the_hub", lambda pretrained: None)
+    assert export_command.main([*arguments, "--repository", str(tmp_path / "models")]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "models").exists()
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"embed_dim": 8}'])
+def test_a_file_that_is_no_model_is_misuse(text: str, tmp_path: Path) -> None:
+    model = tmp_path / "mine.json"
+    model.write_text(text)
+    with pytest.raises(exporter.WrongChoice, match=r"mine\.json is no"):
+        exporter.load_model(str(model), "random")
+
+
+def test_a_file_must_not_take_the_name_of_another_model(tmp_path: Path) -> None:
+    model = tmp_path / "ViT-B-32.json"
+    model.write_text(TINY_CLIP.read_text())
+    with pytest.raises(exporter.WrongChoice, match="rename"):
+        exporter.load_model(str(model), "random")
+
+
+@pytest.mark.parametrize("content", [b"", b"no checkpoint", b"PK\x03\x04"], ids=["empty", "text", "half a zip"])
+def test_a_checkpoint_that_cannot_be_read_is_one_sentence(content: bytes, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "weights.pt"
+    checkpoint.write_bytes(content)
+    with pytest.raises(exporter.ExportError, match=r"weights\.pt do not fit the model tiny_clip") as raised:
+        exporter.load_model(str(TINY_CLIP), str(checkpoint))
+    assert "\n" not in str(raised.value)
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "weights.pt"
+    torch.save({"visual.proj": torch.zeros(3, 3)}, checkpoint)
+    with pytest.raises(exporter.ExportError, match="do not fit the model tiny_clip"):
+        exporter.load_model(str(TINY_CLIP), str(checkpoint))
+
+
+def test_without_a_hub_there_are_three_ways_out(tmp_path: Path) -> None:
+    nobody = "http://127.0.0.1:9"
+    command = ("-m", "preprocess_ensemble.export.command", "--repository", str(tmp_path / "models"))
+    with python(*command, HF_ENDPOINT=nobody, HF_HOME=str(tmp_path), HF_HUB_CACHE=str(tmp_path)) as process:
+        _, said = process.communicate()
+    assert process.returncode == 1
+    assert "Traceback" not in said
+    assert f"{nobody} does not answer" in said
+    assert "tried: laion/CLIP-ViT-B-32-laion2B-s34B-b79K" in said
+    for way in ("--pretrained FILE", "HF_ENDPOINT=", "--pretrained random"):
+        assert way in said
+    assert not (tmp_path / "models").exists()
+
+
+def test_help_does_not_wait_for_pytorch() -> None:
+    program = (
+        "import sys; from preprocess_ensemble.export import command as export_command; print('torch' in sys.modules)"
+    )
+    with python("-c", program) as process:
+        said, _ = process.communicate()
+    assert said == "False\n"

@@ -1,0 +1,127 @@
+"""The tracked model repository against the code on both of its sides, and against the server that is to read it."""
+
+from __future__ import annotations
+
+from importlib import util
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
+from tritonclient.grpc import model_config_pb2
+
+from preprocess_ensemble import contract
+from preprocess_ensemble.model_repository import config as repository
+from tests.paths import ROOT
+
+TRITON_MODELS = ROOT / "triton_models"
+CONFIGS = sorted(TRITON_MODELS.glob("*/config.pbtxt"))
+
+# (tensor, type, dims) as in the wire contract; None is the model's own dimension.
+IMAGE = (contract.IMAGE, "TYPE_STRING", [1])
+STATUS = (contract.STATUS, "TYPE_INT32", [1])
+ERROR = (contract.ERROR, "TYPE_STRING", [1])
+MODEL = (contract.MODEL, "TYPE_STRING", [1])
+FINGERPRINT = (contract.FINGERPRINT, "TYPE_INT32", [2])
+EMBEDDING = (contract.EMBEDDING, "TYPE_FP32", [512])
+PIXELS = ("pixels", "TYPE_UINT8", [224, 224, 3])
+
+
+def parse(name: str) -> Any:
+    text = (TRITON_MODELS / name / "config.pbtxt").read_text(encoding="ascii")
+    return text_format.Parse(text, model_config_pb2.ModelConfig())
+
+
+def signature(tensors: Any) -> list[tuple[str, str, list[int]]]:
+    return [(tensor.name, model_config_pb2.DataType.Name(tensor.data_type), list(tensor.dims)) for tensor in tensors]
+
+
+def test_the_tracked_models_are_those_of_the_contract() -> None:
+    assert {path.parent.name for path in CONFIGS} == {contract.ENSEMBLE, contract.PREPROCESSOR, contract.ENCODER}
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "outputs"),
+    [
+        (contract.ENSEMBLE, [IMAGE], [EMBEDDING, STATUS, ERROR, FINGERPRINT]),
+        (contract.PREPROCESSOR, [IMAGE], [PIXELS, STATUS, ERROR, MODEL]),
+        (contract.ENCODER, [PIXELS, STATUS], [EMBEDDING, FINGERPRINT]),
+    ],
+)
+def test_tensors_are_those_of_the_wire_contract(name: str, inputs: list[Any], outputs: list[Any]) -> None:
+    config = parse(name)
+    assert config.name == name
+    assert signature(config.input) == inputs
+    assert signature(config.output) == outputs
+
+
+def test_the_ensemble_joins_tensors_of_one_type_and_shape() -> None:
+    ensemble = parse(contract.ENSEMBLE)
+    known = {name: (kind, dims) for name, kind, dims in signature(ensemble.input)}
+    for step in ensemble.ensemble_scheduling.step:
+        model = parse(step.model_name)
+        assert 0 < ensemble.max_batch_size <= model.max_batch_size
+        takes = {name: (kind, dims) for name, kind, dims in signature(model.input)}
+        gives = {name: (kind, dims) for name, kind, dims in signature(model.output)}
+        assert takes == {tensor: known[joined] for tensor, joined in step.input_map.items()}
+        for tensor, joined in step.output_map.items():
+            assert joined not in known, "each tensor has one source"
+            known[joined] = gives[tensor]
+    for name, kind, dims in signature(ensemble.output):
+        assert known[name] == (kind, dims)
+
+
+def test_tracked_files_are_what_an_export_of_the_default_model_writes(tmp_path: Path) -> None:
+    for path, text in repository.pending_files(tmp_path, repository.DEFAULT_SHAPES).items():
+        assert (TRITON_MODELS / path.relative_to(tmp_path)).read_text() == text
+    assert repository.pending_files(TRITON_MODELS, repository.DEFAULT_SHAPES) == {}
+
+
+def test_the_warm_up_covers_every_input_and_the_largest_batch() -> None:
+    encoder = parse(contract.ENCODER)
+    assert {warmup.batch_size for warmup in encoder.model_warmup} == {1, encoder.max_batch_size}
+    for warmup in encoder.model_warmup:
+        assert [
+            (name, model_config_pb2.DataType.Name(tensor.data_type), list(tensor.dims))
+            for name, tensor in sorted(warmup.inputs.items())
+        ] == signature(encoder.input)
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.parent.name)
+def test_no_queue_policy_and_one_instance(path: Path) -> None:
+    config = parse(path.parent.name)
+    assert not config.dynamic_batching.HasField("default_queue_policy")
+    assert not config.dynamic_batching.priority_queue_policy
+    if config.platform != "ensemble":
+        assert config.HasField("dynamic_batching")
+        assert [group.count for group in config.instance_group] == [1]
+
+
+@pytest.fixture(scope="module")
+def server_config() -> type[Any]:
+    """ModelConfig as the pip-installed server itself defines it: the descriptor is part of its binary."""
+    package = util.find_spec("pytriton")
+    if package is None or not package.submodule_search_locations:
+        pytest.skip("nvidia-pytriton is not installed")
+    binary = Path(package.submodule_search_locations[0], "tritonserver", "bin", "tritonserver").read_bytes()
+    name = b"model_config.proto"
+    # A FileDescriptorProto begins with field 1, its name, and ends with field 12, its syntax.
+    start = binary.index(b"\n" + bytes([len(name)]) + name)
+    end = binary.index(b"b\x06proto3", start) + len(b"b\x06proto3")
+    file = descriptor_pb2.FileDescriptorProto.FromString(binary[start:end])
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    message: type[Any] = message_factory.GetMessageClass(pool.FindMessageTypeByName("inference.ModelConfig"))
+    return message
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.parent.name)
+def test_the_server_knows_every_field(path: Path, server_config: type[Any]) -> None:
+    config = text_format.Parse(path.read_text(encoding="ascii"), server_config())
+    assert config.SerializeToString(deterministic=True) == parse(path.parent.name).SerializeToString(deterministic=True)
+
+
+def test_the_servers_definition_is_older_than_the_clients(server_config: type[Any]) -> None:
+    """Otherwise the test above proves nothing about Triton 2.51."""
+    with pytest.raises(text_format.ParseError):
+        text_format.Parse("model_metrics {}", server_config())

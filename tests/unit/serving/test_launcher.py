@@ -1,0 +1,311 @@
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import re
+import signal
+import site
+import stat
+import subprocess
+import sys
+import sysconfig
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+import pytest
+
+from preprocess_ensemble.serving import launcher, shared_memory
+from preprocess_ensemble.serving.launcher import LaunchError, Wheel
+from preprocess_ensemble.serving.orphaned_stubs import end_orphaned_stubs
+from tests.paths import ROOT
+
+
+@pytest.fixture
+def wheel(tmp_path: Path) -> Wheel:
+    """A wheel with the layout of nvidia-pytriton, and nothing in its files."""
+    server = tmp_path / "site-packages" / "pytriton" / "tritonserver"
+    wheel = Wheel(version="0.7.0", server=server, libraries=tmp_path / "site-packages" / "nvidia_pytriton.libs")
+    for file in (
+        wheel.binary,
+        wheel.stub,
+        server / "backends" / "python" / "libtriton_python.so",
+        server / "backends" / "python" / "triton_python_backend_utils.py",
+    ):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(file.name, encoding="utf-8")
+    return wheel
+
+
+@pytest.fixture
+def prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    prefix = tmp_path / "prefix"
+    monkeypatch.setattr(sys, "prefix", str(prefix))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return prefix
+
+
+@pytest.fixture
+def embedded(wheel: Wheel, prefix: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Wheel:
+    """No server of NVIDIA's, and the wheel above instead of the installed one."""
+    monkeypatch.setattr(launcher, "NVIDIA_SERVER", tmp_path / "nowhere")
+    monkeypatch.setattr(launcher, "find_wheel", lambda: wheel)
+    return wheel
+
+
+def test_the_installed_wheel_is_found_without_importing_it() -> None:
+    script = (
+        "import sys; from preprocess_ensemble.serving.launcher import find_wheel; "
+        "print(find_wheel().binary); assert 'pytriton' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=False)
+    if "No tritonserver is installed" in done.stderr:
+        pytest.skip("nvidia-pytriton is not installed")
+    assert done.returncode == 0, done.stderr
+    assert os.access(done.stdout.strip(), os.X_OK)
+
+
+def test_backend_directory_is_complete_and_reused(wheel: Wheel, prefix: Path) -> None:
+    directory = launcher.backend_directory(wheel)
+    assert directory.parent == prefix / "lib" / "clip-triton"
+    assert (directory / "python" / "libtriton_python.so").read_text(encoding="utf-8") == "libtriton_python.so"
+    assert (directory / "python" / "triton_python_backend_utils.py").is_file()
+    assert os.access(directory / "python" / "triton_python_backend_stub", os.X_OK)
+    assert "preprocess_ensemble.backends.onnxruntime" in (directory / "onnxruntime" / "model.py").read_text("utf-8")
+
+    made = directory.stat().st_mtime_ns
+    assert launcher.backend_directory(wheel) == directory
+    assert directory.stat().st_mtime_ns == made
+    assert [path.name for path in directory.parent.iterdir()] == [directory.name], "no work folder is left"
+
+
+def test_another_version_gets_another_backend_directory(wheel: Wheel, prefix: Path) -> None:
+    newer = Wheel(version="0.7.1", server=wheel.server, libraries=wheel.libraries)
+    assert launcher.backend_directory(newer) != launcher.backend_directory(wheel)
+
+
+def test_a_damaged_backend_directory_is_made_anew(wheel: Wheel, prefix: Path) -> None:
+    directory = launcher.backend_directory(wheel)
+    (directory / "python" / "libtriton_python.so").unlink()
+    assert launcher.backend_directory(wheel) == directory
+    assert (directory / "python" / "libtriton_python.so").is_file()
+
+
+def test_the_cache_stands_in_for_an_environment_that_cannot_be_written(wheel: Wheel, prefix: Path) -> None:
+    prefix.write_text("a file, where a folder would be needed", encoding="utf-8")
+    directory = launcher.backend_directory(wheel)
+    assert directory.parent == prefix.parent / "cache" / "clip-triton"
+
+
+def test_no_place_for_the_backend_directory_is_one_sentence(wheel: Wheel, prefix: Path) -> None:
+    prefix.write_text("", encoding="utf-8")
+    (prefix.parent / "cache").write_text("", encoding="utf-8")
+    with pytest.raises(LaunchError, match="could not be written"):
+        launcher.backend_directory(wheel)
+
+
+def test_command_adds_what_the_user_left_out(embedded: Wheel) -> None:
+    environment = {"PATH": "/bin", "LD_LIBRARY_PATH": "/lib/x", "OTHER": "1"}
+    command = launcher.server_command(["--model-repository", "m"], environment, pid=os.getpid())
+    assert command.argv[0] == str(embedded.binary)
+    assert command.argv[-2:] == ("--model-repository", "m")
+    assert f"--backend-directory={launcher.backend_directory(embedded)}" in command.argv
+    assert f"--backend-config=python,shm-region-prefix-name={shared_memory.region_prefix(os.getpid())}" in command.argv
+    assert command.environment["PATH"] == f"{Path(sys.executable).parent}:/bin"
+    folders = command.environment["LD_LIBRARY_PATH"].split(":")
+    assert (folders[0], folders[-1]) == (str(embedded.libraries), "/lib/x")
+    assert command.environment["OTHER"] == "1"
+
+
+def test_command_keeps_what_the_user_chose(embedded: Wheel) -> None:
+    mine = [
+        "--backend-directory",
+        "/b",
+        "--cache-directory=/c",
+        "--backend-config=python,shm-region-prefix-name=mine",
+    ]
+    assert launcher.server_command(mine, {}, pid=os.getpid()).argv == (str(embedded.binary), *mine)
+
+
+def test_nvidias_server_goes_first(embedded: Wheel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nvidia = tmp_path / "tritonserver"
+    nvidia.touch()
+    monkeypatch.setattr(launcher, "NVIDIA_SERVER", nvidia)
+    command = launcher.server_command([], {}, pid=os.getpid())
+    assert command.argv[0] == str(nvidia)
+    assert not any(argument.startswith("--backend-directory") for argument in command.argv)
+    assert "LD_LIBRARY_PATH" not in command.environment
+
+
+def test_a_package_that_is_not_installed_reaches_the_stub(embedded: Wheel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(site, "getsitepackages", list)
+    command = launcher.server_command([], {"PYTHONPATH": "/mine"}, pid=os.getpid())
+    assert command.environment["PYTHONPATH"] == f"{ROOT}:/mine"
+    assert "/bin" in command.environment["PATH"].split(":"), "Triton needs a bash, whatever the environment is"
+
+
+@pytest.mark.parametrize(
+    ("system", "machine", "libc", "remedy"),
+    [
+        ("Darwin", "arm64", ("", ""), "Linux x86-64 only"),
+        ("Linux", "aarch64", ("glibc", "2.36"), "Linux x86-64 only"),
+        ("Linux", "x86_64", ("glibc", "2.31"), "glibc 2.35 or newer and this system has glibc 2.31"),
+        ("Linux", "x86_64", ("", ""), "another C library"),
+    ],
+)
+def test_a_platform_that_cannot_run_it(
+    system: str, machine: str, libc: tuple[str, str], remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform, "system", lambda: system)
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    monkeypatch.setattr(platform, "libc_ver", lambda: libc)
+    with pytest.raises(LaunchError, match=remedy):
+        launcher.find_wheel()
+
+
+def _pretend_wheel(wheel: Wheel, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = ModuleSpec("pytriton", None, is_package=True)
+    spec.submodule_search_locations = [str(wheel.server.parent)]
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: wheel.version)
+    monkeypatch.setattr(launcher, "_check_platform", lambda: None)
+
+
+def test_missing_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launcher, "_check_platform", lambda: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(LaunchError, match=r"pip install 'clip-triton\[server\]'"):
+        launcher.find_wheel()
+
+
+@pytest.mark.parametrize(
+    ("lost", "sentence"), [("binary", "no tritonserver binary"), ("stub", "no Python backend stub")]
+)
+def test_incomplete_wheel(lost: str, sentence: str, wheel: Wheel, monkeypatch: pytest.MonkeyPatch) -> None:
+    _pretend_wheel(wheel, monkeypatch)
+    assert launcher.find_wheel() == wheel
+    getattr(wheel, lost).unlink()
+    with pytest.raises(LaunchError, match=sentence):
+        launcher.find_wheel()
+
+
+def test_the_script_runs_this_python_even_from_a_path_with_a_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "it's a folder"
+    folder.mkdir()
+    python = folder / "python3"
+    python.write_text(f'#!/bin/sh\necho started-by-link >&2\nexec "{sys.executable}" "$@"\n', encoding="utf-8")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    script = launcher.install(tmp_path / "bin")
+    assert script.stat().st_mode & stat.S_IXOTH
+    done = subprocess.run(
+        [script, "install", tmp_path / "second"], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "started-by-link" in done.stderr
+    assert (tmp_path / "second" / "tritonserver").is_file()
+
+
+def test_a_failure_is_one_line_and_exit_code_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(launcher, "NVIDIA_SERVER", tmp_path / "nowhere")
+    monkeypatch.setattr(launcher, "_check_platform", lambda: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit) as exit_:
+        launcher.main(["--model-repository", "m"])
+    assert exit_.value.code == 1
+    assert capsys.readouterr().err.splitlines() == [
+        (
+            "tritonserver: No tritonserver is installed: run `pip install 'clip-triton[server]'`, "
+            "or use NVIDIA's Triton container."
+        )
+    ]
+
+
+def test_a_server_whose_supervisor_is_gone_does_not_start() -> None:
+    # This process's own parent is none of its child, even where this one is a container's first.
+    environment = {**os.environ, launcher.PARENT_VARIABLE: str(os.getppid()), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-m", "preprocess_ensemble.serving.launcher", "--help"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "supervisor ended" in done.stderr
+
+
+def test_only_regions_of_dead_servers_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_memory, "SHARED_MEMORY", tmp_path)
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    dead = shared_memory.region_prefix(child.pid) + "region"
+    child.communicate()
+    mine = shared_memory.region_prefix(os.getpid())
+    namespace, pid, started = mine.removeprefix("clip_triton_").split("_")[:3]
+    recycled = f"clip_triton_{namespace}_{pid}_{int(started) - 1}_region"
+    kept = {
+        mine + "region",
+        f"clip_triton_{int(namespace) + 1}_{child.pid}_1_region",  # of another PID namespace
+        f"clip_triton_{namespace}_notes",
+        "triton_python_backend_shm_region_1",
+    }
+    for name in (dead, recycled, *kept):
+        (tmp_path / name).touch()
+    assert sorted(shared_memory.remove_stale_regions()) == sorted([dead, recycled])
+    assert {path.name for path in tmp_path.iterdir()} == kept
+
+
+def test_only_stubs_of_dead_servers_are_ended() -> None:
+    server = subprocess.Popen(["sleep", "60"])
+    dead = shared_memory.region_prefix(server.pid) + "region"
+    server.kill()
+    server.wait()
+    mine = shared_memory.region_prefix(os.getpid()) + "region"
+    stub = "/backends/python/triton_python_backend_stub"
+    orphan, kept, unnamed, other = processes = [
+        subprocess.Popen([program, "-c", "input()", *arguments], executable=sys.executable, stdin=subprocess.PIPE)
+        for program, *arguments in ((stub, dead), (stub, mine), (stub, "region"), ("python", dead))
+    ]
+    try:
+        assert end_orphaned_stubs() == [orphan.pid]
+        assert orphan.wait() == -signal.SIGKILL
+        assert [process.poll() for process in (kept, unnamed, other)] == [None, None, None]
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+def test_no_prefix_for_a_process_that_is_gone() -> None:
+    child = subprocess.Popen(["true"])
+    child.wait()
+    with pytest.raises(ProcessLookupError):
+        shared_memory.region_prefix(child.pid)
+
+
+def test_the_folder_of_the_shared_python_is_found_or_its_absence_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it Triton waits for ever for a stub that cannot start."""
+    name = f"libpython{sys.version_info.major}.{sys.version_info.minor}.so.1.0"
+    monkeypatch.setattr(sysconfig, "get_config_var", {"LIBDIR": str(tmp_path)}.get)
+    monkeypatch.setattr(ctypes, "CDLL", lambda library: None)
+    assert launcher.libpython_folder("") is None, "the linker finds it"
+
+    def not_found(library: str) -> None:
+        raise OSError(library)
+
+    monkeypatch.setattr(ctypes, "CDLL", not_found)
+    with pytest.raises(LaunchError, match=rf"needs {re.escape(name)}.*apt-get install libpython3"):
+        launcher.libpython_folder("/nowhere")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / name).touch()
+    assert launcher.libpython_folder(f"/nowhere:{tmp_path / 'other'}") is None
+    (tmp_path / name).touch()
+    assert launcher.libpython_folder("") == tmp_path

@@ -1,0 +1,343 @@
+"""How long the supervisor waits, and when it loses patience: with its real limits, in simulated time."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+
+from preprocess_ensemble.serving.supervisor import (
+    CONNECT,
+    Backend,
+    Finding,
+    Probe,
+    StartError,
+    Supervisor,
+    SupervisorConfig,
+)
+from tests.fake_server.simulation import simulate
+from tests.unit.serving.test_supervisor import BROKEN, OK, SLOW, FakeProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LIMITS = SupervisorConfig()
+CONNECTING = Probe(finding=Finding.SLOW, step=CONNECT, message="No server answers.")
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+@dataclass
+class TimedServer:
+    """A server that behaves by the clock: each callback gets the seconds since the latest start."""
+
+    canary: Callable[[float], Probe] = lambda _: OK
+    computed: Callable[[float], float] = lambda _: 0.0
+    """Processor time so far."""
+    dies_at: Callable[[int], float | None] = lambda _: None
+    """Number of the start, from 0 -> how many seconds later that process ends by itself."""
+    finished: float | None = None
+    """Requests finished so far, by the server's own count."""
+    starts: list[float] = field(default_factory=list)
+    canaries: list[float] = field(default_factory=list)
+    statuses: list[str] = field(default_factory=list)
+    """What was reported just before each canary."""
+    process: FakeProcess = field(init=False)
+    supervisor: Supervisor = field(init=False)
+
+    async def run(self, *, until: float) -> None:
+        """Supervise it, and stop at this time."""
+        self.supervisor = Supervisor(Backend(start=self.start, probe=self.probe, progress=self.progress), LIMITS)
+        asyncio.get_running_loop().call_at(until, self.supervisor.stop)
+        await self.supervisor.run(lambda _: None)
+
+    async def start(self) -> FakeProcess:
+        started = now()
+        assert len(self.starts) < 100, "restarted without a pause"
+        self.process = process = FakeProcess()
+        process.computing = lambda: self.computed(now() - started)
+        dies_at = self.dies_at(len(self.starts))
+        if dies_at is not None:
+            asyncio.get_running_loop().call_later(dies_at, process.die, 1)
+        self.starts.append(started)
+        return process
+
+    async def probe(self) -> Probe:
+        self.canaries.append(now())
+        self.statuses.append(self.supervisor.report()[1]["status"])
+        return self.canary(now() - self.starts[-1])
+
+    async def progress(self) -> float | None:
+        return self.finished
+
+
+def test_a_start_may_take_ten_minutes_and_no_longer() -> None:
+    slow = TimedServer(canary=lambda age: OK if age > 599 else CONNECTING)
+    simulate(slow.run(until=610))
+    assert slow.starts == [0]
+
+    async def never() -> None:
+        with pytest.raises(StartError, match="not ready within 600 s: No server answers"):
+            await TimedServer(canary=lambda _: CONNECTING).run(until=10_000)
+        assert 600 <= now() < 601
+
+    simulate(never())
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        [BROKEN, BROKEN],
+        [Probe(finding=Finding.BROKEN, step=CONNECT, message="No server answers.")] * 5,
+        [Probe(finding=Finding.SLOW, step="canary", message="No answer in time.")] * 5,
+    ],
+    ids=["wrong twice", "not there yet", "slow"],
+)
+def test_a_start_that_gets_right_is_no_failure(first: list[Probe]) -> None:
+    answers = iter([*first, OK])
+    server = TimedServer(canary=lambda _: next(answers, OK))
+    simulate(server.run(until=10))
+    assert server.starts == [0]
+
+
+@pytest.mark.parametrize("how", ["ends while it starts", "ends once it is ready"])
+@pytest.mark.parametrize("well_s", [1.0, 1000.0], ids=["young", "old"])
+def test_a_server_that_does_not_come_back_is_tried_once_a_minute_in_the_end(how: str, well_s: float) -> None:
+    """However long it was well before: that is a reason for one restart without delay, and for no more."""
+    ready = how == "ends once it is ready"
+    server = TimedServer(
+        canary=lambda _: OK if ready or not server.starts[1:] else CONNECTING,
+        dies_at=lambda number: 0.0 if number else well_s,
+    )
+    simulate(server.run(until=well_s + 400))
+    pauses = [later - earlier for earlier, later in zip(server.starts, server.starts[1:], strict=False)]
+    assert pauses[:10] == pytest.approx([well_s, 1, 2, 4, 8, 16, 32, 60, 60, 60], abs=0.01)
+
+
+@pytest.mark.parametrize(("well_s", "pause_s"), [(50, 1), (70, 0)])
+def test_a_server_that_was_well_for_a_minute_is_restarted_without_delay(well_s: float, pause_s: float) -> None:
+    server = TimedServer(dies_at=lambda number: well_s if number < 2 else None)
+    simulate(server.run(until=300))
+    first, second, third = server.starts
+    assert second - first == pytest.approx(well_s, abs=0.01)
+    assert third - second == pytest.approx(well_s + pause_s, abs=0.01)
+
+
+def test_a_frozen_server_is_restarted_twenty_seconds_later() -> None:
+    server = TimedServer(canary=lambda age: OK if age < 100 or server.starts[1:] else SLOW)
+    simulate(server.run(until=200))
+    last_good = 99
+    assert LIMITS.frozen_after_s <= server.starts[1] - last_good <= LIMITS.frozen_after_s + 2 * LIMITS.interval_s
+
+
+def test_one_canary_that_is_lost_after_hours_restarts_nothing() -> None:
+    server = TimedServer(canary=lambda age: SLOW if 7200 <= age < 7203 else OK)
+    simulate(server.run(until=7300))
+    assert server.starts == [0]
+    assert server.statuses[-1] == "ready"
+
+
+def test_a_server_that_computes_without_an_end_has_five_minutes(caplog: pytest.LogCaptureFixture) -> None:
+    """A batch of a large model on a crowded machine may take minutes, but a defect that spins for ever must end."""
+    server = TimedServer(
+        canary=lambda age: OK if age < 10 or server.starts[1:] else SLOW, computed=lambda age: 0.1 * age
+    )
+    simulate(server.run(until=400))
+    last_good = 9
+    assert 300 <= server.starts[1] - last_good <= 300 + 2 * LIMITS.interval_s
+    assert set(server.statuses[6:-40]) == {"overloaded"}
+    assert "no request was finished for 303 s, though the server computes" in caplog.text
+
+
+def test_the_ticking_of_an_idle_server_is_not_computing() -> None:
+    server = TimedServer(
+        canary=lambda age: OK if age < 10 or server.starts[1:] else SLOW, computed=lambda age: 0.01 * age
+    )
+    simulate(server.run(until=100))
+    assert server.starts[1] < 40
+    assert "overloaded" not in server.statuses
+
+
+@pytest.mark.parametrize("well_s", [0, 60], ids=["at once", "after a minute"])
+def test_what_a_server_computed_before_it_froze_is_no_sign_of_life(well_s: float) -> None:
+    """Loading takes half a minute of processor time, and every canary some."""
+    server = TimedServer(
+        canary=lambda age: OK if age < well_s + 1 or server.starts[1:] else SLOW,
+        computed=lambda age: 30 + min(age, well_s),
+    )
+    simulate(server.run(until=120))
+    assert len(server.starts) == 2
+    assert "overloaded" not in server.statuses
+
+
+def test_a_server_that_was_repaired_counts_as_new() -> None:
+    """A wrong canary is repaired without delay after another failure, and delays no later restart itself."""
+    server = TimedServer(
+        canary=lambda age: BROKEN if len(server.starts) == 2 and age > 4 else OK,
+        dies_at=lambda number: 5.0 if number in (0, 2) else None,
+    )
+    simulate(server.run(until=30))
+    assert server.starts == pytest.approx([0, 5, 11, 16], abs=0.01)
+
+
+def test_the_end_of_the_process_is_noticed_between_two_canaries() -> None:
+    server = TimedServer(dies_at=lambda number: None if number else 10.5)
+    simulate(server.run(until=20))
+    assert server.starts == pytest.approx([0, 10.5], abs=0.01)
+
+
+def test_the_end_of_one_stub_is_one_reason_to_look() -> None:
+    """Its model may have been unloaded on purpose; the canary goes on at its own pace."""
+
+    class Doomed(FakeProcess):
+        def watch_stubs(self, ended: Callable[[], None]) -> None:
+            asyncio.get_running_loop().call_at(4.0, ended)
+
+    class Server(TimedServer):
+        async def start(self) -> FakeProcess:
+            await super().start()
+            return Doomed()
+
+    server = Server()
+    simulate(server.run(until=11))
+    assert server.canaries == pytest.approx([0, 3, 4, 7, 10], abs=0.01)
+
+
+def test_stubs_that_end_with_their_server_are_no_reason_to_look_at_the_next_one() -> None:
+    class Watched(FakeProcess):
+        def watch_stubs(self, ended: Callable[[], None]) -> None:
+            self.stub_ended = ended
+
+        async def stop(self, *, drain_s: float) -> None:
+            await super().stop(drain_s=drain_s)
+            self.stub_ended()
+
+    class Server(TimedServer):
+        async def start(self) -> FakeProcess:
+            await super().start()
+            return Watched()
+
+    server = Server(canary=lambda age: OK if age < 1 or server.starts[1:] else BROKEN)
+    simulate(server.run(until=11))
+    assert server.canaries == pytest.approx([0, 3, 3, 6, 9], abs=0.01)
+
+
+def test_a_process_that_ends_under_its_canary_is_named_as_the_reason(caplog: pytest.LogCaptureFixture) -> None:
+    def dying(age: float) -> Probe:
+        if age < 1 or server.starts[1:]:
+            return OK
+        server.process.die(7)
+        return BROKEN
+
+    server = TimedServer(canary=dying)
+    simulate(server.run(until=20))
+    assert len(server.starts) == 2
+    assert "restarting tritonserver: tritonserver ended (exit code 7)" in caplog.text
+
+
+def test_a_restart_that_the_machine_refuses_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    class Server(TimedServer):
+        refused = 0
+
+        async def start(self) -> FakeProcess:
+            if self.starts and not self.refused:
+                self.refused += 1
+                raise OSError("No space left on device")
+            return await super().start()
+
+    server = Server(dies_at=lambda number: None if number else 5.0)
+    simulate(server.run(until=20))
+    assert server.starts == pytest.approx([0, 6], abs=0.01)
+    assert "in 1 s: No space left on device" in caplog.text
+
+
+def test_what_is_reported_is_the_model_of_the_last_canary_and_the_number_of_restarts() -> None:
+    server = TimedServer(canary=lambda age: Probe(finding=Finding.OK, model_id="new@2" if age > 5 else "old@1"))
+    reports: list[object] = []
+
+    async def run() -> None:
+        for moment in (1, 10):
+            asyncio.get_running_loop().call_at(moment, lambda: reports.append(server.supervisor.report()))
+        asyncio.get_running_loop().call_at(11, lambda: server.process.die(1))
+        asyncio.get_running_loop().call_at(12, lambda: reports.append(server.supervisor.report()))
+        await server.run(until=20)
+
+    simulate(run())
+    assert reports == [
+        (True, {"status": "ready", "model": "old@1", "restarts": 0}),
+        (True, {"status": "ready", "model": "new@2", "restarts": 0}),
+        (True, {"status": "ready", "model": "old@1", "restarts": 1}),
+    ]
+
+
+def test_a_server_that_is_stopped_while_it_starts_is_not_announced() -> None:
+    announced: list[Probe] = []
+
+    async def run() -> None:
+        server = TimedServer(canary=lambda _: CONNECTING)
+        supervisor = server.supervisor = Supervisor(
+            Backend(start=server.start, probe=server.probe, progress=server.progress), LIMITS
+        )
+        asyncio.get_running_loop().call_at(5, supervisor.stop)
+        await supervisor.run(announced.append)
+        assert server.process.stops == [0], "there is nothing to drain"
+
+    simulate(run())
+    assert announced == []
+
+
+def test_what_goes_wrong_while_stopping_is_told() -> None:
+    class Stubborn(FakeProcess):
+        async def stop(self, *, drain_s: float) -> None:
+            raise RuntimeError("cannot be stopped")
+
+    class Server(TimedServer):
+        async def start(self) -> FakeProcess:
+            await super().start()
+            return Stubborn()
+
+    with pytest.raises(RuntimeError, match="cannot be stopped"):
+        simulate(Server().run(until=1))
+
+
+@pytest.mark.parametrize("load", ["idle", "busy"])
+@pytest.mark.parametrize("frozen_at", [30.0, 30.7, 31.9, 33.3, 34.1, 35.2, 36.4, 37.6])
+def test_a_frozen_server_is_healthy_for_no_longer_than_documented(frozen_at: float, load: str) -> None:
+    """Whenever it freezes: between two canaries, or while one waits; whatever it did until then."""
+    canary_s = 5.0
+    unhealthy_at: list[float] = []
+
+    class Freezing(TimedServer):
+        async def probe(self) -> Probe:
+            sent, answer_s = now(), 4.5 if load == "busy" else 0.1
+            await asyncio.sleep(answer_s)
+            if now() < frozen_at:
+                return OK
+            await asyncio.sleep(sent + canary_s - now())
+            return SLOW
+
+        async def progress(self) -> float | None:
+            if now() < frozen_at:
+                return 7 * now()
+            await asyncio.sleep(3600)
+            raise AssertionError("nobody waits so long")
+
+    async def watch(server: Freezing) -> None:
+        while not unhealthy_at:
+            await asyncio.sleep(0.05)
+            if now() > frozen_at and not server.supervisor.report()[0]:
+                unhealthy_at.append(now())
+
+    async def freeze() -> None:
+        server = Freezing(computed=lambda age: min(age, frozen_at) if load == "busy" else 0.0)
+        watching = asyncio.create_task(watch(server))
+        await server.run(until=70)
+        await watching
+
+    simulate(freeze())
+    bound_s = LIMITS.interval_s + canary_s + 4
+    assert unhealthy_at[0] - frozen_at <= bound_s, "as docs/operations.md says"

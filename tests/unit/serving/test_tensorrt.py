@@ -1,0 +1,108 @@
+"""``clip-serve --tensorrt`` as far as no GPU is needed: what is staged, and what is said where TensorRT is missing."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from google.protobuf import json_format
+
+from preprocess_ensemble.backends.onnxruntime.session_plan import plan_session
+from preprocess_ensemble.model_repository.config import DEFAULT_SHAPES, configs, installed_passport, read_config, render
+from preprocess_ensemble.serving.tensorrt import StagedRepository, TensorrtMissing, check_tensorrt, on_tensorrt
+from tests.unit.model_repository.test_passport import PASSPORT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    directory = tmp_path / "triton_models"
+    for name, config in configs(DEFAULT_SHAPES).items():
+        (directory / name / "1").mkdir(parents=True)
+        (directory / name / "config.pbtxt").write_text(render(name, config))
+    (directory / "clip_encoder" / "1" / "model.onnx").write_bytes(b"weights")
+    (directory / "clip_encoder" / "1" / "model.json").write_text(PASSPORT.to_json())
+    return directory
+
+
+def stage(repository: Path, precision: str = "fp16") -> tuple[StagedRepository, Any]:
+    """A staged repository and the parameters of its accelerator."""
+    root = repository.parent
+    staged = StagedRepository(repository, root / "staged", cache=root / "cache", precision=precision)
+    staged.refresh()
+    return staged, parameters(staged)
+
+
+def parameters(staged: StagedRepository) -> dict[str, str]:
+    config = read_config(staged.directory / "clip_encoder" / "config.pbtxt")
+    (accelerator,) = config.optimization.execution_accelerators.gpu_execution_accelerator
+    return dict(accelerator.parameters)
+
+
+def test_the_names_stay_and_only_the_encoder_changes(repository: Path) -> None:
+    before = {path: path.read_bytes() for path in repository.rglob("*") if path.is_file()}
+    staged, _ = stage(repository)
+    assert {model.name for model in staged.directory.iterdir()} == set(configs(DEFAULT_SHAPES))
+    for name, original in configs(DEFAULT_SHAPES).items():
+        config = read_config(staged.directory / name / "config.pbtxt")
+        assert config.name == name
+        assert (config == original) == (name != "clip_encoder")
+    assert (staged.directory / "clip_encoder" / "1" / "model.onnx").read_bytes() == b"weights"
+    assert installed_passport(staged.directory) == PASSPORT
+    assert {path: path.read_bytes() for path in repository.rglob("*") if path.is_file()} == before
+
+
+def test_the_profile_follows_the_repositorys_own_shapes_and_largest_batch(repository: Path) -> None:
+    path = repository / "clip_encoder" / "config.pbtxt"
+    path.write_text(path.read_text().replace("max_batch_size: 32", "max_batch_size: 64").replace("224", "336"))
+    _, found = stage(repository, "fp32")
+    assert found["trt_profile_min_shapes"] == "pixels:1x336x336x3,status:1x1"
+    assert found["trt_profile_opt_shapes"] == found["trt_profile_max_shapes"] == "pixels:64x336x336x3,status:64x1"
+    assert found["precision_mode"] == "FP32"
+
+
+def test_the_backend_takes_every_key_and_asks_for_tensorrt(repository: Path) -> None:
+    config = on_tensorrt(read_config(repository / "clip_encoder" / "config.pbtxt"), cache="/c", precision="fp16")
+    plan = plan_session(json_format.MessageToDict(config, preserving_proto_field_name=True), kind="GPU", device_id=0)
+    assert plan.providers[0].name == "TensorrtExecutionProvider"
+    assert plan.providers[0].required
+    assert plan.providers[0].options["trt_timing_cache_path"] == "/c"
+    assert [group.kind for group in config.instance_group] == [1], "KIND_GPU: never the CPU without a word"
+
+
+def test_other_weights_get_a_cache_of_their_own_at_the_next_start(repository: Path) -> None:
+    staged, first = stage(repository)
+    assert first["trt_engine_cache_path"] == first["trt_timing_cache_path"]
+    staged.refresh()
+    assert parameters(staged) == first
+    passport = repository / "clip_encoder" / "1" / "model.json"
+    passport.write_text(passport.read_text().replace(PASSPORT.weights_sha256, "f" * 64))
+    staged.refresh()
+    assert parameters(staged)["trt_engine_cache_path"] != first["trt_engine_cache_path"]
+    changed = parameters(staged)["trt_engine_cache_path"]
+    _, other = stage(repository, "fp32")
+    assert other["trt_engine_cache_path"] not in (changed, first["trt_engine_cache_path"])
+
+
+def test_a_model_that_is_replaced_is_followed(repository: Path) -> None:
+    staged, _ = stage(repository)
+    shutil.rmtree(repository / "clip_encoder" / "1")
+    (repository / "clip_encoder" / "1").mkdir()
+    (repository / "clip_encoder" / "1" / "model.onnx").write_bytes(b"others")
+    staged.refresh()
+    assert (staged.directory / "clip_encoder" / "1" / "model.onnx").read_bytes() == b"others"
+
+
+def test_what_is_missing_is_named_with_its_remedy(tmp_path: Path) -> None:
+    with pytest.raises(TensorrtMissing, match=r"needs an NVIDIA GPU.*--gpus all.*without --tensorrt"):
+        check_tensorrt(gpus=lambda: 0)
+    provider = tmp_path / "libonnxruntime_providers_tensorrt.so"
+    with pytest.raises(TensorrtMissing, match=r"no TensorRT provider here.*pip install onnxruntime-gpu"):
+        check_tensorrt(gpus=lambda: 1, provider=provider)
+    provider.write_bytes(b"\0libnvinfer.so.10\0")
+    with pytest.raises(TensorrtMissing, match=r"needs libnvinfer.so.10, .*pip install 'tensorrt-cu13==10\.\*'"):
+        check_tensorrt(gpus=lambda: 1, provider=provider, loads=lambda name: name != "libnvinfer.so.10")
+    check_tensorrt(gpus=lambda: 1, provider=provider, loads=lambda name: True)
