@@ -18,6 +18,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from preprocess_ensemble.errors import ReportedError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -34,7 +36,7 @@ __all__ = (
 )
 
 
-class ClipError(Exception):
+class ClipError(ReportedError):
     """Root of all errors that this package raises on purpose.
 
     ``message`` is one sentence for people; ``request_id`` names the request in the server's log, where there was one.

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import importlib
 
-
-class CommandFailed(Exception):
-    """The command could not do its work; exit code 1. The text is one sentence for people."""
+from preprocess_ensemble.errors import ReportedError
 
 
-class CommandMisused(Exception):
-    """The command was called in a way that cannot work; exit code 2. The text is one sentence for people."""
+class CommandFailed(ReportedError):
+    """The command could not do its work; exit code 1."""
+
+
+class CommandMisused(ReportedError):
+    """The command was called in a way that cannot work; exit code 2."""
 
 
 def need(*modules: str, extra: str = "cli") -> None:

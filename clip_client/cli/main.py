@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from clip_client.cli.commands import decide, dedup, embed, health, profile, purge, similar, undo
 from clip_client.cli.doctor import command as doctor_command
-from clip_client.cli.errors import CommandFailed, CommandMisused
+from clip_client.cli.errors import CommandMisused
+from preprocess_ensemble.errors import ReportedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _say("interrupted", _INTERRUPTED)
     except CommandMisused as error:
         return _say(str(error), 2)
-    except CommandFailed as error:
+    except ReportedError as error:
         return _say(str(error), 1)
     except BrokenPipeError:
         # Whoever read the output has left.
@@ -58,12 +59,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         if error.errno != errno.ENOSPC:
             raise
         return _say("a disk is full, and the output cannot be written", _without_output())
-    except Exception as error:
-        from clip_client import ClipError
-
-        if isinstance(error, ClipError):
-            return _say(str(error), 1)
-        raise
     return exit_code
 
 

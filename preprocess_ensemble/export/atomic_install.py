@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from preprocess_ensemble.errors import ReportedError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -21,7 +23,7 @@ _PREFIX: Final = ".staging-"
 _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-class StagingError(Exception):
+class StagingError(ReportedError):
     """The files cannot be written; the message is one sentence with the remedy."""
 
 

@@ -18,7 +18,7 @@ import onnx
 import torch
 from torch import nn
 
-from preprocess_ensemble.error_text import first_line
+from preprocess_ensemble.errors import first_line
 from preprocess_ensemble.export import parity
 from preprocess_ensemble.export.atomic_install import install, require_space, staging, write_atomically
 from preprocess_ensemble.export.canary import canary_image

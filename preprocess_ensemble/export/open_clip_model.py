@@ -14,13 +14,13 @@ import open_clip
 import torch
 from torch import nn
 
-from preprocess_ensemble.error_text import first_line
+from preprocess_ensemble.errors import ReportedError, first_line
 from preprocess_ensemble.imaging.transform import PreprocessConfig
 
 _RANDOM: Final = re.compile(r"random(?::(\d+))?")
 
 
-class ExportError(Exception):
+class ExportError(ReportedError):
     """The export cannot be done; the message says why and what to do. The repository is as it was."""
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import onnxruntime
 
+from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.model_repository.passport import Gate
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ _FAILED: Final = 3
 """Any status other than 0 marks a failed row."""
 
 
-class GateError(Exception):
+class GateError(ReportedError):
     """The exported model does not compute what PyTorch does; the message is one sentence with what was measured."""
 
 

@@ -24,6 +24,7 @@ from preprocess_ensemble.contract import (
     PREPROCESSOR,
     STATUS,
 )
+from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.imaging.decode import DecodeLimits
 from preprocess_ensemble.imaging.time_budget import MAX_DECODE_S
 from preprocess_ensemble.model_repository.passport import Passport
@@ -88,7 +89,7 @@ _COMMENTS: Final = {
 }
 
 
-class RepositoryError(Exception):
+class RepositoryError(ReportedError):
     """The model repository is not as it must be; the message is one sentence with the remedy."""
 
 

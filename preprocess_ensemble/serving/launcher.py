@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
+from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.serving.orphaned_stubs import end_orphaned_stubs
 from preprocess_ensemble.serving.shared_memory import region_prefix, remove_stale_regions
 
@@ -78,7 +79,7 @@ main(sys.argv[1:])
 """
 
 
-class LaunchError(Exception):
+class LaunchError(ReportedError):
     """The server cannot be started here; the message is one sentence that names the remedy."""
 
 

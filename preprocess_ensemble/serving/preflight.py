@@ -7,6 +7,8 @@ import re
 import socket
 from typing import TYPE_CHECKING
 
+from preprocess_ensemble.errors import ReportedError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ("ServeError", "check_log_file", "check_ports", "check_repository")
 
 
-class ServeError(Exception):
+class ServeError(ReportedError):
     """Nothing can be served with these settings; the message is one sentence with the remedy."""
 
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.serving.activity_monitor import LOOK_EVERY_S, ActivityMonitor
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ class SupervisorConfig:
     """A server that was well for so long is restarted without delay when it fails."""
 
 
-class StartError(Exception):
+class StartError(ReportedError):
     """The server did not become ready; the message is one sentence."""
 
 

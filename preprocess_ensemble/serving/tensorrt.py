@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from google.protobuf import text_format
 
 from preprocess_ensemble.contract import ENCODER
+from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.model_repository.config import MODEL_FILE, encoder_directory, installed_passport, read_config
 from preprocess_ensemble.serving.launcher import NVIDIA_SERVER
 
@@ -47,7 +48,7 @@ _NVIDIA_PROVIDER: Final = NVIDIA_SERVER.parents[1] / "backends" / "onnxruntime" 
 _REMEDY: Final = "start clip-serve without --tensorrt, which runs the model on CUDA or the CPU"
 
 
-class TensorrtMissing(Exception):
+class TensorrtMissing(ReportedError):
     """TensorRT cannot be used here; the message is one sentence that names the remedy."""
 
 

@@ -11,13 +11,15 @@ import ssl
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from preprocess_ensemble.errors import ReportedError
+
 if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = ("ServerTls", "TlsError")
 
 
-class TlsError(Exception):
+class TlsError(ReportedError):
     """The certificates cannot be used; the message is one sentence that names the file and the remedy."""
 
 

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from preprocess_ensemble.errors import ReportedError
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
     from pathlib import Path
@@ -21,7 +23,7 @@ QUIET: Final = ("--canary-interval-s", "3600")
 """For measurements: the supervisor's canary would be one more request, which shares runs and waits in queues."""
 
 
-class ServerDidNotStart(RuntimeError):
+class ServerDidNotStart(ReportedError):
     """clip-serve ended before it was ready; the message is what it said last."""
 
 

@@ -23,7 +23,7 @@ FACADES: Final = ("clip_client", "clip_client.dedup", "preprocess_ensemble")
 """Packages whose modules belong to rooms of their own; the pattern holds the ``__init__`` alone."""
 ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     # room: (modules, or packages whose every module belongs to it; rooms that they may import)
-    "contract": (("preprocess_ensemble.contract", "preprocess_ensemble.error_text", "preprocess_ensemble"), ()),
+    "contract": (("preprocess_ensemble.contract", "preprocess_ensemble.errors", "preprocess_ensemble"), ()),
     "imaging": (("preprocess_ensemble.imaging",), ("contract",)),
     "backends": (("preprocess_ensemble.backends",), ("contract", "imaging")),
     "model_repository": (("preprocess_ensemble.model_repository",), ("contract", "imaging")),
@@ -45,7 +45,7 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "pipeline": (("clip_client._pipeline",), (BASE, "contract", "imaging", "transports", "balancing")),
     "dedup types": (("clip_client.dedup.types", "clip_client.dedup.text"), ()),
     "dedup files": (("clip_client.dedup.files",), ("dedup types",)),
-    "dedup store": (("clip_client.dedup.store",), ("dedup types",)),
+    "dedup store": (("clip_client.dedup.store",), ("contract", "dedup types")),
     "dedup features": (
         ("clip_client.dedup.features",),
         (BASE, "imaging", "dedup types", "dedup files", "dedup store"),
@@ -55,7 +55,7 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
         ("clip_client.dedup.search", "clip_client.dedup"),
         (BASE, "dedup types", "dedup files", "dedup store", "dedup features", "dedup compare"),
     ),
-    "dedup actions": (("clip_client.dedup.actions",), ("dedup types", "dedup files", "dedup store")),
+    "dedup actions": (("clip_client.dedup.actions",), ("contract", "dedup types", "dedup files", "dedup store")),
     "dedup reporting": (("clip_client.dedup.reporting",), ("dedup types", "dedup files", "dedup features")),
     "client": (
         ("clip_client._client", "clip_client._sync", "clip_client"),
@@ -63,7 +63,7 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     ),
     "client testing": (
         ("clip_client.testing", "clip_client._testing"),
-        (BASE, "contract", "transports"),
+        (BASE, "contract", "model_repository", "transports"),
     ),
     "cli": (
         ("clip_client.cli",),
@@ -74,7 +74,7 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
         ),
     ),
     "serving": (("preprocess_ensemble.serving",), ("contract", "imaging", "model_repository", "client")),
-    "server testing": (("preprocess_ensemble.testing",), ()),
+    "server testing": (("preprocess_ensemble.testing",), ("contract",)),
 }  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from clip_client.dedup.actions.apply import Outcome
 from clip_client.dedup.files.hashing import Content, hash_file
+from preprocess_ensemble.errors import ReportedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,7 +22,7 @@ ALBUM: Final = "Duplicates (clip-client)"
 """Found by this name at the top level, and made where there is none."""
 
 
-class NoAlbum(Exception):
+class NoAlbum(ReportedError):
     """No album can be filled here; the text is one sentence for people."""
 
 

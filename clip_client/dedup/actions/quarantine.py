@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from clip_client.dedup.files.apple_photos import is_inside_library
 from clip_client.dedup.files.hashing import Content, hash_file
+from preprocess_ensemble.errors import ReportedError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -35,7 +36,7 @@ _WITHOUT_HARD_LINKS: Final = frozenset({"exfat", "msdos", "vfat"})
 """Types of file systems, as Linux names them. For others, the attempt tells."""
 
 
-class CannotMove(Exception):
+class CannotMove(ReportedError):
     """A file must stay where it is; the text is one sentence for people."""
 
 

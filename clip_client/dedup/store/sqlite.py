@@ -6,6 +6,8 @@ import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
+from preprocess_ensemble.errors import ReportedError
+
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterator
@@ -18,7 +20,7 @@ _TURN_S: Final = 0.01
 """Between two tries where SQLite itself does not wait."""
 
 
-class StoreError(Exception):
+class StoreError(ReportedError):
     """The store cannot be used; the text is one sentence for people, with the way out."""
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import onnxruntime
 
 from preprocess_ensemble.backends.onnxruntime.model_config import ModelLoadError
-from preprocess_ensemble.error_text import first_line
+from preprocess_ensemble.errors import first_line
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from preprocess_ensemble.errors import ReportedError
+
 __all__ = (
     "ModelConfig",
     "ModelLoadError",
@@ -23,7 +25,7 @@ ModelConfig = Mapping[str, Any]
 """A model configuration as Triton passes it, in JSON: the field names of ``model_config.proto``."""
 
 
-class ModelLoadError(Exception):
+class ModelLoadError(ReportedError):
     """The model cannot be served as it is configured; the message is one sentence."""
 
 

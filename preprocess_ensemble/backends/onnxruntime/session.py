@@ -11,7 +11,7 @@ import onnxruntime
 
 from preprocess_ensemble.backends.onnxruntime.model_config import ModelConfig, ModelLoadError
 from preprocess_ensemble.backends.onnxruntime.providers import CUDA, TENSORRT
-from preprocess_ensemble.error_text import first_line
+from preprocess_ensemble.errors import first_line
 
 if TYPE_CHECKING:
     from pathlib import Path

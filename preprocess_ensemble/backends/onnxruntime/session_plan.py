@@ -31,7 +31,7 @@ from preprocess_ensemble.backends.onnxruntime.providers import (
     cpu_providers,
     gpu_providers,
 )
-from preprocess_ensemble.error_text import first_line
+from preprocess_ensemble.errors import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
