@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
-import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from clip_client._errors import ProtocolMismatch
 from preprocess_ensemble.contract import CONTRACT_VERSION
+from preprocess_ensemble.model_repository.passport import ContractMismatch, Passport, PassportError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
-
-_TEXTS: Final = ("id", "model", "pretrained", "preprocess_id", "precision")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -64,45 +60,29 @@ class ModelInfo:
     def from_json(cls, text: str | bytes, *, max_batch_size: int) -> ModelInfo:
         """Read a passport (``model.json``).
 
-        Raises ProtocolMismatch where the text is not one, or is of a contract that this client does not know.
+        Raises ProtocolMismatch if the text is not a complete passport, or was written for another contract version.
         """
         try:
-            passport = json.loads(text)
-        except ValueError:
-            raise ProtocolMismatch("The server's model passport is not JSON; export the model again.") from None
-        if not isinstance(passport, dict):
-            raise ProtocolMismatch("The server's model passport is not a JSON object; export the model again.")
-        contract = passport.get("contract")
-        if contract != CONTRACT_VERSION:
+            passport = Passport.from_json(text)
+        except ContractMismatch as error:
             raise ProtocolMismatch(
-                f"The server speaks contract {contract!r} and this client speaks {CONTRACT_VERSION}; "
+                f"The server speaks contract {error.found!r} and this client speaks {CONTRACT_VERSION}; "
                 "install the same version of clip-triton on both sides."
-            )
-        try:
-            return cls._from_passport(passport, max_batch_size)
-        except (KeyError, TypeError, ValueError, binascii.Error) as error:
-            raise ProtocolMismatch(
-                f"The server's model passport is incomplete ({type(error).__name__}: {error}); export the model again."
             ) from None
-
-    @classmethod
-    def _from_passport(cls, passport: Mapping[str, Any], max_batch_size: int) -> ModelInfo:
-        texts = {name: passport[name] for name in _TEXTS}
-        for name, value in texts.items():
-            if not isinstance(value, str) or not value:
-                raise ValueError(f"{name} is not a text")
-        first, second = (int(number) for number in passport["fingerprint"])
-        dimension = int(passport["dimension"])
-        canary_vector = np.asarray(passport["canary"]["vector"], dtype=np.float32)
-        if canary_vector.shape != (dimension,):
-            raise ValueError(f"the canary vector has shape {canary_vector.shape}, not ({dimension},)")
+        except PassportError as error:
+            raise ProtocolMismatch(f"The server sent an invalid passport. {error}") from None
+        canary_vector = np.asarray(passport.canary.vector, dtype=np.float32)
         canary_vector.setflags(write=False)
         return cls(
-            **texts,
-            preprocess=dict(passport["preprocess"]),
-            dimension=dimension,
-            fingerprint=(first, second),
+            id=passport.id,
+            model=passport.model,
+            pretrained=passport.pretrained,
+            preprocess_id=passport.preprocess_id,
+            preprocess=passport.preprocess,
+            dimension=passport.dimension,
+            precision=passport.precision,
+            fingerprint=passport.fingerprint,
             max_batch_size=max_batch_size,
-            canary_image=base64.b64decode(passport["canary"]["image"], validate=True),
+            canary_image=passport.canary.image,
             canary_vector=canary_vector,
         )

@@ -29,6 +29,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from clip_client._testing.loop_monitor import LoopWatch
 from clip_client._testing.relay import Relay
 from preprocess_ensemble import contract
+from preprocess_ensemble.model_repository.passport import Canary, Parity, Passport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -161,14 +162,12 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         self._credentials = grpc.ssl_server_credentials([(key, certificate)], client_ca, client_ca is not None)
 
     def passport(self) -> dict[str, Any]:
-        """The model's passport, as the handshake gives it."""
-        return {
-            "contract": contract.CONTRACT_VERSION,
-            "id": f"{self.model}/random:0@00000000",
-            "model": self.model,
-            "pretrained": "random:0",
-            "weights_sha256": "0" * 64,
-            "preprocess": {
+        """Return the model's passport as the handshake sends it: the content of a complete ``model.json``."""
+        passport = Passport(
+            model=self.model,
+            pretrained="random:0",
+            weights_sha256="0" * 64,
+            preprocess={
                 "size": [224, 224],
                 "interpolation": "bicubic",
                 "resize_mode": "shortest",
@@ -176,15 +175,17 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
                 "mean": [0.5, 0.5, 0.5],
                 "std": [0.5, 0.5, 0.5],
             },
-            "preprocess_id": "shortest-bicubic-224x224",
-            "dimension": self.dimension,
-            "precision": "fp32",
-            "fingerprint": list(self.fingerprint),
-            "canary": {
-                "image": base64.b64encode(PNG_1X1).decode(),
-                "vector": [float(number) for number in self.vector(PNG_1X1)],
-            },
-        }
+            preprocess_id="shortest-bicubic-224x224",
+            dimension=self.dimension,
+            precision="fp32",
+            fingerprint=self.fingerprint,
+            parity=Parity(images=1, min_cosine=1.0, required=0.9999),
+            canary=Canary(image=PNG_1X1, vector=tuple(float(number) for number in self.vector(PNG_1X1))),
+            opset=17,
+            ir_version=8,
+        )
+        document: dict[str, Any] = json.loads(passport.to_json())
+        return document
 
     async def start(self, *, port: int | None = None) -> None:
         """Listen on ``port``, else on the same port as before, else on any free one."""

@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except exporter.WrongChoice as error:
         _say(str(error))
         return 2
-    except (exporter.ExportError, parity.GateError, config.RepositoryError, atomic_install.StagingError) as error:
+    except (exporter.ExportError, parity.ParityError, config.RepositoryError, atomic_install.StagingError) as error:
         _say(str(error))
         return 1
     except OSError as error:

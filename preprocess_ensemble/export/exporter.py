@@ -43,7 +43,7 @@ from preprocess_ensemble.model_repository.config import (
     installed_passport,
     pending_files,
 )
-from preprocess_ensemble.model_repository.passport import Canary, Gate, Passport, fingerprint
+from preprocess_ensemble.model_repository.passport import Canary, Parity, Passport, fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -83,7 +83,7 @@ def export_model(
     checkpoint, or ``random[:SEED]``. A repository that does not exist is made, complete. A model that is installed
     already is left alone, unless ``force``. ``report`` is given one line before each step that takes time.
 
-    Raises ExportError, GateError, RepositoryError or StagingError, each with a message for people. Then, and when the
+    Raises ExportError, ParityError, RepositoryError or StagingError, each with a message for people. Then, and when the
     export is interrupted, the model that was installed before stays.
     """
     if precision not in PRECISIONS:
@@ -124,7 +124,7 @@ def export_model(
             dimension=len(canary.vector),
             precision=precision,
             fingerprint=mark,
-            gate=measured,
+            parity=measured,
             canary=canary,
             opset=parity.OPSET,
             ir_version=parity.IR_VERSION,
@@ -179,7 +179,7 @@ def describe_model(
             model=source.model, weights_sha256=weights, preprocess=config.to_mapping(), precision="fp32"
         ),
         # It is what exports are compared with.
-        gate=Gate(images=0, min_cosine=1.0, required=parity.REQUIRED_COSINE["fp32"]),
+        parity=Parity(images=0, min_cosine=1.0, required=parity.REQUIRED_COSINE["fp32"]),
         canary=Canary(image=image, vector=vector),
         opset=parity.OPSET,
         ir_version=parity.IR_VERSION,

@@ -9,7 +9,7 @@ import onnx
 import onnxruntime
 
 from preprocess_ensemble.errors import ReportedError
-from preprocess_ensemble.model_repository.passport import Gate
+from preprocess_ensemble.model_repository.passport import Parity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-__all__ = ("IR_VERSION", "OPSET", "REQUIRED_COSINE", "Encoder", "GateError", "check", "sample_pixels")
+__all__ = ("IR_VERSION", "OPSET", "REQUIRED_COSINE", "Encoder", "ParityError", "check", "sample_pixels")
 
 OPSET: Final = 17
 IR_VERSION: Final = 8
@@ -31,7 +31,7 @@ _FAILED: Final = 3
 """Any status other than 0 marks a failed row."""
 
 
-class GateError(ReportedError):
+class ParityError(ReportedError):
     """The exported model does not compute what PyTorch does; the message is one sentence with what was measured."""
 
 
@@ -72,10 +72,10 @@ def sample_pixels(height: int, width: int) -> npt.NDArray[np.uint8]:
 
 def check(
     model: Path, pixels: npt.NDArray[np.uint8], expected: npt.NDArray[np.float32], mark: tuple[int, int], precision: str
-) -> Gate:
+) -> Parity:
     """Compare the file ``model`` with PyTorch's unit vectors ``expected`` (N, D) for ``pixels`` (N, H, W, 3), N > 1.
 
-    Returns what was measured. Raises GateError when a vector is off, when a failed row is not NaN or changes its
+    Returns what was measured. Raises ParityError when a vector is off, when a failed row is not NaN or changes its
     neighbours, when the fingerprint is not ``mark``, or when the file is of another opset or IR version.
     """
     _check_versions(model)
@@ -83,21 +83,25 @@ def check(
     together, marks = encoder(pixels)
     alone = np.concatenate([encoder(picture[None])[0] for picture in pixels])
     if not np.array_equal(marks, np.tile(np.array(mark, np.int32), (len(pixels), 1))):
-        raise GateError(f"The exported model answers with the fingerprint {marks[0].tolist()}, not {list(mark)}.")
+        raise ParityError(f"The exported model answers with the fingerprint {marks[0].tolist()}, not {list(mark)}.")
 
     required = REQUIRED_COSINE[precision]
     lowest = min(_lowest_cosine(together, expected), _lowest_cosine(alone, expected))
     if not lowest >= required:  # written so that NaN fails too
-        raise GateError(f"The exported model reaches a cosine of {lowest:.6f} to PyTorch, and {required} is required.")
+        raise ParityError(
+            f"The exported model reaches a cosine of {lowest:.6f} to PyTorch, and {required} is required."
+        )
     _check_failed_rows(encoder, pixels, together, precision)
-    return Gate(images=len(pixels), min_cosine=lowest, required=required)
+    return Parity(images=len(pixels), min_cosine=lowest, required=required)
 
 
 def _check_versions(model: Path) -> None:
     file = onnx.load(str(model), load_external_data=False)
     found = (file.ir_version, {opset.domain: opset.version for opset in file.opset_import})
     if found != (IR_VERSION, {"": OPSET}):
-        raise GateError(f"The exported model has IR version and opsets {found}, not IR {IR_VERSION} and opset {OPSET}.")
+        raise ParityError(
+            f"The exported model has IR version and opsets {found}, not IR {IR_VERSION} and opset {OPSET}."
+        )
 
 
 def _lowest_cosine(vectors: npt.NDArray[np.float32], expected: npt.NDArray[np.float32]) -> float:
@@ -117,7 +121,7 @@ def _check_failed_rows(
     failed = status[:, 0] != 0
     vectors, _ = encoder(np.where(failed[:, None, None, None], np.uint8(0), pixels), status)
     if not np.isnan(vectors[failed]).all():
-        raise GateError("The exported model gives a failed image a vector that is not all NaN.")
+        raise ParityError("The exported model gives a failed image a vector that is not all NaN.")
     # Only fp32 adds the same numbers in the same order whatever else is in the batch.
     unharmed = (
         np.array_equal(vectors[~failed], good[~failed])
@@ -125,4 +129,4 @@ def _check_failed_rows(
         else _lowest_cosine(vectors[~failed], good[~failed]) >= REQUIRED_COSINE[precision]
     )
     if not unharmed:
-        raise GateError("The exported model lets a failed image change its neighbours' vectors.")
+        raise ParityError("The exported model lets a failed image change its neighbours' vectors.")

@@ -1,4 +1,8 @@
-"""``model.json``: what an exported model is, who measured it, and how to recognise its vectors."""
+"""The passport of an exported model: the file ``model.json`` beside ``model.onnx``.
+
+It says which weights and preprocessing the model has, how closely it agrees with PyTorch, and how to recognise its
+vectors. This module is the only one that writes and reads it.
+"""
 
 from __future__ import annotations
 
@@ -6,47 +10,61 @@ import base64
 import binascii
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from preprocess_ensemble.contract import CONTRACT_VERSION
+from preprocess_ensemble.errors import ReportedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ("Canary", "Gate", "Passport", "PassportError", "fingerprint")
+__all__ = ("Canary", "ContractMismatch", "Parity", "Passport", "PassportError", "fingerprint")
 
-_GRAPH: Final = 1
-"""Raise it when the exported graph computes something else from the same weights: the fingerprint then changes."""
+_GRAPH_VERSION: Final = 1
+"""Raise it if the exported graph computes something else from the same weights: the fingerprint then changes."""
 
 
-class PassportError(ValueError):
-    """The text is no passport, or one of another contract; the message is one sentence with the remedy."""
+class PassportError(ReportedError, ValueError):
+    """The text is not a complete passport."""
+
+
+class ContractMismatch(PassportError):
+    """The passport was written for another version of the wire contract."""
+
+    def __init__(self, found: object) -> None:
+        super().__init__(
+            f"The model was exported for contract {found!r} and this package supports contract {CONTRACT_VERSION}; "
+            "export the model again."
+        )
+        self.found = found
+        """What stands in the passport: a number, or anything else that JSON can hold."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gate:
-    """What the check after the export measured against PyTorch fp32."""
+class Parity:
+    """How closely the exported model agrees with PyTorch fp32, measured when it was exported."""
 
     images: int
     min_cosine: float
-    """The lowest cosine of any image's two vectors."""
+    """The lowest cosine similarity between an image's two vectors."""
     required: float
+    """The lowest ``min_cosine`` at which the export succeeds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Canary:
-    """A picture and its vector, by which anyone can tell that a server still computes what was exported."""
+    """A picture and its vector. A server that embeds the picture to this vector still computes what was exported."""
 
     image: bytes
     """An encoded image file."""
     vector: tuple[float, ...]
-    """Its embedding: D numbers, each exact to float32, of unit length together."""
+    """Its embedding: D float32 numbers; the vector has unit length."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Passport:
-    """The identity of one exported model; it lies beside ``model.onnx`` and travels to clients as text."""
+    """The identity of one exported model. The server sends it to clients in the handshake."""
 
     model: str
     """open_clip's name of the architecture."""
@@ -57,11 +75,12 @@ class Passport:
     preprocess: Mapping[str, Any]
     """size (height, width), interpolation, resize_mode, fill_color, mean and std."""
     preprocess_id: str
+    """Short name of ``preprocess``, such as ``shortest-bicubic-224x224``."""
     dimension: int
     precision: str
     fingerprint: tuple[int, int]
-    """Two int32 numbers; the graph gives them back with every embedding."""
-    gate: Gate
+    """Two int32 numbers; the graph returns them with every embedding."""
+    parity: Parity
     canary: Canary
     opset: int
     ir_version: int
@@ -74,7 +93,7 @@ class Passport:
         return f"{self.model}/{self.pretrained}@{self.weights_sha256[:8]}{suffix}"
 
     def to_json(self) -> str:
-        """Return the passport as one JSON object in ASCII, ended by a newline."""
+        """Return the passport as one JSON object in ASCII that ends with a newline."""
         document = {
             "contract": self.contract,
             "id": self.id,
@@ -86,7 +105,7 @@ class Passport:
             "dimension": self.dimension,
             "precision": self.precision,
             "fingerprint": self.fingerprint,
-            "gate": {"images": self.gate.images, "min_cosine": self.gate.min_cosine, "required": self.gate.required},
+            "gate": asdict(self.parity),
             "canary": {"image": base64.b64encode(self.canary.image).decode("ascii"), "vector": self.canary.vector},
             "onnx": {"opset": self.opset, "ir": self.ir_version},
         }
@@ -94,17 +113,18 @@ class Passport:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Passport:
-        """Read what :meth:`to_json` wrote; raises PassportError."""
+        """Read what :meth:`to_json` wrote.
+
+        Raises ContractMismatch for another version of the wire contract, and PassportError if the text is not JSON, is
+        not a passport or lacks a field.
+        """
         try:
             document = json.loads(text)
             contract = document["contract"]
         except (ValueError, TypeError, KeyError):
-            raise PassportError("The file is not a model's passport; export the model again.") from None
+            raise PassportError("The text is not a model's passport; export the model again.") from None
         if contract != CONTRACT_VERSION:
-            raise PassportError(
-                f"The model was exported for contract {contract!r} and this package keeps {CONTRACT_VERSION}; "
-                "export the model again."
-            )
+            raise ContractMismatch(contract)
         try:
             return cls._from_document(document)
         except (KeyError, TypeError, ValueError, binascii.Error) as error:
@@ -115,18 +135,20 @@ class Passport:
     @classmethod
     def _from_document(cls, document: Mapping[str, Any]) -> Passport:
         first, second = document["fingerprint"]
-        gate, canary, onnx = document["gate"], document["canary"], document["onnx"]
+        parity, canary, onnx = document["gate"], document["canary"], document["onnx"]
         passport = cls(
-            model=str(document["model"]),
-            pretrained=str(document["pretrained"]),
-            weights_sha256=str(document["weights_sha256"]),
+            model=_text(document, "model"),
+            pretrained=_text(document, "pretrained"),
+            weights_sha256=_text(document, "weights_sha256"),
             preprocess=dict(document["preprocess"]),
-            preprocess_id=str(document["preprocess_id"]),
+            preprocess_id=_text(document, "preprocess_id"),
             dimension=int(document["dimension"]),
-            precision=str(document["precision"]),
+            precision=_text(document, "precision"),
             fingerprint=(int(first), int(second)),
-            gate=Gate(
-                images=int(gate["images"]), min_cosine=float(gate["min_cosine"]), required=float(gate["required"])
+            parity=Parity(
+                images=int(parity["images"]),
+                min_cosine=float(parity["min_cosine"]),
+                required=float(parity["required"]),
             ),
             canary=Canary(
                 image=base64.b64decode(canary["image"], validate=True),
@@ -140,13 +162,20 @@ class Passport:
         return passport
 
 
+def _text(document: Mapping[str, Any], name: str) -> str:
+    value = document[name]
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{name} is not a text")
+    return value
+
+
 def fingerprint(*, model: str, weights_sha256: str, preprocess: Mapping[str, Any], precision: str) -> tuple[int, int]:
-    """Return two int32 numbers that follow from all that decides a vector, and from nothing else.
+    """Return two int32 numbers computed from everything that decides a vector, and from nothing else.
 
     The pretrained tag is not part of it: the same weights from a tag and from a file give the same vectors.
     """
     identity = json.dumps(
-        [CONTRACT_VERSION, _GRAPH, model, weights_sha256, dict(preprocess), precision], sort_keys=True
+        [CONTRACT_VERSION, _GRAPH_VERSION, model, weights_sha256, dict(preprocess), precision], sort_keys=True
     )
     digest = hashlib.sha256(identity.encode("ascii")).digest()
     return int.from_bytes(digest[:4], "little", signed=True), int.from_bytes(digest[4:8], "little", signed=True)

@@ -13,7 +13,7 @@ from preprocess_ensemble.backends.onnxruntime.model_config import ModelLoadError
 from preprocess_ensemble.backends.onnxruntime.session_plan import plan_session
 from preprocess_ensemble.export import parity
 from preprocess_ensemble.export.exporter import export_model
-from preprocess_ensemble.export.parity import GateError
+from preprocess_ensemble.export.parity import ParityError
 from preprocess_ensemble.testing.tiny_model import TINY_CLIP
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def test_the_weights_are_rounded_and_the_passport_says_so(precision: str, kind: 
         for tensor in onnx.load(str(tmp_path / "clip_encoder" / "1" / "model.onnx")).graph.output
     ]
     assert output_sizes == [[0, passport.dimension], [0, 2]], "as config.pbtxt states them; 0 is the batch"
-    assert parity.REQUIRED_COSINE[precision] <= passport.gate.min_cosine < 1.00001
+    assert parity.REQUIRED_COSINE[precision] <= passport.parity.min_cosine < 1.00001
     file = tmp_path / "clip_encoder" / "1" / "model.onnx"
     initializers = onnx.load(str(file)).graph.initializer
     rounded = sum(int(np.prod(tensor.dims)) for tensor in initializers if tensor.data_type == kind)
@@ -67,7 +67,7 @@ def test_another_precision_is_another_fingerprint(tmp_path: Path) -> None:
 
 def test_int8_below_its_gate_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(parity.REQUIRED_COSINE, "int8", 0.99999999)
-    with pytest.raises(GateError, match="is required"):
+    with pytest.raises(ParityError, match="is required"):
         export_model(model=str(TINY_CLIP), pretrained="random:0", precision="int8", repository=tmp_path)
     assert not (tmp_path / "clip_encoder" / "1" / "model.onnx").exists()
 

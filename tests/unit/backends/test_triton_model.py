@@ -18,7 +18,7 @@ from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging import preprocessor, time_budget
 from preprocess_ensemble.imaging.decode import DecodeLimits, decode, decode_image
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
-from preprocess_ensemble.model_repository.passport import Canary, Gate, Passport
+from preprocess_ensemble.model_repository.passport import Canary, Parity, Passport
 from tests.fixtures import image_files
 from tests.paths import ROOT
 
@@ -148,7 +148,7 @@ def repository(tmp_path: Path) -> Path:
         dimension=2,
         precision="fp32",
         fingerprint=(1, 2),
-        gate=Gate(images=1, min_cosine=1.0, required=0.9999),
+        parity=Parity(images=1, min_cosine=1.0, required=0.9999),
         canary=Canary(image=image_files.jpeg(), vector=(1.0, 0.0)),
         opset=17,
         ir_version=8,

@@ -33,8 +33,8 @@ def test_a_trained_model_is_not_random() -> None:
     assert not model.is_random
 
 
-@pytest.mark.parametrize("missing", ["id", "fingerprint", "dimension", "canary", "preprocess", "preprocess_id"])
-def test_a_passport_with_a_hole(missing: str) -> None:
+@pytest.mark.parametrize("missing", sorted(passport().keys() - {"contract", "id"}))
+def test_an_incomplete_passport_is_refused(missing: str) -> None:
     text = json.dumps({name: value for name, value in passport().items() if name != missing})
     with pytest.raises(ProtocolMismatch, match="incomplete"):
         ModelInfo.from_json(text, max_batch_size=1)
@@ -46,12 +46,13 @@ def test_a_passport_with_a_hole(missing: str) -> None:
         {"fingerprint": [1]},
         {"fingerprint": ["a", "b"]},
         {"dimension": 9},
-        {"id": ""},
+        {"model": ""},
+        {"precision": 32},
         {"canary": {"image": "not base64", "vector": [0.0] * 8}},
         {"preprocess": 5},
     ],
 )
-def test_a_passport_with_nonsense(change: dict[str, Any]) -> None:
+def test_a_passport_with_a_wrong_value_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ProtocolMismatch, match="incomplete"):
         ModelInfo.from_json(json.dumps({**passport(), **change}), max_batch_size=1)
 

@@ -1,4 +1,4 @@
-"""Export of a small seeded CLIP: what is written, what the gate refuses, and what an interruption leaves."""
+"""Export of a small seeded CLIP: what is written, what the check refuses, and what an interruption leaves."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from PIL import Image
 from preprocess_ensemble.export import command as export_command
 from preprocess_ensemble.export import exporter, parity
 from preprocess_ensemble.export.atomic_install import StagingError, require_space
-from preprocess_ensemble.export.parity import Encoder, GateError, sample_pixels
+from preprocess_ensemble.export.parity import Encoder, ParityError, sample_pixels
 from preprocess_ensemble.model_repository.config import RepositoryError, installed_passport
 from preprocess_ensemble.testing.tiny_model import TINY_CLIP
 from tests.paths import ROOT
@@ -104,7 +104,7 @@ def test_the_passport_tells_what_was_exported(repository: Path) -> None:
     assert (passport.model, passport.pretrained, passport.dimension) == ("tiny_clip", "random:0", 512)
     assert passport.id == f"tiny_clip/random:0@{passport.weights_sha256[:8]}"
     assert passport.preprocess_id == "shortest-bicubic-224x224"
-    assert passport.gate.min_cosine >= 0.999999
+    assert passport.parity.min_cosine >= 0.999999
 
 
 def test_the_canary_is_open_clips_own_vector(repository: Path) -> None:
@@ -228,7 +228,7 @@ def test_a_graph_with_a_defect_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(exporter._Graph, "forward", defect(exporter._Graph.forward))
-    with pytest.raises(GateError, match=message):
+    with pytest.raises(ParityError, match=message):
         export_tiny(repository, force=True)
     unchanged()
 
@@ -270,7 +270,7 @@ from pathlib import Path
 from preprocess_ensemble.export import exporter, parity
 
 def stop(*arguments):
-    print("at the gate", flush=True)
+    print("at the check", flush=True)
     sys.stdin.read()
 
 parity.check = stop
@@ -296,7 +296,7 @@ def test_a_killed_export_leaves_the_old_model_and_the_next_one_cleans_up(
 ) -> None:
     with python("-c", KILLED, str(TINY_CLIP), str(repository)) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == "at the gate\n"
+        assert process.stdout.readline() == "at the check\n"
         with pytest.raises(StagingError, match="Another export"):
             export_tiny(repository, force=True)
         process.kill()

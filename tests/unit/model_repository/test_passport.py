@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from preprocess_ensemble.model_repository.passport import Canary, Gate, Passport, PassportError, fingerprint
+from preprocess_ensemble.model_repository.passport import Canary, Parity, Passport, PassportError, fingerprint
 
 PASSPORT = Passport(
     model="ViT-B-32",
@@ -19,7 +19,7 @@ PASSPORT = Passport(
     dimension=2,
     precision="fp32",
     fingerprint=(-1, 2**31 - 1),
-    gate=Gate(images=8, min_cosine=0.99999, required=0.9999),
+    parity=Parity(images=8, min_cosine=0.99999, required=0.9999),
     canary=Canary(image=b"\x89PNG\x00", vector=(0.6, -0.8)),
     opset=17,
     ir_version=8,
