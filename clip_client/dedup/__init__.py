@@ -6,13 +6,13 @@ similarity counts for which model, ``find`` puts them together; ``report``, ``pa
 
 from clip_client.dedup.compare.similarity_join import components
 from clip_client.dedup.compare.star_groups import Evidence, Star, minimum_similarity, star_groups
-from clip_client.dedup.compare.thresholds import Thresholds, thresholds_for
+from clip_client.dedup.compare.thresholds import thresholds_for
 from clip_client.dedup.files.file_types import PHOTO_SUFFIXES
 from clip_client.dedup.files.scanner import Scan, scan
 from clip_client.dedup.search import find_duplicates
 from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.store.store import Store
-from clip_client.dedup.types import DuplicateGroup, DuplicateReport, FailedFile, Match, Member, Work
+from clip_client.dedup.types import DuplicateGroup, DuplicateReport, FailedFile, Match, Member, Thresholds, Work
 
 __all__ = (
     "PHOTO_SUFFIXES",

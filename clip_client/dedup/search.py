@@ -15,7 +15,7 @@ from anyio import to_thread
 from clip_client.dedup.compare.cannot_link import CannotLink
 from clip_client.dedup.compare.groups import Comparison, make_groups
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES, Candidate, KeepRules
-from clip_client.dedup.compare.partitioned_join import Coverage, join_vectors
+from clip_client.dedup.compare.partitioned_join import join_vectors
 from clip_client.dedup.compare.pixel_candidates import pixel_candidates
 from clip_client.dedup.compare.similarity_join import Joining, join_hashes
 from clip_client.dedup.compare.thresholds import thresholds_for
@@ -26,7 +26,7 @@ from clip_client.dedup.files.directories import Folders
 from clip_client.dedup.files.scanner import Scan, scan
 from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.store.store import Store
-from clip_client.dedup.types import DuplicateReport
+from clip_client.dedup.types import Coverage, DuplicateReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from clip_client._client import ClipClient
     from clip_client.dedup.features.collect import Library
-    from clip_client.dedup.files.file_types import Companion
+    from clip_client.dedup.types import Companion
 
     OnProgress = Callable[[str, int, int | None], None]
     Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]

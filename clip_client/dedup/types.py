@@ -5,17 +5,10 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
-
-from clip_client.dedup.features.metadata import Metadata
-from clip_client.dedup.files.links import Links
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from clip_client.dedup.compare.partitioned_join import Coverage
-    from clip_client.dedup.compare.thresholds import Thresholds
-    from clip_client.dedup.files.apple_photos import LibraryPhoto
 
 EXACT: Final = "exact"
 """All files of the group hold the same bytes."""
@@ -31,7 +24,8 @@ TIERS: Final = (EXACT, SAME_PIXELS, NEAR_IDENTICAL, SIMILAR)
 BURST: Final = "another frame of a burst"
 SAME_SCENE: Final = "another moment of the same scene"
 
-_ZERO_WIDTH_JOINER: Final = "\u200d"
+QUARANTINE_NAME: Final = ".clip-quarantine"
+"""Folder that copies are moved to; no search enters it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +37,124 @@ class FailedFile:
     """Name of an ``ImageStatus``, or ``"UNREADABLE"``."""
     message: str
     """One sentence for people."""
+
+
+class PhotoFile(NamedTuple):
+    """A file as it was when it was found."""
+
+    path: str
+    """Names that are not UTF-8 are kept with ``surrogateescape``, as :func:`os.fsdecode` does."""
+    size_bytes: int
+    mtime_ns: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Companion:
+    """A file that belongs to a photo."""
+
+    path: str
+    kind: str
+    """``"RAW file"``, ``"film"``, ``"sidecar"``, or, in a library of Apple Photos, ``"edited version"``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LibraryPhoto:
+    """One photo of a library, as Photos knows it: the original, and all that belongs to it."""
+
+    path: str
+    """The original; for one that Photos only refers to it lies outside the library."""
+    library: str
+    """Path of the library."""
+    uuid: str
+    """Photos' own name for it."""
+    name: str
+    """Name of the file when it was imported."""
+    taken_ns: int | None
+    """Date in Photos, nanoseconds since 1970; a person may have corrected it."""
+    companions: tuple[Companion, ...] = ()
+    """RAW file, film of a Live Photo, edited version."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Links:
+    """Symbolic links to files, photos that only they reach, and photos with further hard links."""
+
+    by_target: Mapping[str, str] = field(default_factory=dict)
+    """Real path of a file -> a symbolic link that leads to it. Moving the file would leave that link dangling."""
+    only_by_link: frozenset[str] = frozenset()
+    """Paths of photos that were reached by a link only: the files themselves lie outside what was searched."""
+    hard_linked: frozenset[str] = frozenset()
+    """Paths of photos that have other names, here or anywhere on their file system: removing one name frees nothing."""
+
+    def to(self, path: str) -> str:
+        """Return a symbolic link that leads to the file at ``path``; empty if the search met none."""
+        return self.by_target.get(os.path.realpath(path), "") if self.by_target else ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Metadata:
+    """What is known beside the pixels; empty if the file does not say. All are plain values, for a table's columns."""
+
+    taken: str = ""
+    """ISO 8601 by the camera's own clock, to the second or less exact."""
+    latitude: float | None = None
+    """Degrees, north and east are positive."""
+    longitude: float | None = None
+    rating: int = 0
+    """1 to 5, -1 for rejected, 0 for none."""
+    keywords: str = ""
+    """In order, one in a line."""
+    title: str = ""
+    caption: str = ""
+    lens: str = ""
+    software: str = ""
+    """Programs that wrote the file, as far as they say."""
+    has_maker_note: bool = False
+    has_exposure: bool = False
+    """An exposure time, aperture, sensitivity or focal length, which scanners do not write."""
+    is_resized: bool = False
+    """EXIF names another size than the picture has."""
+    is_incomplete: bool = False
+    """There is more that could not be read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Thresholds:
+    """Cosine similarities for one model, and where they come from."""
+
+    near_identical: float
+    """At least this between every two photos of a group: the same picture, stored another way."""
+    similar: float
+    """At least this to the kept photo: worth a person's look."""
+    source: str
+    """One sentence that says where the numbers come from."""
+    recommended: bool
+    """False where the numbers serve to try the program and nobody should decide about photos by them."""
+
+
+def is_random(model_id: str) -> bool:
+    """Tell whether ``model_id`` names weights that were never trained."""
+    return split_model_id(model_id)[1].partition(":")[0] == "random"
+
+
+def split_model_id(model_id: str) -> tuple[str, str]:
+    """Split off (model, pretrained); the pretrained tag may be a path and hold ``/`` and ``@`` itself."""
+    model, _, rest = model_id.partition("/")
+    return model, rest.rpartition("@")[0] or rest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Coverage:
+    """How the vectors were compared."""
+
+    method: str
+    """``"exact"`` or ``"cells"``."""
+    recall: float
+    """Share of alike pairs that were compared; 1 for ``"exact"``, else measured on a sample."""
+    recall_95: tuple[float, float]
+    """Between these the recall lies with 95 % confidence."""
+    pairs: int
+    """Alike pairs in the sample that ``recall`` was measured on; 0 where nothing was measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,25 +359,3 @@ def _member(member: Member) -> dict[str, Any]:
             "name": member.in_library.name,
         },
     }
-
-
-def printable(path: str) -> str:
-    """Return a file name for people's eyes: control characters, and bytes that are not UTF-8, as backslash escapes.
-
-    A name may hold a line break or a terminal's escape sequence; shown raw it could forge what is on the screen.
-    """
-    text = os.fsencode(path).decode("utf-8", "backslashreplace")
-    # Emoji of several parts are joined by a character that Python does not count as printable.
-    return "".join(
-        char if char.isprintable() or char == _ZERO_WIDTH_JOINER else char.encode("unicode_escape").decode()
-        for char in text
-    )
-
-
-def why_unreadable(error: OSError | ValueError) -> str:
-    """Return what the operating system says, without the path, which stands beside it anyway.
-
-    ValueError is what Python raises for a path that no system call takes, such as one with a null byte.
-    """
-    reason = (isinstance(error, OSError) and error.strerror) or str(error)
-    return f"The file cannot be read: {reason}."

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image, ImageEnhance
 
 from clip_client.cli.main import main
-from clip_client.dedup.features.metadata import read_sidecar
+from clip_client.dedup.files.metadata import read_sidecar
 from tests.fixtures.albums import snapshot, without_access
 from tests.fixtures.camera_files import exif, packet
 

@@ -17,9 +17,8 @@ from PIL import Image
 from clip_client import ClipClient
 from clip_client.cli.main import main
 from clip_client.dedup import Store, find_duplicates
-from clip_client.dedup.actions.quarantine import QUARANTINE_NAME
 from clip_client.dedup.store.journal import MOVED
-from clip_client.dedup.types import BURST, EXACT, Work
+from clip_client.dedup.types import BURST, EXACT, QUARANTINE_NAME, Work
 from preprocess_ensemble.testing.sample_photos import write_originals, write_with_copies
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 def run(arguments: argparse.Namespace) -> int:
     """Write the decision down."""
     from clip_client.dedup.features.collect import read_files
-    from clip_client.dedup.reporting.terminal import counted
+    from clip_client.dedup.text import counted
 
     try:
         contents = set(read_files(arguments.paths).values())

@@ -46,7 +46,8 @@ def check_action(arguments: argparse.Namespace, found: Scan) -> None:
 def act(report: DuplicateReport, paths: Sequence[str], store: Store, arguments: argparse.Namespace) -> int:
     """Do what ``--apply`` or ``--dry-run`` asks for, else say what they would do; return the exit code."""
     from clip_client.dedup.actions.plan import SAFE_TIERS, plan_removals
-    from clip_client.dedup.types import EXACT, printable
+    from clip_client.dedup.text import printable
+    from clip_client.dedup.types import EXACT
 
     tiers = (EXACT,) if arguments.hard_link else arguments.act_on or SAFE_TIERS
     plan = plan_removals(
@@ -73,7 +74,7 @@ def act(report: DuplicateReport, paths: Sequence[str], store: Store, arguments: 
 
 def _print_tiers_left(plan: Plan) -> None:
     """Say how many copies stay for their tier: the groups above show which, and there may be thousands."""
-    from clip_client.dedup.reporting.terminal import counted
+    from clip_client.dedup.text import counted
 
     by_tier = Counter(left.tier for left in plan.left if left.tier)
     for tier, number in sorted(by_tier.items()):
@@ -82,7 +83,7 @@ def _print_tiers_left(plan: Plan) -> None:
 
 
 def _print_plan(plan: Plan) -> None:
-    from clip_client.dedup.types import printable
+    from clip_client.dedup.text import printable
 
     for removal in plan.removals:
         along = "".join(f", with {printable(companion.path)}" for companion in removal.companions)
@@ -96,7 +97,7 @@ def _print_plan(plan: Plan) -> None:
 
 def _print_totals(plan: Plan) -> None:
     from clip_client.dedup.actions.apple_photos_album import ALBUM
-    from clip_client.dedup.reporting.terminal import counted, human_bytes
+    from clip_client.dedup.text import counted, human_bytes
 
     moved = f"{counted(len(plan.removals), 'photo')} of {human_bytes(plan.size_bytes)}" if plan.removals else "nothing"
     print(f"--apply would move {moved}")
@@ -107,7 +108,7 @@ def _print_totals(plan: Plan) -> None:
 def _apply(plan: Plan, store: Store, arguments: argparse.Namespace) -> int:
     from clip_client.dedup.actions.apple_photos_album import ALBUM, NoAlbum, fill_album
     from clip_client.dedup.actions.apply import HARDLINK, QUARANTINE, apply
-    from clip_client.dedup.reporting.terminal import counted
+    from clip_client.dedup.text import counted
 
     method = HARDLINK if arguments.hard_link else QUARANTINE
     with progress_bars() as show:

@@ -95,7 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
             for failure in found.failed:
                 tally.add_failure(failure)
     if found.skipped:
-        from clip_client.dedup.reporting.terminal import skipped_files
+        from clip_client.dedup.text import skipped_files
 
         print(skipped_files(found.skipped))
     if tally.written == 0 and tally.there_before == 0:
@@ -230,13 +230,13 @@ class _Tally:
             self.add_failure(row.failure)
 
     def add_failure(self, failure: FailedFile) -> None:
-        from clip_client.dedup.types import printable
+        from clip_client.dedup.text import printable
 
         self.failed += 1
         self.say(f"{failure.code} {printable(failure.path)}: {failure.message}")
 
     def summary(self, output: Path) -> str:
-        from clip_client.dedup.reporting.terminal import counted
+        from clip_client.dedup.text import counted
 
         text = f"{counted(self.written, 'vector')} written to {output}"
         if self.shards:

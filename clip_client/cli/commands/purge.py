@@ -37,8 +37,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Sum up, ask, and send."""
     need("send2trash", extra="dedup")
     from clip_client.dedup.actions.purge import purge
-    from clip_client.dedup.reporting.terminal import counted, human_bytes
     from clip_client.dedup.store.journal import IN_QUARANTINE
+    from clip_client.dedup.text import counted, human_bytes
 
     with opened_store(arguments.store) as store:
         units = store.journal.units(IN_QUARANTINE, run=arguments.of_run)
@@ -62,8 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _print_folders(units: Sequence[Unit]) -> None:
     """Say which folders the photos came from, those with most to lose first."""
-    from clip_client.dedup.reporting.terminal import counted, human_bytes
-    from clip_client.dedup.types import printable
+    from clip_client.dedup.text import counted, human_bytes, printable
 
     folders: dict[str, list[Unit]] = {}
     for unit in units:

@@ -167,8 +167,7 @@ def _print_table(found: _Found) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from clip_client.dedup.reporting.terminal import counted
-    from clip_client.dedup.types import printable
+    from clip_client.dedup.text import counted, printable
 
     console = Console()
     table = Table(show_edge=False, pad_edge=False)

@@ -35,9 +35,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 def run(arguments: argparse.Namespace) -> int:
     """Bring back, and say what did not come."""
     from clip_client.dedup.actions.apply import undo, why_out_of_reach
-    from clip_client.dedup.reporting.terminal import counted
     from clip_client.dedup.store.journal import IN_QUARANTINE
-    from clip_client.dedup.types import printable
+    from clip_client.dedup.text import counted, printable
 
     with opened_store(arguments.store) as store:
         if arguments.list:
@@ -75,7 +74,7 @@ def _unknown(paths: Sequence[str], journal: Journal, run: str | None) -> tuple[O
 
 def print_failures(outcomes: tuple[Outcome, ...]) -> int:
     """Say on standard error what was not done, and why; return how many those are."""
-    from clip_client.dedup.types import printable
+    from clip_client.dedup.text import printable
 
     failures = [outcome for outcome in outcomes if not outcome.done]
     for outcome in failures:

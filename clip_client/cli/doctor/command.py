@@ -68,7 +68,7 @@ async def _examine(arguments: argparse.Namespace) -> list[Finding]:
 
 
 def _lines(findings: Sequence[Finding], *, width: int, colour: bool) -> Iterator[str]:
-    from clip_client.dedup.reporting.terminal import counted
+    from clip_client.dedup.text import counted
 
     names = 2 + max(len(finding.name) for finding in findings)
     values = textwrap.TextWrapper(width=max(40, width), subsequent_indent=" " * (names + 2), break_on_hyphens=False)

@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from clip_client.dedup.types import printable
+from clip_client.dedup.text import printable
 
 if TYPE_CHECKING:
     from types import TracebackType

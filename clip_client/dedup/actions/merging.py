@@ -12,16 +12,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from clip_client.dedup.actions.sidecars import SidecarToWrite
-from clip_client.dedup.features.metadata import Metadata, read_sidecar
-from clip_client.dedup.features.xmp import write_xmp
 from clip_client.dedup.files.apple_photos import is_inside_library
 from clip_client.dedup.files.file_types import SIDECAR, suffix_of
+from clip_client.dedup.files.metadata import read_sidecar
+from clip_client.dedup.files.xmp import write_xmp
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from clip_client.dedup.files.file_types import Companion
-    from clip_client.dedup.types import Member
+    from clip_client.dedup.types import Companion, Member, Metadata
 
 _SAME_PLACE_DEGREES: Final = 0.0002
 """About 20 m: programs round positions when they copy them."""

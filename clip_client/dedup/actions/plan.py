@@ -8,18 +8,16 @@ from typing import TYPE_CHECKING
 
 from clip_client.dedup.actions.merging import MetadataMerge
 from clip_client.dedup.actions.quarantine import CannotMove, Place, check_can_move, check_hard_link, place_for
-from clip_client.dedup.compare.thresholds import is_random
 from clip_client.dedup.files.companions import companions, differing_companion, what_would_be_lost
-from clip_client.dedup.files.file_types import EDITED, PICTURES, Companion
+from clip_client.dedup.files.file_types import EDITED, PICTURES
 from clip_client.dedup.files.hashing import sha256_of
-from clip_client.dedup.types import EXACT, SAME_PIXELS, TIERS
+from clip_client.dedup.types import EXACT, SAME_PIXELS, TIERS, Companion, is_random
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from clip_client.dedup.actions.sidecars import SidecarToWrite
-    from clip_client.dedup.files.links import Links
-    from clip_client.dedup.types import DuplicateGroup, DuplicateReport, Member
+    from clip_client.dedup.types import DuplicateGroup, DuplicateReport, Links, Member
 
 SAFE_TIERS = (EXACT, SAME_PIXELS)
 """What is moved where nobody asks for more: no model has a say in these."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from clip_client.dedup.files.apple_photos import is_inside_library
 from clip_client.dedup.files.hashing import Content, hash_file
+from clip_client.dedup.types import QUARANTINE_NAME
 from preprocess_ensemble.errors import ReportedError
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
     from clip_client.dedup.store.journal import MovedFile
 
-QUARANTINE_NAME: Final = ".clip-quarantine"
 
 _NO_SYNC: Final = frozenset({errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP})
 """What file systems say that cannot sync a folder; POSIX lets them."""

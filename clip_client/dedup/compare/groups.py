@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from clip_client.dedup.compare.cannot_link import CannotLink
     from clip_client.dedup.compare.keep_rules import Candidate, KeepRules
-    from clip_client.dedup.compare.thresholds import Thresholds
     from clip_client.dedup.features.image_features import Look
+    from clip_client.dedup.types import Thresholds
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

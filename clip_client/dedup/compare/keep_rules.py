@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from clip_client.dedup.files.file_types import RAW
-from clip_client.dedup.reporting.terminal import human_bytes
+from clip_client.dedup.text import human_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from clip_client.dedup.features.image_features import Look
-    from clip_client.dedup.files.apple_photos import LibraryPhoto
+    from clip_client.dedup.types import LibraryPhoto
 
 DEFAULT_RULES: Final = ("reference", "original", "companions", "pixels", "bytes", "metadata", "oldest", "name")
 

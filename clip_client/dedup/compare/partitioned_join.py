@@ -7,13 +7,13 @@ an exact search on a sample, in every run, and more cells per vector are tried u
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from clip_client.dedup.compare.projection import make_sketch
 from clip_client.dedup.compare.similarity_join import Joining, alike_links, alike_pairs, join_alike, usable_rows
+from clip_client.dedup.types import Coverage
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -41,20 +41,6 @@ _MOST_SAMPLED: Final = 5000
 _BLOCK_ROWS: Final = 4096
 _Z: Final = 1.96
 """95 % of a normal distribution lie within so many standard deviations."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Coverage:
-    """How the vectors were compared."""
-
-    method: str
-    """``"exact"`` or ``"cells"``."""
-    recall: float
-    """Share of alike pairs that were compared; 1 for ``"exact"``, else measured on a sample."""
-    recall_95: tuple[float, float]
-    """Between these the recall lies with 95 % confidence."""
-    pairs: int
-    """Alike pairs in the sample that ``recall`` was measured on; 0 where nothing was measured."""
 
 
 EXACT: Final = Coverage(method="exact", recall=1.0, recall_95=(1.0, 1.0), pairs=0)

@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
-
-@dataclass(frozen=True, kw_only=True)
-class Thresholds:
-    """Cosine similarities for one model, and where they come from."""
-
-    near_identical: float
-    """At least this between every two photos of a group: the same picture, stored another way."""
-    similar: float
-    """At least this to the kept photo: worth a person's look."""
-    source: str
-    """One sentence that says where the numbers come from."""
-    recommended: bool
-    """False where the numbers serve to try the program and nobody should decide about photos by them."""
-
+from clip_client.dedup.types import Thresholds, is_random, split_model_id
 
 _IMMICH: Final = Thresholds(
     near_identical=0.999,
@@ -44,18 +31,13 @@ _RANDOM: Final = Thresholds(
 0.998, while two different textures reach 0.9965."""
 
 
-def is_random(model_id: str) -> bool:
-    """Tell whether ``model_id`` names weights that were never trained."""
-    return _weights(model_id)[1].partition(":")[0] == "random"
-
-
 def thresholds_for(model_id: str, threshold: float | None = None, *, near_identical: float | None = None) -> Thresholds:
     """Return the thresholds for a model id such as ``"ViT-B-32/openai@1a2b3c4d"``.
 
     ``threshold`` replaces ``similar``, which is never above the other one. Raises ValueError where one is not between 0
     and 1, or where ``near_identical`` is below ``threshold``.
     """
-    table = _RANDOM if is_random(model_id) else _PER_MODEL.get(_weights(model_id), _TRAINED)
+    table = _RANDOM if is_random(model_id) else _PER_MODEL.get(split_model_id(model_id), _TRAINED)
     if threshold is None and near_identical is None:
         return table
     for asked in (threshold, near_identical):
@@ -75,9 +57,3 @@ def thresholds_for(model_id: str, threshold: float | None = None, *, near_identi
         near_identical=stricter,
         source=f"{asked_for}; by default: {table.source}",
     )
-
-
-def _weights(model_id: str) -> tuple[str, str]:
-    """Split off (model, pretrained); the pretrained tag may be a path and hold ``/`` and ``@`` itself."""
-    model, _, rest = model_id.partition("/")
-    return model, rest.rpartition("@")[0] or rest

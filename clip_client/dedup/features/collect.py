@@ -21,9 +21,9 @@ from clip_client.dedup.features.image_features import BYTES_ONLY, Look, look_at
 from clip_client.dedup.features.raw_preview import NEEDS_RAWPY, bytes_only, can_read_raw, look_at_raw, raw_preview
 from clip_client.dedup.files.file_types import is_raw
 from clip_client.dedup.files.hashing import hash_file
-from clip_client.dedup.files.scanner import PhotoFile
 from clip_client.dedup.store.sqlite import StoreError
-from clip_client.dedup.types import FailedFile, Work, why_unreadable
+from clip_client.dedup.text import why_unreadable
+from clip_client.dedup.types import FailedFile, PhotoFile, Work
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence

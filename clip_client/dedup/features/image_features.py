@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from clip_client.dedup.features.capture_time import Moment, read_moment
 from clip_client.dedup.features.embedded_parts import embedded_parts
-from clip_client.dedup.features.metadata import Metadata, read_metadata
 from clip_client.dedup.features.preview import preview_of
-from clip_client.dedup.types import FailedFile
+from clip_client.dedup.files.metadata import read_metadata
+from clip_client.dedup.types import FailedFile, Metadata
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from clip_client.dedup.files.file_types import is_raw
-from clip_client.dedup.types import FailedFile, why_unreadable
+from clip_client.dedup.text import why_unreadable
+from clip_client.dedup.types import FailedFile
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -14,8 +14,8 @@ from typing import Any, Final
 from clip_client.dedup.features.capture_time import read_moment
 from clip_client.dedup.features.embedded_parts import RAW_DATA
 from clip_client.dedup.features.image_features import BYTES_ONLY, Look, look_at
-from clip_client.dedup.features.metadata import read_metadata
 from clip_client.dedup.files.file_types import RAW
+from clip_client.dedup.files.metadata import read_metadata
 
 NEEDS_RAWPY: Final = "Previews in RAW files are read by rawpy: pip install 'clip-triton[raw]'."
 

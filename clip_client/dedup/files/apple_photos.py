@@ -16,8 +16,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from clip_client.dedup.files.file_types import EDITED, FILM, RAW, Companion
-from clip_client.dedup.types import FailedFile
+from clip_client.dedup.files.file_types import EDITED, FILM, RAW
+from clip_client.dedup.types import Companion, FailedFile, LibraryPhoto
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,24 +37,6 @@ _IS_MISSING: Final = "Its original is not where the library says; open it in Pho
 
 
 _DATABASE_SUFFIXES: Final = (".sqlite", ".sqlite-wal", ".sqlite-shm")
-
-
-@dataclass(frozen=True, kw_only=True)
-class LibraryPhoto:
-    """One photo of a library, as Photos knows it: the original, and all that belongs to it."""
-
-    path: str
-    """The original; for one that Photos only refers to it lies outside the library."""
-    library: str
-    """Path of the library."""
-    uuid: str
-    """Photos' own name for it."""
-    name: str
-    """Name of the file when it was imported."""
-    taken_ns: int | None
-    """Date in Photos, nanoseconds since 1970; a person may have corrected it."""
-    companions: tuple[Companion, ...] = ()
-    """RAW file, film of a Live Photo, edited version."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clip_client.dedup.files.file_types import COMPANION_KINDS, PHOTO_SUFFIXES, RAW, RAW_SUFFIXES, Companion, is_raw
+from clip_client.dedup.files.file_types import COMPANION_KINDS, PHOTO_SUFFIXES, RAW, RAW_SUFFIXES, is_raw
+from clip_client.dedup.types import Companion
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import Final
 
 PHOTO_SUFFIXES: Final = frozenset(
@@ -36,15 +35,6 @@ COMPANION_KINDS: Final = {
     **dict.fromkeys(".aae .dop .pp3 .thm .xmp".split(), SIDECAR),
 }
 """Ending -> what such a file is to a photo of the same name beside it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Companion:
-    """A file that belongs to a photo."""
-
-    path: str
-    kind: str
-    """``"RAW file"``, ``"film"``, ``"sidecar"``, or, in a library of Apple Photos, ``"edited version"``."""
 
 
 def suffix_of(name: str) -> str:

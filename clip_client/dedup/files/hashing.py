@@ -8,7 +8,8 @@ import stat
 from dataclasses import dataclass
 from typing import Final
 
-from clip_client.dedup.types import FailedFile, why_unreadable
+from clip_client.dedup.text import why_unreadable
+from clip_client.dedup.types import FailedFile
 
 _CHUNK_BYTES: Final = 1 << 20
 

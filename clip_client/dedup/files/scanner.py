@@ -9,14 +9,13 @@ import heapq
 import os
 import stat
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
-from clip_client.dedup.actions.quarantine import QUARANTINE_NAME
-from clip_client.dedup.files.apple_photos import LibraryPhoto, is_library, read_library
+from clip_client.dedup.files.apple_photos import is_library, read_library
 from clip_client.dedup.files.file_types import COMPANION_KINDS, PHOTO_SUFFIXES, RAW_SUFFIXES, suffix_of
-from clip_client.dedup.files.links import Links
 from clip_client.dedup.files.skipped_files import SkippedFiles
-from clip_client.dedup.types import FailedFile, why_unreadable
+from clip_client.dedup.text import why_unreadable
+from clip_client.dedup.types import QUARANTINE_NAME, FailedFile, LibraryPhoto, Links, PhotoFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -33,15 +32,6 @@ _BY_NAMED_LINK: Final = 1
 _BY_FOUND_LINK: Final = 2
 """How a folder was reached. Those that no link leads to are walked first, so a file is known by its own name; then the
 links that a person named, and last those that the walk found."""
-
-
-class PhotoFile(NamedTuple):
-    """A file as it was when it was found."""
-
-    path: str
-    """Names that are not UTF-8 are kept with ``surrogateescape``, as :func:`os.fsdecode` does."""
-    size_bytes: int
-    mtime_ns: int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,10 +8,9 @@ import itertools
 import os
 from typing import IO, TYPE_CHECKING, Final
 
-from clip_client.dedup.compare.thresholds import is_random
 from clip_client.dedup.features.preview import preview
-from clip_client.dedup.reporting.terminal import at_least, counted, human_bytes, skipped_files
-from clip_client.dedup.types import DuplicateReport, FailedFile, printable
+from clip_client.dedup.text import at_least, counted, human_bytes, printable, skipped_files
+from clip_client.dedup.types import DuplicateReport, FailedFile, is_random
 
 if TYPE_CHECKING:
     from clip_client.dedup.search import OnProgress

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Final
 
-from clip_client.dedup.compare.thresholds import is_random
 from clip_client.dedup.features.raw_preview import can_read_raw
-from clip_client.dedup.types import EXACT, printable
+from clip_client.dedup.text import at_least, counted, human_bytes, printable, skipped_files
+from clip_client.dedup.types import EXACT, is_random
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 _MOST_GROUPS: Final = 50
 """Groups that a terminal shows; the JSON file and the page have them all."""
 _MOST_FAILED: Final = 50
-_MOST_KINDS: Final = 12
 _WIDEST: Final = 120
 """Characters; beyond that the figures stand too far from the names that they belong to."""
 _NOTE_WIDTH: Final = len("never moved")
@@ -128,19 +126,6 @@ def print_skipped(skipped: Mapping[str, int], console: Console) -> None:
         console.print(skipped_files(skipped), markup=False, highlight=False, soft_wrap=True)
 
 
-def skipped_files(skipped: Mapping[str, int]) -> str:
-    """Write ``"15 files skipped, not named like photos: 12 .txt, 3 .mov"``."""
-    kinds = [f"{number:,} {kind}" for kind, number in skipped.items()]
-    more = [f"{counted(len(kinds) - _MOST_KINDS, 'more kind')}"] if len(kinds) > _MOST_KINDS else []
-    text = f"{counted(sum(skipped.values()), 'file')} skipped, not named like photos: "
-    return text + ", ".join([*kinds[:_MOST_KINDS], *more])
-
-
-def counted(number: int, noun: str, plural: str | None = None) -> str:
-    """``counted(1, "photo")`` is ``"1 photo"``, ``counted(1200, "photo")`` is ``"1,200 photos"``."""
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
-
-
 def summary(group: DuplicateGroup) -> str:
     """Say what the photos of a group have in common: its tier, and the least similarity of all its pairs."""
     if group.tier == EXACT:
@@ -149,18 +134,3 @@ def summary(group: DuplicateGroup) -> str:
         f"{counted(len(group.members), 'photo')}, {group.tier}, "
         f"every pair at least {at_least(group.min_similarity)} alike"
     )
-
-
-def at_least(similarity: float) -> str:
-    """Write a lower bound with four decimals, rounded down, so that it stays one."""
-    return f"{math.floor(round(similarity * 1e4, 2)) / 1e4:.4f}"
-
-
-def human_bytes(size: int) -> str:
-    """Write a size with a decimal unit, as file managers do: ``"812 B"``, ``"1.4 MB"``."""
-    value = float(size)
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 999.5:
-            return f"{value:.0f} {unit}" if unit == "B" or value >= 99.5 else f"{value:.1f} {unit}"
-        value /= 1000
-    return f"{value:,.1f} TB"

@@ -7,8 +7,8 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from clip_client.dedup.files.hashing import sha256_of
-from clip_client.dedup.files.scanner import PhotoFile
 from clip_client.dedup.store.sqlite import open_database, transaction
+from clip_client.dedup.types import PhotoFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -13,10 +13,9 @@ import pytest
 from clip_client.dedup.actions.apply import HARDLINK, METHODS, QUARANTINE, apply, undo
 from clip_client.dedup.actions.plan import SAFE_TIERS, plan_removals
 from clip_client.dedup.actions.purge import purge
-from clip_client.dedup.actions.quarantine import QUARANTINE_NAME
 from clip_client.dedup.store.journal import IN_QUARANTINE, MOVED, PLANNED, PURGING, RESTORING, Journal
 from clip_client.dedup.store.sqlite import StoreError
-from clip_client.dedup.types import BURST, EXACT, NEAR_IDENTICAL, SAME_PIXELS, SIMILAR, TIERS
+from clip_client.dedup.types import BURST, EXACT, NEAR_IDENTICAL, QUARANTINE_NAME, SAME_PIXELS, SIMILAR, TIERS
 from tests.fixtures.albums import album, member, opened, report, snapshot, without_access, write
 
 if TYPE_CHECKING:

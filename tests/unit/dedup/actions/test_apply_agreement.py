@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from clip_client.cli.commands.dedup_apply import act
 from clip_client.dedup import Store
-from clip_client.dedup.actions.quarantine import QUARANTINE_NAME
 from clip_client.dedup.store.journal import MOVED
+from clip_client.dedup.types import QUARANTINE_NAME
 from tests.fixtures.albums import searched, write
 
 FAST = "/dev/shm" if os.path.isdir("/dev/shm") else None

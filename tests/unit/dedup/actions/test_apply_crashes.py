@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from clip_client.dedup.actions.apply import METHODS, apply, undo
 from clip_client.dedup.actions.plan import Plan, plan_removals
 from clip_client.dedup.actions.purge import purge
-from clip_client.dedup.actions.quarantine import QUARANTINE_NAME
 from clip_client.dedup.store.journal import IN_QUARANTINE, MOVED
+from clip_client.dedup.types import QUARANTINE_NAME
 from tests.fixtures.albums import album, member, opened, report, snapshot, without_access, write
 
 if TYPE_CHECKING:

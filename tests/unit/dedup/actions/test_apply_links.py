@@ -11,8 +11,7 @@ import pytest
 from clip_client.dedup import scan
 from clip_client.dedup.actions.apply import HARDLINK, METHODS, apply
 from clip_client.dedup.actions.plan import plan_removals
-from clip_client.dedup.actions.quarantine import QUARANTINE_NAME
-from clip_client.dedup.files.links import Links
+from clip_client.dedup.types import QUARANTINE_NAME, Links
 from tests.fixtures.albums import member, opened, report, searched, write
 
 if TYPE_CHECKING:

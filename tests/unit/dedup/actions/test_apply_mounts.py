@@ -11,7 +11,7 @@ import pytest
 
 from clip_client.dedup.actions.apply import HARDLINK, apply, undo
 from clip_client.dedup.actions.plan import plan_removals
-from clip_client.dedup.actions.quarantine import QUARANTINE_NAME
+from clip_client.dedup.types import QUARANTINE_NAME
 from tests.fixtures.albums import member, opened, report, snapshot, without_access, write
 from tests.paths import ROOT
 

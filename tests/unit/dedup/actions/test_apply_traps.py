@@ -11,9 +11,9 @@ import pytest
 from clip_client.dedup.actions.apply import HARDLINK, apply, undo
 from clip_client.dedup.actions.plan import plan_removals
 from clip_client.dedup.actions.purge import purge
-from clip_client.dedup.actions.quarantine import QUARANTINE_NAME
 from clip_client.dedup.store.journal import IN_QUARANTINE, PLANNED, PURGING, Journal
 from clip_client.dedup.store.sqlite import StoreError
+from clip_client.dedup.types import QUARANTINE_NAME
 from tests.fixtures.albums import album, member, opened, report, snapshot, without_access, write
 
 if TYPE_CHECKING:

@@ -17,12 +17,10 @@ from clip_client.dedup.actions.apply import Outcome, apply, undo
 from clip_client.dedup.actions.merging import loss
 from clip_client.dedup.actions.plan import Plan, plan_removals
 from clip_client.dedup.actions.purge import purge
-from clip_client.dedup.actions.quarantine import QUARANTINE_NAME
 from clip_client.dedup.features.image_features import look_at
-from clip_client.dedup.features.metadata import Metadata, read_sidecar
-from clip_client.dedup.files.apple_photos import LibraryPhoto
+from clip_client.dedup.files.metadata import read_sidecar
 from clip_client.dedup.store.journal import MOVED
-from clip_client.dedup.types import SAME_PIXELS
+from clip_client.dedup.types import QUARANTINE_NAME, SAME_PIXELS, LibraryPhoto, Metadata
 from tests.fixtures.albums import member, opened, report, snapshot, without_access, write
 from tests.fixtures.camera_files import exif, packet
 from tests.fixtures.image_files import jpeg

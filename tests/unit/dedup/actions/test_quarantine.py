@@ -15,9 +15,9 @@ from clip_client.dedup.actions import quarantine
 from clip_client.dedup.actions.apply import HARDLINK, apply, undo
 from clip_client.dedup.actions.plan import Plan, plan_removals
 from clip_client.dedup.actions.purge import purge
-from clip_client.dedup.actions.quarantine import QUARANTINE_NAME, bring_back, file_system_type, put_away, rename_new
+from clip_client.dedup.actions.quarantine import bring_back, file_system_type, put_away, rename_new
 from clip_client.dedup.store.journal import IN_QUARANTINE, PLANNED, PURGING, RESTORING, Journal, MovedFile
-from clip_client.dedup.types import SAME_PIXELS
+from clip_client.dedup.types import QUARANTINE_NAME, SAME_PIXELS
 from tests.fixtures.albums import album, member, opened, report, snapshot, without_access, write
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ from PIL import Image, ImageEnhance
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES, Candidate, KeepRules
 from clip_client.dedup.features.capture_time import Moment
 from clip_client.dedup.features.image_features import Look, look_at
-from clip_client.dedup.features.metadata import Metadata
-from clip_client.dedup.files.apple_photos import LibraryPhoto
+from clip_client.dedup.types import LibraryPhoto, Metadata
 from tests.fixtures.camera_files import as_lossless, camera_jpeg, exif
 from tests.fixtures.image_files import encoded, picture
 

@@ -10,7 +10,6 @@ import pytest
 from clip_client.dedup.compare.cannot_link import CannotLink
 from clip_client.dedup.compare.groups import Comparison, make_groups
 from clip_client.dedup.compare.keep_rules import Candidate, KeepRules
-from clip_client.dedup.compare.thresholds import Thresholds
 from clip_client.dedup.features.capture_time import Moment
 from clip_client.dedup.features.image_features import Look
 from clip_client.dedup.types import (
@@ -21,6 +20,7 @@ from clip_client.dedup.types import (
     SIMILAR,
     DuplicateGroup,
     Match,
+    Thresholds,
 )
 
 if TYPE_CHECKING:

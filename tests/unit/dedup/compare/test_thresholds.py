@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from clip_client.dedup import thresholds_for
-from clip_client.dedup.compare.thresholds import is_random
+from clip_client.dedup.types import is_random
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ import pytest
 from PIL import Image, PngImagePlugin
 
 from clip_client.dedup.features.image_features import Look, look_at
-from clip_client.dedup.features.metadata import Metadata, read_metadata, read_sidecar
-from clip_client.dedup.features.xmp import XmpError, read_xmp, write_xmp
+from clip_client.dedup.files.metadata import read_metadata, read_sidecar
+from clip_client.dedup.files.xmp import XmpError, read_xmp, write_xmp
+from clip_client.dedup.types import Metadata
 from tests.fixtures.camera_files import as_lossless, camera_jpeg, exif, packet, with_iptc
 from tests.fixtures.image_files import encoded, jpeg, picture
 

@@ -13,11 +13,11 @@ from PIL import Image
 from rich.console import Console
 
 from clip_client.dedup import DuplicateGroup, DuplicateReport, FailedFile, Match, Member, thresholds_for
-from clip_client.dedup.features.metadata import Metadata
 from clip_client.dedup.features.preview import Preview, preview
 from clip_client.dedup.reporting.html import write_page
-from clip_client.dedup.reporting.terminal import at_least, human_bytes, print_report
-from clip_client.dedup.types import BURST, EXACT, SIMILAR, printable
+from clip_client.dedup.reporting.terminal import print_report
+from clip_client.dedup.text import at_least, human_bytes, printable
+from clip_client.dedup.types import BURST, EXACT, SIMILAR, Metadata
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,12 +19,12 @@ from clip_client.dedup import Store, StoreError
 from clip_client.dedup.features.capture_time import Moment, read_moment
 from clip_client.dedup.features.image_features import Look, look_at, pixel_hash
 from clip_client.dedup.files.companions import companions, what_would_be_lost
-from clip_client.dedup.files.scanner import PhotoFile
 from clip_client.dedup.store import parquet_store as shelf
 from clip_client.dedup.store import sqlite as database
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
 from clip_client.dedup.store.sqlite import open_database, transaction
 from clip_client.dedup.store.store import default_directory
+from clip_client.dedup.types import PhotoFile
 
 ROW: dict[str, Any] = {"sha256": bytes(32), "vector": np.array([0.6, 0.8], dtype=np.float32), "code": "", "message": ""}
 
@@ -182,7 +182,7 @@ def test_processes_write_to_one_store_at_once(tmp_path: Path) -> None:
     script = (
         "import sys\n"
         "from clip_client.dedup import Store\n"
-        "from clip_client.dedup.files.scanner import PhotoFile\n"
+        "from clip_client.dedup.types import PhotoFile\n"
         "me = int(sys.argv[2])\n"
         "with Store(sys.argv[1]) as store:\n"
         "    shelf = store.vectors('model')\n"

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from clip_client.dedup.features.xmp import XmpError, read_xmp
+from clip_client.dedup.files.xmp import XmpError, read_xmp
+from clip_client.dedup.types import Metadata
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,33 +45,6 @@ class _Exif:
     LENS = (0xA434, 0xA433)
     EXPOSURE = (0x829A, 0x829D, 0x8827, 0x920A)
     MAKER_NOTE = 0x927C
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Metadata:
-    """What is known beside the pixels; empty if the file does not say. All are plain values, for a table's columns."""
-
-    taken: str = ""
-    """ISO 8601 by the camera's own clock, to the second or less exact."""
-    latitude: float | None = None
-    """Degrees, north and east are positive."""
-    longitude: float | None = None
-    rating: int = 0
-    """1 to 5, -1 for rejected, 0 for none."""
-    keywords: str = ""
-    """In order, one in a line."""
-    title: str = ""
-    caption: str = ""
-    lens: str = ""
-    software: str = ""
-    """Programs that wrote the file, as far as they say."""
-    has_maker_note: bool = False
-    has_exposure: bool = False
-    """An exposure time, aperture, sensitivity or focal length, which scanners do not write."""
-    is_resized: bool = False
-    """EXIF names another size than the picture has."""
-    is_incomplete: bool = False
-    """There is more that could not be read."""
 
 
 def read_metadata(data: bytes) -> Metadata:

@@ -1,0 +1,64 @@
+"""Words for people: names, numbers and sizes as reports and messages show them."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_MOST_KINDS: Final = 12
+
+_ZERO_WIDTH_JOINER: Final = "\u200d"
+
+
+def printable(path: str) -> str:
+    """Return a file name for people's eyes: control characters, and bytes that are not UTF-8, as backslash escapes.
+
+    A name may hold a line break or a terminal's escape sequence; shown raw it could forge what is on the screen.
+    """
+    text = os.fsencode(path).decode("utf-8", "backslashreplace")
+    # Emoji of several parts are joined by a character that Python does not count as printable.
+    return "".join(
+        char if char.isprintable() or char == _ZERO_WIDTH_JOINER else char.encode("unicode_escape").decode()
+        for char in text
+    )
+
+
+def why_unreadable(error: OSError | ValueError) -> str:
+    """Return what the operating system says, without the path, which stands beside it anyway.
+
+    ValueError is what Python raises for a path that no system call takes, such as one with a null byte.
+    """
+    reason = (isinstance(error, OSError) and error.strerror) or str(error)
+    return f"The file cannot be read: {reason}."
+
+
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """``counted(1, "photo")`` is ``"1 photo"``, ``counted(1200, "photo")`` is ``"1,200 photos"``."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def human_bytes(size: int) -> str:
+    """Write a size with a decimal unit, as file managers do: ``"812 B"``, ``"1.4 MB"``."""
+    value = float(size)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 999.5:
+            return f"{value:.0f} {unit}" if unit == "B" or value >= 99.5 else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:,.1f} TB"
+
+
+def at_least(similarity: float) -> str:
+    """Write a lower bound with four decimals, rounded down, so that it stays one."""
+    return f"{math.floor(round(similarity * 1e4, 2)) / 1e4:.4f}"
+
+
+def skipped_files(skipped: Mapping[str, int]) -> str:
+    """Write ``"15 files skipped, not named like photos: 12 .txt, 3 .mov"``."""
+    kinds = [f"{number:,} {kind}" for kind, number in skipped.items()]
+    more = [f"{counted(len(kinds) - _MOST_KINDS, 'more kind')}"] if len(kinds) > _MOST_KINDS else []
+    text = f"{counted(sum(skipped.values()), 'file')} skipped, not named like photos: "
+    return text + ", ".join([*kinds[:_MOST_KINDS], *more])
