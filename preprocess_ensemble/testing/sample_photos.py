@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 import tempfile
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 from PIL import Image
 
 ORIGINALS: Final = (
@@ -88,6 +90,18 @@ def write_thumbnails(directory: Path) -> None:
                 width, height = (_with_even_margin(round(side * scale)) for side in photo.size)
                 small = photo.convert("RGB").resize((width, height), Image.Resampling.LANCZOS)
                 small.save(directory / f"{path.stem}.jpg", quality=80)
+
+
+def coarse_noise(count: int) -> list[bytes]:
+    """Make JPEG files of 8 x 8 random squares, 256 x 256 pixels, which even random weights tell apart."""
+    randomness = np.random.default_rng(0)
+    files = []
+    for _ in range(count):
+        file = io.BytesIO()
+        noise = Image.fromarray(randomness.integers(0, 256, (8, 8, 3), dtype=np.uint8))
+        noise.resize((256, 256), Image.Resampling.NEAREST).save(file, "JPEG")
+        files.append(file.getvalue())
+    return files
 
 
 def _with_even_margin(side: int) -> int:

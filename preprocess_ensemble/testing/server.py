@@ -10,13 +10,15 @@ import sys
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+import psutil
 
 from preprocess_ensemble.errors import ReportedError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
-    from pathlib import Path
 
 
 QUIET: Final = ("--canary-interval-s", "3600")
@@ -115,3 +117,18 @@ def serving(
         process.send_signal(signal.SIGINT)
         process.wait(timeout=60)
         process.stdout.close()
+
+
+def peak_memory(server: Server) -> dict[str, int]:
+    """Return the peak resident bytes of each process below clip-serve, by its name and, for a stub, its model."""
+    peaks = {}
+    for process in psutil.Process(server.process.pid).children(recursive=True):
+        try:
+            words = process.cmdline()
+            status = Path(f"/proc/{process.pid}/status").read_text()
+        except (psutil.NoSuchProcess, FileNotFoundError):
+            continue
+        model = next((word.split("/")[-3] for word in words if word.endswith("model.py")), "")
+        line = next((line for line in status.splitlines() if line.startswith("VmHWM")), "VmHWM: 0 kB")
+        peaks[f"{process.name()} {model}".strip()] = int(line.split()[1]) * 1024
+    return peaks

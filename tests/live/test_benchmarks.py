@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from benchmarks.experiments.imaging.fuzz import fuzz_live
 from benchmarks.experiments.robustness.soak import Series, mixed_calls, soak
 from benchmarks.gpu.photos import write_photos
 from preprocess_ensemble.testing.tiny_model import TINY_CLIP
@@ -160,3 +161,9 @@ def test_what_a_soak_calls_flat(values: list[float], exact: bool, flat: bool) ->
     series = Series(name="", values=tuple(values), exact=exact)
     assert series.is_flat is flat
     assert series.record()["flat"] is flat
+
+
+def test_a_server_survives_damaged_files_among_good_ones(server: Server) -> None:
+    outcome, _ = fuzz_live(server, seed=11, count=240)
+    assert outcome.findings == {}
+    assert outcome.statuses.total() == 240

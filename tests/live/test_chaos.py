@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psutil
 
-from benchmarks.experiments.robustness.faults import pictures
 from clip_client import ClipClient
+from preprocess_ensemble.testing.sample_photos import coarse_noise
 from preprocess_ensemble.testing.server import free_port, serving
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def _report(port: int) -> dict[str, Any]:
 
 
 async def test_nothing_is_lost_or_doubled_while_the_server_is_killed(tiny_repository: Path) -> None:
-    files = pictures(PICTURES)
+    files = coarse_noise(PICTURES)
     port = free_port()
     options = ("--health-port", str(port), "--canary-interval-s", "0.5")
     with serving(tiny_repository, *options) as server:

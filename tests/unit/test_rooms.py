@@ -201,6 +201,26 @@ def test_nothing_that_is_shipped_imports_benchmarks_or_test_aids() -> None:
     assert [str(item) for item in shipped if item.imported.startswith(aids)] == []
 
 
+TESTS_OF_BENCHMARKS: Final = (
+    "tests/unit/benchmarks/",
+    "tests/live/test_baseline.py",
+    "tests/live/test_benchmarks.py",
+    "tests/live/test_faults.py",
+    "tests/live/test_overload.py",
+    "tests/live/test_perf_analyzer.py",
+    "tests/live/test_provider_options.py",
+)
+
+
+def test_only_tests_of_benchmarks_import_benchmarks() -> None:
+    # What tests and benchmarks share lives in preprocess_ensemble.testing, what only tests need in tests/fixtures.
+    paths = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "tests").rglob("*.py"))]
+    assert [rule for rule in TESTS_OF_BENCHMARKS if not any(path.startswith(rule) for path in paths)] == []
+    others = [path for path in paths if not path.startswith(TESTS_OF_BENCHMARKS)]
+    found = [item for path in others for item in imports_of(path, ROOT / path)]
+    assert [str(item) for item in found if item.imported.split(".")[0] == "benchmarks"] == []
+
+
 @pytest.mark.parametrize(
     ("top", "adapters"),
     [

@@ -37,7 +37,7 @@ from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, decode
 from preprocess_ensemble.imaging.formats import identify
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
-from preprocess_ensemble.testing.server import Server, serving
+from preprocess_ensemble.testing.server import Server, peak_memory, serving
 from preprocess_ensemble.testing.tiny_model import TINY_CLIP
 
 if TYPE_CHECKING:
@@ -261,22 +261,7 @@ def fuzz_live(server: Server, seed: int, count: int, threads: int = 4) -> tuple[
         again, _ = live.embed([file])
         if again[0].tobytes() != vector.tobytes():
             outcome.findings[-1] = "a good image has another embedding at the end"
-    return outcome, memory_of(server)
-
-
-def memory_of(server: Server) -> dict[str, Any]:
-    """Peak resident bytes of each process below clip-serve, by name; stubs are told by their model."""
-    peaks = {}
-    for process in psutil.Process(server.process.pid).children(recursive=True):
-        try:
-            words = process.cmdline()
-            status = Path(f"/proc/{process.pid}/status").read_text()
-        except (psutil.NoSuchProcess, FileNotFoundError):
-            continue
-        model = next((word.split("/")[-3] for word in words if word.endswith("model.py")), "")
-        line = next((line for line in status.splitlines() if line.startswith("VmHWM")), "VmHWM: 0 kB")
-        peaks[f"{process.name()} {model}".strip()] = int(line.split()[1]) * 1024
-    return peaks
+    return outcome, peak_memory(server)
 
 
 def report(title: str, outcome: Outcome, inputs: Inputs, findings: Path) -> dict[str, Any]:

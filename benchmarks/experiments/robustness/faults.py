@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import io
 import itertools
 import os
 import shutil
@@ -34,13 +33,13 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import psutil
 import tritonclient.grpc as triton
-from PIL import Image
 from rich.console import Console
 from rich.table import Table
 from tritonclient.utils import InferenceServerException
 
 from benchmarks.harness.results import RESULTS, write_result
 from clip_client import ClipClient, ClipError
+from preprocess_ensemble.testing.sample_photos import coarse_noise
 from preprocess_ensemble.testing.server import python_with_shared_memory, serving
 from preprocess_ensemble.testing.tiny_model import TINY_CLIP
 
@@ -75,18 +74,6 @@ class Outcome:
     lost_by: dict[str, int] = field(default_factory=dict)
     """The client's error -> how many were lost by it."""
     remark: str = ""
-
-
-def pictures(count: int = PICTURES) -> list[bytes]:
-    """Coarse noise, which even a model with random weights tells apart."""
-    randomness = np.random.default_rng(0)
-    files = []
-    for _ in range(count):
-        file = io.BytesIO()
-        noise = Image.fromarray(randomness.integers(0, 256, (8, 8, 3), dtype=np.uint8))
-        noise.resize((256, 256), Image.Resampling.NEAREST).save(file, "JPEG")
-        files.append(file.getvalue())
-    return files
 
 
 class Broken:
@@ -128,7 +115,7 @@ def _store_on_a_full_disk(server: Broken) -> str:
     with tempfile.TemporaryDirectory() as name:
         photos, store = Path(name, "photos"), Path(name, "store")
         photos.mkdir()
-        for number, data in enumerate(pictures()):
+        for number, data in enumerate(coarse_noise(PICTURES)):
             (photos / f"{number}.jpg").write_bytes(data)
         options = ("dedup", str(photos), "--url", server.grpc_url, "--store", str(store), "--threshold", "0.97")
         return _on_a_full_disk("clip_client.cli.main", *options, limit=4096)
@@ -139,7 +126,7 @@ def _journal_on_a_full_disk(server: Broken) -> str:
     with tempfile.TemporaryDirectory() as name:
         photos, store = Path(name, "photos"), Path(name, "store")
         photos.mkdir()
-        for number, data in enumerate(pictures()):
+        for number, data in enumerate(coarse_noise(PICTURES)):
             for copy in ("first", "second"):
                 (photos / f"{number}-{copy}.jpg").write_bytes(data)
         before = {path: path.read_bytes() for path in photos.iterdir()}
@@ -248,7 +235,7 @@ async def run_fault(repository: Path, fault: str, *, seconds: float, rate: float
         shutil.copytree(repository, copy)
         with _server(copy, fault) as broken:
             async with ClipClient(broken.grpc_url, timeout_s=DEADLINE_S) as clip:
-                files = pictures()
+                files = coarse_noise(PICTURES)
                 stream = _Stream(clip, files, (await clip.embed(files)).vectors)
                 rate = rate or await _bearable_rate(clip, files)
                 offered = max(3, int(seconds * rate))

@@ -29,10 +29,11 @@ from PIL import Image
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.experiments.robustness.faults import pictures
+from benchmarks.experiments.robustness.faults import PICTURES
 from benchmarks.harness.results import RESULTS, write_result
 from clip_client import ClipClient
 from preprocess_ensemble.serving.shared_memory import SHARED_MEMORY, region_prefix
+from preprocess_ensemble.testing.sample_photos import coarse_noise
 from preprocess_ensemble.testing.server import serving
 
 if TYPE_CHECKING:
@@ -140,12 +141,12 @@ class Call:
 
 def steady_calls() -> list[Call]:
     """Good files."""
-    return [Call(file=file) for file in pictures()]
+    return [Call(file=file) for file in coarse_noise(PICTURES)]
 
 
 def mixed_calls() -> list[Call]:
     """Good files with 12-megapixel originals, bad files and cancellations among them."""
-    good = pictures()
+    good = coarse_noise(PICTURES)
     original = _original()
     bad = (b"", b"no image", good[0][: len(good[0]) // 2], original[: len(original) // 2])
     calls = []
