@@ -32,6 +32,7 @@ REQUIREMENTS: Final = (
     "nvidia-ml-py>=12.560",
     "pillow>=11.3",
     "protobuf>=4.25",
+    "psutil>=6",
     "rich>=13.7",
     "tritonclient[grpc]>=2.51",
 )

@@ -12,7 +12,7 @@ extras=$(IFS=,; printf '%s' "$*")
 
 # Without an extra this is the server, whose versions are pinned. An export or the baseline follows PyTorch instead.
 if [ -z "$extras" ]; then
-    set -- . 'PyTurboJPEG>=1.7,<2' --constraint containers/constraints.txt
+    set -- . 'psutil>=6' 'PyTurboJPEG>=1.7,<2' --constraint containers/constraints.txt
 else
     set -- ".[$extras]"
 fi

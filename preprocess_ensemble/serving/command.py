@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, Final
 
 from preprocess_ensemble.model_repository.config import RepositoryError
 from preprocess_ensemble.serving.canary_client import CanaryClient
+from preprocess_ensemble.serving.cleanup import free_bytes, region_prefix
 from preprocess_ensemble.serving.health_endpoint import serve_health
-from preprocess_ensemble.serving.json_log import JsonFormatter
-from preprocess_ensemble.serving.log_file import say
+from preprocess_ensemble.serving.logs import JsonFormatter, print_line
 from preprocess_ensemble.serving.preflight import ServeError, check_log_file, check_ports, check_repository
-from preprocess_ensemble.serving.shared_memory import free_bytes, region_prefix
 from preprocess_ensemble.serving.supervisor import Backend, Probe, StartError, Supervisor, SupervisorConfig
 from preprocess_ensemble.serving.tensorrt import (
     PRECISIONS,
@@ -291,7 +290,7 @@ async def _serve(
         def announce(probe: Probe) -> None:
             host = config.client_host
             http = "" if config.http_port is None else f"http {config.http_host}:{config.http_port}, "
-            say(
+            print_line(
                 f"ready: grpc {host}:{config.grpc_port}, {http}metrics {host}:{config.metrics_port}, "
                 f"model {probe.model_id}\n"
             )

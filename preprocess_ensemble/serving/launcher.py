@@ -27,8 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from preprocess_ensemble.errors import ReportedError
-from preprocess_ensemble.serving.orphaned_stubs import end_orphaned_stubs
-from preprocess_ensemble.serving.shared_memory import region_prefix, remove_stale_regions
+from preprocess_ensemble.serving.cleanup import end_orphaned_stubs, region_prefix, remove_stale_regions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -295,7 +294,7 @@ def _die_with(parent: int) -> None:
     """Have the kernel kill this process, also after ``exec``, when its parent ends.
 
     SIGKILL, because nobody is left then who could insist on a SIGTERM. The stubs notice the end of their server within
-    about two seconds and end by themselves, nearly always (:mod:`preprocess_ensemble.serving.orphaned_stubs`).
+    about two seconds and end by themselves, nearly always (:mod:`preprocess_ensemble.serving.cleanup`).
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:

@@ -1,51 +1,60 @@
-"""The processes of one group, by the kernel's own books (``proc(5)``)."""
+"""The processes of one group: their processor time, their end, and the secret in the leader's command line."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
+
+try:
+    import psutil
+except ModuleNotFoundError:
+    raise ModuleNotFoundError("clip-serve needs psutil: pip install 'clip-triton[server]'", name="psutil") from None
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-__all__ = ("EndWatch", "any_runs", "processor_time_s")
+__all__ = ("EndWatch", "any_runs", "hide_argument", "processor_time_s", "start_ticks")
 
-_PROC: Final = Path("/proc")
-_STATE, _GROUP, _USER_TIME, _SYSTEM_TIME = 0, 2, 11, 12
-"""Places in ``/proc/PID/stat``, counted from behind the name, which may itself hold spaces and parentheses."""
+T = TypeVar("T")
+
+_ENDED: Final = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+_STATE, _START_TICKS, _ARGUMENTS_START, _ARGUMENTS_END = 0, 19, 45, 46
+"""Positions in ``/proc/PID/stat`` after the name, which may itself contain spaces and parentheses; see ``proc(5)``."""
 
 
 def processor_time_s(group: int) -> float:
-    """Seconds that the living processes of process group ``group`` have computed so far, all threads together.
+    """Return how many seconds the living processes of process group ``group`` have computed, all threads together.
 
-    It falls when one of them ends. 0 where there is no such group, or no ``/proc``.
+    The value falls when one of them ends. It is 0 if there is no such group.
     """
-    ticks = sum(int(fields[_USER_TIME]) + int(fields[_SYSTEM_TIME]) for _, fields in _members(group))
-    return ticks / os.sysconf("SC_CLK_TCK")
+    return sum(_of_members(group, lambda process: sum(process.cpu_times()[:2])))  # user and system
 
 
 def any_runs(group: int) -> bool:
-    """Whether a process of ``group`` has not ended yet. False where there is no ``/proc``.
+    """Whether a process of ``group`` has not ended yet.
 
-    A signal to the group does not tell, as it also reaches those that have ended and that nobody has waited for.
+    Sending a signal to the group does not tell: that also reaches processes that have ended and that their parent has
+    not waited for.
     """
-    return any(fields[_STATE] not in ("Z", "X") for _, fields in _members(group))
+    return any(_of_members(group, lambda process: process.status() not in _ENDED))
 
 
 class EndWatch:
-    """Tells when a process of a group ends, at that moment and also of those that are no children of this process.
+    """Calls back when a process of a group ends, also if it is not a child of this process.
 
-    From ``pidfd_open(2)``; where the kernel has none or forbids it, nothing is told. Use it in one event loop.
+    Uses ``pidfd_open(2)``. If the kernel does not support or allow that, there is no callback. Use it in one event
+    loop.
     """
 
     def __init__(self, group: int, ended: Callable[[], None]) -> None:
-        """Call ``ended`` for each process that is in ``group`` now, but its leader, when it ends."""
+        """Call ``ended`` for each process that is in ``group`` now, except its leader, when that process ends."""
         self._ended = ended
         self._loop = asyncio.get_running_loop()
         self._descriptors: set[int] = set()
-        for pid, _ in list(_members(group)):
+        for pid in _of_members(group, lambda process: process.pid):
             if pid != group:
                 self._add(pid)
 
@@ -55,30 +64,70 @@ class EndWatch:
         except OSError:
             return
         self._descriptors.add(descriptor)
-        self._loop.add_reader(descriptor, self._tell, descriptor)
+        self._loop.add_reader(descriptor, self._on_end, descriptor)
 
-    def _tell(self, descriptor: int) -> None:
-        self._forget(descriptor)
+    def _on_end(self, descriptor: int) -> None:
+        self._remove(descriptor)
         self._ended()
 
-    def _forget(self, descriptor: int) -> None:
+    def _remove(self, descriptor: int) -> None:
         self._descriptors.remove(descriptor)
         self._loop.remove_reader(descriptor)
         os.close(descriptor)
 
     def close(self) -> None:
-        """Tell nothing more."""
+        """Stop watching."""
         for descriptor in list(self._descriptors):
-            self._forget(descriptor)
+            self._remove(descriptor)
 
 
-def _members(group: int) -> Iterator[tuple[int, list[str]]]:
-    """Number and fields of each."""
-    for stat in _PROC.glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-        except OSError:
-            # It has ended since it was listed.
-            continue
-        if int(fields[_GROUP]) == group:
-            yield int(stat.parent.name), fields
+def start_ticks(pid: int) -> int | None:
+    """Return the clock ticks between boot and the start of a process, or None if it has ended.
+
+    Not psutil's ``create_time``: that is a time of day, and changes when the machine's clock is set.
+    """
+    try:
+        fields = _stat(pid)
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if fields[_STATE] in (b"Z", b"X") else int(fields[_START_TICKS])
+
+
+def hide_argument(pid: int, secret: bytes, *, program: str) -> bool:
+    """Overwrite ``secret`` with ``x`` in the command line of a child process; return whether that was done.
+
+    tritonserver takes secrets on its command line only, and every user of the machine can read that. The kernel shows
+    what is in the process's memory, and a parent may write there. The answer is False if it may not, if the process
+    does not execute ``program`` yet, or if it has ended.
+    """
+    process = Path("/proc", str(pid))
+    try:
+        if (process / "exe").readlink().name != program:
+            return False
+        fields = _stat(pid)
+        start, end = int(fields[_ARGUMENTS_START]), int(fields[_ARGUMENTS_END])
+        with (process / "mem").open("r+b", buffering=0) as memory:
+            memory.seek(start)
+            arguments = memory.read(end - start)
+            found = arguments.find(secret)
+            while found >= 0:
+                memory.seek(start + found)
+                memory.write(b"x" * len(secret))
+                found = arguments.find(secret, found + len(secret))
+    except OSError:
+        return False
+    return True
+
+
+def _of_members(group: int, read: Callable[[psutil.Process], T]) -> list[T]:
+    """What ``read`` returns for each process of ``group``, without those that end meanwhile."""
+    values = []
+    for pid in psutil.pids():
+        with suppress(ProcessLookupError, psutil.NoSuchProcess):
+            if os.getpgid(pid) == group:
+                values.append(read(psutil.Process(pid)))
+    return values
+
+
+def _stat(pid: int) -> list[bytes]:
+    return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()

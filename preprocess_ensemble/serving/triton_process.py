@@ -14,12 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from preprocess_ensemble.serving.cleanup import remove_stale_regions
 from preprocess_ensemble.serving.launcher import PARENT_VARIABLE
-from preprocess_ensemble.serving.log_file import LogFile
-from preprocess_ensemble.serving.process_arguments import hide_argument
-from preprocess_ensemble.serving.process_group import EndWatch, any_runs, processor_time_s
-from preprocess_ensemble.serving.shared_memory import remove_stale_regions
-from preprocess_ensemble.serving.triton_log import read_line
+from preprocess_ensemble.serving.logs import LogFile, parse_line
+from preprocess_ensemble.serving.process_group import EndWatch, any_runs, hide_argument, processor_time_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -255,12 +253,12 @@ class TritonProcess:
                 self._log.write(line)
             if _IDLE in line:
                 self._idle.set()
-            remark = read_line(line.decode("utf-8", "replace").rstrip())
-            if remark is None:
+            entry = parse_line(line.decode("utf-8", "replace").rstrip())
+            if entry is None:
                 continue
-            if remark.level == "error" and self._first_error is None:
-                self._first_error = remark.text
-            logger.log(logging.ERROR if remark.level == "error" else logging.WARNING, "triton: %s", remark.text)
+            if entry.level == "error" and self._first_error is None:
+                self._first_error = entry.text
+            logger.log(logging.ERROR if entry.level == "error" else logging.WARNING, "triton: %s", entry.text)
 
 
 def _libevent_address(host: str) -> str:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from preprocess_ensemble.serving.shared_memory import SHARED_MEMORY, region_prefix
+from preprocess_ensemble.serving.cleanup import SHARED_MEMORY, region_prefix
 from preprocess_ensemble.testing.server import free_port
 from preprocess_ensemble.testing.tiny_model import TINY_CLIP
 from tests.live.processes import still_running

@@ -27,7 +27,7 @@ from PIL import Image
 from tritonclient.grpc import InferenceServerClient, InferInput, InferRequestedOutput
 from tritonclient.utils import InferenceServerException
 
-from preprocess_ensemble.serving.shared_memory import SHARED_MEMORY, region_prefix
+from preprocess_ensemble.serving.cleanup import SHARED_MEMORY, region_prefix
 from preprocess_ensemble.testing.server import Server, free_port, serving
 from tests.live.processes import still_running
 from tests.live.raw import infer

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from preprocess_ensemble.serving.cleanup import SHARED_MEMORY, region_prefix
 from preprocess_ensemble.serving.launcher import install
-from preprocess_ensemble.serving.shared_memory import SHARED_MEMORY, region_prefix
 from preprocess_ensemble.testing.server import free_port
 from tests.live.bare import launched, wait_until_live
 from tests.live.raw import infer

@@ -32,7 +32,7 @@ from rich.table import Table
 from benchmarks.experiments.robustness.faults import PICTURES
 from benchmarks.harness.results import RESULTS, write_result
 from clip_client import ClipClient
-from preprocess_ensemble.serving.shared_memory import SHARED_MEMORY, region_prefix
+from preprocess_ensemble.serving.cleanup import SHARED_MEMORY, region_prefix
 from preprocess_ensemble.testing.sample_photos import coarse_noise
 from preprocess_ensemble.testing.server import serving
 

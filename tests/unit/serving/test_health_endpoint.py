@@ -59,7 +59,7 @@ async def test_healthy_or_not_the_body_says_what_was_found(endpoint: Endpoint) -
     assert b"Cache-Control: no-store" in head
     assert json.loads(body) == READY
     endpoint.healthy = False
-    head, body = await endpoint.ask(GET)
+    head, body = await endpoint.ask(GET.replace(b"/healthz", b"/healthz?probe=1"))
     assert head.startswith(b"HTTP/1.1 503 ")
     assert json.loads(body) == READY
 

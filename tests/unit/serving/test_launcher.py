@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from preprocess_ensemble.serving import launcher, shared_memory
+from preprocess_ensemble.serving import launcher
+from preprocess_ensemble.serving.cleanup import end_orphaned_stubs, region_prefix, remove_stale_regions
 from preprocess_ensemble.serving.launcher import LaunchError, Wheel
-from preprocess_ensemble.serving.orphaned_stubs import end_orphaned_stubs
 from tests.paths import ROOT
 
 
@@ -112,7 +112,7 @@ def test_command_adds_what_the_user_left_out(embedded: Wheel) -> None:
     assert command.argv[0] == str(embedded.binary)
     assert command.argv[-2:] == ("--model-repository", "m")
     assert f"--backend-directory={launcher.backend_directory(embedded)}" in command.argv
-    assert f"--backend-config=python,shm-region-prefix-name={shared_memory.region_prefix(os.getpid())}" in command.argv
+    assert f"--backend-config=python,shm-region-prefix-name={region_prefix(os.getpid())}" in command.argv
     assert command.environment["PATH"] == f"{Path(sys.executable).parent}:/bin"
     folders = command.environment["LD_LIBRARY_PATH"].split(":")
     assert (folders[0], folders[-1]) == (str(embedded.libraries), "/lib/x")
@@ -241,12 +241,11 @@ def test_a_server_whose_supervisor_is_gone_does_not_start() -> None:
     assert "supervisor ended" in done.stderr
 
 
-def test_only_regions_of_dead_servers_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_memory, "SHARED_MEMORY", tmp_path)
+def test_only_regions_of_dead_servers_are_removed(tmp_path: Path) -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    dead = shared_memory.region_prefix(child.pid) + "region"
+    dead = region_prefix(child.pid) + "region"
     child.communicate()
-    mine = shared_memory.region_prefix(os.getpid())
+    mine = region_prefix(os.getpid())
     namespace, pid, started = mine.removeprefix("clip_triton_").split("_")[:3]
     recycled = f"clip_triton_{namespace}_{pid}_{int(started) - 1}_region"
     kept = {
@@ -257,16 +256,16 @@ def test_only_regions_of_dead_servers_are_removed(tmp_path: Path, monkeypatch: p
     }
     for name in (dead, recycled, *kept):
         (tmp_path / name).touch()
-    assert sorted(shared_memory.remove_stale_regions()) == sorted([dead, recycled])
+    assert sorted(remove_stale_regions(tmp_path)) == sorted([dead, recycled])
     assert {path.name for path in tmp_path.iterdir()} == kept
 
 
 def test_only_stubs_of_dead_servers_are_ended() -> None:
     server = subprocess.Popen(["sleep", "60"])
-    dead = shared_memory.region_prefix(server.pid) + "region"
+    dead = region_prefix(server.pid) + "region"
     server.kill()
     server.wait()
-    mine = shared_memory.region_prefix(os.getpid()) + "region"
+    mine = region_prefix(os.getpid()) + "region"
     stub = "/backends/python/triton_python_backend_stub"
     orphan, kept, unnamed, other = processes = [
         subprocess.Popen([program, "-c", "input()", *arguments], executable=sys.executable, stdin=subprocess.PIPE)
@@ -286,7 +285,7 @@ def test_no_prefix_for_a_process_that_is_gone() -> None:
     child = subprocess.Popen(["true"])
     child.wait()
     with pytest.raises(ProcessLookupError):
-        shared_memory.region_prefix(child.pid)
+        region_prefix(child.pid)
 
 
 def test_the_folder_of_the_shared_python_is_found_or_its_absence_told(

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import signal
 import socket
-import sys
 import threading
 import urllib.request
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -21,7 +18,6 @@ import trustme
 from preprocess_ensemble.serving import command
 from preprocess_ensemble.serving.canary_client import CanaryClient
 from preprocess_ensemble.serving.health_endpoint import serve_health
-from preprocess_ensemble.serving.log_file import LogFile, say
 from preprocess_ensemble.serving.preflight import ServeError, check_ports
 from preprocess_ensemble.serving.tls import ServerTls, TlsError
 from preprocess_ensemble.serving.triton_process import ServeConfig
@@ -29,6 +25,7 @@ from preprocess_ensemble.testing.server import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from preprocess_ensemble.serving.supervisor import Probe
 
@@ -152,15 +149,6 @@ def test_certificates_that_do_not_fit_do_not_replace_those_at_work(
     assert "not restarted as told" in caplog.text
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
-def test_it_serves_though_nobody_can_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    with contextlib.suppress(OSError), open("/dev/full", "w", encoding="ascii") as full:
-        monkeypatch.setattr(sys, "stdout", full)
-        say("ready\n")
-        assert sys.stdout is None, "what is written again at the end fails again"
-    say("ready\n")
-
-
 def test_its_own_server_is_not_called_through_a_proxy(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     _serve(monkeypatch, repository, signal.SIGTERM)
@@ -180,28 +168,6 @@ async def test_silent_connections_do_not_keep_the_health_endpoint_from_answering
             await asyncio.wait_for(silent[0][0].readexactly(1), timeout=3)
     for _, writer in silent:
         writer.close()
-
-
-def test_a_log_file_may_be_moved_away(tmp_path: Path) -> None:
-    log = LogFile(tmp_path / "log")
-    log.write(b"first\n")
-    (tmp_path / "log").rename(tmp_path / "log.1")
-    log.write(b"second\n")
-    log.close()
-    assert (tmp_path / "log.1").read_bytes() == b"first\n"
-    assert (tmp_path / "log").read_bytes() == b"second\n"
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
-def test_a_log_file_on_a_full_disk_is_no_reason_to_end(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.ERROR)
-    log = LogFile(Path("/dev/full"))
-    log.write(b"first\n")
-    log.write(b"second\n")
-    log.close()
-    assert [record.getMessage() for record in caplog.records] == [
-        "triton's lines are lost while /dev/full cannot be written (No space left on device)"
-    ]
 
 
 def test_a_server_that_ends_while_it_tells_its_figures_tells_none() -> None:
@@ -269,13 +235,12 @@ def test_a_log_file_that_cannot_be_written_is_named(repository: Path, capsys: py
     assert expected in capsys.readouterr().err
 
 
-def test_a_folder_for_the_log_that_is_gone_is_no_reason_to_end(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    log = LogFile(tmp_path / "none" / "log")
-    log.write(b"first\n")
-    (tmp_path / "none").mkdir()
-    log.write(b"second\n")
-    log.close()
-    assert "triton's lines are lost while" in caplog.text
-    assert (tmp_path / "none" / "log").read_bytes() == b"second\n"
+@pytest.mark.parametrize(
+    "arguments",
+    [["--no-such-option"], ["models"], ["--grpc-port", "x"], ["--grpc-port", "70000"], ["--drain-s", "-5"]],
+)
+def test_misuse_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        command.main(arguments)
+    assert exit_.value.code == 2
+    assert "usage: clip-serve" in capsys.readouterr().err

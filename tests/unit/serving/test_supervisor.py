@@ -6,18 +6,13 @@ test_supervisor_timers.py has its timers, and tests/live/test_serve.py a real se
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import time
-import urllib.error
-import urllib.request
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from preprocess_ensemble.serving.command import main
-from preprocess_ensemble.serving.health_endpoint import serve_health
 from preprocess_ensemble.serving.supervisor import (
     CONNECT,
     Backend,
@@ -27,8 +22,6 @@ from preprocess_ensemble.serving.supervisor import (
     Supervisor,
     SupervisorConfig,
 )
-from preprocess_ensemble.serving.triton_log import Remark, read_line
-from preprocess_ensemble.testing.server import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -333,66 +326,3 @@ async def test_a_second_stop_ends_the_draining() -> None:
     server = Server([OK])
     await server.run()
     assert server.processes[0].stops == [FAST.drain_s, 0]
-
-
-async def test_the_health_endpoint_tells_the_truth() -> None:
-    port = free_port()
-    answers: list[tuple[bool, dict[str, Any]]] = [(True, {"status": "ready"}), (False, {"step": "canary"})]
-
-    def get(path: str) -> tuple[int, Any]:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as response:
-                return response.status, json.load(response)
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, json.load(error)
-
-    async with serve_health("127.0.0.1", port, lambda: answers.pop(0)):
-        assert await asyncio.to_thread(get, "/healthz") == (200, {"status": "ready"})
-        assert await asyncio.to_thread(get, "/healthz?probe=1") == (503, {"step": "canary"})
-        assert (await asyncio.to_thread(get, "/else"))[0] == 404
-
-
-@pytest.mark.parametrize(
-    ("line", "remark"),
-    [
-        ('I1121 13:04:26.781027 8809 model_lifecycle.cc:777] "loaded"', None),
-        ("+-------+---------+", None),
-        ('W1121 12:59:17.755776 8215 metrics.cc:798] "DCGM unable to start: DCGM initialization error"', None),
-        ("Error: Failed to initialize NVML", None),
-        ('W1121 12:59:17.755776 8215 a.cc:1] "careful"', Remark(level="warning", text="careful")),
-        (
-            "/a/bin/tritonserver: unrecognized option '--what'",
-            Remark(level="error", text="unrecognized option '--what'"),
-        ),
-        ("tritonserver: No server is installed.", Remark(level="error", text="No server is installed.")),
-        (
-            "error: creating server: Internal - failed to load all models",
-            Remark(level="error", text="creating server: Internal - failed to load all models"),
-        ),
-        (
-            (
-                "E1121 13:04:26.771774 8809 model_lifecycle.cc:642] \"failed to load 'm1' version 1: Internal: "
-                'TritonModelException: One sentence.\\n\\nAt:\\n  /a/model.py(6): initialize\\n"'
-            ),
-            Remark(level="error", text="m1 could not be loaded: One sentence."),
-        ),
-        (
-            "E1121 13:04:26.771774 8809 model_lifecycle.cc:642] \"failed to load 'm2' version 1: Invalid arg: no\"",
-            Remark(level="error", text="m2 could not be loaded: no"),
-        ),
-    ],
-)
-def test_what_triton_says_is_put_in_plain_words(line: str, remark: Remark | None) -> None:
-    assert read_line(line) == remark
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [["--no-such-option"], ["models"], ["--grpc-port", "x"], ["--grpc-port", "70000"], ["--drain-s", "-5"]],
-)
-def test_misuse_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as exit_:
-        main(arguments)
-    assert exit_.value.code == 2
-    assert "usage: clip-serve" in capsys.readouterr().err

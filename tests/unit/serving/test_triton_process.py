@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from preprocess_ensemble.serving import triton_process
-from preprocess_ensemble.serving.log_file import LogFile
+from preprocess_ensemble.serving.logs import LogFile
 from preprocess_ensemble.serving.process_group import any_runs
 from preprocess_ensemble.serving.triton_process import TritonProcess
 from tests.fake_server.waiting import until
