@@ -12,7 +12,10 @@ from clip_client.dedup.files.scanner import Scan, scan
 from clip_client.dedup.search import find_duplicates
 from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.store.store import Store
-from clip_client.dedup.types import DuplicateGroup, DuplicateReport, FailedFile, Match, Member, Thresholds, Work
+from clip_client.dedup.types import DuplicateGroup, DuplicateReport, FailedFile, Match, Member, SearchStats, Thresholds
+
+Work = SearchStats
+"""The name of :class:`SearchStats` in earlier versions."""
 
 __all__ = (
     "PHOTO_SUFFIXES",
@@ -23,6 +26,7 @@ __all__ = (
     "Match",
     "Member",
     "Scan",
+    "SearchStats",
     "Star",
     "Store",
     "StoreError",

@@ -17,16 +17,17 @@ from clip_client.dedup.compare.groups import Comparison, make_groups
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES, Candidate, KeepRules
 from clip_client.dedup.compare.partitioned_join import join_vectors
 from clip_client.dedup.compare.pixel_candidates import pixel_candidates
-from clip_client.dedup.compare.similarity_join import Joining, join_hashes
+from clip_client.dedup.compare.similarity_join import join_hashes
 from clip_client.dedup.compare.thresholds import thresholds_for
-from clip_client.dedup.features.collect import gather
+from clip_client.dedup.compare.union_find import UnionFind
+from clip_client.dedup.features.collect import collect_features
 from clip_client.dedup.features.image_features import BYTES_ONLY, pixel_hash
 from clip_client.dedup.files.companions import companions
-from clip_client.dedup.files.directories import Folders
+from clip_client.dedup.files.directories import DirectorySet
 from clip_client.dedup.files.scanner import Scan, scan
 from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.store.store import Store
-from clip_client.dedup.types import Coverage, DuplicateReport
+from clip_client.dedup.types import DuplicateReport, RecallEstimate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from clip_client._client import ClipClient
-    from clip_client.dedup.features.collect import Library
+    from clip_client.dedup.features.collect import CollectedFeatures
     from clip_client.dedup.types import Companion
 
     OnProgress = Callable[[str, int, int | None], None]
@@ -86,7 +87,7 @@ async def find_duplicates(
         found = await to_thread.run_sync(lambda: scan([*named, *kept_folders], raw=True))
     with nullcontext(store) if store is not None else Store() as held:
         search = _Search(held, rules, kept_folders, hash_bits, thresholds.similar, found)
-        library = await gather(clip, found.files, held, report_progress)
+        library = await collect_features(clip, found.files, held, report_progress)
         report_progress("comparing", 0, None)
         comparison, coverage = await to_thread.run_sync(search.compare, library)
     groups = await to_thread.run_sync(make_groups, comparison, thresholds)
@@ -120,22 +121,22 @@ class _Search:
     threshold: float
     found: Scan
 
-    def compare(self, library: Library) -> tuple[Comparison, Coverage]:
+    def compare(self, library: CollectedFeatures) -> tuple[Comparison, RecallEstimate]:
         """Find what hangs together; in a worker thread."""
         contents = library.contents()
         pictures = library.are_pictures(contents)
-        has_hash = pictures & ~library.looks.column("is_flat", contents)
-        hashes = library.looks.column("perceptual_hash", contents)
+        has_hash = pictures & ~library.features.column("is_flat", contents)
+        hashes = library.features.column("perceptual_hash", contents)
         vectors = library.vectors.in_order(contents)
         vectors[~has_hash] = np.nan
         pixels = self._pixels(contents, np.flatnonzero(pictures), library)
-        joining = Joining(len(contents))
-        coverage = join_vectors(joining, vectors, self.threshold)
+        union_find = UnionFind(len(contents))
+        coverage = join_vectors(union_find, vectors, self.threshold)
         if self.hash_bits >= 0:
-            join_hashes(joining, np.flatnonzero(has_hash), hashes, self.hash_bits)
+            join_hashes(union_find, np.flatnonzero(has_hash), hashes, self.hash_bits)
         _, firsts, which = np.unique(pixels, return_index=True, return_inverse=True)
-        joining.join(np.arange(len(contents)), firsts[which])
-        components = joining.components()
+        union_find.join(np.arange(len(contents)), firsts[which])
+        components = union_find.components()
         comparison = Comparison(
             candidates=self._candidates(contents, components, library),
             vectors=vectors,
@@ -150,13 +151,13 @@ class _Search:
         return comparison, coverage
 
     def _candidates(
-        self, contents: list[str], components: list[NDArray[np.intp]], library: Library
+        self, contents: list[str], components: list[NDArray[np.intp]], library: CollectedFeatures
     ) -> dict[int, list[Candidate]]:
         """Return the files of each content that is not alone, best first."""
         rows = {row for row, sha256 in enumerate(contents) if len(library.copies[sha256]) > 1}
         rows.update(*(component.tolist() for component in components))
         belongings = self._belongings(file.path for row in rows for file in library.copies[contents[row]])
-        references = Folders(self.references)
+        references = DirectorySet(self.references)
         made = {}
         for row in sorted(rows):
             sha256 = contents[row]
@@ -166,8 +167,8 @@ class _Search:
                     sha256=sha256,
                     size_bytes=file.size_bytes,
                     mtime_ns=file.mtime_ns,
-                    look=library.looks[sha256],
-                    is_reference=references.hold(file.path),
+                    features=library.features[sha256],
+                    is_reference=references.contains(file.path),
                     is_by_link=file.path in self.found.links.only_by_link,
                     companions=tuple(companion.kind for companion in belongings.get(file.path, ())),
                     in_library=self.found.in_libraries.get(file.path),
@@ -183,7 +184,7 @@ class _Search:
             path: photo.companions for path, photo in kept_by_photos.items()
         }
 
-    def _pixels(self, contents: list[str], rows: NDArray[np.intp], library: Library) -> NDArray[np.intp]:
+    def _pixels(self, contents: list[str], rows: NDArray[np.intp], library: CollectedFeatures) -> NDArray[np.intp]:
         """Number the contents so that equal pixels have equal numbers.
 
         Only ``rows`` are pictures, and only those that may have equal pixels are decoded in full, once per store.
@@ -191,8 +192,8 @@ class _Search:
         pictures = [contents[row] for row in rows.tolist()]
         wanted = rows[
             pixel_candidates(
-                np.stack([library.looks.column(side, pictures) for side in ("width", "height")], axis=1),
-                *(library.looks.column(name, pictures) for name in ("perceptual_hash", "is_scaled", "is_flat")),
+                np.stack([library.features.column(side, pictures) for side in ("width", "height")], axis=1),
+                *(library.features.column(name, pictures) for name in ("perceptual_hash", "is_scaled", "is_flat")),
             )
         ].tolist()
         numbers = np.arange(len(contents))

@@ -144,7 +144,7 @@ def split_model_id(model_id: str) -> tuple[str, str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Coverage:
+class RecallEstimate:
     """How the vectors were compared."""
 
     method: str
@@ -259,7 +259,7 @@ class DuplicateGroup:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
+class SearchStats:
     """What a search had to do itself; the rest was in the store."""
 
     files_read: int = 0
@@ -283,9 +283,9 @@ class DuplicateReport:
     """Ordered by the path of the kept photo."""
     failed: tuple[FailedFile, ...]
     """Ordered by path."""
-    work: Work = field(default_factory=lambda: Work())
+    work: SearchStats = field(default_factory=lambda: SearchStats())
     """What the search had to do."""
-    coverage: Coverage | None = None
+    coverage: RecallEstimate | None = None
     """How the vectors were compared."""
     bytes_only: tuple[str, ...] = ()
     """Those of the compared that no picture could be read from, such as RAW files: only their bytes were compared."""

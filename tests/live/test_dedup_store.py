@@ -18,7 +18,7 @@ from clip_client import ClipClient
 from clip_client.cli.main import main
 from clip_client.dedup import Store, find_duplicates
 from clip_client.dedup.store.journal import MOVED
-from clip_client.dedup.types import BURST, EXACT, QUARANTINE_NAME, Work
+from clip_client.dedup.types import BURST, EXACT, QUARANTINE_NAME, SearchStats
 from preprocess_ensemble.testing.sample_photos import write_originals, write_with_copies
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ async def test_a_second_search_reads_decodes_and_embeds_nothing(server: Server, 
     contents = 20 + 9 + 1  # originals, changed copies, and what is no image; copies of the same bytes are one
     assert (first.work.decoded, first.work.embedded) == (contents, contents)
     assert first.work.pixels_decoded > 0
-    assert second.work == Work()
+    assert second.work == SearchStats()
     assert second.to_json() == first.to_json()
 
 
@@ -53,7 +53,7 @@ async def test_moved_files_are_only_hashed(server: Server, album: Path, tmp_path
     first = await find(server, tmp_path / "store", album)
     os.rename(album, tmp_path / "moved")
     second = await find(server, tmp_path / "store", tmp_path / "moved")
-    assert second.work == Work(files_read=first.work.files_read)
+    assert second.work == SearchStats(files_read=first.work.files_read)
     assert len(second.groups) == len(first.groups)
 
 
@@ -62,7 +62,7 @@ async def test_a_new_photo_touches_only_its_own_group(server: Server, album: Pat
     with Image.open(album / "coffee.jpg") as image:
         image.save(album / "new.jpg", quality=70)
     report = await find(server, tmp_path / "store", album)
-    assert report.work == Work(files_read=1, decoded=1, embedded=1, pixels_decoded=report.work.pixels_decoded)
+    assert report.work == SearchStats(files_read=1, decoded=1, embedded=1, pixels_decoded=report.work.pixels_decoded)
     after = {group.keep: group for group in report.groups}
     (grown,) = [keep for keep in after if before.get(keep) != after[keep]]
     assert grown == str(album / "coffee.jpg")
@@ -91,7 +91,7 @@ async def test_what_was_said_to_be_different_stays_apart_for_good(server: Server
 async def test_two_searches_at_once_agree(server: Server, album: Path, tmp_path: Path) -> None:
     one, other = await asyncio.gather(find(server, tmp_path / "store", album), find(server, tmp_path / "store", album))
     assert one.to_json() == other.to_json()
-    assert (await find(server, tmp_path / "store", album)).work == Work()
+    assert (await find(server, tmp_path / "store", album)).work == SearchStats()
 
 
 def test_a_killed_search_goes_on_where_it_was(server: Server, tmp_path: Path) -> None:

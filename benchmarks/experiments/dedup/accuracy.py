@@ -37,7 +37,7 @@ from benchmarks.harness.results import RESULTS, write_result
 from benchmarks.report.accuracy_page import write_page
 from clip_client import ClientConfig, ClipClient
 from clip_client.dedup import Store, scan, thresholds_for
-from clip_client.dedup.features.image_features import look_at, pixel_hash
+from clip_client.dedup.features.image_features import extract_features, pixel_hash
 from preprocess_ensemble.testing.sample_photos import write_originals
 from preprocess_ensemble.testing.server import serving
 
@@ -111,8 +111,10 @@ def make_corpus(photos: list[Path], folder: Path, bars: Bars) -> Corpus:
 def facts_of(path: Path) -> Facts:
     """Look at one file as a search does; in a worker process."""
     data = path.read_bytes()
-    look = look_at(data)
-    return Facts(look=look, sha256=hashlib.sha256(data).hexdigest(), pixels=pixel_hash(data), size_bytes=len(data))
+    features = extract_features(data)
+    return Facts(
+        features=features, sha256=hashlib.sha256(data).hexdigest(), pixels=pixel_hash(data), size_bytes=len(data)
+    )
 
 
 async def embed(
@@ -224,7 +226,7 @@ def main() -> None:
             vectors[way], model = asyncio.run(embed(url, way, corpus.paths, facts, store, bars))
         found, scores = own_detectors(facts, vectors, thresholds_for(model.id).similar)
         rivals, their_scores, missing = imagededup_detectors(corpus.paths, bars)
-        area = np.array([one.look.width * one.look.height for one in facts])
+        area = np.array([one.features.width * one.features.height for one in facts])
         figures = []
         for detector in (*found, *rivals):
             figures.append(judge(detector, corpus, area))

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from clip_client.dedup.compare.similarity_join import Joining, bits_that_differ, where
+from clip_client.dedup.compare.similarity_join import bits_that_differ, where
+from clip_client.dedup.compare.union_find import UnionFind
 from clip_client.dedup.search import DEFAULT_HASH_BITS
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from clip_client.dedup.features.image_features import Look
+    from clip_client.dedup.features.image_features import ImageFeatures
 
     Bools = NDArray[np.bool_]
     Scores = NDArray[np.float64]
@@ -32,7 +33,7 @@ _IMAGEDEDUP_COSINE: Final = 0.9
 class Facts:
     """What is known about one file without a model."""
 
-    look: Look
+    features: ImageFeatures
     sha256: str
     pixels: str
     """SHA-256 of its pixels; empty where they cannot be decoded."""
@@ -58,10 +59,12 @@ def own_detectors(
     ``vectors`` maps a way that photos travel to their (N, D) unit rows; the first is judged at every threshold, the
     others at ``shipped``.
     """
-    looks = [one.look for one in facts]
-    flat = np.array([look.is_flat for look in looks])
-    rank = np.lexsort(([-one.size_bytes for one in facts], [-look.width * look.height for look in looks]))
-    hashes = np.array([look.perceptual_hash for look in looks], dtype=np.uint64)
+    all_features = [one.features for one in facts]
+    flat = np.array([features.is_flat for features in all_features])
+    rank = np.lexsort(
+        ([-one.size_bytes for one in facts], [-features.width * features.height for features in all_features])
+    )
+    hashes = np.array([features.perceptual_hash for features in all_features], dtype=np.uint64)
     bits = bits_that_differ(hashes[:, None], hashes[None, :])
     bits[flat, :] = bits[:, flat] = 64
     closeness = -bits.astype(np.float64)
@@ -156,9 +159,9 @@ def _detector(name: str, alike: Bools, rank: NDArray[np.intp], score: Scores, *,
     """Group best photo first: stars as the product makes them, or whole components for comparison."""
     ordered = alike[np.ix_(rank, rank)]
     if chained:
-        joining = Joining(len(ordered))
-        joining.join(*where(ordered))
-        groups = [rows.tolist() for rows in joining.components()]
+        union_find = UnionFind(len(ordered))
+        union_find.join(*where(ordered))
+        groups = [rows.tolist() for rows in union_find.components()]
     else:
         groups = _stars(ordered, score[np.ix_(rank, rank)])
     return Detector(name=name, alike=alike, groups=[rank[rows].tolist() for rows in groups if len(rows) > 1])

@@ -28,8 +28,9 @@ from benchmarks.harness.checkpoint import Checkpoint
 from benchmarks.harness.environment import environment
 from benchmarks.harness.results import RESULTS
 from clip_client.dedup.compare.partitioned_join import join_vectors
-from clip_client.dedup.compare.similarity_join import Joining, block_pairs
+from clip_client.dedup.compare.similarity_join import block_pairs
 from clip_client.dedup.compare.star_groups import star_groups
+from clip_client.dedup.compare.union_find import UnionFind
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -92,9 +93,9 @@ def measure(rows: int, shape: str, method: str) -> dict[str, Any]:
     # One half before, the other after: what else the machine does meanwhile is in both times.
     bare_s = products_s(vectors, slice(0, None, 2)) if is_exact else 0.0
     started, cpu_started = time.perf_counter(), time.process_time()
-    joining = Joining(rows)
-    coverage = join_vectors(joining, vectors, THRESHOLD, exact_rows=rows if is_exact else 0)
-    components = joining.components()
+    union_find = UnionFind(rows)
+    coverage = join_vectors(union_find, vectors, THRESHOLD, exact_rows=rows if is_exact else 0)
+    components = union_find.components()
     joined_s = time.perf_counter() - started
     grouped = sum(len(star_groups(vectors[component], THRESHOLD)) for component in components)
     seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started

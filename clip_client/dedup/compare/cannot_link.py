@@ -27,9 +27,9 @@ class CannotLink:
                 self._sets_of[row].append(number)
 
     @classmethod
-    def from_pairs(cls, apart: Mapping[int, Indices]) -> CannotLink:
+    def from_pairs(cls, pairs_of: Mapping[int, Indices]) -> CannotLink:
         """Take a mapping of each row to the rows that it must not share a group with."""
-        pairs = {(min(row, other), max(row, other)) for row, others in apart.items() for other in others.tolist()}
+        pairs = {(min(row, other), max(row, other)) for row, others in pairs_of.items() for other in others.tolist()}
         return cls(np.array(pair) for pair in sorted(pairs) if pair[0] != pair[1])
 
     def __bool__(self) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 
 from clip_client.dedup.compare.similarity_join import bits_that_differ
 from clip_client.dedup.compare.star_groups import Evidence, Star, minimum_similarity, star_groups
-from clip_client.dedup.features.capture_time import difference
+from clip_client.dedup.features.capture_time import classify_burst
 from clip_client.dedup.types import EXACT, NEAR_IDENTICAL, SAME_PIXELS, SIMILAR, TIERS, DuplicateGroup, Match, Member
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from clip_client.dedup.compare.cannot_link import CannotLink
     from clip_client.dedup.compare.keep_rules import Candidate, KeepRules
-    from clip_client.dedup.features.image_features import Look
+    from clip_client.dedup.features.image_features import ImageFeatures
     from clip_client.dedup.types import Thresholds
 
 
@@ -71,7 +71,7 @@ def _stars(comparison: Comparison, rows: NDArray[np.intp], threshold: float) -> 
         has_hash=comparison.has_hash[rows],
     )
     cannot_link = comparison.cannot_link.among(rows)
-    return star_groups(evidence, threshold, most_bits=comparison.hash_bits, apart=cannot_link)
+    return star_groups(evidence, threshold, most_bits=comparison.hash_bits, cannot_link=cannot_link)
 
 
 def _group(
@@ -147,24 +147,24 @@ def _member(
         path=candidate.path,
         # Of two pictures of one colour only the pixels were compared.
         similarity=1.0 if np.isnan(similarity) else similarity,
-        width=candidate.look.width,
-        height=candidate.look.height,
+        width=candidate.features.width,
+        height=candidate.features.height,
         size_bytes=candidate.size_bytes,
         sha256=candidate.sha256,
         tier=tier,
         matches=tuple(matches),
-        moment="" if same_pixels else _moment(kept.look, candidate.look),
+        moment="" if same_pixels else _moment(kept.features, candidate.features),
         copy_of=original[0],
         copy_tier=original[1],
-        embedded=candidate.look.embedded,
-        embedded_digest=candidate.look.embedded_digest,
+        embedded=candidate.features.embedded,
+        embedded_digest=candidate.features.embedded_digest,
         is_reference=candidate.is_reference,
-        camera=candidate.look.moment.camera,
-        metadata=candidate.look.metadata,
+        camera=candidate.features.capture_time.camera,
+        metadata=candidate.features.metadata,
         in_library=candidate.in_library,
     )
 
 
-def _moment(kept: Look, look: Look) -> str:
-    same_form = (kept.width, kept.height, kept.format) == (look.width, look.height, look.format)
-    return difference(kept.moment, look.moment, same_form=same_form)
+def _moment(kept: ImageFeatures, features: ImageFeatures) -> str:
+    same_form = (kept.width, kept.height, kept.format) == (features.width, features.height, features.format)
+    return classify_burst(kept.capture_time, features.capture_time, same_form=same_form)

@@ -14,7 +14,7 @@ from clip_client.dedup.text import human_bytes
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from clip_client.dedup.features.image_features import Look
+    from clip_client.dedup.features.image_features import ImageFeatures
     from clip_client.dedup.types import LibraryPhoto
 
 DEFAULT_RULES: Final = ("reference", "original", "companions", "pixels", "bytes", "metadata", "oldest", "name")
@@ -60,7 +60,7 @@ class Candidate:
     sha256: str
     size_bytes: int
     mtime_ns: int
-    look: Look
+    features: ImageFeatures
     is_reference: bool = False
     is_by_link: bool = False
     """Only a symbolic link reaches it."""
@@ -82,10 +82,10 @@ class Candidate:
     @property
     def is_original(self) -> bool:
         """Tell whether the file says all that a camera writes, and nothing that a program adds or leaves behind."""
-        said = self.look.metadata
+        said = self.features.metadata
         return (
-            self.look.format in _CAMERA_FORMATS
-            and bool(self.look.moment.camera and said.taken)
+            self.features.format in _CAMERA_FORMATS
+            and bool(self.features.capture_time.camera and said.taken)
             and bool(said.has_exposure or said.has_maker_note or said.lens or said.latitude is not None)
             and not said.is_resized
             and not _EDITORS.search(said.software)
@@ -96,7 +96,7 @@ class Candidate:
         """When it was taken, as Photos or its EXIF says, else when the file was last changed."""
         if self.in_library is not None and self.in_library.taken_ns is not None:
             return self.in_library.taken_ns
-        taken_ms = self.look.moment.taken_ms
+        taken_ms = self.features.capture_time.taken_ms
         return self.mtime_ns if taken_ms is None else taken_ms * 1_000_000
 
 
@@ -185,12 +185,12 @@ def _belongings(kinds: Sequence[str]) -> str:
 
 def _why_companions(kept: Candidate) -> str:
     beside = f"has {_belongings(kept.companions)} beside it" if kept.companions else ""
-    inside = f"holds more than its picture: {kept.look.embedded}" if kept.look.embedded else ""
+    inside = f"holds more than its picture: {kept.features.embedded}" if kept.features.embedded else ""
     return "; ".join(filter(None, (beside, inside)))
 
 
 def _size(candidate: Candidate) -> str:
-    return f"{candidate.look.width}x{candidate.look.height}"
+    return f"{candidate.features.width}x{candidate.features.height}"
 
 
 _PLAIN: Final = {
@@ -200,15 +200,16 @@ _PLAIN: Final = {
     "original": Rule(
         rank=lambda candidate: not candidate.is_original,
         reason=lambda kept, other: (
-            f"camera original: {kept.look.moment.camera}, taken {kept.look.metadata.taken.partition('T')[0]}"
+            f"camera original: {kept.features.capture_time.camera}, "
+            f"taken {kept.features.metadata.taken.partition('T')[0]}"
         ),
     ),
     "companions": Rule(
-        rank=lambda candidate: -len({*candidate.companions, *filter(None, candidate.look.embedded.split(", "))}),
+        rank=lambda candidate: -len({*candidate.companions, *filter(None, candidate.features.embedded.split(", "))}),
         reason=lambda kept, other: _why_companions(kept),
     ),
     "pixels": Rule(
-        rank=lambda candidate: -candidate.look.width * candidate.look.height,
+        rank=lambda candidate: -candidate.features.width * candidate.features.height,
         reason=lambda kept, other: f"most pixels: {_size(kept)}, next {_size(other)}",
     ),
     "bytes": Rule(
@@ -218,8 +219,10 @@ _PLAIN: Final = {
         ),
     ),
     "metadata": Rule(
-        rank=lambda candidate: -candidate.look.moment.fields,
-        reason=lambda kept, other: f"most metadata: {kept.look.moment.fields} fields, next {other.look.moment.fields}",
+        rank=lambda candidate: -candidate.features.capture_time.fields,
+        reason=lambda kept, other: (
+            f"most metadata: {kept.features.capture_time.fields} fields, next {other.features.capture_time.fields}"
+        ),
     ),
     "oldest": Rule(
         rank=lambda candidate: (candidate.taken_ns, candidate.mtime_ns),

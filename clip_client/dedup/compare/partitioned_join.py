@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from clip_client.dedup.compare.projection import make_sketch
-from clip_client.dedup.compare.similarity_join import Joining, alike_links, alike_pairs, join_alike, usable_rows
-from clip_client.dedup.types import Coverage
+from clip_client.dedup.compare.projection import project
+from clip_client.dedup.compare.similarity_join import alike_links, alike_pairs, join_alike, usable_rows
+from clip_client.dedup.compare.union_find import UnionFind
+from clip_client.dedup.types import RecallEstimate
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -43,27 +44,29 @@ _Z: Final = 1.96
 """95 % of a normal distribution lie within so many standard deviations."""
 
 
-EXACT: Final = Coverage(method="exact", recall=1.0, recall_95=(1.0, 1.0), pairs=0)
+EXACT: Final = RecallEstimate(method="exact", recall=1.0, recall_95=(1.0, 1.0), pairs=0)
 
 
 def join_vectors(
-    joining: Joining, vectors: Vectors, threshold: float, *, exact_rows: int = EXACT_ROWS, seed: int = 0
-) -> Coverage:
+    union_find: UnionFind, vectors: Vectors, threshold: float, *, exact_rows: int = EXACT_ROWS, seed: int = 0
+) -> RecallEstimate:
     """Join the rows of ``vectors``, (N, D) unit rows or NaN, whose cosine similarity is at least ``threshold``."""
     rows = usable_rows(vectors)
-    sketch = make_sketch(vectors, rows, threshold, seed=seed)
+    projected = project(vectors, rows, threshold, seed=seed)
     if len(rows) <= exact_rows:
-        join_alike(joining, rows, vectors, threshold, sketch=sketch)
+        join_alike(union_find, rows, vectors, threshold, projected=projected)
         return EXACT
     nearest = _nearest_cells(vectors, rows, threshold, seed)
-    sample = _Sample(vectors, rows, nearest, threshold, seed, sketch)
+    sample = _Sample(vectors, rows, nearest, threshold, seed, projected)
     for count in _CELLS_PER_VECTOR:
         coverage = sample.coverage(count)
         if coverage.recall >= LEAST_RECALL:
             break
-    links = [alike_links(rows[members], vectors, threshold, sketch=sketch) for members in _members(nearest[:, :count])]
+    links = [
+        alike_links(rows[members], vectors, threshold, projected=projected) for members in _members(nearest[:, :count])
+    ]
     # All at once, because each call of join goes over the labels of all rows.
-    joining.join(np.concatenate([left for left, _ in links]), np.concatenate([right for _, right in links]))
+    union_find.join(np.concatenate([left for left, _ in links]), np.concatenate([right for _, right in links]))
     return coverage
 
 
@@ -87,7 +90,7 @@ def _nearest_cells(vectors: Vectors, rows: Indices, threshold: float, seed: int)
         some = slice(start, start + _BLOCK_ROWS)
         nearest[some] = kmeans.index.search(np.ascontiguousarray(vectors[rows[some]]), nearest.shape[1])[1]
     centres = np.ascontiguousarray(kmeans.centroids)
-    merged = Joining(cells)
+    merged = UnionFind(cells)
     join_alike(merged, usable_rows(centres), centres, threshold)
     whole: NDArray[np.int32] = merged.labels[nearest].astype(np.int32)
     return whole
@@ -107,29 +110,29 @@ class _Sample:
         nearest: NDArray[np.int32],
         threshold: float,
         seed: int,
-        sketch: Vectors | None,
+        projected: Vectors | None,
     ) -> None:
         order = np.random.default_rng(seed + 2).permutation(len(rows))[:_MOST_SAMPLED]
         batches = []
         telling = 0
         for start in range(0, len(order), _SAMPLE):
             some = order[start : start + _SAMPLE]
-            batches.append(_pairs_by_need(vectors, rows, nearest, threshold, some, sketch))
+            batches.append(_pairs_by_need(vectors, rows, nearest, threshold, some, projected))
             telling += np.count_nonzero(batches[-1].any(axis=1))
             if telling >= _TELLING_ROWS:
                 break
         needs = np.concatenate(batches)
         self._needs = needs[needs.any(axis=1)]
 
-    def coverage(self, count: int) -> Coverage:
+    def coverage(self, count: int) -> RecallEstimate:
         """Return what ``count`` cells per vector would cover."""
         pairs, met = self._needs.sum(axis=1), self._needs[:, : count + 1].sum(axis=1)
         if not len(pairs):
-            return Coverage(method="cells", recall=1.0, recall_95=(0.0, 1.0), pairs=0)
+            return RecallEstimate(method="cells", recall=1.0, recall_95=(0.0, 1.0), pairs=0)
         recall = min(float((met / pairs).mean()), float(met.sum() / pairs.sum()))
         # The rows are the independent draws: pairs of one scene are met or missed together.
         interval = _wilson(recall, len(pairs))
-        return Coverage(method="cells", recall=recall, recall_95=interval, pairs=int(pairs.sum()))
+        return RecallEstimate(method="cells", recall=recall, recall_95=interval, pairs=int(pairs.sum()))
 
 
 def _pairs_by_need(
@@ -138,7 +141,7 @@ def _pairs_by_need(
     nearest: NDArray[np.int32],
     threshold: float,
     sample: Indices,
-    sketch: Vectors | None,
+    projected: Vectors | None,
 ) -> NDArray[np.int64]:
     """Count, for each of ``sample``, its alike rows by how many cells per vector it takes until they share one.
 
@@ -152,7 +155,7 @@ def _pairs_by_need(
     for start in range(0, len(rows), _BLOCK_ROWS):
         some = rows[start : start + _BLOCK_ROWS]
         a, b = alike_pairs(
-            vectors, some, sampled, threshold, None if sketch is None else (sketch[some], sketch[sampled])
+            vectors, some, sampled, threshold, None if projected is None else (projected[some], projected[sampled])
         )
         others = a + start != sample[b]
         a, b = a[others] + start, b[others]

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from clip_client.dedup.compare.similarity_join import BLOCK_ROWS, bits_that_differ, equal_runs
+from clip_client.dedup.compare.similarity_join import BLOCK_ROWS, bits_that_differ
+from clip_client.dedup.compare.union_find import equal_runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -32,7 +32,7 @@ _ORDINARY: Final = 0.75
 _BLOCK_ROWS: Final = 65_536
 
 
-def make_sketch(vectors: Vectors, rows: Indices, threshold: float, *, seed: int = 0) -> Vectors | None:
+def project(vectors: Vectors, rows: Indices, threshold: float, *, seed: int = 0) -> Vectors | None:
     """Return (N, width), of which only ``rows`` mean anything; None where it would save nothing.
 
     The product of two rows is at least that of the same rows of ``vectors``, (N, D), but for rounding (1e-6).
@@ -55,11 +55,11 @@ def make_sketch(vectors: Vectors, rows: Indices, threshold: float, *, seed: int 
             break
     else:
         return None
-    sketch = np.empty((len(vectors), width), dtype=np.float32)
+    projected = np.empty((len(vectors), width), dtype=np.float32)
     for start in range(0, len(vectors), _BLOCK_ROWS):
         some = slice(start, start + _BLOCK_ROWS)
-        sketch[some] = _shorten(vectors[some], turn, width)
-    return sketch
+        projected[some] = _shorten(vectors[some], turn, width)
+    return projected
 
 
 def _shorten(vectors: Vectors, turn: Vectors, width: int) -> Vectors:

@@ -7,9 +7,11 @@ pairs of 20,000 photos; here they cost time, one product each at most, but never
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
+
+from clip_client.dedup.compare.union_find import UnionFind, equal_runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +33,7 @@ _HOT_ROWS: Final = 4096
 _PIVOTS: Final = 32
 """Clumps that are looked for; each costs one product per row."""
 
-_CLUMP_ROWS: Final = 64
+_DENSE_ROWS: Final = 64
 """A clump of fewer rows is not worth a second look."""
 
 _FEW_PAIRS: Final = 4096
@@ -43,44 +45,15 @@ _PENDING_PAIRS: Final = 1 << 18
 """Pairs of hashes that are joined at once: each call goes over the labels of all rows, each pair takes 16 bytes."""
 
 
-class Joining:
-    """Rows that are joined pair by pair; labels name the components."""
-
-    def __init__(self, rows: int) -> None:
-        self.labels: Indices = np.arange(rows)
-
-    def join(self, left: Indices, right: Indices) -> None:
-        """Join the pairs (``left``, ``right``).
-
-        Each round hooks every larger label to the smallest one that it meets and then follows the hooks to their ends,
-        so the number of rounds grows with the logarithm of the component, and no pair is looked at in Python.
-        """
-        while True:
-            a, b = self.labels[left], self.labels[right]
-            apart = a != b
-            if not apart.any():
-                return
-            left, right, a, b = left[apart], right[apart], a[apart], b[apart]
-            hooks = np.arange(len(self.labels))
-            np.minimum.at(hooks, np.maximum(a, b), np.minimum(a, b))
-            while not np.array_equal(hooks, followed := hooks[hooks]):
-                hooks = followed
-            self.labels = hooks[self.labels]
-
-    def components(self) -> list[Indices]:
-        """Return the rows of each component of two or more, ascending, the components by their first row."""
-        return equal_runs(self.labels)
-
-
 def components(vectors: Vectors, threshold: float, *, block_rows: int = BLOCK_ROWS) -> list[Indices]:
     """Find which rows hang together through pairs with cosine similarity >= ``threshold``, comparing all with all.
 
     ``vectors`` is (N, D) of unit rows; a row that holds NaN hangs together with nothing. A component may be too large
     by pairs that are below the threshold by less than float32 can tell.
     """
-    joining = Joining(len(vectors))
-    join_alike(joining, usable_rows(vectors), vectors, threshold, block_rows=block_rows)
-    return joining.components()
+    union_find = UnionFind(len(vectors))
+    join_alike(union_find, usable_rows(vectors), vectors, threshold, block_rows=block_rows)
+    return union_find.components()
 
 
 def usable_rows(vectors: Vectors) -> Indices:
@@ -90,20 +63,20 @@ def usable_rows(vectors: Vectors) -> Indices:
 
 
 def join_alike(
-    joining: Joining,
+    union_find: UnionFind,
     rows: Indices,
     vectors: Vectors,
     threshold: float,
     *,
-    sketch: Vectors | None = None,
+    projected: Vectors | None = None,
     block_rows: int = BLOCK_ROWS,
 ) -> None:
     """Compare all of ``rows`` of ``vectors`` with each other and join those that are alike."""
-    joining.join(*alike_links(rows, vectors, threshold, sketch=sketch, block_rows=block_rows))
+    union_find.join(*alike_links(rows, vectors, threshold, projected=projected, block_rows=block_rows))
 
 
 def alike_links(
-    rows: Indices, vectors: Vectors, threshold: float, *, sketch: Vectors | None = None, block_rows: int = BLOCK_ROWS
+    rows: Indices, vectors: Vectors, threshold: float, *, projected: Vectors | None = None, block_rows: int = BLOCK_ROWS
 ) -> tuple[Indices, Indices]:
     """Compare all of ``rows`` of ``vectors`` with each other; return pairs that join what hangs together.
 
@@ -112,17 +85,17 @@ def alike_links(
     """
     if len(rows) < 2:
         return rows[:0], rows[:0]
-    inside = Joining(len(rows))
+    inside = UnionFind(len(rows))
     if len(rows) >= _HOT_ROWS:
-        clumps = _clumps(vectors[rows], threshold)
+        clusters = _dense_clusters(vectors[rows], threshold)
         # Clumps stand together from here on, so that blocks of one clump need no products.
-        order = np.argsort(clumps, kind="stable")
+        order = np.argsort(clusters, kind="stable")
         rows = rows[order]
-        starts = np.flatnonzero(np.diff(clumps[order], prepend=-1))
+        starts = np.flatnonzero(np.diff(clusters[order], prepend=-1))
         inside.labels = np.repeat(starts, np.diff(starts, append=len(rows)))
-    short = None if sketch is None else sketch[rows]
+    short = None if projected is None else projected[rows]
     for first, second in block_pairs(len(rows), block_rows):
-        if _is_one_clump(inside.labels[first], inside.labels[second]):
+        if _is_one_cluster(inside.labels[first], inside.labels[second]):
             continue
         shorts = None if short is None else (short[first], short[second])
         left, right = alike_pairs(vectors, rows[first], rows[second], threshold - _SLACK, shorts)
@@ -157,7 +130,7 @@ def block_pairs(rows: int, block_rows: int = BLOCK_ROWS) -> Iterator[tuple[slice
             yield slice(first, min(first + block_rows, rows)), slice(second, min(second + block_rows, rows))
 
 
-def join_hashes(joining: Joining, rows: Indices, hashes: NDArray[np.uint64], most_bits: int) -> None:
+def join_hashes(union_find: UnionFind, rows: Indices, hashes: NDArray[np.uint64], most_bits: int) -> None:
     """Join those of ``rows`` whose ``hashes`` differ in at most ``most_bits`` of 64 bits, compared exactly.
 
     Two such hashes agree in at least one of ``most_bits + 1`` bands, so only hashes with a band in common are compared
@@ -166,8 +139,8 @@ def join_hashes(joining: Joining, rows: Indices, hashes: NDArray[np.uint64], mos
     if len(rows) < 2:
         return
     distinct, first_rows, which = np.unique(hashes[rows], return_index=True, return_inverse=True)
-    joining.join(rows, rows[first_rows[which]])
-    inside = Joining(len(distinct))
+    union_find.join(rows, rows[first_rows[which]])
+    inside = UnionFind(len(distinct))
     edges = np.linspace(0, _BITS, most_bits + 2).astype(int)
     for low, high in itertools.pairwise(edges.tolist()):
         band = (distinct >> np.uint64(low)) & np.uint64((1 << (high - low)) - 1)
@@ -175,48 +148,35 @@ def join_hashes(joining: Joining, rows: Indices, hashes: NDArray[np.uint64], mos
         for members in equal_runs(band):
             for first, second in block_pairs(len(members)):
                 left, right = members[first], members[second]
-                if not _is_one_clump(inside.labels[left], inside.labels[right]):
+                if not _is_one_cluster(inside.labels[left], inside.labels[right]):
                     a, b = where(bits_that_differ(distinct[left][:, None], distinct[right][None, :]) <= most_bits)
                     pending.add(left[a], right[b])
         pending.join()
-    joining.join(rows[first_rows], rows[first_rows[inside.labels]])
+    union_find.join(rows[first_rows], rows[first_rows[inside.labels]])
 
 
 class _PendingPairs:
     """Pairs on their way into a :class:`Joining`, some at a time, and none that it has joined already."""
 
-    def __init__(self, joining: Joining) -> None:
-        self._joining = joining
+    def __init__(self, union_find: UnionFind) -> None:
+        self._union_find = union_find
         self._pairs: list[tuple[Indices, Indices]] = []
         self._count = 0
 
     def add(self, left: Indices, right: Indices) -> None:
-        labels = self._joining.labels
-        apart = labels[left] != labels[right]
-        if apart.any():
-            self._pairs.append((left[apart], right[apart]))
-            self._count += np.count_nonzero(apart)
+        labels = self._union_find.labels
+        unequal = labels[left] != labels[right]
+        if unequal.any():
+            self._pairs.append((left[unequal], right[unequal]))
+            self._count += np.count_nonzero(unequal)
         if self._count >= _PENDING_PAIRS:
             self.join()
 
     def join(self) -> None:
         if self._count:
             left, right = zip(*self._pairs, strict=True)
-            self._joining.join(np.concatenate(left), np.concatenate(right))
+            self._union_find.join(np.concatenate(left), np.concatenate(right))
         self._pairs, self._count = [], 0
-
-
-def equal_runs(values: NDArray[Any]) -> list[Indices]:
-    """Return the positions of each value that occurs twice or more, ascending, by rising value."""
-    order = np.argsort(values, kind="stable")
-    ordered = values[order]
-    starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])) if len(order) else order
-    sizes = np.diff(starts, append=len(order))
-    # Most values of a collection occur once, and are to cost no Python.
-    many = sizes > 1
-    return [
-        order[start : start + size] for start, size in zip(starts[many].tolist(), sizes[many].tolist(), strict=True)
-    ]
 
 
 def where(true: NDArray[np.bool_]) -> tuple[Indices, Indices]:
@@ -235,26 +195,26 @@ def bits_that_differ(first: NDArray[np.uint64], second: NDArray[np.uint64]) -> N
     return ((x * np.uint64(0x0101010101010101)) >> np.uint64(56)).astype(np.uint8)
 
 
-def _clumps(vectors: Vectors, threshold: float) -> Indices:
+def _dense_clusters(vectors: Vectors, threshold: float) -> Indices:
     """Label rows by clumps: what is alike with one row, then what is alike with the first one left over, and so on."""
-    clumps = Joining(len(vectors))
+    clusters = UnionFind(len(vectors))
     alone = np.ones(len(vectors), dtype=bool)
     for _ in range(_PIVOTS):
         pivot = int(alone.argmax())
         if not alone[pivot]:
             break
         near = np.flatnonzero(vectors @ vectors[pivot] >= threshold - _SLACK)
-        clumps.join(near, np.full(len(near), pivot))
+        clusters.join(near, np.full(len(near), pivot))
         alone[near] = False
         alone[pivot] = False
-        if len(near) >= _CLUMP_ROWS:
+        if len(near) >= _DENSE_ROWS:
             # The first row met lies anywhere in its clump; the one in the middle is alike to most of it.
             middle = near[(vectors[near] @ vectors[near].mean(axis=0)).argmax()]
             near = np.flatnonzero(vectors @ vectors[middle] >= threshold - _SLACK)
-            clumps.join(near, np.full(len(near), middle))
+            clusters.join(near, np.full(len(near), middle))
             alone[near] = False
-    return clumps.labels
+    return clusters.labels
 
 
-def _is_one_clump(first: Indices, second: Indices) -> bool:
+def _is_one_cluster(first: Indices, second: Indices) -> bool:
     return bool(first[0] == second[-1] and (first == first[0]).all() and (second == first[0]).all())

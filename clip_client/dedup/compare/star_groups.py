@@ -1,7 +1,8 @@
 """From alike photos to groups. Pure numpy: no files, no server.
 
-Connected components are only the unit of work: they chain, A like B like C, until strangers share a group. Inside one,
-star groups: the best photo is kept, and each other member passes a test against the kept one itself.
+Connected components chain: A is like B, B is like C, and A and C share a group although they differ. So components
+only divide the work. Inside one, groups are stars: the best photo is kept, and each other member passes a test against
+the kept photo itself.
 
 No pairs are stored, so 20,000 pictures of one scene cost time (each pair is one dot product) but not the 2e8 pairs'
 memory.
@@ -73,33 +74,34 @@ def star_groups(
     threshold: float,
     *,
     most_bits: int = -1,
-    apart: Mapping[int, Indices] | CannotLink | None = None,
+    cannot_link: Mapping[int, Indices] | CannotLink | None = None,
 ) -> list[Star]:
     """Group rows that come best first; each member is alike to the kept row of its group.
 
     Alike are rows of cosine similarity >= ``threshold``, of equal pixels, or of hashes that differ in at most
     ``most_bits`` bits. Going down the rows, one that is alike to no kept row is kept itself; each other row then
     belongs to the kept row that it is most similar to, equal pixels before all else. So the kept row is always better
-    than its members. ``apart`` holds the rows that must not share a group: sets of them, or a mapping of each row to
-    the others, in both directions. Returns the groups of two or more, by their kept row.
+    than its members. ``cannot_link`` holds the rows that must not share a group: sets of them, or a mapping of each row
+    to the others, in both directions. Returns the groups of two or more, by their kept row.
     """
     if not isinstance(evidence, Evidence):
         evidence = Evidence(vectors=evidence)
-    cannot_link = apart if isinstance(apart, CannotLink) else CannotLink.from_pairs(apart or {})
+    if not isinstance(cannot_link, CannotLink):
+        cannot_link = CannotLink.from_pairs(cannot_link or {})
     nearest, best = _choose(evidence, threshold, most_bits, cannot_link)
     kept, sizes = np.unique(nearest, return_counts=True)
-    stars, turned_away = [], []
+    stars, rejected = [], []
     for keep in kept[sizes > 1].tolist():
         members = [row for row in np.flatnonzero(nearest == keep).tolist() if row != keep]
         if cannot_link:
-            members, rejected = _split(members, cannot_link)
-            turned_away += rejected
+            members, excluded = _split(members, cannot_link)
+            rejected += excluded
         if members:
             stars.append(_star(keep, np.array(members), best))
-    if turned_away:
+    if rejected:
         # They can join none of the groups that they are alike to, but they may be alike to each other.
-        rows = np.array(sorted(turned_away))
-        for star in star_groups(evidence.of(rows), threshold, most_bits=most_bits, apart=cannot_link.among(rows)):
+        rows = np.array(sorted(rejected))
+        for star in star_groups(evidence.of(rows), threshold, most_bits=most_bits, cannot_link=cannot_link.among(rows)):
             there = tuple(rows[list(star.members)].tolist())
             stars.append(replace(star, keep=int(rows[star.keep]), members=there))
     return sorted(stars, key=lambda star: star.keep)

@@ -28,7 +28,7 @@ _SCENE_MS: Final = 60_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Moment:
+class CaptureTime:
     """What a photo's EXIF says about its time; all empty where it says nothing."""
 
     taken_ms: int | None = None
@@ -41,7 +41,7 @@ class Moment:
     """How many fields of metadata there are, GPS included."""
 
 
-def read_moment(data: bytes) -> Moment:
+def read_capture_time(data: bytes) -> CaptureTime:
     """Read the EXIF of an image file; what cannot be read is empty, never an exception."""
     from PIL import Image
 
@@ -51,10 +51,10 @@ def read_moment(data: bytes) -> Moment:
             camera = _camera(*(str(exif.get(tag, "")).strip("\0 ") for tag in _CAMERA_TAGS))
             details, place = exif.get_ifd(_EXIF_IFD), exif.get_ifd(_GPS_IFD)
     except Exception:  # damaged metadata makes Pillow raise anything, and costs the photo nothing else
-        return Moment()
+        return CaptureTime()
     taken_ms, has_sub_second = _time(details)
     number = details.get(_IMAGE_NUMBER, exif.get(_IMAGE_NUMBER))
-    return Moment(
+    return CaptureTime(
         taken_ms=taken_ms,
         has_sub_second=has_sub_second,
         sequence=number if isinstance(number, int) else None,
@@ -63,7 +63,7 @@ def read_moment(data: bytes) -> Moment:
     )
 
 
-def difference(first: Moment, second: Moment, *, same_form: bool = True) -> str:
+def classify_burst(first: CaptureTime, second: CaptureTime, *, same_form: bool = True) -> str:
     """Return ``BURST`` or ``SAME_SCENE`` if the times say that two alike photos are two pictures, else empty.
 
     ``same_form`` says that the photos have the same size and format, as all frames of a burst do. Photos without a
@@ -82,7 +82,7 @@ def difference(first: Moment, second: Moment, *, same_form: bool = True) -> str:
     return BURST if same_form and apart_ms <= _BURST_MS else SAME_SCENE
 
 
-def _is_one_shot(first: Moment, second: Moment) -> bool | None:
+def _is_one_shot(first: CaptureTime, second: CaptureTime) -> bool | None:
     """Tell whether two photos of one camera come from one press of the shutter; None if their times cannot say."""
     assert first.taken_ms is not None
     assert second.taken_ms is not None

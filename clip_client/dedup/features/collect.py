@@ -17,13 +17,19 @@ import numpy as np
 from anyio import to_thread
 
 from clip_client.dedup.features.feature_tables import FeatureTable, VectorTable
-from clip_client.dedup.features.image_features import BYTES_ONLY, Look, look_at
-from clip_client.dedup.features.raw_preview import NEEDS_RAWPY, bytes_only, can_read_raw, look_at_raw, raw_preview
+from clip_client.dedup.features.image_features import BYTES_ONLY, ImageFeatures, extract_features
+from clip_client.dedup.features.raw_preview import (
+    NEEDS_RAWPY,
+    bytes_only,
+    can_read_raw,
+    extract_raw_features,
+    raw_preview,
+)
 from clip_client.dedup.files.file_types import is_raw
 from clip_client.dedup.files.hashing import hash_file
 from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.text import why_unreadable
-from clip_client.dedup.types import FailedFile, PhotoFile, Work
+from clip_client.dedup.types import FailedFile, PhotoFile, SearchStats
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
@@ -36,7 +42,7 @@ if TYPE_CHECKING:
     from clip_client.dedup.store.store import Store
 
     OnProgress = Callable[[str, int, int], None]
-    Examined = tuple[PhotoFile, str, Look | None] | FailedFile
+    Examined = tuple[PhotoFile, str, ImageFeatures | None] | FailedFile
 
 _FILES_PER_TURN: Final = 32
 """Files that are read and looked at before the event loop hears of them."""
@@ -49,18 +55,18 @@ _REMEMBER_S: Final = 5.0
 
 # asyncio.run asks for the repr of what it returns, which would write every vector out.
 @dataclass(kw_only=True, repr=False)
-class Library:
+class CollectedFeatures:
     """Photos by content."""
 
     copies: dict[str, list[PhotoFile]] = field(default_factory=dict)
     """SHA-256 -> the files of that content, in the order of their paths."""
-    looks: FeatureTable
+    features: FeatureTable
     vectors: VectorTable
     """A content has either a vector or a refusal."""
     refused: dict[str, tuple[str, str]] = field(default_factory=dict)
     """SHA-256 -> code and message of the server."""
     failed: list[FailedFile] = field(default_factory=list)
-    work: Work = field(default_factory=Work)
+    work: SearchStats = field(default_factory=SearchStats)
 
     def contents(self) -> list[str]:
         """Return the contents that can be compared, by their first path; the others' files become failures.
@@ -69,10 +75,10 @@ class Library:
         are copies of it. What is no image at all is no photo, and nobody asked for copies of it.
         """
         comparable = []
-        for sha256, own_code in zip(self.copies, self.looks.column("code", list(self.copies)).tolist(), strict=True):
+        for sha256, own_code in zip(self.copies, self.features.column("code", list(self.copies)).tolist(), strict=True):
             files = self.copies[sha256]
             files.sort(key=lambda file: os.fsencode(file.path))
-            own = (own_code, self.looks[sha256].message if own_code else "")
+            own = (own_code, self.features[sha256].message if own_code else "")
             code, message = self.refused.get(sha256, own)
             if code and code != BYTES_ONLY:
                 self.failed.extend(FailedFile(path=file.path, code=code, message=message) for file in files)
@@ -84,41 +90,45 @@ class Library:
     def with_code(self, code: str) -> list[str]:
         """Return the contents whose features say ``code``."""
         contents = list(self.copies)
-        return list(itertools.compress(contents, self.looks.column("code", contents) == code))
+        return list(itertools.compress(contents, self.features.column("code", contents) == code))
 
     def are_pictures(self, contents: Sequence[str]) -> NDArray[np.bool_]:
         """Tell of each content whether more than its bytes can be compared."""
         is_refused = [sha256 in self.refused for sha256 in contents]
-        pictures: NDArray[np.bool_] = (self.looks.column("code", contents) == "") & ~np.array(is_refused, dtype=bool)
+        pictures: NDArray[np.bool_] = (self.features.column("code", contents) == "") & ~np.array(is_refused, dtype=bool)
         return pictures
 
 
-async def gather(clip: ClipClient, files: Sequence[PhotoFile], store: Store, on_progress: OnProgress) -> Library:
+async def collect_features(
+    clip: ClipClient, files: Sequence[PhotoFile], store: Store, on_progress: OnProgress
+) -> CollectedFeatures:
     """Bring together what is known about ``files``, and learn the rest.
 
     What is learnt is in the store within seconds, so a search that is interrupted goes on where it was. Reading and
     embedding run side by side. Raises StoreError, and what ``ClipClient.embed_stream`` raises when the server fails.
     """
     model = await clip.model()
-    gathering = _Gathering(clip, store.vectors(model.vector_id, model.dimension), store, len(files), on_progress)
-    await to_thread.run_sync(gathering.recall, files)
+    collector = FeatureCollector(clip, store.vectors(model.vector_id, model.dimension), store, len(files), on_progress)
+    await to_thread.run_sync(collector.load_cached, files)
     try:
-        await gathering.embed(gathering.read(files))
-        while gathering.again:
-            await gathering.embed(gathering.next_copies())
+        await collector.embed(collector.read(files))
+        while collector.again:
+            await collector.embed(collector.next_copies())
     finally:
-        gathering.save()
-    await to_thread.run_sync(gathering.compact)
+        collector.save()
+    await to_thread.run_sync(collector.compact)
     on_progress("embedding", len(files), len(files))
-    return gathering.library
+    return collector.collected
 
 
-class _Gathering:
+class FeatureCollector:
+    """Collects the features of one search: from the store where it has them, else from the files and the server."""
+
     def __init__(self, clip: ClipClient, vectors: Shelf, store: Store, total: int, on_progress: OnProgress) -> None:
-        self._looks = store.looks()
+        self._features = store.looks()
         self._vectors = vectors
-        self.library = Library(
-            looks=FeatureTable(self._looks.schema),
+        self.collected = CollectedFeatures(
+            features=FeatureTable(self._features.schema),
             vectors=VectorTable(total, vectors.schema.field("vector").type.list_size),
         )
         self.again: deque[str] = deque()
@@ -141,7 +151,7 @@ class _Gathering:
         self._total, self._done = total, 0
         self._on_progress = on_progress
 
-    def recall(self, files: Sequence[PhotoFile]) -> None:
+    def load_cached(self, files: Sequence[PhotoFile]) -> None:
         """Read what the store knows about ``files`` by their paths, sizes and times."""
         self._known = self._files.known(files)
         self._load(set(self._known.values()))
@@ -152,24 +162,24 @@ class _Gathering:
         names = list(contents)
         keys = [bytes.fromhex(name) for name in names]
         reads_raw = can_read_raw()
-        for positions, table in self._looks.find(keys):
+        for positions, table in self._features.find(keys):
             found = [names[position] for position in positions.tolist()]
             if reads_raw:  # rawpy may have come since these were looked at
                 is_readable = [message != NEEDS_RAWPY for message in table.column("message").to_pylist()]
                 found, table = list(itertools.compress(found, is_readable)), table.filter(is_readable)
-            self.library.looks.add_table(found, table)
+            self.collected.features.add_table(found, table)
         for positions, table in self._vectors.find(keys):
             found = [names[position] for position in positions.tolist()]
             codes, messages = (table.column(name).to_pylist() for name in ("code", "message"))
-            self.library.refused.update(
+            self.collected.refused.update(
                 {name: (code, message) for name, code, message in zip(found, codes, messages, strict=True) if code}
             )
             has_vector = [not code for code in codes]
             vectors = table.column("vector").combine_chunks().flatten().to_numpy().reshape(len(table), -1)
-            self.library.vectors.add_rows(list(itertools.compress(found, has_vector)), vectors[has_vector])
+            self.collected.vectors.add_rows(list(itertools.compress(found, has_vector)), vectors[has_vector])
 
     def _key_filters(self) -> list[KeyFilter]:
-        return [shelf.key_filter() for shelf in (self._looks, self._vectors)]
+        return [shelf.key_filter() for shelf in (self._features, self._vectors)]
 
     def _may_be_in_store(self, sha256: str) -> bool:
         """Tell whether the store has to be asked about a content."""
@@ -180,7 +190,7 @@ class _Gathering:
         unknown = []
         for file in files:
             sha256 = self._known.get(file.path)
-            if sha256 is None or sha256 not in self.library.looks:
+            if sha256 is None or sha256 not in self.collected.features:
                 unknown.append(file)
             elif (path := self._take(sha256, file)) is not None:
                 yield path
@@ -197,16 +207,16 @@ class _Gathering:
                 # at once, because the store is slow to ask for few of them at a time.
                 moved, self._moved, self._in_store = self._moved, [], []
                 await to_thread.run_sync(self._load, {sha256 for _, sha256 in moved})
-                unknown = [file for file, sha256 in moved if sha256 not in self.library.looks]
+                unknown = [file for file, sha256 in moved if sha256 not in self.collected.features]
                 for file, sha256 in moved:
-                    if sha256 in self.library.looks and (path := self._take(sha256, file)) is not None:
+                    if sha256 in self.collected.features and (path := self._take(sha256, file)) is not None:
                         yield path
 
     async def next_copies(self) -> AsyncGenerator[str, None]:
         """Yield another path of each content whose first one went away."""
         while self.again:
             sha256 = self.again.popleft()
-            file = self.library.copies[sha256][0]
+            file = self.collected.copies[sha256][0]
             self._sent.append((sha256, file))
             yield file.path
 
@@ -223,12 +233,12 @@ class _Gathering:
         """Write down what was learnt and is not in the store yet."""
         self._files.remember(self._learnt)
         self._learnt = []
-        self._looks.flush()
+        self._features.flush()
         self._vectors.flush()
 
     def compact(self) -> None:
         """Leave files behind of which a later search opens few."""
-        for shelf in (self._looks, self._vectors):
+        for shelf in (self._features, self._vectors):
             with suppress(StoreError):  # a full disk has no room for a copy of what it holds anyway
                 shelf.compact()
 
@@ -241,10 +251,10 @@ class _Gathering:
         """Count a file to its content; return its path where the content has to be embedded."""
         self._done += 1
         self._on_progress("embedding", self._done, self._total)
-        copies = self.library.copies.setdefault(sha256, [])
+        copies = self.collected.copies.setdefault(sha256, [])
         copies.append(file)
-        is_settled = sha256 in self.library.vectors or sha256 in self.library.refused
-        if len(copies) > 1 or is_settled or self.library.looks[sha256].code == BYTES_ONLY:
+        is_settled = sha256 in self.collected.vectors or sha256 in self.collected.refused
+        if len(copies) > 1 or is_settled or self.collected.features[sha256].code == BYTES_ONLY:
             return None
         self._sent.append((sha256, file))
         return file.path
@@ -253,7 +263,7 @@ class _Gathering:
         examined = list(pool.map(self._examine, files))
         # Of two copies that are read at the same time either may be the one that was looked at. What was seen goes to
         # the first of them, as its own name has it seen: the outcome is not to depend on which thread was quicker.
-        looks = {
+        features = {
             (one[1], is_raw(one[0].path)): one[2]
             for one in examined
             if not isinstance(one, FailedFile) and one[2] is not None
@@ -265,7 +275,7 @@ class _Gathering:
                 outcomes.append(one)
                 continue
             file, sha256, _ = one
-            outcomes.append((file, sha256, None if sha256 in met else looks.get((sha256, is_raw(file.path)))))
+            outcomes.append((file, sha256, None if sha256 in met else features.get((sha256, is_raw(file.path)))))
             met.add(sha256)
         return outcomes
 
@@ -278,7 +288,7 @@ class _Gathering:
             if is_raw(file.path):
                 return file, content.sha256, bytes_only()
             message = f"The file has {content.size_bytes:,} bytes; the limit is {_LARGEST_BYTES:,}."
-            return file, content.sha256, Look(code="TOO_LARGE", message=message)
+            return file, content.sha256, ImageFeatures(code="TOO_LARGE", message=message)
         read = _read(file.path)
         if isinstance(read, FailedFile):
             return read
@@ -286,25 +296,27 @@ class _Gathering:
         sha256 = hashlib.sha256(data).hexdigest()
         as_raw = is_raw(file.path)
         with self._looking:
-            is_known = sha256 in self.library.looks or self._may_be_in_store(sha256)
+            is_known = sha256 in self.collected.features or self._may_be_in_store(sha256)
             seen = is_known or (sha256, as_raw) in self._looked_at
             if not is_known:
                 self._looked_at.add((sha256, as_raw))
         if seen:
             return found, sha256, None
-        return found, sha256, look_at_raw(data) if as_raw else look_at(data)
+        return found, sha256, extract_raw_features(data) if as_raw else extract_features(data)
 
     def _learn(self, outcome: Examined) -> str | None:
-        work = self.library.work
+        work = self.collected.work
         if isinstance(outcome, FailedFile):
             self._done += 1
-            self.library.failed.append(outcome)
+            self.collected.failed.append(outcome)
             return None
-        file, sha256, look = outcome
-        self.library.work = replace(work, files_read=work.files_read + 1, decoded=work.decoded + (look is not None))
-        if look is not None and sha256 not in self.library.looks:
-            self._looks.add({"sha256": bytes.fromhex(sha256), **look.to_row()})
-            self.library.looks[sha256] = look
+        file, sha256, features = outcome
+        self.collected.work = replace(
+            work, files_read=work.files_read + 1, decoded=work.decoded + (features is not None)
+        )
+        if features is not None and sha256 not in self.collected.features:
+            self._features.add({"sha256": bytes.fromhex(sha256), **features.to_row()})
+            self.collected.features[sha256] = features
         self._learnt.append((file, sha256))
         self._save_sometimes()
         if self._may_be_in_store(sha256):
@@ -317,21 +329,21 @@ class _Gathering:
         error = None if item.error is None else (item.error.code, item.error.message)
         if error is None and not _is_unchanged(file):
             error = ("UNREADABLE", "It was changed while it was read.")
-        work = self.library.work
-        self.library.work = replace(work, embedded=work.embedded + 1)
+        work = self.collected.work
+        self.collected.work = replace(work, embedded=work.embedded + 1)
         if error is None and item.vector is not None:
-            self.library.vectors[sha256] = item.vector
+            self.collected.vectors[sha256] = item.vector
             self._vectors.add({"sha256": bytes.fromhex(sha256), "vector": item.vector, "code": "", "message": ""})
         elif error is not None and error[0] == "UNREADABLE":
             # This file went away since it was hashed, which says nothing about the copies of it.
-            self.library.failed.append(FailedFile(path=file.path, code=error[0], message=error[1]))
-            self.library.copies[sha256].remove(file)
-            if self.library.copies[sha256]:
+            self.collected.failed.append(FailedFile(path=file.path, code=error[0], message=error[1]))
+            self.collected.copies[sha256].remove(file)
+            if self.collected.copies[sha256]:
                 self.again.append(sha256)
             else:
-                del self.library.copies[sha256]
+                del self.collected.copies[sha256]
         elif error is not None:
-            self.library.refused[sha256] = error
+            self.collected.refused[sha256] = error
             row = {"sha256": bytes.fromhex(sha256), "vector": None, "code": error[0], "message": error[1]}
             self._vectors.add(row)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from clip_client.dedup.features.image_features import Look
+from clip_client.dedup.features.image_features import ImageFeatures
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,22 +32,22 @@ class FeatureTable:
         """The first row of each table."""
         self._stored = 0
         """Rows in all tables; the rows after them are ``_recent``."""
-        self._recent: list[Look] = []
+        self._recent: list[ImageFeatures] = []
 
     def __contains__(self, sha256: str) -> bool:
         return sha256 in self._rows
 
-    def __getitem__(self, sha256: str) -> Look:
+    def __getitem__(self, sha256: str) -> ImageFeatures:
         row = self._rows[sha256]
         if row >= self._stored:
             return self._recent[row - self._stored]
         number = bisect_right(self._starts, row) - 1
         (values,) = self._tables[number].slice(row - self._starts[number], 1).to_pylist()
-        return Look.from_row(values)
+        return ImageFeatures.from_row(values)
 
-    def __setitem__(self, sha256: str, look: Look) -> None:
+    def __setitem__(self, sha256: str, features: ImageFeatures) -> None:
         self._rows[sha256] = self._stored + len(self._recent)
-        self._recent.append(look)
+        self._recent.append(features)
         if len(self._recent) >= _ROWS_AT_ONCE:
             self._settle()
 
@@ -73,7 +73,7 @@ class FeatureTable:
 
         if self._recent:
             recent, self._recent = self._recent, []
-            self._append(pa.Table.from_pylist([look.to_row() for look in recent], schema=self._schema))
+            self._append(pa.Table.from_pylist([features.to_row() for features in recent], schema=self._schema))
 
     def _append(self, table: Any) -> None:
         self._tables.append(table)

@@ -6,7 +6,7 @@ import io
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final
 
-from clip_client.dedup.features.capture_time import Moment, read_moment
+from clip_client.dedup.features.capture_time import CaptureTime, read_capture_time
 from clip_client.dedup.features.embedded_parts import embedded_parts
 from clip_client.dedup.features.preview import preview_of
 from clip_client.dedup.files.metadata import read_metadata
@@ -37,7 +37,7 @@ _SRGB_CHROMATICITY: Final = (0.3127, 0.329, 0.64, 0.33, 0.3, 0.6, 0.15, 0.06)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Look:
+class ImageFeatures:
     """The facts about one content; ``code`` and ``message`` say why there are none."""
 
     width: int = 0
@@ -56,37 +56,39 @@ class Look:
     """Kinds of what the file holds beyond its picture, such as ``"film, gain map"``; see :mod:`.embedded_parts`."""
     embedded_digest: str = ""
     """Equal for files that hold the same beyond their pictures."""
-    moment: Moment = field(default_factory=Moment)
+    capture_time: CaptureTime = field(default_factory=CaptureTime)
     metadata: Metadata = field(default_factory=Metadata)
     code: str = ""
     message: str = ""
 
     def to_row(self) -> dict[str, Any]:
         """Return the facts as a shelf holds them."""
-        row = {name: getattr(self, name) for name in _LOOK_COLUMNS}
-        return row | asdict(self.moment) | asdict(self.metadata)
+        row = {name: getattr(self, name) for name in _FEATURE_COLUMNS}
+        return row | asdict(self.capture_time) | asdict(self.metadata)
 
     @classmethod
-    def from_row(cls, row: Mapping[str, Any]) -> Look:
+    def from_row(cls, row: Mapping[str, Any]) -> ImageFeatures:
         """Read what :meth:`to_row` gave."""
-        moment = Moment(**{name: row[name] for name in _MOMENT_COLUMNS})
+        capture_time = CaptureTime(**{name: row[name] for name in _TIME_COLUMNS})
         metadata = Metadata(**{name: row[name] for name in _METADATA_COLUMNS})
-        return cls(moment=moment, metadata=metadata, **{name: row[name] for name in _LOOK_COLUMNS})
+        return cls(capture_time=capture_time, metadata=metadata, **{name: row[name] for name in _FEATURE_COLUMNS})
 
 
 # Asked once: a search reads a row for every photo in the store.
-_MOMENT_COLUMNS: Final = tuple(column.name for column in fields(Moment))
+_TIME_COLUMNS: Final = tuple(column.name for column in fields(CaptureTime))
 _METADATA_COLUMNS: Final = tuple(column.name for column in fields(Metadata))
-_LOOK_COLUMNS: Final = tuple(column.name for column in fields(Look) if column.name not in ("moment", "metadata"))
+_FEATURE_COLUMNS: Final = tuple(
+    column.name for column in fields(ImageFeatures) if column.name not in ("capture_time", "metadata")
+)
 
 
-def look_at(data: bytes) -> Look:
+def extract_features(data: bytes) -> ImageFeatures:
     """Decode an image file as small as possible and note the facts; one that fails gives a Look with a ``code``."""
     seen = preview_of(data, "", _HASH_SIDE)
     if isinstance(seen, FailedFile):
-        return Look(code=seen.code, message=seen.message)
+        return ImageFeatures(code=seen.code, message=seen.message)
     parts = embedded_parts(data)
-    return Look(
+    return ImageFeatures(
         width=seen.width,
         height=seen.height,
         format=_format_of(data),
@@ -95,7 +97,7 @@ def look_at(data: bytes) -> Look:
         is_flat=seen.is_flat,
         embedded=", ".join(parts.kinds),
         embedded_digest=parts.digest,
-        moment=read_moment(data),
+        capture_time=read_capture_time(data),
         metadata=read_metadata(data),
     )
 

@@ -11,9 +11,9 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any, Final
 
-from clip_client.dedup.features.capture_time import read_moment
+from clip_client.dedup.features.capture_time import read_capture_time
 from clip_client.dedup.features.embedded_parts import RAW_DATA
-from clip_client.dedup.features.image_features import BYTES_ONLY, Look, look_at
+from clip_client.dedup.features.image_features import BYTES_ONLY, ImageFeatures, extract_features
 from clip_client.dedup.files.file_types import RAW
 from clip_client.dedup.files.metadata import read_metadata
 
@@ -25,10 +25,10 @@ def can_read_raw() -> bool:
     return find_spec("rawpy") is not None
 
 
-def bytes_only() -> Look:
+def bytes_only() -> ImageFeatures:
     """Return the facts about a content that no picture could be read from."""
     message = "No preview could be read from this RAW file." if can_read_raw() else NEEDS_RAWPY
-    return Look(is_flat=True, code=BYTES_ONLY, message=message)
+    return ImageFeatures(is_flat=True, code=BYTES_ONLY, message=message)
 
 
 def raw_preview(data: bytes) -> bytes | None:
@@ -39,29 +39,29 @@ def raw_preview(data: bytes) -> bytes | None:
     return None if (found := _open(data)) is None else found[0]
 
 
-def look_at_raw(data: bytes) -> Look:
+def extract_raw_features(data: bytes) -> ImageFeatures:
     """Note the facts about a RAW file: its looks by the preview, its size by the sensor. Never raises."""
     found = _open(data)
     if found is None:
         return bytes_only()
     preview, (width, height) = found
-    look = look_at(preview)
-    if look.code:
+    features = extract_features(preview)
+    if features.code:
         return bytes_only()
     # Most are TIFF files to Pillow, at least as far as their EXIF goes; for the others the preview has a copy of it.
-    moment, metadata = read_moment(data), read_metadata(data)
-    if moment.taken_ms is None:
-        moment, metadata = look.moment, look.metadata
+    capture_time, metadata = read_capture_time(data), read_metadata(data)
+    if capture_time.taken_ms is None:
+        capture_time, metadata = features.capture_time, features.metadata
     # The sizes in its EXIF may be those of the sensor, of the preview, or of a crop.
     metadata = replace(metadata, is_resized=False)
     return replace(
-        look,
+        features,
         width=width,
         height=height,
         format=RAW,
         embedded=RAW_DATA,
         embedded_digest=hashlib.sha256(data).hexdigest(),
-        moment=moment,
+        capture_time=capture_time,
         metadata=metadata,
     )
 

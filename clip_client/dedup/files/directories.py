@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-class Folders:
+class DirectorySet:
     """Some folders; files, too, are taken for themselves.
 
     The same folder has many names: through links, through mounts, in another case on some file systems. A search meets
@@ -21,7 +21,7 @@ class Folders:
         self._known: dict[str, bool] = {}
         """Whether a folder, by its real path, is one of them or lies in one."""
 
-    def hold(self, path: str) -> bool:
+    def contains(self, path: str) -> bool:
         """Tell whether the file at ``path`` is in one of them, however deep."""
         if not self._identities:
             return False

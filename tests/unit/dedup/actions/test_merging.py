@@ -17,7 +17,7 @@ from clip_client.dedup.actions.apply import Outcome, apply, undo
 from clip_client.dedup.actions.merging import loss
 from clip_client.dedup.actions.plan import Plan, plan_removals
 from clip_client.dedup.actions.purge import purge
-from clip_client.dedup.features.image_features import look_at
+from clip_client.dedup.features.image_features import extract_features
 from clip_client.dedup.files.metadata import read_sidecar
 from clip_client.dedup.store.journal import MOVED
 from clip_client.dedup.types import QUARANTINE_NAME, SAME_PIXELS, LibraryPhoto, Metadata
@@ -91,7 +91,7 @@ def test_what_is_in_the_files_themselves_keeps_the_copy(tmp_path: Path) -> None:
     xmp = packet('xmp:Rating="4"><dc:subject><rdf:Bag><rdf:li>Wien</rdf:li></rdf:Bag></dc:subject>')
     files = {"kept.jpg": jpeg(), "copy.jpg": jpeg(exif=exif(gps=True), xmp=xmp)}
     members = tuple(
-        member(write(tmp_path / name, data), tier=SAME_PIXELS, metadata=look_at(data).metadata)
+        member(write(tmp_path / name, data), tier=SAME_PIXELS, metadata=extract_features(data).metadata)
         for name, data in files.items()
     )
     assert why(plan_removals(report(members), [tmp_path])).endswith("date, GPS position, rating and keywords.")

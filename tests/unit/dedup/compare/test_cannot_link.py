@@ -45,7 +45,7 @@ def test_photos_that_are_all_kept_take_no_memory_for_their_pairs() -> None:
     try:
         everything = np.arange(_ALL)
         cannot_link = CannotLink([everything, everything]).among(everything[::-1])
-        stars = star_groups(Evidence(vectors=vectors), 0.9, apart=cannot_link)
+        stars = star_groups(Evidence(vectors=vectors), 0.9, cannot_link=cannot_link)
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -56,5 +56,5 @@ def test_photos_that_are_all_kept_take_no_memory_for_their_pairs() -> None:
 def test_many_decisions_leave_only_what_nobody_decided_about() -> None:
     vectors = np.tile(np.array([1, 0], dtype=np.float32), (6, 1))
     decisions = [np.array(rows) for rows in itertools.combinations(range(4), 3)]
-    (star,) = star_groups(vectors, 0.9, apart=CannotLink(decisions))
+    (star,) = star_groups(vectors, 0.9, cannot_link=CannotLink(decisions))
     assert (star.keep, star.members) == (0, (4, 5))

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from clip_client.dedup import Evidence, star_groups
 from clip_client.dedup.compare.keep_rules import Candidate, KeepRules
-from clip_client.dedup.features.capture_time import Moment
-from clip_client.dedup.features.image_features import Look
+from clip_client.dedup.features.capture_time import CaptureTime
+from clip_client.dedup.features.image_features import ImageFeatures
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,7 +26,13 @@ def at_degrees(*angles: float) -> NDArray[np.float32]:
 
 
 def candidate(path: str = "a.jpg", **more: Any) -> Candidate:
-    given: dict[str, Any] = {"sha256": "00", "size_bytes": 1, "mtime_ns": 0, "look": Look(width=4, height=3), **more}
+    given: dict[str, Any] = {
+        "sha256": "00",
+        "size_bytes": 1,
+        "mtime_ns": 0,
+        "features": ImageFeatures(width=4, height=3),
+        **more,
+    }
     return Candidate(path=path, **given)
 
 
@@ -38,11 +44,11 @@ def test_rows_that_are_to_stay_apart_are_never_in_one_group() -> None:
     vectors = at_degrees(0, 1, 2, 3)
     near = float(np.cos(np.radians(5)))
     assert members(vectors, near) == [{0, 1, 2, 3}]
-    assert members(vectors, near, apart={0: np.array([2]), 2: np.array([0])}) == [{0, 1}, {2, 3}]
+    assert members(vectors, near, cannot_link={0: np.array([2]), 2: np.array([0])}) == [{0, 1}, {2, 3}]
     # Two members that are alike to the kept one, but not to be with each other.
-    assert members(vectors, near, apart={1: np.array([2]), 2: np.array([1])}) == [{0, 1, 3}]
+    assert members(vectors, near, cannot_link={1: np.array([2]), 2: np.array([1])}) == [{0, 1, 3}]
     everything = np.arange(4)
-    assert members(vectors, near, apart=dict.fromkeys(range(4), everything)) == []
+    assert members(vectors, near, cannot_link=dict.fromkeys(range(4), everything)) == []
 
 
 @settings(max_examples=80, deadline=None, derandomize=True)
@@ -57,7 +63,7 @@ def test_stars_hold_what_they_promise(angles: list[int], pairs: set[tuple[int, i
         row: np.array(sorted(other for pair in forbidden if row in pair for other in pair if other != row))
         for row in {row for pair in forbidden for row in pair}
     }
-    stars = star_groups(vectors, threshold, apart=apart)
+    stars = star_groups(vectors, threshold, cannot_link=apart)
     rows = [row for star in stars for row in (star.keep, *star.members)]
     assert len(rows) == len(set(rows))
     for star in stars:
@@ -101,11 +107,21 @@ def test_a_group_of_a_night_needs_no_room_for_its_pairs() -> None:
     [
         ("reference", {"is_reference": True}, {}, "in a reference folder"),
         ("companions", {"companions": ("RAW file",)}, {}, "has a RAW file beside it"),
-        ("companions", {"look": Look(embedded="film")}, {}, "holds more than its picture: film"),
-        ("pixels", {"look": Look(width=40, height=30)}, {}, "most pixels: 40x30, next 4x3"),
+        ("companions", {"features": ImageFeatures(embedded="film")}, {}, "holds more than its picture: film"),
+        ("pixels", {"features": ImageFeatures(width=40, height=30)}, {}, "most pixels: 40x30, next 4x3"),
         ("bytes", {"size_bytes": 2000}, {}, "largest file: 2.0 kB, next 1 B"),
-        ("metadata", {"look": Look(moment=Moment(fields=3))}, {}, "most metadata: 3 fields, next 0"),
-        ("oldest", {"look": Look(moment=Moment(taken_ms=1))}, {"mtime_ns": 10**9}, "oldest date"),
+        (
+            "metadata",
+            {"features": ImageFeatures(capture_time=CaptureTime(fields=3))},
+            {},
+            "most metadata: 3 fields, next 0",
+        ),
+        (
+            "oldest",
+            {"features": ImageFeatures(capture_time=CaptureTime(taken_ms=1))},
+            {"mtime_ns": 10**9},
+            "oldest date",
+        ),
         ("newest", {"mtime_ns": 10**9}, {}, "newest date"),
         ("format=heic,jpg", {"path": "z.HEIC"}, {}, "format heic rather than jpg"),
         ("path=*/originals/*", {"path": "x/originals/z.jpg"}, {}, "path matches */originals/*"),
@@ -120,7 +136,7 @@ def test_each_rule_prefers_and_says_why(rule: str, kept: dict[str, Any], other: 
 
 
 def test_the_first_rule_that_tells_apart_decides() -> None:
-    small, large = candidate("s.heic"), candidate("l.jpg", look=Look(width=40, height=30))
+    small, large = candidate("s.heic"), candidate("l.jpg", features=ImageFeatures(width=40, height=30))
     assert KeepRules(["format=heic", "pixels"]).rank(small) < KeepRules(["format=heic", "pixels"]).rank(large)
     assert KeepRules(["pixels", "format=heic"]).rank(large) < KeepRules(["pixels", "format=heic"]).rank(small)
 

@@ -10,16 +10,16 @@ import pytest
 from PIL import Image, ImageEnhance
 
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES, Candidate, KeepRules
-from clip_client.dedup.features.capture_time import Moment
-from clip_client.dedup.features.image_features import Look, look_at
+from clip_client.dedup.features.capture_time import CaptureTime
+from clip_client.dedup.features.image_features import ImageFeatures, extract_features
 from clip_client.dedup.types import LibraryPhoto, Metadata
 from tests.fixtures.camera_files import as_lossless, camera_jpeg, exif
 from tests.fixtures.image_files import encoded, picture
 
 
 def candidate(path: str, *, mtime_ns: int = 0, taken_ms: int | None = None, size_bytes: int = 9) -> Candidate:
-    look = Look(width=8, height=8, moment=Moment(taken_ms=taken_ms))
-    return Candidate(path=path, sha256="00", size_bytes=size_bytes, mtime_ns=mtime_ns, look=look)
+    features = ImageFeatures(width=8, height=8, capture_time=CaptureTime(taken_ms=taken_ms))
+    return Candidate(path=path, sha256="00", size_bytes=size_bytes, mtime_ns=mtime_ns, features=features)
 
 
 def kept(rules: KeepRules, *candidates: Candidate) -> tuple[str, str]:
@@ -89,7 +89,12 @@ def test_the_rule_can_be_asked_for_earlier() -> None:
 def test_photos_knows_name_and_date_better() -> None:
     known = LibraryPhoto(path="L/originals/A.jpg", library="L", uuid="A", name="IMG_1 copy.JPG", taken_ns=5)
     inside = Candidate(
-        path=known.path, sha256="00", size_bytes=9, mtime_ns=99, look=Look(width=8, height=8), in_library=known
+        path=known.path,
+        sha256="00",
+        size_bytes=9,
+        mtime_ns=99,
+        features=ImageFeatures(width=8, height=8),
+        in_library=known,
     )
     assert inside.taken_ns == 5
     outside = candidate("IMG_1.JPG", mtime_ns=5)
@@ -97,7 +102,7 @@ def test_photos_knows_name_and_date_better() -> None:
 
 
 def of_file(name: str, data: bytes) -> Candidate:
-    return Candidate(path=name, sha256="00", size_bytes=len(data), mtime_ns=0, look=look_at(data))
+    return Candidate(path=name, sha256="00", size_bytes=len(data), mtime_ns=0, features=extract_features(data))
 
 
 ORIGINAL = camera_jpeg()
@@ -188,20 +193,20 @@ def test_the_rule_has_a_place_of_its_own_in_the_order() -> None:
     assert kept(KeepRules(["original", "bytes"]), export, original)[0] == "z"
 
 
-CAMERA = Look(
+CAMERA = ImageFeatures(
     width=8,
     height=8,
     format="JPEG",
-    moment=Moment(camera="Canon EOS 5D"),
+    capture_time=CaptureTime(camera="Canon EOS 5D"),
     metadata=Metadata(taken="2019-05-03", has_exposure=True),
 )
 PREFERRED: dict[str, dict[str, Any]] = {
     "reference": {"is_reference": True},
-    "original": {"look": CAMERA},
+    "original": {"features": CAMERA},
     "companions": {"companions": ("film", "sidecar")},
-    "pixels": {"look": Look(width=9, height=8)},
+    "pixels": {"features": ImageFeatures(width=9, height=8)},
     "bytes": {"size_bytes": 10},
-    "metadata": {"look": Look(width=8, height=8, moment=Moment(fields=1))},
+    "metadata": {"features": ImageFeatures(width=8, height=8, capture_time=CaptureTime(fields=1))},
     "oldest": {"mtime_ns": -1},
     "name": {"path": "z.jpg"},
 }
@@ -209,8 +214,8 @@ PREFERRED: dict[str, dict[str, Any]] = {
 
 
 def plain(**more: Any) -> Candidate:
-    look = Look(width=8, height=8)
-    given = {"path": "z (1).jpg", "sha256": "00", "size_bytes": 9, "mtime_ns": 0, "look": look}
+    features = ImageFeatures(width=8, height=8)
+    given = {"path": "z (1).jpg", "sha256": "00", "size_bytes": 9, "mtime_ns": 0, "features": features}
     return Candidate(**{**given, "companions": ("sidecar", "sidecar"), **more})
 
 
@@ -230,7 +235,7 @@ def test_each_rule_decides_alone_and_both_ways_round(rule: str) -> None:
 
 
 def test_oldest_and_newest_fall_back_to_the_time_of_the_file() -> None:
-    taken_later = plain(look=Look(width=8, height=8, moment=Moment(taken_ms=2)), mtime_ns=1)
+    taken_later = plain(features=ImageFeatures(width=8, height=8, capture_time=CaptureTime(taken_ms=2)), mtime_ns=1)
     no_date = plain(path="b.jpg", mtime_ns=1_000_000)
     assert kept(KeepRules(["oldest"]), taken_later, no_date) == ("b.jpg", "oldest date")
     assert kept(KeepRules(["newest"]), taken_later, no_date) == ("z (1).jpg", "newest date")

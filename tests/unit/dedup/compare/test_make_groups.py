@@ -10,8 +10,8 @@ import pytest
 from clip_client.dedup.compare.cannot_link import CannotLink
 from clip_client.dedup.compare.groups import Comparison, make_groups
 from clip_client.dedup.compare.keep_rules import Candidate, KeepRules
-from clip_client.dedup.features.capture_time import Moment
-from clip_client.dedup.features.image_features import Look
+from clip_client.dedup.features.capture_time import CaptureTime
+from clip_client.dedup.features.image_features import ImageFeatures
 from clip_client.dedup.types import (
     BURST,
     EXACT,
@@ -38,7 +38,13 @@ THRESHOLDS = Thresholds(near_identical=0.96, similar=0.8, source="", recommended
 
 def candidate(path: str, **more: Any) -> Candidate:
     """A file; of two, the one with more bytes is kept."""
-    given: dict[str, Any] = {"sha256": path[:1] * 64, "size_bytes": 1, "mtime_ns": 0, "look": Look(), **more}
+    given: dict[str, Any] = {
+        "sha256": path[:1] * 64,
+        "size_bytes": 1,
+        "mtime_ns": 0,
+        "features": ImageFeatures(),
+        **more,
+    }
     return Candidate(path=path, **given)
 
 
@@ -234,7 +240,13 @@ def test_copies_of_the_kept_photo_name_no_other() -> None:
 
 def test_frames_of_a_burst_are_marked_unless_their_pixels_are_equal() -> None:
     frames = [
-        [candidate(f"{name}.jpg", size_bytes=size, look=Look(moment=Moment(taken_ms=taken_ms, has_sub_second=True)))]
+        [
+            candidate(
+                f"{name}.jpg",
+                size_bytes=size,
+                features=ImageFeatures(capture_time=CaptureTime(taken_ms=taken_ms, has_sub_second=True)),
+            )
+        ]
         for name, size, taken_ms in (("a", 3, 0), ("b", 2, 120), ("c", 1, 120))
     ]
     (group,) = groups(frames, [A, A, A], pixels=[0, 1, 0])
@@ -242,10 +254,10 @@ def test_frames_of_a_burst_are_marked_unless_their_pixels_are_equal() -> None:
 
 
 def test_facts_about_files_reach_their_members() -> None:
-    look = Look(width=4, height=3)
+    features = ImageFeatures(width=4, height=3)
     files = [
-        [candidate("a.jpg", size_bytes=9, look=look)],
-        [candidate("b.jpg", size_bytes=5, look=look, is_reference=True)],
+        [candidate("a.jpg", size_bytes=9, features=features)],
+        [candidate("b.jpg", size_bytes=5, features=features, is_reference=True)],
     ]
     (group,) = groups(files, [A, A])
     kept, member = group.members

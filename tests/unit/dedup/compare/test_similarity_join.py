@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from clip_client.dedup.compare import partitioned_join, projection, similarity_join
 from clip_client.dedup.compare.partitioned_join import join_vectors
-from clip_client.dedup.compare.projection import make_sketch
-from clip_client.dedup.compare.similarity_join import Joining, bits_that_differ, components, join_hashes
+from clip_client.dedup.compare.projection import project
+from clip_client.dedup.compare.similarity_join import bits_that_differ, components, join_hashes
+from clip_client.dedup.compare.union_find import UnionFind
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -53,7 +54,7 @@ def test_a_clump_is_found_without_comparing_all_with_all(monkeypatch: pytest.Mon
 
 def test_cells_find_what_an_exact_search_finds_and_say_how_sure_that_is() -> None:
     vectors, pairs = families(3000, 300)
-    exact, in_cells = Joining(3000), Joining(3000)
+    exact, in_cells = UnionFind(3000), UnionFind(3000)
     assert join_vectors(exact, vectors, 0.95).method == "exact"
     coverage = join_vectors(in_cells, vectors, 0.95, exact_rows=100)
     assert coverage.method == "cells"
@@ -70,7 +71,7 @@ def test_cells_find_what_an_exact_search_finds_and_say_how_sure_that_is() -> Non
 def test_rows_without_a_vector_hang_together_with_nothing() -> None:
     vectors, _ = families(50, 10)
     vectors[:5] = np.nan
-    joined = Joining(50)
+    joined = UnionFind(50)
     join_vectors(joined, vectors, -1.0)
     assert as_sets(joined.components()) == {frozenset(range(5, 50))}
 
@@ -87,7 +88,7 @@ def test_hashes_are_joined_exactly(
 ) -> None:
     numbers = [*seeds, *(seeds[base % len(seeds)] ^ sum(1 << bit for bit in bits) for base, bits in flips)]
     hashes = np.array(numbers, dtype=np.uint64)
-    found, expected = Joining(len(hashes)), Joining(len(hashes))
+    found, expected = UnionFind(len(hashes)), UnionFind(len(hashes))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(similarity_join, "_PENDING_PAIRS", pairs_at_once)
         join_hashes(found, np.arange(len(hashes)), hashes, most_bits)
@@ -101,7 +102,7 @@ def test_pairs_of_hashes_are_not_stored() -> None:
     random = np.random.default_rng(0)
     flipped = np.uint64(1) << random.integers(0, 64, (6000, 3)).astype(np.uint64)
     hashes = flipped[:, 0] | flipped[:, 1] | flipped[:, 2]
-    joined = Joining(6000)
+    joined = UnionFind(6000)
     tracemalloc.start()
     try:
         join_hashes(joined, np.arange(6000), hashes, 8)
@@ -133,7 +134,7 @@ def test_a_sketch_never_says_less_than_the_vectors(seed: int, spread: float, thr
         patch.setattr(projection, "LEAST_ROWS", 60)
         patch.setattr(projection, "_SAMPLE", 60)
         patch.setattr(projection, "_MOST_LEFT", 1.0)
-        short = make_sketch(vectors, np.arange(60), threshold)
+        short = project(vectors, np.arange(60), threshold)
     assert short is not None
     assert short.shape == (60, 32)
     assert (short @ short.T >= vectors @ vectors.T - 1e-5).all()
@@ -145,26 +146,26 @@ def test_the_same_hangs_together_with_and_without_a_sketch(few: int, monkeypatch
     monkeypatch.setattr(projection, "_SAMPLE", 1000)
     monkeypatch.setattr(projection, "LEAST_ROWS", 1000)
     vectors, _ = families(1200, 300)
-    short = make_sketch(vectors, np.arange(1200), 0.95)
+    short = project(vectors, np.arange(1200), 0.95)
     assert short is not None
-    joined = Joining(1200)
-    similarity_join.join_alike(joined, np.arange(1200), vectors, 0.95, sketch=short, block_rows=100)
+    joined = UnionFind(1200)
+    similarity_join.join_alike(joined, np.arange(1200), vectors, 0.95, projected=short, block_rows=100)
     assert as_sets(joined.components()) == as_sets(components(vectors, 0.95))
 
 
 def test_no_sketch_where_it_would_leave_most_pairs() -> None:
     random = np.random.default_rng(0)
     vectors = unit(1 + 0.5 * random.standard_normal((4096, 64)))  # any two are alike by some 0.8
-    assert make_sketch(vectors, np.arange(4096), 0.8) is None
-    assert make_sketch(vectors[:100], np.arange(100), 0.95) is None
+    assert project(vectors, np.arange(4096), 0.8) is None
+    assert project(vectors[:100], np.arange(100), 0.95) is None
 
 
 def test_the_recall_is_stated_with_its_interval() -> None:
     vectors, _ = families(3000, 300)
-    joined = Joining(3000)
+    joined = UnionFind(3000)
     coverage = join_vectors(joined, vectors, 0.95, exact_rows=100)
     low, high = coverage.recall_95
     assert 0.97 < low <= coverage.recall <= high <= 1
     alone = unit(np.random.default_rng(0).standard_normal((300, 64)))
-    nothing = join_vectors(Joining(300), alone, 0.95, exact_rows=100)
+    nothing = join_vectors(UnionFind(300), alone, 0.95, exact_rows=100)
     assert (nothing.pairs, nothing.recall_95) == (0, (0.0, 1.0))

@@ -104,7 +104,10 @@ def test_groups_are_what_their_definition_says(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(grouping, "_KEEPERS_AT_ONCE", keepers_at_once)
         stars = star_groups(
-            evidence, threshold, most_bits=most_bits, apart=CannotLink(np.array(one, dtype=np.intp) for one in inside)
+            evidence,
+            threshold,
+            most_bits=most_bits,
+            cannot_link=CannotLink(np.array(one, dtype=np.intp) for one in inside),
         )
     assert {(star.keep, frozenset(star.members)) for star in stars} == by_definition(
         evidence, range(count), threshold, most_bits, forbidden
@@ -151,7 +154,7 @@ def test_a_member_goes_to_the_closest_kept_row_and_to_equal_pixels_first() -> No
 def test_a_row_that_must_not_be_with_the_closest_kept_row_goes_to_the_next() -> None:
     vectors = at_degrees(0, 10, 6)
     near = float(np.cos(np.radians(6.5)))
-    (star,) = star_groups(vectors, near, apart=CannotLink([np.array([1, 2])]))
+    (star,) = star_groups(vectors, near, cannot_link=CannotLink([np.array([1, 2])]))
     assert (star.keep, star.members) == (0, (2,))
 
 
@@ -159,20 +162,22 @@ def test_rejected_rows_are_grouped_with_each_other_under_the_same_constraints() 
     """The kept row takes the best; the others, which must not be with that one, form a group, but not all of them."""
     vectors = at_degrees(*[0] * 5)
     among = [[1, 2], [1, 3], [1, 4]]
-    first, second = star_groups(vectors, 0.9, apart=CannotLink(map(np.array, among)))
+    first, second = star_groups(vectors, 0.9, cannot_link=CannotLink(map(np.array, among)))
     assert (first.keep, first.members) == (0, (1,))
     assert (second.keep, second.members) == (2, (3, 4))
-    first, second = star_groups(vectors, 0.9, apart=CannotLink(map(np.array, [*among, [2, 4]])))
+    first, second = star_groups(vectors, 0.9, cannot_link=CannotLink(map(np.array, [*among, [2, 4]])))
     assert (second.keep, second.members) == (2, (3,))
-    (only,) = star_groups(vectors, 0.9, apart=CannotLink([np.array([1, 2, 3, 4])]))
+    (only,) = star_groups(vectors, 0.9, cannot_link=CannotLink([np.array([1, 2, 3, 4])]))
     assert (only.keep, only.members) == (0, (1,))
 
 
 def test_groups_of_rejected_rows_stand_in_their_order_too() -> None:
-    stars = star_groups(at_degrees(0, 0, 0, 0, 90, 90), 0.9, apart=CannotLink([np.array([1, 2]), np.array([1, 3])]))
+    stars = star_groups(
+        at_degrees(0, 0, 0, 0, 90, 90), 0.9, cannot_link=CannotLink([np.array([1, 2]), np.array([1, 3])])
+    )
     assert [(star.keep, star.members) for star in stars] == [(0, (1,)), (2, (3,)), (4, (5,))]
 
 
 def test_pixels_do_not_overrule_what_people_decided() -> None:
     evidence = Evidence(vectors=at_degrees(0, 0), pixels=np.array([1, 1]))
-    assert star_groups(evidence, 0.9, apart=CannotLink([np.array([0, 1])])) == []
+    assert star_groups(evidence, 0.9, cannot_link=CannotLink([np.array([0, 1])])) == []

@@ -12,8 +12,8 @@ from PIL import Image
 
 from clip_client.dedup import find_duplicates
 from clip_client.dedup.features import collect, raw_preview
-from clip_client.dedup.features.image_features import look_at
-from clip_client.dedup.features.raw_preview import look_at_raw
+from clip_client.dedup.features.image_features import extract_features
+from clip_client.dedup.features.raw_preview import extract_raw_features
 from clip_client.dedup.files.scanner import scan
 from clip_client.dedup.store.parquet_store import Shelf
 from clip_client.dedup.store.store import Store
@@ -37,12 +37,12 @@ def test_of_two_copies_the_first_decides_what_is_seen(
 ) -> None:
     """The same bytes under the names of a RAW file and of a TIFF: as the first it has a preview."""
     data = dng(Image.radial_gradient("L").resize((320, 240)).convert("RGB"))
-    assert look_at(data) != look_at_raw(data)
+    assert extract_features(data) != extract_raw_features(data)
     for name in ("1.dng", "2.tif"):
         write(tmp_path / name, data)
     quicker_is_done, read = threading.Event(), collect._read
 
-    def examine(self: collect._Gathering, file: Any) -> Any:
+    def examine(self: collect.FeatureCollector, file: Any) -> Any:
         examined = _examine(self, file)
         if os.path.basename(file.path) == quicker:
             quicker_is_done.set()
@@ -53,15 +53,15 @@ def test_of_two_copies_the_first_decides_what_is_seen(
             assert quicker_is_done.wait(60)
         return read(path)
 
-    _examine = collect._Gathering._examine
-    monkeypatch.setattr(collect._Gathering, "_examine", examine)
+    _examine = collect.FeatureCollector._examine
+    monkeypatch.setattr(collect.FeatureCollector, "_examine", examine)
     monkeypatch.setattr(collect, "_read", read_in_turn)
     files = scan([tmp_path / "1.dng", tmp_path / "2.tif"]).files
     clip: Any = NoPictures()
-    gathering = collect._Gathering(clip, store.vectors("m", 4), store, len(files), lambda *progress: None)
+    gathering = collect.FeatureCollector(clip, store.vectors("m", 4), store, len(files), lambda *progress: None)
     with ThreadPoolExecutor(2) as pool:
         outcomes = gathering._examine_all(pool, files)
-    assert [outcome[2] for outcome in outcomes if isinstance(outcome, tuple)] == [look_at_raw(data), None]
+    assert [outcome[2] for outcome in outcomes if isinstance(outcome, tuple)] == [extract_raw_features(data), None]
 
 
 async def test_a_report_does_not_tell_what_the_store_knew(tmp_path: Path, store: Store) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from clip_client.dedup.features.embedded_parts import embedded_parts
-from clip_client.dedup.features.image_features import look_at, pixel_hash
+from clip_client.dedup.features.image_features import extract_features, pixel_hash
 from tests.fixtures import image_files
 from tests.fixtures.embedded_files import (
     MP4,
@@ -138,8 +138,8 @@ def test_a_still_has_the_pixels_of_the_file_that_holds_more() -> None:
         export = image_files.encoded(image, "PNG")
     assert {pixel_hash(data) for data in (STILL, PIXEL_FILM + MP4, ultra_hdr(), export)} == {pixel_hash(STILL)}
     assert pixel_hash(STILL)
-    assert look_at(ultra_hdr()).embedded == "gain map"
-    assert look_at(STILL).embedded == ""
+    assert extract_features(ultra_hdr()).embedded == "gain map"
+    assert extract_features(STILL).embedded == ""
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)

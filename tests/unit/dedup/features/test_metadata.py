@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from PIL import Image, PngImagePlugin
 
-from clip_client.dedup.features.image_features import Look, look_at
+from clip_client.dedup.features.image_features import ImageFeatures, extract_features
 from clip_client.dedup.files.metadata import read_metadata, read_sidecar
 from clip_client.dedup.files.xmp import XmpError, read_xmp, write_xmp
 from clip_client.dedup.types import Metadata
@@ -193,10 +193,10 @@ def test_what_is_written_is_read_again() -> None:
 
 
 def test_a_look_holds_the_metadata_and_comes_back_from_a_row() -> None:
-    look = look_at(camera_jpeg(gps=True, Rating=3))
-    assert look.metadata.rating == 3
-    assert look.moment.camera == "Canon EOS 5D"
-    assert Look.from_row(look.to_row()) == look
+    features = extract_features(camera_jpeg(gps=True, Rating=3))
+    assert features.metadata.rating == 3
+    assert features.capture_time.camera == "Canon EOS 5D"
+    assert ImageFeatures.from_row(features.to_row()) == features
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_a_look_holds_the_metadata_and_comes_back_from_a_row() -> None:
     ],
 )
 def test_a_camera_is_named_once(make: str | None, model: str | None, camera: str) -> None:
-    assert look_at(camera_jpeg(Make=make, Model=model)).moment.camera == camera
+    assert extract_features(camera_jpeg(Make=make, Model=model)).capture_time.camera == camera
 
 
 def test_a_picture_without_a_word_says_nothing() -> None:

@@ -11,9 +11,9 @@ from PIL import Image
 
 from clip_client.dedup import scan
 from clip_client.dedup.features import raw_preview as raw
-from clip_client.dedup.features.image_features import BYTES_ONLY, look_at
+from clip_client.dedup.features.image_features import BYTES_ONLY, extract_features
 from clip_client.dedup.features.preview import Preview, preview
-from clip_client.dedup.features.raw_preview import NEEDS_RAWPY, look_at_raw, raw_preview
+from clip_client.dedup.features.raw_preview import NEEDS_RAWPY, extract_raw_features, raw_preview
 from clip_client.dedup.files.companions import companions
 from tests.fixtures.albums import write
 from tests.fixtures.raw_files import dng
@@ -63,11 +63,11 @@ def test_looks_are_those_of_the_upright_preview(
     exif[0x0112] = orientation
     picture.save(jpeg, "JPEG", quality=90, exif=exif)
     data = dng(picture, orientation=orientation)
-    look = look_at_raw(data)
-    assert look.perceptual_hash == look_at(jpeg.getvalue()).perceptual_hash
-    assert (look.width, look.height) == size
-    assert look.moment.taken_ms == 1_588_748_889_000
-    assert look.moment.camera == "Maker Model"
+    features = extract_raw_features(data)
+    assert features.perceptual_hash == extract_features(jpeg.getvalue()).perceptual_hash
+    assert (features.width, features.height) == size
+    assert features.capture_time.taken_ms == 1_588_748_889_000
+    assert features.capture_time.camera == "Maker Model"
     seen = preview(str(write(tmp_path / "a.dng", data)), 64)
     assert isinstance(seen, Preview)
     assert (seen.image.width > seen.image.height) == (orientation in (1, 3))
@@ -76,11 +76,11 @@ def test_looks_are_those_of_the_upright_preview(
 @pytest.mark.parametrize("data", [dng(None), b"no RAW file at all", b""], ids=["no preview", "text", "empty"])
 def test_without_a_preview_only_bytes_count(data: bytes) -> None:
     assert raw_preview(data) is None
-    look = look_at_raw(data)
-    assert (look.code, look.is_flat) == (BYTES_ONLY, True)
+    features = extract_raw_features(data)
+    assert (features.code, features.is_flat) == (BYTES_ONLY, True)
 
 
 def test_without_rawpy_only_bytes_count(picture: Image.Image, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(raw, "find_spec", lambda _name: None)
-    look = look_at_raw(dng(picture))
-    assert (look.code, look.message) == (BYTES_ONLY, NEEDS_RAWPY)
+    features = extract_raw_features(dng(picture))
+    assert (features.code, features.message) == (BYTES_ONLY, NEEDS_RAWPY)

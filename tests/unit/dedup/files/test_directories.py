@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
-from clip_client.dedup.files.directories import Folders
+from clip_client.dedup.files.directories import DirectorySet
 from clip_client.dedup.search import _pixels_of
 from tests.fixtures.albums import write
 
@@ -23,11 +23,11 @@ def test_a_folder_holds_what_is_in_it_by_any_name(tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path)
     names = [str(inside), "album/kept/deep/1.jpg", "link/deep/1.jpg", "all/kept/deep/1.jpg"]
     for folder in ("album/kept", "album/kept/", "link", "all/kept", "all/kept/deep/..", str(inside)):
-        folders = Folders([folder])
-        assert all(folders.hold(name) for name in names), folder
-        assert not folders.hold(str(outside))
-    assert not Folders([]).hold(str(inside))
-    assert not Folders(["no such folder"]).hold(str(inside))
+        directories = DirectorySet([folder])
+        assert all(directories.contains(name) for name in names), folder
+        assert not directories.contains(str(outside))
+    assert not DirectorySet([]).contains(str(inside))
+    assert not DirectorySet(["no such folder"]).contains(str(inside))
 
 
 def test_pixels_belong_to_the_content_that_was_compared(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from clip_client.dedup import Store, StoreError
-from clip_client.dedup.features.capture_time import Moment, read_moment
-from clip_client.dedup.features.image_features import Look, look_at, pixel_hash
+from clip_client.dedup.features.capture_time import CaptureTime, read_capture_time
+from clip_client.dedup.features.image_features import ImageFeatures, extract_features, pixel_hash
 from clip_client.dedup.files.companions import companions, what_would_be_lost
 from clip_client.dedup.store import parquet_store as shelf
 from clip_client.dedup.store import sqlite as database
@@ -48,14 +48,16 @@ def test_rows_come_back_bit_for_bit(tmp_path: Path) -> None:
 
 
 def test_a_look_comes_back_whole(tmp_path: Path) -> None:
-    moment = Moment(taken_ms=1, has_sub_second=True, sequence=None, camera="A", fields=3)
-    look = Look(width=4, height=3, format="JPEG", perceptual_hash=2**64 - 1, embedded="film", moment=moment)
+    capture_time = CaptureTime(taken_ms=1, has_sub_second=True, sequence=None, camera="A", fields=3)
+    features = ImageFeatures(
+        width=4, height=3, format="JPEG", perceptual_hash=2**64 - 1, embedded="film", capture_time=capture_time
+    )
     with Store(tmp_path) as store:
         looks = store.looks()
-        looks.add({"sha256": bytes(32), **look.to_row()})
+        looks.add({"sha256": bytes(32), **features.to_row()})
         looks.flush()
         (row,) = store.looks().read().to_pylist()
-    assert Look.from_row(row) == look
+    assert ImageFeatures.from_row(row) == features
 
 
 def test_vectors_of_two_models_never_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,13 +213,13 @@ def test_the_folder_comes_from_the_environment(tmp_path: Path, monkeypatch: pyte
 
 def test_looks_tell_sizes_hashes_and_pixels(photos: Path) -> None:
     data = (photos / "coffee.jpg").read_bytes()
-    look = look_at(data)
-    assert (look.width, look.height, look.is_flat, look.code) == (600, 400, False, "")
+    features = extract_features(data)
+    assert (features.width, features.height, features.is_flat, features.code) == (600, 400, False, "")
     # Bytes behind the end of a JPEG change the file and not one pixel.
     assert pixel_hash(data + b"\0") == pixel_hash(data) != pixel_hash((photos / "rocket.jpg").read_bytes())
-    assert look_at(b"no picture").code == "NOT_AN_IMAGE"
+    assert extract_features(b"no picture").code == "NOT_AN_IMAGE"
     assert pixel_hash(b"no picture") == ""
-    assert read_moment(b"no picture") == Moment()
+    assert read_capture_time(b"no picture") == CaptureTime()
 
 
 def test_belongings_are_found_by_name(tmp_path: Path) -> None:
