@@ -21,7 +21,7 @@ HEAVY = ("torch", "onnxruntime", "scipy", "faiss", "pyarrow", "grpc", "tritoncli
 
 
 @pytest.mark.parametrize("module", [clip_client, clip_client.testing], ids=lambda module: module.__name__)
-def test_all_is_a_sorted_tuple_of_what_is_there(module: ModuleType) -> None:
+def test_all_names_what_is_there_and_each_name_once(module: ModuleType) -> None:
     assert isinstance(module.__all__, tuple)
     assert len(set(module.__all__)) == len(module.__all__)
     for name in module.__all__:
