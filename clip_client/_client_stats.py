@@ -1,4 +1,4 @@
-"""A look at a client's work."""
+"""What a client has done and what it is doing: a snapshot."""
 
 from __future__ import annotations
 
@@ -10,32 +10,45 @@ class ServerStats:
     """One server, as one client sees it."""
 
     url: str
-    """``local:...`` where the model is in this process."""
+    """``local:...`` if the model is in this process."""
     images_in_flight: int
-    """With cancelled ones, for as long as the server is expected to decode them."""
+    """Includes cancelled images, for as long as the server is expected to decode them."""
     limit: int
     """How many images may be in flight now."""
     latency_s: float | None
     """Running mean over its requests; None before the first answer."""
     is_down: bool
-    """The last request failed, and it is only probed."""
+    """The last request failed; until one succeeds, the server gets one request at a time."""
+
+
+@dataclass(slots=True)
+class Counters:
+    """What the sender counts; the fields are those of :class:`ClientStats`."""
+
+    images_embedded: int = 0
+    images_failed: int = 0
+    images_shed: int = 0
+    requests_sent: int = 0
+    requests_retried: int = 0
+    requests_failed: int = 0
+    bytes_sent: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClientStats:
-    """Counts since the client was entered, and two of the moment. A snapshot: it does not change any more."""
+    """Counts since the client was entered, and two of this moment. It does not change after you got it."""
 
     images_waiting: int
-    """Read, and not in a request just now."""
+    """Encoded, and not in a request now."""
     images_in_flight: int
-    """In a request just now."""
+    """In a request now."""
     images_embedded: int
     images_failed: int
     """Ended with an ImageError from the server."""
     images_shed: int
-    """Given up before they were sent, because they would have been too late."""
+    """Given up before they were sent, because they would have come back too late."""
     requests_sent: int
-    """Retries included."""
+    """Includes retries."""
     requests_retried: int
     """Requests that failed and whose images were sent again."""
     requests_failed: int
@@ -43,26 +56,3 @@ class ClientStats:
     bytes_sent: int
     """Bytes of images, retries included."""
     servers: tuple[ServerStats, ...]
-
-
-class Counters:
-    """What the sender counts as it goes."""
-
-    __slots__ = (
-        "bytes_sent",
-        "images_embedded",
-        "images_failed",
-        "images_shed",
-        "requests_failed",
-        "requests_retried",
-        "requests_sent",
-    )
-
-    def __init__(self) -> None:
-        self.bytes_sent = 0
-        self.images_embedded = 0
-        self.images_failed = 0
-        self.images_shed = 0
-        self.requests_failed = 0
-        self.requests_retried = 0
-        self.requests_sent = 0

@@ -1,37 +1,117 @@
-"""The first exchange with the servers: which model do they serve?"""
+"""The handshake: which model do the servers serve? Asked once, and shared by all calls of a client."""
 
 from __future__ import annotations
 
 import asyncio
+import copy
+import random
 import uuid
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from clip_client._errors import ClipError, ProtocolMismatch, Unauthorized, Unavailable
+from clip_client._balancing.retry import backoff_s, is_retried
+from clip_client._encoding import IMAGE_ENCODINGS
+from clip_client._errors import ClipError, DeadlineExceeded, ProtocolMismatch, Unauthorized, Unavailable
 from clip_client._model import ModelInfo
 
 if TYPE_CHECKING:
     from clip_client._balancing.balancer import Balancer
+    from clip_client._config import ClientConfig
     from clip_client._transports.base import Transport
 
 
-async def fetch_common_model(balancer: Balancer, *, timeout_s: float) -> ModelInfo:
-    """Ask every server; those that are down do not count as long as one answers.
+class Handshake:
+    """Fetches the model when a call first needs it, and remembers it until an answer shows that it has changed."""
 
-    Raises ProtocolMismatch where two servers serve different models, or one is not of this contract, Unauthorized
-    where one refuses the credentials, and the first server's error where none answers.
+    def __init__(self, balancer: Balancer, config: ClientConfig) -> None:
+        self._balancer = balancer
+        self._config = config
+        self._randomness = random.Random()
+        self._task: asyncio.Task[ModelInfo] | None = None
+        """The last handshake, in progress or done; None before the first and after the model was invalidated."""
+        self._has_connected = False
+
+    @property
+    def known(self) -> ModelInfo | None:
+        """The model; None if it is not known yet, or not any more."""
+        task = self._task
+        if task is None or not task.done() or task.cancelled() or task.exception() is not None:
+            return None
+        return task.result()
+
+    async def model(self, deadline: float) -> ModelInfo:
+        """Return the model; calls that come during a handshake share it. ``deadline`` is in loop time."""
+        known = self.known
+        if known is not None:
+            return known
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._fetch_model(), name="clip_client handshake")
+        task = self._task
+        # Not awaited itself, so that one caller's deadline or cancellation does not end it for the others.
+        await asyncio.wait({task}, timeout=deadline - asyncio.get_running_loop().time())
+        if not task.done():
+            names = ", ".join(map(str, self._balancer.endpoints))
+            raise DeadlineExceeded(f"{names} did not answer the handshake within timeout_s.")
+        if task.cancelled():
+            raise Unavailable("The client was closed during the handshake.")
+        error = task.exception()
+        if error is not None:
+            # A copy each, because raising an exception adds to its traceback.
+            raise copy.copy(error)
+        return task.result()
+
+    def invalidate_model(self, model: ModelInfo) -> None:
+        """Forget ``model``, so that the next call fetches the present one."""
+        if self.known is model:
+            self._task = None
+
+    async def aclose(self) -> None:
+        """Cancel a handshake in progress."""
+        if self._task is not None and not self._task.done():
+            self._task.cancel()
+            await asyncio.wait({self._task})
+            # It holds the call that was cancelled, for which gRPC would go on connecting.
+            self._task = None
+
+    async def _fetch_model(self) -> ModelInfo:
+        """Ask every server. If none was ever reached, fail at once; after that, they may be restarting: retry."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._config.timeout_s
+        failures = 0
+        while True:
+            try:
+                model = await fetch_common_model(self._balancer, timeout_s=deadline - loop.time())
+            except ClipError as error:
+                failures += 1
+                pause_s = backoff_s(failures, random_source=self._randomness)
+                if not self._has_connected or not is_retried(error) or loop.time() + pause_s >= deadline:
+                    raise
+                await asyncio.sleep(pause_s)
+            else:
+                self._has_connected = True
+                return replace(model, transfer=IMAGE_ENCODINGS[self._config.transfer].id)
+
+
+async def fetch_common_model(balancer: Balancer, *, timeout_s: float) -> ModelInfo:
+    """Ask every server; servers that are down do not count as long as one answers.
+
+    Raises ProtocolMismatch if two servers serve different models or one speaks another contract, Unauthorized if one
+    refuses the credentials, and the first server's error if none answers.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
     await balancer.ensure_resolved()
     servers = balancer.servers
     remaining = max(0.001, deadline - loop.time())
-    answers = await asyncio.gather(*(_ask(server.transport, remaining) for server in servers))
-    for answer in answers:
-        if isinstance(answer, ProtocolMismatch | Unauthorized):
-            raise answer
-    models = {server: answer for server, answer in zip(servers, answers, strict=True) if isinstance(answer, ModelInfo)}
+    outcomes = await asyncio.gather(*(_fetch_or_fail(server.transport, remaining) for server in servers))
+    models = {}
+    for server, outcome in zip(servers, outcomes, strict=True):
+        if isinstance(outcome, ProtocolMismatch | Unauthorized):
+            raise outcome
+        if isinstance(outcome, ModelInfo):
+            models[server] = outcome
     if not models:
-        raise next((answer for answer in answers if isinstance(answer, ClipError)), Unavailable("There is no server."))
+        raise next((error for error in outcomes if isinstance(error, ClipError)), Unavailable("There is no server."))
     first = next(iter(models))
     for server, model in models.items():
         if model.fingerprint != models[first].fingerprint:
@@ -43,7 +123,7 @@ async def fetch_common_model(balancer: Balancer, *, timeout_s: float) -> ModelIn
 
 
 async def fetch_model(transport: Transport, *, timeout_s: float) -> ModelInfo:
-    """One inference that asks the preprocessor for nothing but the passport, then the ensemble's batch size."""
+    """Ask one server: one inference that requests only the passport, then the ensemble's batch size."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
     passport = await transport.passport(request_id=uuid.uuid4().hex, timeout_s=timeout_s)
@@ -51,7 +131,7 @@ async def fetch_model(transport: Transport, *, timeout_s: float) -> ModelInfo:
     return ModelInfo.from_json(passport, max_batch_size=max_batch_size)
 
 
-async def _ask(transport: Transport, timeout_s: float) -> ModelInfo | ClipError:
+async def _fetch_or_fail(transport: Transport, timeout_s: float) -> ModelInfo | ClipError:
     try:
         return await fetch_model(transport, timeout_s=timeout_s)
     except ClipError as error:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from clip_client._image_source import ImageSources
     from clip_client._model import ModelInfo
     from clip_client._results import EmbeddedItem, EmbeddingBatch
+    from clip_client._transports.base import TransportFactory
     from clip_client.dedup.types import DuplicateReport
 
 T = TypeVar("T")
@@ -51,8 +52,16 @@ class SyncClipClient:
         token: str | None = None,
         transfer: TransferName | None = None,
         config: ClientConfig | None = None,
+        transport_factory: TransportFactory | None = None,
     ) -> None:
-        self._client = ClipClient(url, timeout_s=timeout_s, token=token, transfer=transfer, config=config)
+        self._client = ClipClient(
+            url,
+            timeout_s=timeout_s,
+            token=token,
+            transfer=transfer,
+            config=config,
+            transport_factory=transport_factory,
+        )
         self._stack = ExitStack()
         self._portal: BlockingPortal | None = None
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from clip_client._config import ClientConfig
-from clip_client._transports.grpc import TritonTransport
+from clip_client._transports.grpc import transport_factory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,7 +20,7 @@ def statistics(url: str) -> dict[str, ModelStatistics]:
 
     async def ask() -> dict[str, ModelStatistics]:
         config = ClientConfig(urls=(url,))
-        transport = TritonTransport(config.endpoints[0], config)
+        transport = transport_factory(config)(config.endpoints[0], None)
         try:
             return await transport.statistics(timeout_s=30)
         finally:

@@ -5,79 +5,84 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from clip_client._balancing.concurrency_limit import AdaptiveLimit
 from clip_client._balancing.retry import backoff_s
+from clip_client._client_stats import ServerStats
 from clip_client._endpoint import EndpointKind
 from clip_client._errors import ClipError, DeadlineExceeded, ModelNotReady, Overloaded, Unavailable
 from clip_client._transports.factory import resolve_auto
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import Sequence
 
     from clip_client._config import ClientConfig
     from clip_client._endpoint import Endpoint
-    from clip_client._transports.base import Transport
-
-Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
-"""Host and port -> numeric addresses."""
-
-MakeTransport = Callable[["Endpoint", str | None], "Transport"]
-"""Endpoint, and the name to expect in its certificate where the endpoint is a number -> transport."""
+    from clip_client._transports.base import Transport, TransportFactory
 
 _RESOLVE_EVERY_S: Final = 30.0
 _RESOLVE_WHEN_DOWN_S: Final = 5.0
-"""Names are looked up again so often; more often while a server is down, since it may come back elsewhere."""
+"""How often names are looked up again; more often while a server is down, since it may come back elsewhere."""
 
 
 class Server:
-    """One address: its connection, its limit, and whether it is left alone just now."""
+    """One address: its connection, its concurrency limit and its back-off."""
 
     def __init__(self, endpoint: Endpoint, transport: Transport, config: ClientConfig) -> None:
         self.endpoint = endpoint
         self.transport = transport
         self.limit = AdaptiveLimit(maximum=config.max_in_flight, target_latency_s=config.target_latency_s)
-        self.chosen = 0
-        """How often it got the next request; decides between servers with nothing in flight."""
-        self.retired = False
-        """Its name does not lead here any more; what is in flight may end."""
+        self.times_chosen = 0
+        """How often it got the next request; decides between servers with equally many images in flight."""
         self.backoff_until = 0.0
-        """Loop time up to which it gets no request."""
+        """Loop time before which it gets no request."""
         self._failures = 0
         self._failed_at = 0.0
 
     def __repr__(self) -> str:
-        state = "retired" if self.retired else f"{self._failures} failures" if self._failures else "good"
+        state = f"{self._failures} failures" if self._failures else "good"
         return f"<Server {self.endpoint} [{state}] {self.limit.in_flight}/{self.limit.limit}>"
 
     @property
     def is_down(self) -> bool:
-        """The last thing heard from it was a failure of the service."""
+        """True if the last request failed because of the server."""
         return self._failures > 0
 
+    def stats(self) -> ServerStats:
+        """Return a snapshot."""
+        return ServerStats(
+            url=str(self.endpoint),
+            images_in_flight=self.limit.in_flight,
+            limit=self.limit.limit,
+            latency_s=self.limit.latency_s,
+            is_down=self.is_down,
+        )
+
     def available_slots(self, now: float, waiting: int, max_batch_size: int) -> int:
-        """Rows that the next request may carry; after a failure one request at a time goes out, as a probe."""
+        """Return how many images the next request may carry; after a failure, one request at a time is sent."""
         if now < self.backoff_until or (self.is_down and self.limit.in_flight):
             return 0
         return self.limit.available_slots(waiting, max_batch_size)
 
-    def succeeded(self, rows: int, *, started_at: float, now: float, time_given_s: float) -> None:
-        """An answer came; what it says about its images is no matter of the server."""
-        self.limit.answered(rows, started_at=started_at, now=now, time_given_s=time_given_s)
+    def succeeded(self, images: int, *, started_at: float, now: float, time_given_s: float) -> None:
+        """Record an answer, whatever it says about its images."""
+        self.limit.answered(images, started_at=started_at, now=now, time_given_s=time_given_s)
         self._failures = 0
 
-    def failed(self, rows: int, error: ClipError, *, started_at: float, now: float, randomness: random.Random) -> None:
-        """A request failed: shrink the limit, or leave the server alone for a while, or neither."""
+    def failed(
+        self, images: int, error: ClipError, *, started_at: float, now: float, randomness: random.Random
+    ) -> None:
+        """Record a failed request: shrink the limit, back off, both or neither."""
         if isinstance(error, Overloaded):
-            self.limit.refused(rows, started_at=started_at, now=now)
+            self.limit.refused(images, started_at=started_at, now=now)
         elif isinstance(error, DeadlineExceeded):
-            self.limit.expired(rows, started_at=started_at, now=now)
+            self.limit.expired(images, started_at=started_at, now=now)
         else:
-            self.limit.release(rows)
-        # Requests that were already on their way when it failed first tell nothing new.
+            self.limit.release(images)
+        # Requests that were already in flight at the first failure add no information.
         if isinstance(error, Unavailable | ModelNotReady | Overloaded) and started_at >= self._failed_at:
             self._failures += 1
             self._failed_at = now
@@ -85,55 +90,61 @@ class Server:
 
 
 class Balancer:
-    """Chooses the server with the least in flight. One connection per address, since gRPC's own balancing knows
-    nothing of limits and batches."""
+    """Chooses the server with the fewest images in flight.
 
-    def __init__(self, config: ClientConfig, make_transport: MakeTransport, *, resolve: Resolver | None = None) -> None:
+    It opens one connection per address, since gRPC's own balancing knows nothing about limits and batches.
+    """
+
+    def __init__(self, config: ClientConfig, connect: TransportFactory) -> None:
         self._config = config
-        self._make_transport = make_transport
-        self._resolve = resolve or _resolve
+        self._connect = connect
+        self._loop = asyncio.get_running_loop()
+
+        # A server is in _servers while its name leads to it, then in _retired until its last request has ended.
         self._servers: dict[Endpoint, Server] = {}
         self._retired: list[Server] = []
+        self._auto: dict[Endpoint, Endpoint] = {}
+        """AUTO endpoints -> what they turned out to be."""
         self._addresses: dict[Endpoint, Sequence[str]] = {}
-        self._settled: dict[Endpoint, Endpoint] = {}
+        """What the last successful look-up of each name gave."""
         self._first_look_up = asyncio.Lock()
         self._resolved_at: float | None = None
         self._resolving: asyncio.Task[None] | None = None
-        self._loop = asyncio.get_running_loop()
 
     @property
     def servers(self) -> tuple[Server, ...]:
-        """Those that get requests."""
+        """The servers that get requests."""
         return tuple(self._servers.values())
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """Those of the configuration; an AUTO one, once it is settled, as what it turned out to be."""
-        return tuple(self._settled.get(endpoint, endpoint) for endpoint in self._config.endpoints)
+        """The endpoints of the configuration; an AUTO one, once it is resolved, as what it turned out to be."""
+        return tuple(self._auto.get(endpoint, endpoint) for endpoint in self._config.endpoints)
 
     async def ensure_resolved(self) -> None:
-        """Look the names up for the first time."""
+        """Look the names up unless that was done before."""
         async with self._first_look_up:
             if self._resolved_at is None:
                 await self._look_up()
 
     def choose(self, waiting: int, max_batch_size: int) -> tuple[Server, int] | None:
-        """A server and the number of rows it takes now, or None."""
+        """Return a server and the number of images it takes now, or None if no server takes any."""
         now = self._loop.time()
         self._refresh(now)
         offers = [(server, server.available_slots(now, waiting, max_batch_size)) for server in self._servers.values()]
         able = [(server, available_slots) for server, available_slots in offers if available_slots]
         if not able:
             return None
-        server, available_slots = min(able, key=lambda offer: (offer[0].limit.in_flight, offer[0].chosen))
-        server.chosen += 1
+        server, available_slots = min(able, key=lambda offer: (offer[0].limit.in_flight, offer[0].times_chosen))
+        server.times_chosen += 1
         return server, available_slots
 
-    def next_chance(self) -> float | None:
-        """Loop time when a server that rests may be tried again; None where no time but an answer is waited for."""
+    def next_attempt_at(self) -> float | None:
+        """Return the loop time when the first back-off ends; None if no server backs off."""
         now = self._loop.time()
-        resting = [server.backoff_until for server in self._servers.values() if server.backoff_until > now]
-        return min(resting, default=None)
+        return min(
+            (server.backoff_until for server in self._servers.values() if server.backoff_until > now), default=None
+        )
 
     async def aclose(self) -> None:
         """Close every connection."""
@@ -147,9 +158,9 @@ class Balancer:
         period = _RESOLVE_WHEN_DOWN_S if any(server.is_down for server in self._servers.values()) else _RESOLVE_EVERY_S
         if self._resolving is None and (self._resolved_at is None or now - self._resolved_at > period):
             self._resolving = asyncio.create_task(self._look_up(), name="clip_client names")
-            self._resolving.add_done_callback(self._looked_up)
+            self._resolving.add_done_callback(self._on_looked_up)
 
-    def _looked_up(self, task: asyncio.Task[None]) -> None:
+    def _on_looked_up(self, task: asyncio.Task[None]) -> None:
         self._resolving = None
         if not task.cancelled() and (error := task.exception()) is not None:
             raise error
@@ -158,8 +169,8 @@ class Balancer:
         found: dict[Endpoint, str | None] = {}
         for endpoint in self.endpoints:
             if endpoint.kind is EndpointKind.AUTO:
-                self._settled[endpoint] = endpoint = await resolve_auto(endpoint, self._make_transport)
-            addresses = await self._look_up_one(endpoint)
+                self._auto[endpoint] = endpoint = await resolve_auto(endpoint, self._connect)
+            addresses = await self._addresses_of(endpoint)
             if len(addresses) > 1:
                 found.update({replace(endpoint, host=address): endpoint.host for address in addresses})
             else:
@@ -168,29 +179,25 @@ class Balancer:
         self._resolved_at = self._loop.time()
         for endpoint, name in found.items():
             if endpoint not in self._servers:
-                transport = self._make_transport(endpoint, name)
-                self._servers[endpoint] = Server(endpoint, transport, self._config)
-        for endpoint in [endpoint for endpoint in self._servers if endpoint not in found]:
-            server = self._servers.pop(endpoint)
-            server.retired = True
-            self._retired.append(server)
+                self._servers[endpoint] = Server(endpoint, self._connect(endpoint, name), self._config)
+        self._retired += [self._servers.pop(endpoint) for endpoint in list(self._servers) if endpoint not in found]
         for server in [server for server in self._retired if not server.limit.in_flight]:
             self._retired.remove(server)
             await server.transport.close()
 
-    async def _look_up_one(self, endpoint: Endpoint) -> Sequence[str]:
+    async def _addresses_of(self, endpoint: Endpoint) -> Sequence[str]:
         if endpoint.kind in (EndpointKind.LOCAL, EndpointKind.HTTP):  # aiohttp looks names up itself
             return ()
-        # A name server that does not answer takes no server away that is known already. What can be no name, such as
-        # a..b, is a UnicodeError, and gRPC will say so.
+        # If the name server does not answer, the known addresses stay. An impossible name such as a..b is a
+        # UnicodeError, and gRPC will report it.
         with contextlib.suppress(OSError, UnicodeError):
-            self._addresses[endpoint] = await self._resolve(endpoint.host, endpoint.port)
+            self._addresses[endpoint] = await _resolve(endpoint.host, endpoint.port)
         return self._addresses.get(endpoint, ())
 
 
 async def _resolve(host: str, port: int) -> Sequence[str]:
     if host == "localhost":
-        # Two addresses, one server.
+        # It has two addresses, 127.0.0.1 and ::1, and is one server.
         return ()
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     # A host with addresses of both kinds is one server, not two.

@@ -1,4 +1,4 @@
-"""Rows of all calls, packed into requests, sent, and their answers handed back row by row."""
+"""Packs the pending images of all calls into requests, sends them, and hands out the answers image by image."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import copy
 import random
 import uuid
 from collections import deque
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
 from clip_client._balancing.retry import RetryBudget, is_retried
-from clip_client._client_stats import ClientStats, Counters, ServerStats
+from clip_client._client_stats import ClientStats, Counters
 from clip_client._errors import ClipError, DeadlineExceeded, ImageError, Overloaded, ProtocolMismatch, Unavailable
+from preprocess_ensemble.contract import ImageStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -21,122 +23,74 @@ if TYPE_CHECKING:
 
     from clip_client._balancing.balancer import Balancer, Server
     from clip_client._config import ClientConfig
-    from clip_client._image_source import ImageSource
     from clip_client._model import ModelInfo
+    from clip_client._pipeline.pending_image import PendingImage
     from clip_client._transports.base import Answer
 
 _CLOSED: Final = "The client was closed before the image was sent."
 
 
-class Row:
-    """One image on its way."""
-
-    __slots__ = ("abandoned", "deadline", "index", "model", "on_done", "outcome", "payload", "source", "submitted_at")
-
-    def __init__(
-        self, index: int, source: ImageSource, model: ModelInfo, deadline: float | None, on_done: Callable[[Row], None]
-    ) -> None:
-        self.index = index
-        self.source = source
-        self.model = model
-        """The vector must be of this model."""
-        self.deadline = deadline
-        """Loop time; None until the row is first sent, where the call has no deadline of its own."""
-        self.on_done = on_done
-        self.payload = b""
-        self.submitted_at = 0.0
-        self.outcome: NDArray[np.float32] | ClipError | None = None
-        """A vector is a read-only view of the whole answer: whoever hands it out makes a copy."""
-        self.abandoned = False
-
-    @property
-    def open(self) -> bool:
-        """True while somebody waits for the outcome."""
-        return self.outcome is None and not self.abandoned
-
-    def settle(self, outcome: NDArray[np.float32] | ClipError) -> None:
-        """Record the one outcome and tell the owner. What comes later, or for an abandoned row, is dropped."""
-        if self.outcome is None and not self.abandoned:
-            self.outcome = outcome
-            self.on_done(self)
-            self.payload = b""
-
-
 class Sender:
-    """Packs waiting rows into requests as soon as a server has slots for them.
+    """Packs waiting images into requests as soon as a server has slots for them.
 
-    It never waits to fill a batch: rows that become ready while nothing may be sent are what fills the next one.
-    Rows of different calls may share a request; each has its own deadline and its own outcome.
+    It never waits to fill a batch: images that become ready while nothing may be sent fill the next one. Images of
+    different calls may share a request; each has its own deadline and its own result.
     """
 
     def __init__(self, balancer: Balancer, config: ClientConfig, on_mismatch: Callable[[ModelInfo], None]) -> None:
         self._balancer = balancer
         self._config = config
         self._on_mismatch = on_mismatch
-        self._waiting: deque[Row] = deque()
+        self._loop = asyncio.get_running_loop()
+        self._randomness = random.Random()
+        self._budget = RetryBudget(self._loop.time())
+        self._counters = Counters()
+
+        # A submitted image is in _waiting or in a request of _requests until it has its result. An abandoned one may
+        # stay in _waiting for a while; _abandoned counts those since the last clean-up.
+        self._waiting: deque[PendingImage] = deque()
         self._requests: dict[asyncio.Task[None], _Request] = {}
         self._abandoned = 0
-        self._closed = False
-        self._scheduled = False
+        self._dispatch_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
-        self._counters = Counters()
-        self._loop = asyncio.get_running_loop()
-        self._budget = RetryBudget(self._loop.time())
-        self._randomness = random.Random()
+        self._closed = False
 
-    def submit(self, rows: Sequence[Row]) -> None:
-        """Queue rows whose payloads are there; after the end they get Unavailable at once."""
+    def submit(self, images: Sequence[PendingImage]) -> None:
+        """Queue images that have their payload; after :meth:`aclose` they get Unavailable at once."""
         if self._closed:
-            _settle_all(rows, Unavailable(_CLOSED))
+            _fail(images, Unavailable(_CLOSED))
             return
         now = self._loop.time()
-        for row in rows:
-            row.submitted_at = now
-        self._waiting.extend(rows)
+        for image in images:
+            image.submitted_at = now
+        self._waiting.extend(images)
         self._schedule()
 
-    def abandon(self, rows: Collection[Row]) -> None:
-        """Nobody waits for these any more; a request that carries no other row is cancelled."""
-        for row in rows:
-            row.abandoned = True
-            row.payload = b""
-        self._abandoned += len(rows)
+    def abandon(self, images: Collection[PendingImage]) -> None:
+        """Drop images whose caller has left; a request that carries no others is cancelled."""
+        for image in images:
+            image.abandon()
+        self._abandoned += len(images)
         if self._abandoned > max(64, len(self._waiting) // 2):
-            # Seldom enough to cost little per row, often enough that the queue never holds mostly dead rows.
-            self._drop_closed()
+            # Seldom enough to cost little per image, often enough that the queue never holds mostly abandoned ones.
+            self._waiting = deque(image for image in self._waiting if image.is_awaited)
+            self._abandoned = 0
         for task, request in self._requests.items():
-            if not any(row.open for row in request.rows):
+            if not any(image.is_awaited for image in request.images):
                 task.cancel()
         self._schedule()
 
     def stats(self) -> ClientStats:
-        """Counts so far."""
-        counters = self._counters
-        servers = tuple(
-            ServerStats(
-                url=str(server.endpoint),
-                images_in_flight=server.limit.in_flight,
-                limit=server.limit.limit,
-                latency_s=server.limit.latency_s,
-                is_down=server.is_down,
-            )
-            for server in self._balancer.servers
-        )
+        """Return the counts so far."""
         return ClientStats(
             images_waiting=len(self._waiting),
-            images_in_flight=sum(len(request.rows) for request in self._requests.values()),
-            images_embedded=counters.images_embedded,
-            images_failed=counters.images_failed,
-            images_shed=counters.images_shed,
-            requests_sent=counters.requests_sent,
-            requests_retried=counters.requests_retried,
-            requests_failed=counters.requests_failed,
-            bytes_sent=counters.bytes_sent,
-            servers=servers,
+            images_in_flight=sum(len(request.images) for request in self._requests.values()),
+            servers=tuple(server.stats() for server in self._balancer.servers),
+            **asdict(self._counters),
         )
 
     async def aclose(self) -> None:
-        """Cancel every request; whoever still waits gets Unavailable."""
+        """Cancel every request; callers that still wait get Unavailable."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -146,38 +100,40 @@ class Sender:
         if tasks:
             await asyncio.wait(tasks)
         waiting, self._waiting = self._waiting, deque()
-        _settle_all(waiting, Unavailable(_CLOSED))
+        _fail(waiting, Unavailable(_CLOSED))
+
+    # Which images go next.
 
     def _schedule(self) -> None:
-        # At the end of this turn of the loop, so that a burst of rows travels together.
-        if not self._scheduled and self._waiting and not self._closed:
-            self._scheduled = True
+        # At the end of this iteration of the loop, so that a burst of images shares a request.
+        if not self._dispatch_scheduled and self._waiting and not self._closed:
+            self._dispatch_scheduled = True
             self._loop.call_soon(self._dispatch)
 
     def _dispatch(self) -> None:
-        self._scheduled = False
+        self._dispatch_scheduled = False
         while self._waiting and not self._closed:
             model = self._waiting[0].model
             choice = self._balancer.choose(len(self._waiting), model.max_batch_size)
             if choice is None:
-                self._wake_at(self._balancer.next_chance())
+                self._wake_at(self._balancer.next_attempt_at())
                 return
             server, available_slots = choice
-            rows = self._take(server, available_slots, model)
-            if rows:
-                request = _Request(server, rows, self._loop.time())
-                server.limit.started(len(rows))
+            images = self._take(server, available_slots, model)
+            if images:
+                request = _Request(server, images, self._loop.time())
+                server.limit.started(len(images))
                 task = asyncio.create_task(self._send(request), name="clip_client request")
                 self._requests[task] = request
-                task.add_done_callback(self._request_done)
+                task.add_done_callback(self._on_request_done)
 
     def _wake_at(self, when: float | None) -> None:
-        """Dispatch again when a server has rested, and when the first waiting row runs out of time.
+        """Dispatch again at ``when``, and when the first waiting image runs out of time.
 
-        The first is enough: rows of a call with a deadline are given up by their call, and rows that have one of their
-        own were sent before, so they wait in front of all others.
+        The first is enough: a call with a deadline gives up its own images, and images with a deadline of their own
+        were sent before, so they wait in front of all others.
         """
-        while self._waiting and not self._waiting[0].open:
+        while self._waiting and not self._waiting[0].is_awaited:
             self._waiting.popleft()
         deadline = self._waiting[0].deadline if self._waiting else None
         times = [time for time in (when, deadline) if time is not None]
@@ -185,187 +141,172 @@ class Sender:
             self._timer.cancel()
             self._timer = None
         if times:
-            self._timer = self._loop.call_at(min(times), self._time_is_up)
+            self._timer = self._loop.call_at(min(times), self._on_timer)
 
-    def _time_is_up(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
         now = self._loop.time()
-        # No look at the others: under overload there are thousands, and one of them expires every other millisecond.
+        # Only the front of the queue: under overload it holds thousands, and one of them expires every millisecond.
         while self._waiting and (deadline := self._waiting[0].deadline) is not None and deadline <= now:
-            row = self._waiting.popleft()
-            row.settle(DeadlineExceeded("timeout_s ran out before a server took the image."))
+            self._waiting.popleft().set_result(DeadlineExceeded("timeout_s ran out before a server took the image."))
         self._schedule()
 
-    def _drop_closed(self) -> None:
-        self._waiting = deque(row for row in self._waiting if row.open)
-        self._abandoned = 0
-
-    def _take(self, server: Server, available_slots: int, model: ModelInfo) -> list[Row]:
-        """Rows for one request: of one model, within the available slots and the byte limit."""
+    def _take(self, server: Server, available_slots: int, model: ModelInfo) -> list[PendingImage]:
+        """Remove the images of one request from the queue: of one model, within the slots and the byte limit."""
         waiting = self._waiting
-        rows: list[Row] = []
+        images: list[PendingImage] = []
         size = 0
         now = self._loop.time()
-        # Where a server is down that is the reason why rows are late, and no sign of too much work.
+        # If a server is down, that is why images are late; they are no sign of overload.
         latency = None if server.is_down else server.limit.latency_s
-        while waiting and len(rows) < available_slots:
-            row = waiting[0]
-            if row.model is not model:
+        while waiting and len(images) < available_slots:
+            image = waiting[0]
+            if image.model is not model:
                 break
-            if row.open and (latency is None or not self._shed(row, server, latency, now)):
-                size += len(row.payload)
-                if rows and size > self._config.max_request_bytes:
+            if image.is_awaited and (latency is None or not self._shed(image, server, latency, now)):
+                size += len(image.payload)
+                if images and size > self._config.max_request_bytes:
                     break
-                if row.deadline is None:
-                    row.deadline = now + self._config.timeout_s
-                rows.append(row)
+                if image.deadline is None:
+                    image.deadline = now + self._config.timeout_s
+                images.append(image)
             waiting.popleft()
-        return rows
+        return images
 
-    def _shed(self, row: Row, server: Server, latency: float, now: float) -> bool:
-        """Give a row up that has waited for more than half of its time and cannot be back in the rest.
+    def _shed(self, image: PendingImage, server: Server, latency: float, now: float) -> bool:
+        """Fail an image that has waited for more than half of its time and cannot be back in the rest.
 
-        The server would work on it all the same and answer nobody: sent anyway, such rows are how goodput falls to
-        nothing under overload. Twice the usual latency, because half of all answers take longer than that.
+        The server would work on it all the same, and its caller would be gone: sending such images is how goodput falls
+        to nothing under overload. Twice the mean latency, because half of all answers take longer than the mean.
         """
-        if row.deadline is None:
+        if image.deadline is None:
             return False
-        remaining = row.deadline - now
-        if remaining > min(2 * latency, now - row.submitted_at):
+        remaining = image.deadline - now
+        if remaining > min(2 * latency, now - image.submitted_at):
             return False
         self._counters.images_shed += 1
-        row.settle(
+        image.set_result(
             Overloaded(
-                f"More was asked for than {server.endpoint} can do: the image waited {now - row.submitted_at:.2f} s, "
+                f"{server.endpoint} is overloaded: the image waited {now - image.submitted_at:.2f} s, "
                 f"{max(0.0, remaining):.2f} s are left, and an answer takes {latency:.2f} s."
             )
         )
         return True
 
+    # What becomes of a request.
+
     async def _send(self, request: _Request) -> None:
-        server, rows, count = request.server, request.rows, len(request.rows)
+        server, images, count = request.server, request.images, len(request.images)
         request_id = uuid.uuid4().hex
-        payloads = [row.payload for row in rows]
+        payloads = [image.payload for image in images]
         self._counters.requests_sent += 1
         self._counters.bytes_sent += sum(map(len, payloads))
-        # The longest deadline of the rows; a row that has less time is given up by its own call.
+        # The longest deadline of all images; if one has less time, its call gives it up.
         timeout_s = max(0.001, max(request.deadlines) - self._loop.time())
         try:
             answer = await server.transport.infer(payloads, request_id=request_id, timeout_s=timeout_s)
         except ClipError as error:
             now = self._loop.time()
             server.failed(count, error, started_at=request.started_at, now=now, randomness=self._randomness)
-            self._retry_or_fail(rows, error)
+            self._retry_or_fail(images, error)
         else:
             now = self._loop.time()
-            given = min(deadline - row.submitted_at for deadline, row in zip(request.deadlines, rows, strict=True))
+            given = min(
+                deadline - image.submitted_at for deadline, image in zip(request.deadlines, images, strict=True)
+            )
             server.succeeded(count, started_at=request.started_at, now=now, time_given_s=given)
             self._budget.success()
-            self._deliver(answer, rows, server, request_id)
+            self._deliver(answer, images, server, request_id)
 
-    def _retry_or_fail(self, rows: list[Row], error: ClipError) -> None:
+    def _retry_or_fail(self, images: list[PendingImage], error: ClipError) -> None:
         if is_retried(error) and self._budget.spend(self._loop.time()):
             self._counters.requests_retried += 1
-            # To the front, in their order: whoever waits for results in order waits for these.
-            self._waiting.extendleft(row for row in reversed(rows) if row.open)
+            # To the front, in their order: an ordered stream waits for these.
+            self._waiting.extendleft(image for image in reversed(images) if image.is_awaited)
         else:
             self._counters.requests_failed += 1
-            _settle_all(rows, error)
+            _fail(images, error)
 
-    def _deliver(self, answer: Answer, rows: list[Row], server: Server, request_id: str) -> None:
-        model = rows[0].model
-        # Python's own numbers, all at once: taken one by one out of an array they cost more than the rest.
-        good = [tuple(fingerprint) == model.fingerprint for fingerprint in answer.fingerprints.tolist()]
+    def _deliver(self, answer: Answer, images: list[PendingImage], server: Server, request_id: str) -> None:
+        model = images[0].model
+        # Converted to Python's numbers all at once: indexing an array for each image would cost more than the rest.
+        same_model = [tuple(fingerprint) == model.fingerprint for fingerprint in answer.fingerprints.tolist()]
         statuses = answer.statuses.tolist()
-        if all(good) and not any(statuses) and answer.vectors.shape[1] == model.dimension:
-            self._counters.images_embedded += len(rows)
-            for row, vector in zip(rows, answer.vectors, strict=True):
-                row.settle(vector)
+        if all(same_model) and not any(statuses) and answer.vectors.shape[1] == model.dimension:
+            self._counters.images_embedded += len(images)
+            for image, vector in zip(images, answer.vectors, strict=True):
+                image.set_result(vector)
             return
-        for number, row in enumerate(rows):
-            if good[number]:
-                outcome = self._outcome(answer, number, statuses[number], row, server, request_id)
-            else:
-                outcome = self._mismatch(model, server, request_id)
-            if isinstance(outcome, ClipError):
-                self._counters.images_failed += isinstance(outcome, ImageError)
+        for row, image in enumerate(images):
+            if not same_model[row]:
+                self._on_mismatch(model)
+                result: NDArray[np.float32] | ClipError = ProtocolMismatch(
+                    f"{server.endpoint} does not serve {model.id}, which it or another server named before; all "
+                    "servers of one client must serve one model, and after a change of model call again.",
+                    request_id=request_id,
+                )
+            elif answer.vectors.shape[1] != model.dimension:
+                result = ProtocolMismatch(
+                    f"{server.endpoint} answered with {answer.vectors.shape[1]} numbers per vector, and {model.id} has "
+                    f"{model.dimension}; export the model again.",
+                    request_id=request_id,
+                )
+            elif statuses[row]:
+                self._counters.images_failed += 1
+                code = _code(statuses[row])
+                result = ImageError(answer.errors[row], code=code, index=image.index, request_id=request_id)
             else:
                 self._counters.images_embedded += 1
-            row.settle(outcome)
+                result = answer.vectors[row]
+            image.set_result(result)
 
-    def _mismatch(self, model: ModelInfo, server: Server, request_id: str) -> ProtocolMismatch:
-        self._on_mismatch(model)
-        return ProtocolMismatch(
-            f"{server.endpoint} does not serve {model.id}, which it or another server named before; all servers of "
-            "one client must serve one model, and after a change of model the call must be made again.",
-            request_id=request_id,
-        )
-
-    def _outcome(
-        self, answer: Answer, number: int, status: int, row: Row, server: Server, request_id: str
-    ) -> NDArray[np.float32] | ClipError:
-        model = row.model
-        if answer.vectors.shape[1] != model.dimension:
-            return ProtocolMismatch(
-                f"{server.endpoint} answered with {answer.vectors.shape[1]} numbers per vector, and {model.id} has "
-                f"{model.dimension}; export the model again.",
-                request_id=request_id,
-            )
-        if status:
-            return ImageError(answer.errors[number], code=_code(status), index=row.index, request_id=request_id)
-        vector: NDArray[np.float32] = answer.vectors[number]
-        return vector
-
-    def _request_done(self, task: asyncio.Task[None]) -> None:
+    def _on_request_done(self, task: asyncio.Task[None]) -> None:
         request = self._requests.pop(task)
         self._schedule()
         if task.cancelled():
-            self._cancelled(request)
+            self._on_cancelled(request)
         elif (error := task.exception()) is not None:
-            # A defect of this package; the loop's exception handler reports it, and nobody is left waiting.
-            request.server.limit.release(len(request.rows))
-            _settle_all(request.rows, ClipError(f"The request failed unforeseen ({type(error).__name__})."))
+            # A bug in this package. The loop's exception handler reports it, and no caller is left waiting.
+            request.server.limit.release(len(request.images))
+            _fail(request.images, ClipError(f"The request failed: internal error ({type(error).__name__})."))
             raise error
 
-    def _cancelled(self, request: _Request) -> None:
+    def _on_cancelled(self, request: _Request) -> None:
         now = self._loop.time()
         limit = request.server.limit
         if min(request.deadlines) <= now:
-            # A call gives its rows up a moment before gRPC ends the request; it is a deadline all the same.
-            limit.expired(len(request.rows), started_at=request.started_at, now=now)
+            # A call gives up its images a moment before gRPC ends the request; it is a deadline all the same.
+            limit.expired(len(request.images), started_at=request.started_at, now=now)
         else:
-            # The server does not drop what it was sent: others would wait behind it there, so they wait here.
-            self._loop.call_at(
-                limit.cancelled(started_at=request.started_at, now=now), self._cancelled_is_done, request
-            )
-        _settle_all(request.rows, Unavailable("The client was closed while the image was on its way."))
+            # The server keeps working on what it has received. Its slots stay taken meanwhile, so that later requests
+            # wait here and not behind it.
+            self._loop.call_at(limit.cancelled(started_at=request.started_at, now=now), self._release, request)
+        _fail(request.images, Unavailable("The client was closed while the image was in flight."))
 
-    def _cancelled_is_done(self, request: _Request) -> None:
-        request.server.limit.release(len(request.rows))
+    def _release(self, request: _Request) -> None:
+        request.server.limit.release(len(request.images))
         self._schedule()
 
 
 class _Request:
-    """Rows that travel together."""
+    """Images that share a request."""
 
-    __slots__ = ("deadlines", "rows", "server", "started_at")
+    __slots__ = ("deadlines", "images", "server", "started_at")
 
-    def __init__(self, server: Server, rows: list[Row], started_at: float) -> None:
+    def __init__(self, server: Server, images: list[PendingImage], started_at: float) -> None:
         self.server = server
-        self.rows = rows
-        self.deadlines = [row.deadline for row in rows if row.deadline is not None]
+        self.images = images
+        self.deadlines = [image.deadline for image in images if image.deadline is not None]
         self.started_at = started_at
 
 
-def _settle_all(rows: Iterable[Row], error: ClipError) -> None:
-    for row in rows:
-        # A copy each: a traceback grows onto an exception wherever it is raised.
-        row.settle(copy.copy(error))
+def _fail(images: Iterable[PendingImage], error: ClipError) -> None:
+    for image in images:
+        # A copy each, because raising an exception adds to its traceback.
+        image.set_result(copy.copy(error))
 
 
 def _code(status: int) -> str:
-    from preprocess_ensemble.contract import ImageStatus
-
     try:
         return ImageStatus(status).name
     except ValueError:

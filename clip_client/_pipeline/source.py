@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import AsyncIterable, Callable, Iterable, KeysView, ValuesView
 from itertools import islice
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import anyio
 import anyio.to_thread
@@ -36,7 +36,7 @@ class Source(Protocol):
     error: BaseException | None
     """What the caller's iterable raised, which also ends it."""
 
-    def take(self) -> list[object]:
+    def take(self) -> list[Any]:
         """All that is there now, in order; never blocks."""
 
     def delivered(self) -> None:
@@ -60,13 +60,13 @@ def open_source(images: ImageSources, *, max_ahead: int, on_arrival: Callable[[]
 
 
 class _ContainerSource:
-    def __init__(self, images: Iterable[object], max_ahead: int) -> None:
+    def __init__(self, images: Iterable[Any], max_ahead: int) -> None:
         self.exhausted = False
         self.error: BaseException | None = None
         self._iterator = iter(images)
         self._slots = max_ahead
 
-    def take(self) -> list[object]:
+    def take(self) -> list[Any]:
         if self.exhausted:
             return []
         items = list(islice(self._iterator, self._slots))
@@ -86,7 +86,7 @@ class _BufferedSource:
 
     def __init__(self, on_arrival: Callable[[], None]) -> None:
         self.error: BaseException | None = None
-        self._buffer: deque[object] = deque()
+        self._buffer: deque[Any] = deque()
         self._ended = False
         self._on_arrival = on_arrival
 
@@ -94,19 +94,19 @@ class _BufferedSource:
     def exhausted(self) -> bool:
         return self._ended and not self._buffer
 
-    def take(self) -> list[object]:
+    def take(self) -> list[Any]:
         # Counted first: the other side may append meanwhile.
         return [self._buffer.popleft() for _ in range(len(self._buffer))]
 
 
 class _AsyncSource(_BufferedSource):
-    def __init__(self, images: AsyncIterable[object], max_ahead: int, on_arrival: Callable[[], None]) -> None:
+    def __init__(self, images: AsyncIterable[Any], max_ahead: int, on_arrival: Callable[[], None]) -> None:
         super().__init__(on_arrival)
         self._slots = asyncio.Semaphore(max_ahead)
         self._closed = False
         self._task = asyncio.create_task(self._run(images), name="clip_client source")
 
-    async def _run(self, images: AsyncIterable[object]) -> None:
+    async def _run(self, images: AsyncIterable[Any]) -> None:
         try:
             await self._slots.acquire()
             async for item in images:
@@ -132,7 +132,7 @@ class _AsyncSource(_BufferedSource):
 
 
 class _ThreadSource(_BufferedSource):
-    def __init__(self, images: Iterable[object], max_ahead: int, on_arrival: Callable[[], None]) -> None:
+    def __init__(self, images: Iterable[Any], max_ahead: int, on_arrival: Callable[[], None]) -> None:
         super().__init__(on_arrival)
         self._loop = asyncio.get_running_loop()
         # How many more items the thread may take; each number is given once.
@@ -145,7 +145,7 @@ class _ThreadSource(_BufferedSource):
         self._announced = False
         self._task = asyncio.create_task(self._run(images), name="clip_client source")
 
-    async def _run(self, images: Iterable[object]) -> None:
+    async def _run(self, images: Iterable[Any]) -> None:
         # A limiter of its own: a generator that sleeps for hours must not hold one of the threads that others share.
         limiter = anyio.CapacityLimiter(1)
         try:
@@ -156,7 +156,7 @@ class _ThreadSource(_BufferedSource):
             self._ended = True
             self._on_arrival()
 
-    def _pump(self, images: Iterable[object]) -> None:
+    def _pump(self, images: Iterable[Any]) -> None:
         """In the worker thread: item after item, while there are permits."""
         try:
             iterator = iter(images)

@@ -1,22 +1,23 @@
-"""The one pipeline: take images, load them, hand them to the sender, deliver the outcomes."""
+"""One call of ``embed`` or ``embed_stream``: takes images, encodes them, submits them, delivers the results."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import anyio
 import anyio.to_thread
 
 from clip_client._errors import ClipError, DeadlineExceeded, ImageError
 from clip_client._pipeline.images import path_of
-from clip_client._pipeline.sender import Row, Sender
+from clip_client._pipeline.pending_image import PendingImage
+from clip_client._pipeline.source import open_source
 from clip_client._results import EmbeddedItem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from types import TracebackType
 
     import numpy as np
@@ -24,57 +25,58 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from clip_client._config import ClientConfig
-    from clip_client._image_source import ImageSource
+    from clip_client._image_source import ImageSources
     from clip_client._model import ModelInfo
     from clip_client._pipeline.encoder import ImageEncoder
-    from clip_client._pipeline.source import Source
+    from clip_client._pipeline.sender import Sender
 
-_LOADED_REQUESTS = 8
-"""Files are read ahead for so many full requests, and no further: what bounds memory when photos are large."""
+_ENCODED_REQUESTS = 8
+"""Images are encoded ahead for this many full requests and no further, which bounds memory when photos are large."""
 
 
 class Stream:
-    """One call of ``embed`` or ``embed_stream``, as a context: leaving it gives up what is still on its way.
+    """One call, as a context: leaving it abandons the images in flight.
 
-    Everything is driven by callbacks in the event loop - an image arrives, a file is loaded, a row is settled - so the
-    pipeline keeps moving while the consumer is busy, as far as the source's ``max_ahead`` allows.
+    Callbacks in the event loop drive everything - an image arrives, an image is encoded, a result is set - so the
+    pipeline keeps moving while the consumer is busy, as far as ``max_ahead`` allows. ``deadline`` is in loop time.
     """
 
     def __init__(
         self,
-        open_source: Callable[[Callable[[], None]], Source],
+        images: ImageSources,
         *,
-        sender: Sender,
-        config: ClientConfig,
-        encoder: ImageEncoder,
-        model: ModelInfo,
-        threads: anyio.CapacityLimiter,
+        max_ahead: int,
         ordered: bool,
         deadline: float | None,
+        model: ModelInfo,
+        config: ClientConfig,
+        encoder: ImageEncoder,
+        threads: anyio.CapacityLimiter,
+        sender: Sender,
     ) -> None:
-        self._open_source = open_source
-        self._sender = sender
-        self._config = config
-        self._encoder = encoder
-        self._model = model
-        self._threads = threads
         self._ordered = ordered
         self._deadline = deadline
+        self._model = model
+        self._config = config
+        self._encoder = encoder
+        self._threads = threads
+        self._sender = sender
         self._loop = asyncio.get_running_loop()
-        self._source: Source
-        self._timer: asyncio.TimerHandle | None = None
-        self._open: dict[int, Row] = {}
-        self._settled: deque[Row] = deque()
-        self._unloaded: deque[Row] = deque()
-        self._loads: set[asyncio.Task[None]] = set()
-        self._loaded_bytes = 0
+
+        # An image is in _pending from its arrival to its delivery. Meanwhile it is in _unencoded, in _encoding, with
+        # the sender, or has its result; without order, the images with a result are also in _finished.
+        self._pending: dict[int, PendingImage] = {}
+        self._unencoded: deque[PendingImage] = deque()
+        self._encoding: set[asyncio.Task[None]] = set()
+        self._finished: deque[PendingImage] = deque()
+        self._encoded_bytes = 0
         self._next_index = 0
         self._wake = asyncio.Event()
 
+        self._source = open_source(images, max_ahead=max_ahead, on_arrival=self._fill)
+        self._timer = None if deadline is None else self._loop.call_at(deadline, self._wake.set)
+
     async def __aenter__(self) -> Self:
-        self._source = self._open_source(self._fill)
-        if self._deadline is not None:
-            self._timer = self._loop.call_at(self._deadline, self._wake.set)
         self._fill()
         return self
 
@@ -83,130 +85,130 @@ class Stream:
     ) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._unloaded.clear()
-        if self._open:
-            self._sender.abandon(list(self._open.values()))
-        loads = list(self._loads)
-        for task in loads:
+        self._unencoded.clear()
+        if self._pending:
+            self._sender.abandon(list(self._pending.values()))
+        encoding = list(self._encoding)
+        for task in encoding:
             task.cancel()
-        # Shielded, because anyio cancels a task again at each of its awaits, and the source would run on behind it.
+        # Shielded, because anyio cancels a task again at each of its awaits, and the source would keep running.
         with anyio.CancelScope(shield=True):
             await self._source.aclose()
-            if loads:
-                await asyncio.wait(loads)
+            if encoding:
+                await asyncio.wait(encoding)
 
-    async def more(self) -> bool:
-        """Wait until :meth:`rows` has some; False at the end. Raises the source's error there, once all is out."""
-        while not self._settled:
-            first = next(iter(self._open.values()), None) if self._ordered else None
-            if first is not None and first.outcome is not None:
+    async def wait(self) -> bool:
+        """Wait until :meth:`drain` has results; False at the end. Raises the source's error after all results."""
+        while not self._finished:
+            first = next(iter(self._pending.values()), None) if self._ordered else None
+            if first is not None and first.result is not None:
                 return True
-            if self._source.exhausted and not self._open:
+            if self._source.exhausted and not self._pending:
                 if self._source.error is not None:
                     raise self._source.error
                 return False
             if self._deadline is not None and self._loop.time() >= self._deadline:
                 raise DeadlineExceeded(
-                    f"timeout_s ran out with {len(self._open)} images on their way, the first of them number "
-                    f"{min(self._open, default=self._next_index)}."
+                    f"timeout_s ran out with {len(self._pending)} images in flight, the first of them number "
+                    f"{min(self._pending, default=self._next_index)}."
                 )
             await self._wake.wait()
             self._wake.clear()
         return True
 
-    def rows(self) -> Iterator[tuple[Row, NDArray[np.float32] | ImageError]]:
-        """What has been settled, each once and with its outcome; raises the service's error where that is one.
+    def drain(self) -> Iterator[tuple[PendingImage, NDArray[np.float32] | ImageError]]:
+        """Yield every image that can be delivered now with its result, once; raise if the service failed.
 
         Each step lets the source give one more image.
         """
-        while (row := self._next_settled()) is not None:
-            outcome = row.outcome
-            if isinstance(outcome, ImageError):
-                outcome.index = row.index
-                outcome.source = path_of(row.source)
-            elif isinstance(outcome, ClipError):
-                raise outcome
-            assert outcome is not None  # or it were not settled
+        while (image := self._next_finished()) is not None:
+            result = image.result
+            if isinstance(result, ImageError):
+                result.index = image.index
+                result.source = path_of(image.source)
+            elif isinstance(result, ClipError):
+                raise result
+            assert result is not None  # _next_finished returns no other
             self._source.delivered()
             if not self._source.exhausted:
                 self._fill()
-            yield row, outcome
+            yield image, result
 
-    def _next_settled(self) -> Row | None:
+    def _next_finished(self) -> PendingImage | None:
         if not self._ordered:
-            return self._open.pop(self._settled.popleft().index) if self._settled else None
-        # A dict keeps insertion order, and rows are inserted in the order of their index.
-        first = next(iter(self._open.values()), None)
-        return self._open.pop(first.index) if first is not None and first.outcome is not None else None
+            return self._pending.pop(self._finished.popleft().index) if self._finished else None
+        # A dict keeps insertion order, and images are inserted in the order of their index.
+        first = next(iter(self._pending.values()), None)
+        return self._pending.pop(first.index) if first is not None and first.result is not None else None
 
     def _fill(self) -> None:
         """Take what the source has."""
-        for image in self._source.take():
-            row = Row(self._next_index, cast("ImageSource", image), self._model, self._deadline, self._row_settled)
-            self._open[self._next_index] = row
+        for source in self._source.take():
+            image = PendingImage(self._next_index, source, self._model, self._deadline, self._on_result)
+            self._pending[self._next_index] = image
             self._next_index += 1
-            self._unloaded.append(row)
-        if self._unloaded:
-            self._start_loads()
+            self._unencoded.append(image)
+        if self._unencoded:
+            self._start_encoding()
         if self._source.exhausted:
             self._wake.set()
 
-    def _start_loads(self) -> None:
-        ahead = _LOADED_REQUESTS * self._config.max_request_bytes
-        at_once = 2 * self._threads.total_tokens
+    def _start_encoding(self) -> None:
+        max_bytes = _ENCODED_REQUESTS * self._config.max_request_bytes
+        max_tasks = 2 * self._threads.total_tokens
         ready = []
-        while self._unloaded and self._loaded_bytes < ahead and len(self._loads) < at_once:
-            row = self._unloaded.popleft()
-            payload = self._encoder.unchanged(row.source)
+        while self._unencoded and self._encoded_bytes < max_bytes and len(self._encoding) < max_tasks:
+            image = self._unencoded.popleft()
+            payload = self._encoder.unchanged(image.source)
             if payload is None:
-                task = asyncio.create_task(self._load(row), name="clip_client load")
-                self._loads.add(task)
-                task.add_done_callback(partial(self._load_done, row))
+                task = asyncio.create_task(self._encode(image), name="clip_client encode")
+                self._encoding.add(task)
+                task.add_done_callback(partial(self._on_encoded, image))
             else:
-                row.payload = payload
-                self._loaded_bytes += len(payload)
-                ready.append(row)
+                image.payload = payload
+                self._encoded_bytes += len(payload)
+                ready.append(image)
         if ready:
             self._sender.submit(ready)
 
-    async def _load(self, row: Row) -> None:
+    async def _encode(self, image: PendingImage) -> None:
         remaining = self._config.timeout_s if self._deadline is None else self._deadline - self._loop.time()
         try:
             with anyio.fail_after(remaining):
                 payload = await anyio.to_thread.run_sync(
-                    self._encoder.encode, row.source, row.model, limiter=self._threads, abandon_on_cancel=True
+                    self._encoder.encode, image.source, image.model, limiter=self._threads, abandon_on_cancel=True
                 )
         except ClipError as error:
-            row.settle(error)
+            image.set_result(error)
         except TimeoutError:
-            row.settle(DeadlineExceeded(f"Reading image {row.index} took longer than timeout_s."))
+            image.set_result(DeadlineExceeded(f"Reading image {image.index} took longer than timeout_s."))
         else:
-            row.payload = payload
-            self._loaded_bytes += len(payload)
-            self._sender.submit([row])
+            image.payload = payload
+            self._encoded_bytes += len(payload)
+            self._sender.submit([image])
 
-    def _load_done(self, row: Row, task: asyncio.Task[None]) -> None:
-        self._loads.discard(task)
+    def _on_encoded(self, image: PendingImage, task: asyncio.Task[None]) -> None:
+        self._encoding.discard(task)
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
         if error is not None:
-            # No memory, no thread to be had, or a source of somebody else's that raises CancelledError: whatever it is,
-            # the consumer must not wait for ever. A row that was given up by leaving the stream is settled for nobody.
-            row.settle(ClipError(f"Reading image {row.index} failed unforeseen ({type(error).__name__})."))
-        self._start_loads()
+            # No memory, no thread, or a caller's file object that raises CancelledError: without a result, the consumer
+            # would wait for ever. If the stream was left, the image is abandoned, and this does nothing.
+            image.set_result(ClipError(f"Reading image {image.index} failed: internal error ({type(error).__name__})."))
+        self._start_encoding()
         if error is not None and not task.cancelled():
             raise error
 
-    def _row_settled(self, row: Row) -> None:
-        self._loaded_bytes -= len(row.payload)
+    def _on_result(self, image: PendingImage) -> None:
+        self._encoded_bytes -= len(image.payload)
         if not self._ordered:
-            self._settled.append(row)
+            self._finished.append(image)
         self._wake.set()
-        if self._unloaded:
-            self._start_loads()
+        if self._unencoded:
+            self._start_encoding()
 
 
-def embedded_item(row: Row, outcome: NDArray[np.float32] | ImageError) -> EmbeddedItem:
-    """The item for the consumer. With a vector of its own, because a view would keep a whole answer alive."""
-    if isinstance(outcome, ImageError):
-        return EmbeddedItem(index=row.index, source=row.source, vector=None, error=outcome)
-    return EmbeddedItem(index=row.index, source=row.source, vector=outcome.copy(), error=None)
+def embedded_item(image: PendingImage, result: NDArray[np.float32] | ImageError) -> EmbeddedItem:
+    """Make the consumer's item, with a vector of its own, because a view would keep the whole answer in memory."""
+    if isinstance(result, ImageError):
+        return EmbeddedItem(index=image.index, source=image.source, vector=None, error=result)
+    return EmbeddedItem(index=image.index, source=image.source, vector=result.copy(), error=None)

@@ -1,15 +1,21 @@
-"""What the client asks of a server, whatever the way to it; free of gRPC."""
+"""What the client asks of a server, in the same words for gRPC, HTTP and the model in this process."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
+
+from clip_client._endpoint import Endpoint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
+
+    from clip_client._transports.triton_statistics import ModelStatistics
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -21,7 +27,7 @@ class Answer:
     statuses: NDArray[np.int32]
     """Shape (n,): numbers of ``ImageStatus``."""
     errors: tuple[str, ...]
-    """n sentences, empty where the status is 0."""
+    """n sentences, empty if the status is 0."""
     fingerprints: NDArray[np.int32]
     """Shape (n, 2)."""
 
@@ -33,7 +39,7 @@ class ModelSettings:
     backend: str
     """``"onnxruntime"``, ``"python"``, ``"tensorrt"``, ...; empty for an ensemble."""
     kinds: tuple[str, ...]
-    """Of each instance group: ``"KIND_CPU"``, ``"KIND_GPU"``, or ``"KIND_AUTO"`` where the server chose."""
+    """Of each instance group: ``"KIND_CPU"``, ``"KIND_GPU"``, or ``"KIND_AUTO"`` if the server chose."""
     accelerators: tuple[str, ...]
     """Execution accelerators that the configuration names, such as ``"tensorrt"``."""
     parameters: Mapping[str, str]
@@ -41,7 +47,7 @@ class ModelSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerDescription:
-    """What a server says of itself."""
+    """What a server says about itself."""
 
     name: str
     version: str
@@ -49,23 +55,42 @@ class ServerDescription:
     """The three models of the wire contract, by name."""
 
 
-class Transport(Protocol):
-    """What the client needs of one server. Every method raises only ClipError and CancelledError."""
+class Transport(ABC):
+    """One connection to one server. Every method raises only ClipError and CancelledError."""
 
+    @abstractmethod
     async def infer(self, images: Sequence[bytes], *, request_id: str, timeout_s: float) -> Answer:
         """Embed encoded images in one request."""
 
+    @abstractmethod
     async def passport(self, *, request_id: str, timeout_s: float) -> str:
-        """The model's passport as JSON text."""
+        """Return the model's passport (``model.json``) as JSON text."""
 
+    @abstractmethod
     async def max_batch_size(self, *, timeout_s: float) -> int:
-        """How many images one request may carry."""
+        """Return how many images one request may carry."""
 
+    @abstractmethod
     async def server_live(self, *, timeout_s: float) -> bool:
-        """What the server says of itself; raises where it says nothing."""
+        """Return what the server says about itself; raise a ClipError if it does not answer."""
 
+    @abstractmethod
     async def models_ready(self, *, timeout_s: float) -> None:
-        """Raise ModelNotReady where ``clip_image`` or one of its parts is not loaded."""
+        """Raise ModelNotReady unless ``clip_image`` and both of its parts are loaded."""
 
+    @abstractmethod
     async def close(self) -> None:
-        """Give the connection back; requests that are on their way end with Unavailable."""
+        """Close the connection; requests in flight end with Unavailable."""
+
+    async def describe(self, *, timeout_s: float) -> ServerDescription | None:
+        """Describe the server and how it runs each model; None if it is not a Triton. ``timeout_s`` is per question."""
+        return None
+
+    async def statistics(self, *, timeout_s: float) -> Mapping[str, ModelStatistics]:
+        """Return Triton's counters by model name; empty if the server is not a Triton."""
+        return {}
+
+
+TransportFactory = Callable[[Endpoint, str | None], Transport]
+"""Opens a connection to one endpoint. The second argument is the name to expect in the server's certificate if the
+endpoint is a numeric address that stands for a name, else None."""

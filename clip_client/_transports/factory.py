@@ -1,4 +1,4 @@
-"""From an endpoint to a transport: the one place that knows all ways to a model."""
+"""From an endpoint to a transport: the one place that knows every way to reach a model."""
 
 from __future__ import annotations
 
@@ -9,26 +9,21 @@ from clip_client._endpoint import Endpoint, EndpointKind
 from clip_client._errors import ClipError, DeadlineExceeded, Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from clip_client._config import ClientConfig
-    from clip_client._transports.base import Transport
+    from clip_client._transports.base import Transport, TransportFactory
 
-_ANSWERS_WITHIN_S: Final = 5.0
-"""A server that is there says that it is live within milliseconds, however much work it has."""
+_LIVE_TIMEOUT_S: Final = 5.0
+"""A running server says that it is live within milliseconds, however busy it is."""
 
 _logger = logging.getLogger("clip_client")
 
 
-def transport_factory(config: ClientConfig) -> Callable[[Endpoint, str | None], Transport]:
-    """What is returned opens the way to one endpoint; the second argument is the name to expect in its certificate.
-
-    Certificates are read here, once. Raises ValueError for files that cannot be read.
-    """
+def transport_factory(config: ClientConfig) -> TransportFactory:
+    """Return what opens connections for this configuration. Raises ValueError if a certificate cannot be read."""
     kinds = {endpoint.kind for endpoint in config.endpoints}
     if not kinds & {EndpointKind.GRPC, EndpointKind.AUTO}:
         return lambda endpoint, _: _without_grpc(endpoint, config)
-    # Here and not above: grpc and protobuf take most of the package's import time.
+    # Imported here because grpc and protobuf would take most of the package's import time.
     from clip_client._transports import grpc
 
     connect = grpc.transport_factory(config)
@@ -39,11 +34,11 @@ def transport_factory(config: ClientConfig) -> Callable[[Endpoint, str | None], 
     return make
 
 
-async def resolve_auto(endpoint: Endpoint, make_transport: Callable[[Endpoint, str | None], Transport]) -> Endpoint:
-    """Decide what an AUTO endpoint stands for: its server where one answers, whatever it says, else this process."""
-    transport = make_transport(endpoint.remote, None)
+async def resolve_auto(endpoint: Endpoint, connect: TransportFactory) -> Endpoint:
+    """Decide what an AUTO endpoint stands for: its server if one responds, even with an error, else this process."""
+    transport = connect(endpoint.remote, None)
     try:
-        await transport.server_live(timeout_s=_ANSWERS_WITHIN_S)
+        await transport.server_live(timeout_s=_LIVE_TIMEOUT_S)
     except (Unavailable, DeadlineExceeded):
         from clip_client._transports.local import default_repository
 
@@ -55,7 +50,7 @@ async def resolve_auto(endpoint: Endpoint, make_transport: Callable[[Endpoint, s
         )
         return local
     except ClipError:
-        # It is there. What is wrong with it, the handshake says; another model in its place would hide that.
+        # A server is there. The handshake will say what is wrong with it; falling back would hide that.
         return endpoint.remote
     finally:
         await transport.close()

@@ -21,7 +21,7 @@ from clip_client._errors import (
     Unauthorized,
     Unavailable,
 )
-from clip_client._transports.base import Answer
+from clip_client._transports.base import Answer, Transport
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,7 +41,7 @@ _ERRORS: Final[Mapping[int, tuple[type[ClipError], str]]] = {
 """Status of HTTP -> what it means here; the server's own text is never repeated."""
 
 
-class HttpTransport:
+class HttpTransport(Transport):
     """Connections to one plain service. Build it inside the event loop that uses it."""
 
     def __init__(self, url: str, *, token: str | None = None) -> None:

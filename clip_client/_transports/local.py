@@ -14,7 +14,7 @@ import numpy as np
 
 from clip_client._errors import ClipError, DeadlineExceeded, ModelNotReady, ProtocolMismatch, Unavailable
 from clip_client._model import ModelInfo
-from clip_client._transports.base import Answer
+from clip_client._transports.base import Answer, Transport
 from preprocess_ensemble import contract
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def default_repository() -> Path:
     return Path(os.environ.get(MODEL_VARIABLE) or DEFAULT_REPOSITORY)
 
 
-class LocalTransport:
+class LocalTransport(Transport):
     """Decodes in threads and runs ONNX Runtime where otherwise a server would.
 
     Nothing is loaded before the first call. Images are decoded by the code of ``clip_preprocess``, with the defaults of

@@ -11,18 +11,8 @@ import selectors
 import socket
 from typing import TYPE_CHECKING, Any
 
-import grpc
-from tritonclient.grpc import service_pb2
-
-from clip_client._transports import grpc as _transport
-
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-
-    import pytest
-
-    from clip_client._endpoint import Endpoint
-    from clip_client.testing import FakeTriton
+    from collections.abc import Coroutine, Mapping, Sequence
 
 
 class _Clock(selectors.DefaultSelector):
@@ -66,72 +56,3 @@ def simulate(work: Coroutine[Any, Any, None], *, names: Mapping[str, Sequence[st
         loop.run_until_complete(work)
     finally:
         loop.close()
-
-
-class _Context:
-    """What a call tells the server about itself."""
-
-    def __init__(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
-
-    def time_remaining(self) -> float:
-        return self._timeout_s
-
-    def invocation_metadata(self) -> tuple[()]:
-        return ()
-
-    async def abort(self, code: grpc.StatusCode, details: str) -> None:
-        raise _failure(code, details)
-
-
-class ChannelTo:
-    """In the place of a gRPC channel: calls the methods of ``server``, which need not be started, without a network."""
-
-    def __init__(self, server: FakeTriton) -> None:
-        self._server = server
-        self._calls: set[asyncio.Future[Any]] = set()
-        self.closed = False
-
-    def unary_unary(self, path: str, **_: Any) -> Callable[..., Awaitable[Any]]:
-        name = path.rpartition("/")[2]
-        method = getattr(self._server, name, None)
-
-        async def call(request: Any, *, timeout: float, metadata: object) -> Any:
-            assert method is not None, name
-            if isinstance(request, bytes):
-                request = service_pb2.ModelInferRequest.FromString(request)
-            answer = asyncio.ensure_future(method(request, _Context(timeout)))
-            self._calls.add(answer)
-            answer.add_done_callback(self._calls.discard)
-            try:
-                return await asyncio.wait_for(answer, timeout)
-            except asyncio.TimeoutError:
-                raise _failure(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded") from None
-
-        return call
-
-    def stream_stream(self, path: str, **_: Any) -> None:
-        """The client has no streams."""
-
-    async def close(self) -> None:
-        """Cancel the calls that are under way, as gRPC does."""
-        self.closed = True
-        for call in list(self._calls):
-            call.cancel()
-
-
-def _failure(code: grpc.StatusCode, details: str) -> grpc.aio.AioRpcError:
-    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details)
-
-
-def connect_to(servers: Mapping[str, FakeTriton], monkeypatch: pytest.MonkeyPatch) -> dict[str, list[ChannelTo]]:
-    """Have clients reach these servers, by host, without a network. Returns the channels to each, oldest first."""
-    channels: dict[str, list[ChannelTo]] = {}
-
-    def open_channel(endpoint: Endpoint, *_: object) -> ChannelTo:
-        channel = ChannelTo(servers[endpoint.host])
-        channels.setdefault(endpoint.host, []).append(channel)
-        return channel
-
-    monkeypatch.setattr(_transport, "_open_channel", open_channel)
-    return channels

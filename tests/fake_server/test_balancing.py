@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import random
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from clip_client import ClientConfig, ClipClient, ProtocolMismatch, Unauthorized, Unavailable
-from clip_client._balancing.balancer import Balancer, Server
-from clip_client._transports.grpc import transport_factory
-from clip_client.testing import FakeTriton, Reply
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+from clip_client._balancing.balancer import Server
+from clip_client.testing import FakeTriton, InMemoryTransports, Reply
 
 
-class NoTransport:
-    """For what never gets as far as the network."""
-
-    def __getattr__(self, name: str) -> Any:
-        raise AssertionError(name)
+class OfTheFuture(FakeTriton):
+    def passport(self) -> dict[str, Any]:
+        return {"contract": 2}
 
 
 async def servers(stack: AsyncExitStack, count: int) -> list[FakeTriton]:
@@ -102,13 +96,10 @@ async def test_a_server_that_changes_its_model_later_is_noticed() -> None:
                 await clip.embed(b"a")
 
 
-async def test_a_server_of_another_contract_is_one_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with AsyncExitStack() as stack:
-        first, second = await servers(stack, 2)
-        monkeypatch.setattr(second, "passport", lambda: {"contract": 2})
-        async with ClipClient([first.url, second.url]) as clip:
-            with pytest.raises(ProtocolMismatch, match="contract 2"):
-                await clip.embed(b"a")
+async def test_a_server_of_another_contract_is_one_too_many() -> None:
+    async with FakeTriton() as first, OfTheFuture() as second, ClipClient([first.url, second.url]) as clip:
+        with pytest.raises(ProtocolMismatch, match="contract 2"):
+            await clip.embed(b"a")
 
 
 async def test_a_token_that_one_server_refuses() -> None:
@@ -118,47 +109,10 @@ async def test_a_token_that_one_server_refuses() -> None:
                 await clip.embed(b"a")
 
 
-def fixed_names(addresses: list[str]) -> Callable[[str, int], Awaitable[Sequence[str]]]:
-    async def resolve(host: str, port: int) -> Sequence[str]:
-        if not addresses:
-            raise OSError("the name server is down")
-        return tuple(addresses)
-
-    return resolve
-
-
-async def test_a_name_with_many_addresses_is_many_servers() -> None:
-    config = ClientConfig(urls=("triton.example.org:8001",))
-    addresses = ["192.0.2.1", "192.0.2.2"]
-    balancer = Balancer(config, transport_factory(config), resolve=fixed_names(addresses))
-    await balancer.ensure_resolved()
-    assert [str(server.endpoint) for server in balancer.servers] == ["grpc://192.0.2.1:8001", "grpc://192.0.2.2:8001"]
-    kept = balancer.servers[1]
-
-    addresses[:] = ["192.0.2.2", "192.0.2.3"]
-    await balancer._look_up()
-    assert [server.endpoint.host for server in balancer.servers] == ["192.0.2.2", "192.0.2.3"]
-    assert balancer.servers[0] is kept
-
-    # A name server that does not answer takes nobody away.
-    addresses.clear()
-    await balancer._look_up()
-    assert [server.endpoint.host for server in balancer.servers] == ["192.0.2.2", "192.0.2.3"]
-    await balancer.aclose()
-
-
-async def test_a_name_with_one_address_is_left_to_grpc() -> None:
-    config = ClientConfig(urls=("triton.example.org:8001",))
-    balancer = Balancer(config, transport_factory(config), resolve=fixed_names(["192.0.2.1"]))
-    await balancer.ensure_resolved()
-    assert [server.endpoint.host for server in balancer.servers] == ["triton.example.org"]
-    await balancer.aclose()
-
-
 def test_after_a_failure_one_request_at_a_time_goes_out() -> None:
     config = ClientConfig()
     endpoint = config.endpoints[0]
-    server = Server(endpoint, NoTransport(), config)
+    server = Server(endpoint, InMemoryTransports({"localhost": FakeTriton()})(endpoint, None), config)
     randomness = random.Random(1)
     server.limit.started(8)
     server.limit.started(8)

@@ -15,14 +15,13 @@ from clip_client import (
     ClipError,
     DeadlineExceeded,
     ModelNotReady,
-    Overloaded,
     ProtocolMismatch,
     Unauthorized,
     Unavailable,
 )
-from clip_client._balancing import retry
 from clip_client._balancing.retry import is_retried
-from clip_client._transports.grpc import ERROR_TABLE
+from clip_client._transports.grpc import channel_options
+from clip_client._transports.grpc_errors import ERROR_TABLE
 from clip_client.testing import FakeTriton, Relay, Reply
 from tests.fake_server.waiting import until
 from tests.unit.client.test_errors import SEEN
@@ -181,24 +180,6 @@ async def test_a_source_that_takes_longer_than_the_deadline() -> None:
             await clip.embed(slow(), timeout_s=0.2)  # type: ignore[arg-type]
 
 
-async def test_the_retry_budget_ends_a_storm_of_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
-    # What time gives back would be another number in each run, as the pauses between the tries are drawn by lot.
-    monkeypatch.setattr(retry, "_BUDGET_PER_S", 0.0)
-    async with FakeTriton() as server, ClipClient(server.url) as clip:
-        await clip.model()
-        server.answer_always(Reply(status=grpc.StatusCode.RESOURCE_EXHAUSTED, details="upstream overflow"))
-        clip._sender._budget._tokens = 2.0
-        with pytest.raises(Overloaded):
-            await clip.embed(b"a", timeout_s=20)
-        assert len(server.requests) == 3
-        # Each answer gives a tenth of a retry back.
-        server.answer_always(Reply())
-        for _ in range(11):
-            await clip.embed(b"a")
-        server.script(Reply(status=grpc.StatusCode.RESOURCE_EXHAUSTED, details="upstream overflow"))
-        assert (await clip.embed(b"a")).errors == {}
-
-
 async def test_a_connection_cut_in_the_middle_of_an_answer() -> None:
     async with FakeTriton(dimension=4096) as server, Relay(server.port) as relay, ClipClient(relay.url) as clip:
         await clip.model()
@@ -247,20 +228,11 @@ async def test_a_server_that_hangs_up_is_tried_again_soon_and_by_each_client() -
             await asyncio.gather(keep_trying(), keep_trying())
 
 
-async def test_how_long_grpc_may_wait_before_it_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_how_long_grpc_may_wait_before_it_tries_again() -> None:
     """What the test above cannot see within a second: the longest pause, and the longest that one try may take."""
-    given: dict[str, object] = {}
-    real = grpc.aio.insecure_channel
-
-    def insecure_channel(target: str, options: list[tuple[str, object]]) -> grpc.aio.Channel:
-        given.update(options)
-        return real(target, options)
-
-    monkeypatch.setattr(grpc.aio, "insecure_channel", insecure_channel)
-    async with FakeTriton() as server, ClipClient(server.url) as clip:
-        await clip.model()
-    waits_ms = {name: value for name, value in given.items() if "backoff" in name}
-    assert waits_ms == {
+    config = ClientConfig()
+    given = dict(channel_options(config, config.endpoints[0], None))
+    assert {name: value for name, value in given.items() if "backoff" in name} == {
         "grpc.initial_reconnect_backoff_ms": 100,
         "grpc.max_reconnect_backoff_ms": 1000,
         "grpc.min_reconnect_backoff_ms": 5000,

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from clip_client import ClientConfig, ClipClient, DeadlineExceeded
-from clip_client.testing import PNG_1X1, FakeTriton, Reply, fake_vector
-from tests.fake_server.simulation import connect_to, simulate
+from clip_client.testing import PNG_1X1, FakeTriton, InMemoryTransports, Reply, fake_vector
+from tests.fake_server.simulation import simulate
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -83,10 +83,25 @@ async def test_a_model_not_ready() -> None:
         assert "clip_encoder" in message
 
 
-async def test_a_contract_of_the_future(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with FakeTriton() as server:
-        monkeypatch.setattr(server, "passport", lambda: {"contract": 2})
+class OfTheFuture(FakeTriton):
+    def passport(self) -> dict[str, Any]:
+        return {"contract": 2}
+
+
+async def test_a_contract_of_the_future() -> None:
+    async with OfTheFuture() as server:
         assert (await broken_step(server))[0] == "handshake"
+
+
+class Exported(FakeTriton):
+    """Keeps the passport that it had at first, whatever becomes of the model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.exported = super().passport()
+
+    def passport(self) -> dict[str, Any]:
+        return self.exported
 
 
 def at_right_angles(vector: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -99,9 +114,7 @@ def at_right_angles(vector: NDArray[np.float32]) -> NDArray[np.float32]:
     "how", ["wrong vector", "too far off", "zero", "nan", "fails", "another model", "another length", "never answers"]
 )
 async def test_a_sick_canary(how: str) -> None:
-    async with FakeTriton() as server:
-        passport = server.passport()
-        server.passport = lambda: passport  # type: ignore[method-assign]
+    async with Exported() as server:
         if how == "wrong vector":
             server.vector = lambda image: fake_vector(image + b"!")
         elif how == "too far off":  # cosine 0.998
@@ -122,9 +135,7 @@ async def test_a_sick_canary(how: str) -> None:
 
 
 async def test_vectors_that_are_only_a_little_off_are_healthy() -> None:
-    async with FakeTriton() as server:
-        passport = server.passport()
-        server.passport = lambda: passport  # type: ignore[method-assign]
+    async with Exported() as server:
         exact = fake_vector(PNG_1X1)
         off = exact + np.float32(0.005) * fake_vector(b"noise")
         server.vector = lambda image: off / np.float32(np.linalg.norm(off))
@@ -132,7 +143,7 @@ async def test_vectors_that_are_only_a_little_off_are_healthy() -> None:
             assert (await clip.health()).ok
 
 
-def test_all_steps_share_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_steps_share_one_deadline() -> None:
     class Slow(FakeTriton):
         async def ModelInfer(self, request: Any, context: Any) -> Any:
             await asyncio.sleep(4)
@@ -143,8 +154,7 @@ def test_all_steps_share_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
             return await super().ModelConfig(request, context)
 
     async def run() -> None:
-        connect_to({"localhost": Slow()}, monkeypatch)
-        async with ClipClient() as clip:
+        async with ClipClient(transport_factory=InMemoryTransports({"localhost": Slow()})) as clip:
             failed = (await clip.health(timeout_s=5)).failed
             assert failed is not None
             assert (failed.name, failed.error) == ("handshake", DeadlineExceeded)

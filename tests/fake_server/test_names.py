@@ -11,8 +11,8 @@ import pytest
 import trustme
 
 from clip_client import ClientConfig, ClipClient, Unavailable
-from clip_client.testing import FakeTriton, Reply
-from tests.fake_server.simulation import connect_to, simulate
+from clip_client.testing import FakeTriton, InMemoryTransports, Reply
+from tests.fake_server.simulation import simulate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -27,10 +27,10 @@ IMAGES = [b"%d" % number for number in range(64)]
 class Fleet:
     """One server at each of three addresses, and a name that leads to the first two of them."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self) -> None:
         self.names = {NAME: [FIRST, SECOND]}
         self.servers = {address: FakeTriton() for address in (FIRST, SECOND, THIRD)}
-        self.channels = connect_to(self.servers, monkeypatch)
+        self.transports = InMemoryTransports(self.servers)
 
     def used(self) -> set[str]:
         """The servers that were sent images since the last time."""
@@ -41,16 +41,16 @@ class Fleet:
 
 
 @pytest.fixture
-def in_fleet(monkeypatch: pytest.MonkeyPatch) -> InFleet:
+def in_fleet() -> InFleet:
     """Runs a test in simulated time."""
 
     def run(test: Callable[[Fleet, ClipClient], Coroutine[Any, Any, None]]) -> None:
-        fleet = Fleet(monkeypatch)
+        fleet = Fleet()
 
         async def connected() -> None:
-            async with ClipClient(f"{NAME}:8001", timeout_s=600) as clip:
+            async with ClipClient(f"{NAME}:8001", timeout_s=600, transport_factory=fleet.transports) as clip:
                 await test(fleet, clip)
-            assert all(channel.closed for opened in fleet.channels.values() for channel in opened)
+            assert all(channel.closed for opened in fleet.transports.channels.values() for channel in opened)
 
         simulate(connected(), names=fleet.names)
 
@@ -107,11 +107,11 @@ def test_a_server_that_leaves_the_name_finishes_its_requests_and_is_then_disconn
         await clip.embed(b"has the name looked up")
         assert (await call).errors == {}
         assert clip.stats().requests_retried == 0
-        assert not fleet.channels[FIRST][0].closed
+        assert not fleet.transports.channels[FIRST][0].closed
         await asyncio.sleep(31)
         await clip.embed(IMAGES)
-        assert fleet.channels[FIRST][0].closed
-        assert not fleet.channels[SECOND][0].closed
+        assert fleet.transports.channels[FIRST][0].closed
+        assert not fleet.transports.channels[SECOND][0].closed
 
     in_fleet(test)
 
@@ -140,14 +140,13 @@ def test_a_name_server_that_does_not_answer_takes_no_server_away(in_fleet: InFle
     ids=["both kinds", "IPv6 only", "one of each kind", "one address twice", "this machine"],
 )
 def test_a_host_with_several_addresses_is_not_taken_for_several_servers(
-    name: str, addresses: list[str], servers: list[str], monkeypatch: pytest.MonkeyPatch
+    name: str, addresses: list[str], servers: list[str]
 ) -> None:
     """Nor are IPv6 and IPv4 addresses of one host: a name counts by those of one kind."""
 
     async def run() -> None:
-        server = FakeTriton()
-        connect_to(dict.fromkeys([name, *addresses], server), monkeypatch)
-        async with ClipClient(name) as clip:
+        transports = InMemoryTransports(dict.fromkeys([name, *addresses], FakeTriton()))
+        async with ClipClient(name, transport_factory=transports) as clip:
             await clip.model()
             assert [server.url for server in clip.stats().servers] == [f"grpc://{server}" for server in servers]
 

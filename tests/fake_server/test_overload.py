@@ -10,8 +10,8 @@ import anyio
 import pytest
 
 from clip_client import ClipClient, DeadlineExceeded, Overloaded
-from clip_client.testing import FakeTriton, Reply
-from tests.fake_server.simulation import connect_to, simulate
+from clip_client.testing import FakeTriton, InMemoryTransports, Reply
+from tests.fake_server.simulation import simulate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -22,17 +22,19 @@ CAPACITY = 200.0
 TIMEOUT_S = 1.0
 
 
-def test_four_clients_at_many_times_the_capacity(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_four_clients_at_many_times_the_capacity() -> None:
     """In simulated time: the server's speed is that of its timers, and the callers' must not be that of the machine."""
-    simulate(_four_clients_at_many_times_the_capacity(monkeypatch))
+    simulate(_four_clients_at_many_times_the_capacity())
 
 
-async def _four_clients_at_many_times_the_capacity(monkeypatch: pytest.MonkeyPatch) -> None:
+async def _four_clients_at_many_times_the_capacity() -> None:
     server = FakeTriton(seconds_per_image=1 / CAPACITY)
-    connect_to({"localhost": server}, monkeypatch)
+    transports = InMemoryTransports({"localhost": server})
     async with AsyncExitStack() as stack:
         stack.push_async_callback(server.stop)
-        clients = [await stack.enter_async_context(ClipClient("localhost:1")) for _ in range(4)]
+        clients = [
+            await stack.enter_async_context(ClipClient("localhost:1", transport_factory=transports)) for _ in range(4)
+        ]
         await asyncio.gather(*(clip.model() for clip in clients))
         good = shed = late = 0
 
@@ -81,16 +83,14 @@ async def _one_stream(clip: ClipClient) -> None:
 
 
 @pytest.mark.parametrize("work", [_one_call, _one_stream])
-def test_a_deadline_that_passes_is_a_sign_of_load(
-    work: Callable[[ClipClient], Coroutine[Any, Any, None]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_deadline_that_passes_is_a_sign_of_load(work: Callable[[ClipClient], Coroutine[Any, Any, None]]) -> None:
     """Whether the call's own deadline ends the request, or that of the image, which travels with it."""
 
     async def run() -> None:
         server = FakeTriton()
         server.answer_always(Reply(delay_s=float("inf")))
-        connect_to({"localhost": server}, monkeypatch)
-        async with ClipClient("localhost:1", timeout_s=5) as clip:
+        transports = InMemoryTransports({"localhost": server})
+        async with ClipClient("localhost:1", timeout_s=5, transport_factory=transports) as clip:
             await clip.model()
             assert clip.stats().servers[0].limit == 16
             with pytest.raises(DeadlineExceeded):

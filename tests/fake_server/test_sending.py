@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any
 
 import grpc
 import numpy as np
 import pytest
 
-from clip_client import ClientConfig, ClipClient, ClipError, DeadlineExceeded, ImageError, Unavailable
-from clip_client.testing import FakeTriton, Reply
-from tests.fake_server.simulation import connect_to, simulate
+from clip_client import ClientConfig, ClipClient, ClipError, DeadlineExceeded, ImageError, Overloaded, Unavailable
+from clip_client.testing import FakeTriton, InMemoryTransports, Reply
+from preprocess_ensemble.contract import ENSEMBLE
+from tests.fake_server.simulation import simulate
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
@@ -33,15 +34,15 @@ def now() -> float:
 
 
 @pytest.fixture
-def play(monkeypatch: pytest.MonkeyPatch) -> Play:
+def play() -> Play:
     """Runs a test with a client of these servers, which knows their model already."""
 
     def run(test: Callable[[ClipClient], Coroutine[Any, Any, None]], *servers: FakeTriton, **settings: Any) -> None:
         hosts = {f"192.0.2.{number}": server for number, server in enumerate(servers)}
 
         async def connected() -> None:
-            connect_to(hosts, monkeypatch)
-            async with ClipClient(config=ClientConfig(urls=tuple(hosts), **settings)) as clip:
+            config = ClientConfig(urls=tuple(hosts), **settings)
+            async with ClipClient(config=config, transport_factory=InMemoryTransports(hosts)) as clip:
                 await clip.model()
                 await test(clip)
 
@@ -231,11 +232,40 @@ def test_a_defect_leaves_nobody_waiting(play: Play) -> None:
 
     async def test(clip: ClipClient) -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["exception"]))
-        with pytest.raises(ClipError, match=r"unforeseen \(ZeroDivisionError\)"):
+        with pytest.raises(ClipError, match=r"internal error \(ZeroDivisionError\)"):
             await clip.embed(b"a")
         assert clip.stats().servers[0].images_in_flight == 0
         assert (await clip.embed(b"b")).errors == {}
         assert [type(error) for error in reported] == [ZeroDivisionError]
+
+    play(test, server)
+
+
+class Moody(FakeTriton):
+    """Refuses every other request."""
+
+    async def ModelInfer(self, request: Any, context: Any) -> Any:
+        if request.model_name == ENSEMBLE and len(self.requests) % 2 == 0:
+            self.script(FULL)
+        return await super().ModelInfer(request, context)
+
+
+def test_the_retry_budget_ends_a_storm_of_refusals(play: Play) -> None:
+    server = Moody()
+
+    async def test(clip: ClipClient) -> None:
+        started, answered = now(), 0
+        with suppress(Overloaded):
+            while answered < 1000:
+                await clip.embed(b"a")
+                answered += 1
+        assert answered < 1000
+        # A hundred at first, five more each second, and a tenth of one for each answer.
+        retried = clip.stats().requests_retried
+        assert 100 <= retried <= 100 + 5 * (now() - started) + 0.1 * answered
+        await asyncio.sleep(2)
+        assert (await clip.embed(images(2))).errors == {}
+        assert clip.stats().requests_retried > retried
 
     play(test, server)
 

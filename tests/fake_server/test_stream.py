@@ -17,8 +17,7 @@ import grpc
 import numpy as np
 import pytest
 
-from clip_client import ClientConfig, ClipClient, ClipError, EmbeddedItem, ImageSources, Unavailable
-from clip_client._pipeline.encoder import ImageEncoder
+from clip_client import ClientConfig, ClipClient, ClipError, EmbeddedItem, ImageSources, ProtocolMismatch, Unavailable
 from clip_client.testing import FakeTriton, Relay, Reply
 from tests.fake_server.waiting import until
 
@@ -147,12 +146,12 @@ async def test_a_generator_that_blocks_does_not_block_the_loop_nor_hold_back_wha
 async def test_whatever_reading_an_image_raises_ends_the_stream(
     error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also what is no error of an image: the stream must not wait for ever for a row that nobody will settle."""
+    """Also what is no error of an image: the stream must not wait for ever for one whose result nobody will set."""
 
-    def fail(*_: object) -> bytes:
+    async def fail(*_: object, **__: object) -> bytes:
         raise error
 
-    monkeypatch.setattr(ImageEncoder, "encode", fail)
+    monkeypatch.setattr(anyio.to_thread, "run_sync", fail)
     reported: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["exception"]))
     async with FakeTriton() as server, ClipClient(server.url) as clip:
@@ -265,14 +264,24 @@ async def test_a_scope_of_anyio_that_ends_leaves_nothing_behind() -> None:
             go_on.wait(20)
             return b""
 
+    class Stalled(FakeTriton):
+        async def ModelConfig(self, request: Any, context: Any) -> Any:
+            if self.handshakes > 1:
+                await asyncio.Event().wait()
+            return await super().ModelConfig(request, context)
+
     reached, go_on = threading.Event(), threading.Event()
-    async with FakeTriton() as server:
+    async with Stalled() as server:
         with anyio.CancelScope() as scope:
             async with ClipClient(server.url) as clip, anyio.create_task_group() as group:
                 group.start_soon(clip.embed, (Stuck() for _ in itertools.count()))
                 await until(reached.is_set)
-                # Another handshake is on its way when the client is left.
-                clip._handshake = asyncio.create_task(asyncio.sleep(20), name="clip_client handshake")  # type: ignore[arg-type]
+                # The answer of another model makes the client ask again, and that is in flight when it is closed.
+                server.script(Reply(fingerprint=(9, 9)))
+                with pytest.raises(ProtocolMismatch):
+                    await clip.embed(b"a")
+                group.start_soon(clip.model)
+                await until(lambda: server.handshakes == 2)
                 scope.cancel()
         go_on.set()
         # anyio cancels again at each await, also at those that end what was begun.

@@ -24,13 +24,15 @@ import trustme
 from google.protobuf import text_format
 from tritonclient.grpc import InferenceServerClient
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelQueuePolicy
+from tritonclient.utils import InferenceServerException
 
 from clip_client import ClientConfig, ClipClient, ClipError, DeadlineExceeded, ProtocolMismatch
-from clip_client._transports import grpc as _transport
-from clip_client._transports.grpc import ERROR_TABLE, ErrorRow, TritonTransport, find_row, transport_factory
+from clip_client._transports.grpc import TritonTransport, transport_factory
+from clip_client._transports.grpc_errors import ERROR_TABLE, ErrorRow, find_row
 from preprocess_ensemble.testing.server import free_port, python_with_shared_memory, serving
 from tests.fake_server.waiting import until
 from tests.live.bare import launched, wait_until_live
+from tests.live.raw import infer
 from tests.unit.client.test_errors import SEEN
 
 if TYPE_CHECKING:
@@ -130,16 +132,9 @@ def test_every_row_is_provoked_here_or_by_the_fake() -> None:
 
 
 @pytest.fixture
-def found(monkeypatch: pytest.MonkeyPatch) -> list[ErrorRow]:
+def found() -> list[ErrorRow]:
     """The rows that the client looked up, in order."""
-    rows: list[ErrorRow] = []
-
-    def look_up(code: grpc.StatusCode, details: str) -> ErrorRow:
-        rows.append(find_row(code, details))
-        return rows[-1]
-
-    monkeypatch.setattr(_transport, "find_row", look_up)
-    return rows
+    return []
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,10 +165,15 @@ def _triton(repository: Path, folder: Path, *options: str) -> Iterator[Triton]:
 
 
 @asynccontextmanager
-async def _transport_to(url: str, **settings: object) -> AsyncIterator[TritonTransport]:
-    """One connection, without the retries of the client above it."""
+async def _transport_to(url: str, found: list[ErrorRow], **settings: object) -> AsyncIterator[TritonTransport]:
+    """One connection, without the retries of the client above it; the rows that it looks up go to ``found``."""
+
+    def look_up(code: grpc.StatusCode, details: str) -> ErrorRow:
+        found.append(find_row(code, details))
+        return found[-1]
+
     config = ClientConfig(urls=(url,), **settings)  # type: ignore[arg-type]
-    transport = transport_factory(config)(config.endpoints[0], None)
+    transport = transport_factory(config, find_row=look_up)(config.endpoints[0], None)
     try:
         yield transport
     finally:
@@ -225,9 +225,9 @@ async def test_a_defect_is_found_in_the_servers_log_by_the_id_that_the_client_ha
     ("INVALID_ARGUMENT", "unexpected deadlock"),
 )
 async def test_a_request_that_fails(
-    triton: Triton, found: list[ErrorRow], rows: list[ErrorRow], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    triton: Triton, found: list[ErrorRow], rows: list[ErrorRow], tmp_path: Path
 ) -> None:
-    async with _transport_to(triton.url) as transport:
+    async with _transport_to(triton.url, found) as transport:
         error = await _embed(transport, b"raise")
         assert type(error) is ClipError
         assert "told to" not in str(error)
@@ -235,10 +235,10 @@ async def test_a_request_that_fails(
             await transport.infer([b"x"] * 100, request_id="a-request", timeout_s=TIMEOUT_S)
         assert isinstance(await _embed(transport, f"wait {tmp_path}".encode(), timeout_s=0.2), DeadlineExceeded)
         (tmp_path / "go").touch()
-        with monkeypatch.context() as patched:
-            patched.setattr(_transport, "_ANSWER_OUTPUTS", ("error",))
-            alone = await _embed(transport, b"x")
-        assert "request embedding with them" in str(alone)
+        with pytest.raises(InferenceServerException) as alone:
+            await asyncio.to_thread(infer, triton.url, "clip_image", [b"x"], outputs=["error"])
+        found.append(find_row(grpc.StatusCode.INVALID_ARGUMENT, alone.value.message()))
+        assert "request embedding with them" in found[-1].sentence
         assert found == rows
         assert await _embed(transport, b"x") is None
 
@@ -248,7 +248,7 @@ async def test_models_that_are_not_there(triton: Triton, found: list[ErrorRow], 
     with InferenceServerClient(triton.url) as admin:
         await asyncio.to_thread(admin.unload_model, "clip_image")
         try:
-            async with _transport_to(triton.url) as transport:
+            async with _transport_to(triton.url, found) as transport:
                 assert type(await _embed(transport, b"x")).__name__ == "ModelNotReady"
             assert found == rows
             await asyncio.to_thread(admin.unload_model, "clip_preprocess")
@@ -269,7 +269,7 @@ async def test_models_that_are_not_there(triton: Triton, found: list[ErrorRow], 
 async def test_addresses_that_are_wrong(triton: Triton, found: list[ErrorRow], rows: list[ErrorRow]) -> None:
     wrong = [triton.http_url, f"grpcs://{triton.url}", f"localhost:{free_port()}", "no-such-host.invalid:8001"]
     for url in wrong:
-        async with _transport_to(url) as transport:
+        async with _transport_to(url, found) as transport:
             assert isinstance(await _embed(transport, b"x"), ClipError)
     assert found == rows
 
@@ -292,9 +292,9 @@ async def test_a_server_that_refuses(
     path.write_text(text_format.MessageToString(config))
 
     with _triton(repository, tmp_path, "--grpc-restricted-protocol=inference:authorization=right") as server:
-        async with _transport_to(server.url, token="wrong") as transport:
+        async with _transport_to(server.url, found, token="wrong") as transport:
             assert type(await _embed(transport, b"x")).__name__ == "Unauthorized"
-        async with _transport_to(server.url, token="right") as transport:
+        async with _transport_to(server.url, found, token="right") as transport:
             first = asyncio.create_task(_embed(transport, f"wait {tmp_path}".encode()))
             await until((tmp_path / "waiting").exists)
             others = [asyncio.create_task(_embed(transport, b"x")) for _ in range(3)]
@@ -317,7 +317,7 @@ async def test_a_server_that_dies(
     obedient_repository: Path, found: list[ErrorRow], rows: list[ErrorRow], tmp_path: Path
 ) -> None:
     with _triton(obedient_repository, tmp_path, "--exit-timeout-secs=60") as server:
-        async with _transport_to(server.url) as transport:
+        async with _transport_to(server.url, found) as transport:
             server.stub("clip_encoder").kill()
             assert type(await _embed(transport, b"x")).__name__ == "Unavailable"
             waiting = asyncio.create_task(_embed(transport, f"wait {tmp_path}".encode()))
@@ -359,7 +359,7 @@ async def test_a_server_whose_shared_memory_is_full(
         assert (await asyncio.to_thread(health))[1]["status"] == "ready"
         filler = Path(f"/proc/{server.process.pid}/root/dev/shm/filler")
         _fill_disk(filler)
-        async with _transport_to(server.grpc_url) as transport:
+        async with _transport_to(server.grpc_url, found) as transport:
             with pytest.raises(ClipError, match="too little shared memory") as error:
                 await transport.infer([bytes(2**16)] * 32, request_id="a-request", timeout_s=TIMEOUT_S)
             assert "clip_triton" not in str(error.value)
@@ -382,7 +382,7 @@ async def test_a_server_with_a_certificate(
     issued.private_key_pem.write_to_path(str(tmp_path / "key"))
     files = (f"--grpc-server-cert={tmp_path / 'certificate'}", f"--grpc-server-key={tmp_path / 'key'}")
     with _triton(tiny_repository, tmp_path, "--grpc-use-ssl=true", *files) as server:
-        connect = partial(_transport_to, f"grpcs://{server.url}")
+        connect = partial(_transport_to, f"grpcs://{server.url}", found)
         async with connect(ca_certificate=authority.cert_pem.bytes()) as transport:
             assert await _embed(transport, b"x") is None
         async with connect() as transport:

@@ -51,7 +51,7 @@ async def test_thumbnails_are_small_and_near_the_originals(
 
 async def test_the_server_takes_a_thumbnails_pixels_as_they_are(photos: Path, server: Server) -> None:
     async with ClipClient(server.grpc_url) as clip:
-        model, encoder = await clip.model(), ImageEncoder(clip._config)
+        model, encoder = await clip.model(), ImageEncoder(ClientConfig())
     config = PreprocessConfig.from_mapping(model.preprocess)
     thumbnails = [encoder.encode(path, model) for path in files_in(photos) if path.stat().st_size > 100_000]
     answer = infer(server.grpc_url, PREPROCESSOR, thumbnails, outputs=["pixels"])

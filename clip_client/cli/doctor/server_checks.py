@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from clip_client.cli.doctor.check import SERVER, Finding, Level
 
@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from clip_client import ClientConfig, ModelInfo
     from clip_client._endpoint import Endpoint
     from clip_client._transports.base import ModelSettings, ServerDescription, Transport
-    from clip_client._transports.grpc import TritonTransport
 
 _KINDS: Final = {"KIND_CPU": "CPU", "KIND_GPU": "GPU", "KIND_AUTO": "a GPU where the server has one, else the CPU"}
 
@@ -45,7 +44,6 @@ async def examine_server(config: ClientConfig, *, origin: str, timeout_s: float)
 
 async def _examine(transport: Transport, endpoint: Endpoint, timeout_s: float) -> tuple[list[Finding], bool]:
     from clip_client import ClipError
-    from clip_client._endpoint import EndpointKind
     from clip_client._handshake import fetch_model
     from clip_client._health import run_health_checks
 
@@ -54,8 +52,9 @@ async def _examine(transport: Transport, endpoint: Endpoint, timeout_s: float) -
     findings: list[Finding] = []
     if answers:
         try:
-            if endpoint.kind is EndpointKind.GRPC:
-                findings += _description(await cast("TritonTransport", transport).describe(timeout_s=timeout_s))
+            description = await transport.describe(timeout_s=timeout_s)
+            if description is not None:
+                findings += _description(description)
             findings += _model(await fetch_model(transport, timeout_s=timeout_s))
         except ClipError as error:
             if report.ok:

@@ -11,7 +11,7 @@ import pytest
 import clip_client
 from clip_client import ClipError, ImageError, ImageErrors
 from clip_client._endpoint import parse_url
-from clip_client._transports.grpc import ERROR_TABLE, find_row
+from clip_client._transports.grpc_errors import ERROR_TABLE, find_row
 
 ENDPOINT = parse_url("example.org:8001")
 KINDS = [value for value in vars(clip_client).values() if isinstance(value, type) and issubclass(value, ClipError)]

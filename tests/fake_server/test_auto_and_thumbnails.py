@@ -5,21 +5,15 @@ from __future__ import annotations
 import asyncio
 import io
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from clip_client import ClientConfig, ClipClient, ModelNotReady, ProtocolMismatch, Unauthorized
-from clip_client._pipeline.encoder import ImageEncoder
-from clip_client.testing import FakeTriton, Relay
-from tests.fake_server.simulation import connect_to, simulate
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from clip_client import ModelInfo
+from clip_client.testing import FakeTriton, InMemoryTransports, Relay
+from tests.fake_server.simulation import simulate
 
 NOISE = np.random.default_rng(0).integers(0, 256, (300, 400, 3), dtype=np.uint8)
 
@@ -61,51 +55,56 @@ async def test_auto_does_not_hide_that_something_else_answers() -> None:
         assert not clip.is_local
 
 
-def test_auto_takes_a_server_that_says_nothing_for_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    class Silent(FakeTriton):
-        async def ServerLive(self, request: Any, context: Any) -> Any:
-            await asyncio.Event().wait()
+class Silent(FakeTriton):
+    async def ServerLive(self, request: Any, context: Any) -> Any:
+        await asyncio.Event().wait()
 
+
+def test_auto_takes_a_server_that_says_nothing_for_none() -> None:
     async def run() -> None:
-        channels = connect_to({"localhost": Silent()}, monkeypatch)
-        async with ClipClient("auto:") as clip:
-            await clip._balancer.ensure_resolved()
+        here = FakeTriton()
+        transports = InMemoryTransports({"localhost": Silent(), "": here})
+        async with ClipClient("auto:", transport_factory=transports) as clip:
+            await clip.embed(b"a")
             assert asyncio.get_running_loop().time() == pytest.approx(5)
             assert clip.is_local
-            assert [channel.closed for channel in channels["localhost"]] == [True]
+            assert here.images_embedded == 1
+            assert [channel.closed for channel in transports.channels["localhost"]] == [True]
 
-    monkeypatch.setenv("CLIP_MODEL", str(tmp_path))
     simulate(run())
 
 
-async def test_thumbnails_are_made_off_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    threads: set[threading.Thread] = set()
-    load = ImageEncoder.encode
+class Recorded(io.BytesIO):
+    """Notes which thread reads it."""
 
-    def recorded(self: ImageEncoder, source: object, model: ModelInfo) -> bytes:
-        threads.add(threading.current_thread())
-        return load(self, source, model)
+    readers: ClassVar[set[threading.Thread]] = set()
 
-    monkeypatch.setattr(ImageEncoder, "encode", recorded)
+    def read(self, size: int | None = -1) -> bytes:
+        self.readers.add(threading.current_thread())
+        return super().read(size)
+
+
+async def test_thumbnails_are_made_off_the_loop() -> None:
     buffer = io.BytesIO()
     Image.fromarray(NOISE).save(buffer, "PNG")
     async with FakeTriton() as server, ClipClient(server.url) as clip:
-        batch = await clip.embed([NOISE, Image.fromarray(NOISE), buffer.getvalue(), io.BytesIO(buffer.getvalue())])
+        batch = await clip.embed([NOISE, Image.fromarray(NOISE), buffer.getvalue(), Recorded(buffer.getvalue())])
         batch.raise_for_errors()
         images = [image for request in server.requests for image in request.images]
-    assert threads
-    assert threading.current_thread() not in threads
+    assert Recorded.readers
+    assert threading.current_thread() not in Recorded.readers
     assert len(set(images)) == 1
     with Image.open(io.BytesIO(images[0])) as thumbnail:
         assert (thumbnail.format, thumbnail.size) == ("JPEG", (224, 224))
 
 
-async def test_a_model_whose_preprocessing_is_unknown_is_the_calls_error_and_only_of_thumbnails(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    passport = FakeTriton.passport
-    monkeypatch.setattr(FakeTriton, "passport", lambda self: {**passport(self), "preprocess": {"size": 224}})
-    async with FakeTriton() as server:
+class OddlyPreprocessed(FakeTriton):
+    def passport(self) -> dict[str, Any]:
+        return {**super().passport(), "preprocess": {"size": 224}}
+
+
+async def test_a_model_whose_preprocessing_is_unknown_is_the_calls_error_and_only_of_thumbnails() -> None:
+    async with OddlyPreprocessed() as server:
         async with ClipClient(server.url) as clip:
             assert len(await clip.embed(b"small")) == 1
             with pytest.raises(ProtocolMismatch, match="transfer='original'"):

@@ -1,0 +1,330 @@
+"""A Triton without a model, as unkind as a script says."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
+import numpy as np
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from preprocess_ensemble import contract
+from preprocess_ensemble.model_repository.passport import Canary, Parity, Passport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import TracebackType
+
+    from numpy.typing import NDArray
+    from typing_extensions import Self
+
+PNG_1X1: Final = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+"""The canary image of the fake: one pixel."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reply:
+    """How one request for embeddings is answered. The default is: at once, and well."""
+
+    delay_s: float = 0.0
+    """Wait so long before anything else; use ``float("inf")`` for a server that never answers."""
+    status: grpc.StatusCode | None = None
+    """Fail the request with this status ..."""
+    details: str = ""
+    """... and this text."""
+    row_errors: Mapping[int, tuple[int, str]] = field(default_factory=dict)
+    """Row -> (number of an ``ImageStatus``, sentence): these images fail, the others do not."""
+    fingerprint: tuple[int, int] | None = None
+    """Answer as if another model had made the vectors."""
+    drop_outputs: frozenset[str] = frozenset()
+    """Leave these tensors out of the answer."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReceivedRequest:
+    """What the fake has seen of one request for embeddings."""
+
+    request_id: str
+    images: tuple[bytes, ...] = field(repr=False)
+    timeout_s: float | None
+    """The deadline that travelled with the request."""
+    metadata: Mapping[str, str] = field(repr=False)
+
+
+def fake_vector(image: bytes, dimension: int = 8) -> NDArray[np.float32]:
+    """The unit vector (D,) that a :class:`FakeTriton` gives for these bytes; equal bytes, equal vector."""
+    seed = int.from_bytes(hashlib.sha256(image).digest()[:8], "little")
+    vector = np.random.default_rng(seed).standard_normal(dimension).astype(np.float32)
+    unit: NDArray[np.float32] = vector / np.float32(np.linalg.norm(vector))
+    return unit
+
+
+class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
+    """An in-process server that keeps the wire contract. ``async with`` starts and stops it.
+
+    ``dimension`` and ``max_batch_size`` are the model's; ``vector`` replaces :func:`fake_vector`; ``token`` makes it
+    refuse requests without that token, as Triton does; ``seconds_per_image`` makes it work on one request at a time
+    and, like Triton, go on working on requests whose client has gone; ``host`` is the loopback name or address to
+    listen on.
+    """
+
+    def __init__(
+        self,
+        *,
+        dimension: int = 8,
+        max_batch_size: int = 32,
+        vector: Callable[[bytes], NDArray[np.float32]] | None = None,
+        model: str = "fake",
+        fingerprint: tuple[int, int] = (1234567, -7654321),
+        token: str | None = None,
+        seconds_per_image: float = 0.0,
+        host: str = "localhost",
+        keep_requests: bool = True,
+    ) -> None:
+        self.dimension = dimension
+        self.max_batch_size = max_batch_size
+        self.vector = vector or (lambda image: fake_vector(image, dimension))
+        self.model = model
+        self.fingerprint = fingerprint
+        self.token = token
+        self.seconds_per_image = seconds_per_image
+        self.requests: list[ReceivedRequest] = []
+        """Requests for embeddings, in order of arrival."""
+        self.images_embedded = 0
+        """How many rows were answered."""
+        self.images_worked_on = 0
+        """How many rows ``seconds_per_image`` was spent on, answered or not."""
+        self.in_flight = 0
+        """Requests that are being answered just now."""
+        self.max_in_flight = 0
+        """The most of them at one time so far."""
+        self.handshakes = 0
+        """How often the passport was asked for."""
+        self.live = True
+        self.ready_models = {contract.ENSEMBLE, contract.PREPROCESSOR, contract.ENCODER}
+        self._keep_requests = keep_requests
+        self._script: deque[Reply] = deque()
+        self._default = Reply()
+        self._work = asyncio.Lock()
+        self._working: set[asyncio.Task[None]] = set()
+        self._host = host
+        self._port = 0
+        self._credentials: grpc.ServerCredentials | None = None
+        self._server: Any = None
+
+    def __repr__(self) -> str:
+        return f"<FakeTriton {self.url} [{'stopped' if self._server is None else 'running'}] {self.model}>"
+
+    @property
+    def url(self) -> str:
+        """For :class:`clip_client.ClipClient`."""
+        return f"{'grpc' if self._credentials is None else 'grpcs'}://{self._host}:{self._port}"
+
+    @property
+    def port(self) -> int:
+        """The loopback port; the same after a restart."""
+        return self._port
+
+    def script(self, *replies: Reply) -> None:
+        """Answer the next requests for embeddings like this, one reply each."""
+        self._script.extend(replies)
+
+    def answer_always(self, reply: Reply) -> None:
+        """Answer like this whenever the script is empty."""
+        self._default = reply
+
+    def use_tls(self, *, certificate: bytes, key: bytes, client_ca: bytes | None = None) -> None:
+        """Before the start: speak TLS with this PEM pair, and demand client certificates of ``client_ca`` if given."""
+        self._credentials = grpc.ssl_server_credentials([(key, certificate)], client_ca, client_ca is not None)
+
+    def passport(self) -> dict[str, Any]:
+        """Return the model's passport as the handshake sends it: the content of a complete ``model.json``."""
+        passport = Passport(
+            model=self.model,
+            pretrained="random:0",
+            weights_sha256="0" * 64,
+            preprocess={
+                "size": [224, 224],
+                "interpolation": "bicubic",
+                "resize_mode": "shortest",
+                "fill_color": 0,
+                "mean": [0.5, 0.5, 0.5],
+                "std": [0.5, 0.5, 0.5],
+            },
+            preprocess_id="shortest-bicubic-224x224",
+            dimension=self.dimension,
+            precision="fp32",
+            fingerprint=self.fingerprint,
+            parity=Parity(images=1, min_cosine=1.0, required=0.9999),
+            canary=Canary(image=PNG_1X1, vector=tuple(float(number) for number in self.vector(PNG_1X1))),
+            opset=17,
+            ir_version=8,
+        )
+        document: dict[str, Any] = json.loads(passport.to_json())
+        return document
+
+    async def start(self, *, port: int | None = None) -> None:
+        """Listen on ``port``, else on the same port as before, else on any free one."""
+        self._port = self._port if port is None else port
+        self._server = grpc.aio.server(options=[("grpc.max_receive_message_length", -1)])
+        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(self, self._server)
+        address = f"{self._host}:{self._port}"
+        if self._credentials is None:
+            self._port = self._server.add_insecure_port(address)
+        else:
+            self._port = self._server.add_secure_port(address, self._credentials)
+        await self._server.start()
+
+    async def stop(self) -> None:
+        """Break every connection and stop listening."""
+        server, self._server = self._server, None
+        if server is not None:
+            await server.stop(None)
+        for task in list(self._working):
+            task.cancel()
+        if self._working:
+            await asyncio.wait(self._working)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    # From here on the names are those of Triton's gRPC service.
+
+    async def ServerLive(self, request: Any, context: Any) -> Any:
+        """Is the server live?"""
+        return service_pb2.ServerLiveResponse(live=self.live)
+
+    async def ModelReady(self, request: Any, context: Any) -> Any:
+        """Is this model ready?"""
+        return service_pb2.ModelReadyResponse(ready=request.name in self.ready_models)
+
+    async def RepositoryIndex(self, request: Any, context: Any) -> Any:
+        """All models."""
+        response = service_pb2.RepositoryIndexResponse()
+        for name in sorted(self.ready_models):
+            response.models.add(name=name, state="READY")
+        return response
+
+    async def ModelConfig(self, request: Any, context: Any) -> Any:
+        """The part of the configuration that the client reads."""
+        await self._check_call(request.name, context)
+        response = service_pb2.ModelConfigResponse()
+        response.config.name = request.name
+        response.config.max_batch_size = self.max_batch_size
+        return response
+
+    async def ModelInfer(self, request: Any, context: Any) -> Any:
+        """The handshake or embeddings, by the name of the model."""
+        await self._check_call(request.model_name, context)
+        if request.model_name == contract.PREPROCESSOR:
+            self.handshakes += 1
+            return _response(request, {contract.MODEL: ("BYTES", 1, _strings([json.dumps(self.passport())]))})
+        images = _read_images(request)
+        if self._keep_requests:
+            self.requests.append(
+                ReceivedRequest(
+                    request_id=request.id,
+                    images=images,
+                    timeout_s=context.time_remaining(),
+                    metadata=dict(context.invocation_metadata() or ()),
+                )
+            )
+        reply = self._script.popleft() if self._script else self._default
+        self.in_flight += 1
+        self.max_in_flight = max(self.max_in_flight, self.in_flight)
+        try:
+            return await self._answer(request, images, reply, context)
+        finally:
+            self.in_flight -= 1
+
+    async def _check_call(self, model: str, context: Any) -> None:
+        metadata = dict(context.invocation_metadata() or ())
+        if self.token is not None and metadata.get("triton-grpc-protocol-authorization") != self.token:
+            await context.abort(
+                grpc.StatusCode.UNAVAILABLE,
+                "This protocol is restricted, expecting header 'triton-grpc-protocol-authorization'",
+            )
+        if model not in self.ready_models:
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"Request for unknown model: '{model}' is not found")
+
+    async def _answer(self, request: Any, images: tuple[bytes, ...], reply: Reply, context: Any) -> Any:
+        if reply.delay_s == float("inf"):
+            await asyncio.Event().wait()
+        elif reply.delay_s:
+            await asyncio.sleep(reply.delay_s)
+        if self.seconds_per_image:
+            await self._do_work(len(images))
+        if reply.status is not None:
+            await context.abort(reply.status, reply.details)
+        self.images_embedded += len(images)
+        return self._embedded(request, images, reply)
+
+    async def _do_work(self, rows: int) -> None:
+        async def work() -> None:
+            async with self._work:
+                await asyncio.sleep(rows * self.seconds_per_image)
+                self.images_worked_on += rows
+
+        task = asyncio.create_task(work())
+        self._working.add(task)
+        task.add_done_callback(self._working.discard)
+        await asyncio.shield(task)
+
+    def _embedded(self, request: Any, images: tuple[bytes, ...], reply: Reply) -> Any:
+        rows = len(images)
+        vectors = np.empty((rows, self.dimension), dtype="<f4")
+        statuses = np.zeros(rows, dtype="<i4")
+        errors = [""] * rows
+        for row, image in enumerate(images):
+            failure = reply.row_errors.get(row) or ((1, "The file is empty.") if not image else None)
+            if failure is None:
+                vectors[row] = self.vector(image)
+            else:
+                vectors[row] = np.nan
+                statuses[row], errors[row] = failure
+        fingerprints = np.tile(np.array(reply.fingerprint or self.fingerprint, dtype="<i4"), rows)
+        tensors = {
+            contract.EMBEDDING: ("FP32", self.dimension, vectors.tobytes()),
+            contract.STATUS: ("INT32", 1, statuses.tobytes()),
+            contract.ERROR: ("BYTES", 1, _strings(errors)),
+            contract.FINGERPRINT: ("INT32", 2, fingerprints.tobytes()),
+        }
+        return _response(request, {name: value for name, value in tensors.items() if name not in reply.drop_outputs})
+
+
+def _read_images(request: Any) -> tuple[bytes, ...]:
+    raw: bytes = request.raw_input_contents[0]
+    images, offset = [], 0
+    while offset < len(raw):
+        end = offset + 4 + int.from_bytes(raw[offset : offset + 4], "little")
+        images.append(raw[offset + 4 : end])
+        offset = end
+    return tuple(images)
+
+
+def _strings(texts: list[str]) -> bytes:
+    encoded = [text.encode() for text in texts]
+    return b"".join(len(text).to_bytes(4, "little") + text for text in encoded)
+
+
+def _response(request: Any, tensors: Mapping[str, tuple[str, int, bytes]]) -> Any:
+    response = service_pb2.ModelInferResponse(model_name=request.model_name, id=request.id)
+    rows = request.inputs[0].shape[0]
+    for name, (datatype, width, raw) in tensors.items():
+        response.outputs.add(name=name, datatype=datatype, shape=[rows, width])
+        response.raw_output_contents.append(raw)
+    return response

@@ -1,0 +1,179 @@
+"""The one table that says what the errors of Triton, of gRPC and of proxies between them mean."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import grpc
+
+from clip_client._errors import (
+    ClipError,
+    DeadlineExceeded,
+    ModelNotReady,
+    Overloaded,
+    ProtocolMismatch,
+    Unauthorized,
+    Unavailable,
+)
+
+if TYPE_CHECKING:
+    from clip_client._endpoint import Endpoint
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorRow:
+    """One row of :data:`ERROR_TABLE`."""
+
+    code: grpc.StatusCode
+    pattern: re.Pattern[str] | None
+    """Searched in the server's text; None fits every text."""
+    error: type[ClipError]
+    sentence: str
+    """For people; ``{endpoint}`` is the server's address. The server's own text is never repeated: Triton puts
+    tracebacks and paths into it."""
+
+    def build(self, endpoint: Endpoint, request_id: str | None) -> ClipError:
+        """The error for one failed request."""
+        return self.error(self.sentence.format(endpoint=endpoint), request_id=request_id)
+
+
+def _row(code: str, pattern: str | None, error: type[ClipError], sentence: str) -> ErrorRow:
+    return ErrorRow(grpc.StatusCode[code], re.compile(pattern, re.I | re.S) if pattern else None, error, sentence)
+
+
+_UNREACHABLE = "No server answers at {endpoint}; is tritonserver running there, and is that its gRPC port?"
+_LOST = "The connection to {endpoint} was lost."
+_WRONG_SERVICE = (
+    "What answers at {endpoint} is not Triton's gRPC port; use that of --grpc-port (8001), not the HTTP one."
+)
+_NOT_READY = (
+    "The server at {endpoint} has no ready model clip_image; export one with clip-export and start the server on "
+    "that repository."
+)
+_REFUSED = "The server at {endpoint} refused the credentials; check token= and token_header=."
+_FULL = "The server at {endpoint} has more work than it can do."
+_EXPIRED = "The server at {endpoint} did not answer in time."
+_DEAD = (
+    "The process of a model on {endpoint} has ended, or hangs; restart the server, or run it under clip-serve, which "
+    "does that."
+)
+_NO_SHARED_MEMORY = (
+    "The server at {endpoint} has too little shared memory for this request; give it more (docker run --shm-size=1g), "
+    "or send fewer images in a request."
+)
+_ALONE = "The server at {endpoint} cannot answer the outputs error or status alone; request embedding with them."
+_FAILED = "The server at {endpoint} failed on this request; its log has the reason."
+_TOO_LARGE = "A request is larger than {endpoint} takes; lower max_request_bytes=."
+_ODD_REQUEST = (
+    "The server at {endpoint} does not take this client's requests; install the same clip-triton on both sides."
+)
+
+ERROR_TABLE: Final[tuple[ErrorRow, ...]] = (
+    # Triton, core/src/dynamic_batch_scheduler.cc and scheduler_utils.cc: a request that waited past its timeout.
+    _row("UNAVAILABLE", r"request timeout expired", DeadlineExceeded, _EXPIRED),
+    # Triton, server/src/grpc/grpc_utils.h: --grpc-restricted-protocol without its header, or with a wrong value.
+    _row("UNAVAILABLE", r"this protocol is restricted", Unauthorized, _REFUSED),
+    # Triton, core/src/scheduler_utils.cc: max_queue_size of a queue policy.
+    _row("UNAVAILABLE", r"exceeds maximum queue size", Overloaded, _FULL),
+    # Triton, core/src/model_repository_manager: a model that is loading, unloading or failed to load.
+    _row("UNAVAILABLE", r"unknown model|not ready|no available versions|unload", ModelNotReady, _NOT_READY),
+    # Triton, core: requests that come after SIGTERM ("Server is stopping, scheduler for model has stopped accepting").
+    _row("UNAVAILABLE", r"server is stopping", Unavailable, "The server at {endpoint} is shutting down."),
+    # Envoy, circuit breakers ("upstream connect error or disconnect/reset before headers. reset reason: overflow").
+    _row("UNAVAILABLE", r"reset reason: overflow", Overloaded, _FULL),
+    # gRPC core, TLS handshake: the other side speaks something that is not TLS.
+    _row(
+        "UNAVAILABLE",
+        r"WRONG_VERSION_NUMBER|HTTP_REQUEST",
+        ProtocolMismatch,
+        "There is no TLS at {endpoint}; write grpc:// where the server has none, else check the port.",
+    ),
+    # gRPC core, TLS handshake: one side did not accept the other's certificate.
+    _row(
+        "UNAVAILABLE",
+        r"CERTIFICATE_VERIFY_FAILED|Hostname Verification|(tls|ssl)v?\d* ?alert|(TLSV1|SSLV3)_ALERT|UNKNOWN_CA",
+        Unauthorized,
+        "The certificates of {endpoint} and this client do not fit; check ca_certificate= and client_certificate=.",
+    ),
+    # gRPC core, chttp2: what answers does not speak HTTP/2 ("Failed parsing HTTP/2", "Trying to connect an http1.x
+    # server").
+    _row("UNAVAILABLE", r"Failed parsing HTTP/2|http1\.x", ProtocolMismatch, _WRONG_SERVICE),
+    # gRPC core: connected, and hung up on before the first answer. Triton's HTTP port does that, and so does a TLS
+    # port, and a server that is just going down.
+    _row(
+        "UNAVAILABLE",
+        r"failed to connect to all addresses.*Socket closed",
+        Unavailable,
+        "What listens at {endpoint} hangs up; is that Triton's gRPC port (8001 by default), and has it TLS (grpcs://)?",
+    ),
+    # gRPC core, resolver ("DNS resolution failed for ...", "errors resolving ...: Domain name not found").
+    _row(
+        "UNAVAILABLE",
+        r"DNS resolution failed|errors resolving|Domain name not found",
+        Unavailable,
+        "The name in {endpoint} cannot be resolved.",
+    ),
+    # gRPC core, subchannels: nothing listens, or there is no route.
+    _row("UNAVAILABLE", r"failed to connect|connection refused", Unavailable, _UNREACHABLE),
+    # gRPC core: a connection that broke under a request ("Socket closed", "Stream removed", "Connection reset by
+    # peer", GOAWAY, a keepalive "ping timeout"), and every other reason for this status.
+    _row("UNAVAILABLE", None, Unavailable, _LOST),
+    # Triton, python_backend/src/python_be.cc: the stub was killed; the server itself stays "ready".
+    _row("INTERNAL", r"stub process .* is not healthy", Unavailable, _DEAD),
+    # Triton, ensemble_scheduler.cc: a step whose model is reloading.
+    _row("INTERNAL", r"unknown model|not ready|no available versions", ModelNotReady, _NOT_READY),
+    # Triton, python_backend/src/shm_manager.cc: /dev/shm is full, or too small; the text names the region.
+    _row("INTERNAL", r"shared memory", ClipError, _NO_SHARED_MEMORY),
+    # gRPC core, chttp2: the stream was reset under the request.
+    _row("INTERNAL", r"RST_STREAM", Unavailable, _LOST),
+    # Triton: any exception in a model, with its traceback in the text.
+    _row("INTERNAL", None, ClipError, _FAILED),
+    # Triton, model_repository_manager: "Request for unknown model: 'clip_image' is not found", and "... has no
+    # available versions" while it, or a step of the ensemble, is being reloaded.
+    _row("NOT_FOUND", None, ModelNotReady, _NOT_READY),
+    # Triton, infer_request.cc and the model's lifecycle: the model is there, its version is not.
+    _row("INVALID_ARGUMENT", r"unknown model|not ready|no available versions", ModelNotReady, _NOT_READY),
+    # Triton, ensemble_scheduler.cc: it leaves out the step that makes both, if only one of them is requested.
+    _row("INVALID_ARGUMENT", r"unexpected deadlock", ProtocolMismatch, _ALONE),
+    # Triton, infer_request.cc: names, types or shapes of tensors. Never about an image.
+    _row("INVALID_ARGUMENT", None, ProtocolMismatch, _ODD_REQUEST),
+    # gRPC: our own deadline, or the server noticed it first.
+    _row("DEADLINE_EXCEEDED", None, DeadlineExceeded, _EXPIRED),
+    # A proxy or a service mesh in front of Triton; gRPC maps HTTP 401 and 403 to these two.
+    _row("UNAUTHENTICATED", None, Unauthorized, _REFUSED),
+    _row("PERMISSION_DENIED", None, Unauthorized, _REFUSED),
+    # gRPC: a message over a limit of the server. Splitting it would not be ours to decide silently.
+    _row("RESOURCE_EXHAUSTED", r"larger than max|message size", ProtocolMismatch, _TOO_LARGE),
+    # Envoy's and other proxies' circuit breakers; gRPC servers out of memory or streams.
+    _row("RESOURCE_EXHAUSTED", None, Overloaded, _FULL),
+    # gRPC: another service behind the port (gRPC maps HTTP 404 to this).
+    _row("UNIMPLEMENTED", None, ProtocolMismatch, _WRONG_SERVICE),
+    # Triton, core: a model's request for something that was taken back, or a server that shuts down. Our own
+    # cancellation never gets here: it is a CancelledError.
+    _row("CANCELLED", None, Unavailable, "The server at {endpoint} gave the request up."),
+    # gRPC core: a broken stream ("Stream removed"), before or after the answer.
+    _row("UNKNOWN", r"stream removed|http2|HTTP status", Unavailable, _LOST),
+    # Envoy, its limit of a request's size: HTTP 413 has no counterpart among gRPC's codes.
+    _row("UNKNOWN", r"payload too large", ProtocolMismatch, _TOO_LARGE),
+    # Triton: TRITONSERVER_ERROR_UNKNOWN; gRPC: an exception in a Python servicer.
+    _row("UNKNOWN", None, ClipError, _FAILED),
+    # gRPC: an optimistic lock of the server lost; by definition safe to retry.
+    _row("ABORTED", None, Unavailable, "The server at {endpoint} aborted the request."),
+    # gRPC: the answer was damaged or lost on its way.
+    _row("DATA_LOSS", None, Unavailable, _LOST),
+    # Triton: TRITONSERVER_ERROR_ALREADY_EXISTS and the like concern model control, which this client never calls.
+    _row("ALREADY_EXISTS", None, ClipError, _FAILED),
+    _row("FAILED_PRECONDITION", None, ModelNotReady, _NOT_READY),
+    _row("OUT_OF_RANGE", None, ProtocolMismatch, _ODD_REQUEST),
+    # A call never ends in error with this one; the row keeps the table total.
+    _row("OK", None, ClipError, _FAILED),
+)
+"""First row that fits wins. Triton's status alone does not say enough: UNAVAILABLE is a full queue, an expired request,
+a wrong token and a lost connection, and INTERNAL is a dead process and any exception in a model."""
+
+
+def find_row(code: grpc.StatusCode, details: str) -> ErrorRow:
+    """The row of :data:`ERROR_TABLE` for a status and the server's text."""
+    return next(row for row in ERROR_TABLE if row.code is code and (row.pattern is None or row.pattern.search(details)))
