@@ -1,4 +1,4 @@
-"""Whether a server that does not answer its canary is at work, told by processor time and finished requests."""
+"""Whether a server that does not answer its canary is working, judged by processor time and finished requests."""
 
 from __future__ import annotations
 
@@ -6,60 +6,60 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ("LOOK_EVERY_S", "ActivityMonitor")
+__all__ = ("SAMPLE_EVERY_S", "ActivityMonitor")
 
-LOOK_EVERY_S: Final = 1.0
-"""Between two looks at a server that has not answered its canary yet."""
+SAMPLE_EVERY_S: Final = 1.0
+"""Interval between two samples of a server that has not answered its canary yet."""
 
 _COMPUTES: Final = 0.02
-"""Share of one core. A server that waits for work needs 0.006 of one, and one that has any and gets a fiftieth of its
-machine still makes its way."""
+"""Share of one core. An idle server uses 0.006 of a core. One that has work and gets a fiftieth of its machine still
+makes progress."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Look:
+class _Sample:
     at: float
     computed_s: float
 
 
 class ActivityMonitor:
-    """Remembers when a server was last at work.
+    """Remembers when a server last worked.
 
-    Only what happened lately counts: of the looks at least a second old, the newest is compared with now. So the
-    processor time that a server used before it froze does not make it look alive for longer than two looks.
+    Only recent work counts: the latest sample is compared with the newest one that is at least a second older. So the
+    processor time that a server used before it froze makes it look active for two samples at most.
     """
 
     def __init__(self) -> None:
-        self._looks: deque[_Look] = deque(maxlen=8)
-        self._done: float | None = None
+        self._samples: deque[_Sample] = deque(maxlen=8)
+        self._finished: float | None = None
         self._computed_at = 0.0
         self._finished_at = 0.0
 
-    def is_well(self, computed_s: float, *, now: float) -> None:
-        """The canary came through; everything before is forgotten, but the count of requests."""
+    def reset(self, computed_s: float, *, now: float) -> None:
+        """Start again after an answered canary; only the count of finished requests is kept."""
         self._computed_at = self._finished_at = now
-        self._looks.clear()
-        self._looks.append(_Look(at=now, computed_s=computed_s))
+        self._samples.clear()
+        self._samples.append(_Sample(at=now, computed_s=computed_s))
 
-    def look(self, computed_s: float, done: float | None, *, now: float) -> bool:
-        """Note the server's processor time and its count of finished requests; returns whether it is at work.
+    def sample(self, computed_s: float, finished: float | None, *, now: float) -> bool:
+        """Record the server's processor time and its count of finished requests; return whether it is working.
 
-        ``done`` is None if the server does not say.
+        ``finished`` is None if the server does not report it.
         """
-        before = next((look for look in reversed(self._looks) if now - look.at >= LOOK_EVERY_S), self._looks[0])
-        self._looks.append(_Look(at=now, computed_s=computed_s))
-        if done is not None and done != self._done:
-            self._done, self._finished_at = done, now
+        before = next((one for one in reversed(self._samples) if now - one.at >= SAMPLE_EVERY_S), self._samples[0])
+        self._samples.append(_Sample(at=now, computed_s=computed_s))
+        if finished is not None and finished != self._finished:
+            self._finished, self._finished_at = finished, now
         if computed_s - before.computed_s > _COMPUTES * (now - before.at):
             self._computed_at = now
         return self._computed_at == now or self._finished_at > before.at
 
     @property
     def unfinished_s(self) -> float:
-        """For how long no request was finished, at the last look."""
-        return self._looks[-1].at - self._finished_at
+        """Seconds without a finished request, at the latest sample."""
+        return self._samples[-1].at - self._finished_at
 
     @property
     def idle_s(self) -> float:
-        """For how long no request was finished and nothing computed, at the last look."""
-        return self._looks[-1].at - max(self._finished_at, self._computed_at)
+        """Seconds without a finished request and without computing, at the latest sample."""
+        return self._samples[-1].at - max(self._finished_at, self._computed_at)

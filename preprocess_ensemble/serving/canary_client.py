@@ -1,4 +1,8 @@
-"""The client by which ``clip-serve`` sends its canary, an image with a known vector, to its own server."""
+"""The client with which ``clip-serve`` sends its canary to its own server.
+
+The canary is a small image whose vector was computed when the model was exported. A server that returns another vector,
+or none, does not work, whatever its own health endpoints say.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from preprocess_ensemble.imaging.transform import PreprocessConfig
-from preprocess_ensemble.serving.supervisor import CONNECT, Finding, Probe
+from preprocess_ensemble.serving.supervisor import CONNECT, Probe, ProbeOutcome
 
 if TYPE_CHECKING:
     from clip_client import ClientConfig, ClipClient
@@ -16,38 +20,39 @@ if TYPE_CHECKING:
 __all__ = ("CanaryClient",)
 
 _SMALL_IMAGE: Final = 64 * 2**10
-"""Bytes of an encoded image: the thumbnails that clip_client sends have 10 to 25 KB."""
+"""Bytes of an encoded image; the thumbnails that clip_client sends have 10 to 25 KB."""
 
 
 class CanaryClient:
-    """Asks this program's own server, by a new client at each start: the certificates may be new ones then."""
+    """Embeds the canary. It reconnects at each start of the server, because the certificates may be new then."""
 
     def __init__(self, config: ServeConfig) -> None:
         self._config = config
         self._client: ClipClient | None = None
-        self._listens = False
+        self._has_connected = False
 
-    async def renew(self) -> None:
-        """Trust the certificate that the server is going to read. Raises ``TlsError`` if nobody can."""
-        # Here and not above: gRPC takes most of the time that `clip-serve --help` would need.
+    async def reconnect(self) -> None:
+        """Trust the certificate that the server is about to read. Raises ``TlsError`` if it cannot be used."""
+        # Imported here: gRPC takes most of the time that `clip-serve --help` would need.
         from clip_client import ClipClient
 
         config = _client_config(self._config)
         await self.aclose()
-        self._listens = False
+        self._has_connected = False
         self._client = await ClipClient(config=config).__aenter__()
 
     async def probe(self) -> Probe:
         """Embed the canary once."""
         assert self._client is not None
-        # Not by the client: its channel tries again the more rarely the longer nobody listens.
-        self._listens = self._listens or await _listens(self._config)
-        if not self._listens:
-            return Probe(finding=Finding.SLOW, step=CONNECT, message=f"Nobody listens at {self._config.grpc_url} yet.")
+        # Not through the client: its channel retries at growing intervals while the port is closed.
+        self._has_connected = self._has_connected or await _can_connect(self._config)
+        if not self._has_connected:
+            message = f"No server listens at {self._config.grpc_url} yet."
+            return Probe(outcome=ProbeOutcome.SLOW, step=CONNECT, message=message)
         return await _embed_canary(self._client, self._config.canary_timeout_s)
 
     async def full_batch_bytes(self) -> int:
-        """Shared memory that the preprocessor needs for a full batch of small images."""
+        """Return how much shared memory the preprocessor needs for a full batch of small images."""
         assert self._client is not None
         model = await self._client.model()
         height, width = PreprocessConfig.from_mapping(model.preprocess).size
@@ -62,7 +67,6 @@ class CanaryClient:
 
 
 def _client_config(config: ServeConfig) -> ClientConfig:
-    """For calls of this program to its own server."""
     from clip_client import ClientConfig
 
     client = ClientConfig(urls=(config.grpc_url,), timeout_s=config.canary_timeout_s)
@@ -78,7 +82,7 @@ def _client_config(config: ServeConfig) -> ClientConfig:
     )
 
 
-async def _listens(config: ServeConfig) -> bool:
+async def _can_connect(config: ServeConfig) -> bool:
     try:
         connecting = asyncio.open_connection(config.client_host.strip("[]"), config.grpc_port)
         _, writer = await asyncio.wait_for(connecting, config.canary_timeout_s)
@@ -94,6 +98,7 @@ async def _embed_canary(client: ClipClient, timeout_s: float) -> Probe:
     report = await client.health(timeout_s=timeout_s)
     failed = report.failed
     if failed is None:
-        return Probe(finding=Finding.OK, model_id=report.model_id or "")
+        return Probe(outcome=ProbeOutcome.OK, model_id=report.model_id or "")
     slow = failed.error in (DeadlineExceeded, Overloaded) or failed.name == CONNECT
-    return Probe(finding=Finding.SLOW if slow else Finding.BROKEN, step=failed.name, message=failed.message)
+    outcome = ProbeOutcome.SLOW if slow else ProbeOutcome.BROKEN
+    return Probe(outcome=outcome, step=failed.name, message=failed.message)

@@ -1,62 +1,54 @@
-"""``clip-serve``: run Triton on a model repository, and keep it serving."""
+"""The command ``clip-serve``: run Triton on a model repository and keep it serving."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import contextlib
-import http.client
 import logging
 import os
 import signal
 import sys
 import tempfile
-import urllib.request
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from preprocess_ensemble.model_repository.config import RepositoryError
-from preprocess_ensemble.serving.canary_client import CanaryClient
-from preprocess_ensemble.serving.cleanup import free_bytes, region_prefix
+from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.serving.health_endpoint import serve_health
 from preprocess_ensemble.serving.logs import JsonFormatter, print_line
-from preprocess_ensemble.serving.preflight import ServeError, check_log_file, check_ports, check_repository
-from preprocess_ensemble.serving.supervisor import Backend, Probe, StartError, Supervisor, SupervisorConfig
+from preprocess_ensemble.serving.preflight import check_log_file, check_ports, check_repository
+from preprocess_ensemble.serving.supervisor import Supervisor, SupervisorConfig
 from preprocess_ensemble.serving.tensorrt import (
     PRECISIONS,
     StagedRepository,
-    TensorrtMissing,
     check_tensorrt,
     default_cache,
 )
-from preprocess_ensemble.serving.tls import ServerTls, TlsError
-from preprocess_ensemble.serving.triton_process import ServeConfig, TritonProcess
+from preprocess_ensemble.serving.tls import ServerTls
+from preprocess_ensemble.serving.triton_backend import TritonBackend
+from preprocess_ensemble.serving.triton_process import ServeConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    from preprocess_ensemble.serving.supervisor import Backend, Probe
 
 __all__ = ("main",)
 
 logger = logging.getLogger(__name__)
 
-_SHORTAGE: Final = (
-    "A full batch of small images needs {needed} MiB of shared memory and this server can have {free}: "
-    "make /dev/shm larger (docker run --shm-size=1g), or remove what else is in it."
-)
 
-_METRICS_TIMEOUT_S: Final = 2.0
-_DONE: Final = 'nv_inference_request_success{model="clip_image"'
-"""Triton's counter of answered requests. Of the ensemble only: the canary's own handshake is answered by the
-preprocessor, and would count as progress of an encoder that hangs."""
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run ``clip-serve``; returns 0 after a stop on request, 1 after a failure. Misuse exits with 2."""
+def main(
+    arguments: Sequence[str] | None = None,
+    *,
+    make_supervisor: Callable[[Backend, SupervisorConfig], Supervisor] = Supervisor,
+) -> int:
+    """Run ``clip-serve``; return 0 after a requested stop and 1 after a failure. Misuse exits with 2."""
     parser = _parser()
     options = parser.parse_args(arguments)
     if options.triton_arguments and not options.triton_arguments[0].startswith("-"):
-        parser.error(f"unknown argument {options.triton_arguments[0]!r}: arguments for tritonserver go behind --")
+        parser.error(f"unknown argument {options.triton_arguments[0]!r}: put arguments for tritonserver after --")
     output = logging.StreamHandler(sys.stderr)
     output.setFormatter(JsonFormatter() if options.log_json else logging.Formatter("clip-serve: %(message)s"))
     logging.basicConfig(handlers=[output], level=logging.WARNING)
@@ -81,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         interval_s=options.canary_interval_s,
         frozen_after_s=options.frozen_after_s,
         start_timeout_s=options.start_timeout_s,
-        # Triton itself keeps to the limit and needs a moment more to unload; a kill before that would leave a mess.
+        # Triton enforces the limit itself and then unloads its models; a kill before that would leave processes behind.
         drain_s=options.drain_s + 10.0,
     )
     try:
@@ -91,8 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             check_log_file(config.log_file)
         if tensorrt:
             check_tensorrt()
-        asyncio.run(_serve(config, supervision, options.health_port, tensorrt))
-    except (ServeError, StartError, TensorrtMissing, RepositoryError, OSError) as error:
+        asyncio.run(_serve(config, supervision, options.health_port, tensorrt, make_supervisor))
+    except (ReportedError, OSError) as error:
         sys.stderr.write(f"clip-serve: {error}\n")
         return 1
     return 0
@@ -101,98 +93,109 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="clip-serve",
-        description="Run Triton on a model repository and keep it serving: it is watched by embedding a known image, "
-        "and restarted when that fails.",
-        epilog="Arguments after -- go to tritonserver as they are. SIGUSR1: drain, and start again on what the "
-        "repository holds now.",
+        description="Run Triton on a model repository and keep it serving: clip-serve embeds a known image every few "
+        "seconds and restarts Triton if that fails.",
+        epilog="Arguments after -- go to tritonserver unchanged. SIGUSR1 drains Triton and restarts it with the "
+        "present contents of the repository.",
     )
     parser.add_argument(
         "--repository", type=Path, default=Path("triton_models"), metavar="DIR", help="default: %(default)s"
     )
     parser.add_argument(
-        "--host", default="127.0.0.1", help="address to listen on (default: %(default)s, this machine only)"
+        "--host", default="127.0.0.1", help="address to listen on (default: %(default)s, which is this machine only)"
     )
     parser.add_argument(
         "--http-host",
         metavar="HOST",
-        help="address for --http-port (default: 127.0.0.1, even with --host)",
+        help="address for --http-port; --host does not change it (default: 127.0.0.1)",
     )
     tls = parser.add_argument_group("TLS on gRPC (PEM files)")
-    tls.add_argument("--tls-certificate", type=Path, metavar="FILE", help="the server's certificate, or chain")
-    tls.add_argument("--tls-key", type=Path, metavar="FILE", help="its private key")
     tls.add_argument(
-        "--tls-client-ca", type=Path, metavar="FILE", help="ask every client for a certificate of this authority"
+        "--tls-certificate", type=Path, metavar="FILE", help="the server's certificate or certificate chain"
+    )
+    tls.add_argument("--tls-key", type=Path, metavar="FILE", help="private key of --tls-certificate")
+    tls.add_argument(
+        "--tls-client-ca", type=Path, metavar="FILE", help="require a client certificate from this authority"
     )
     tls.add_argument(
-        "--canary-certificate", type=Path, metavar="FILE", help="the canary's own (default: that of the server)"
+        "--canary-certificate",
+        type=Path,
+        metavar="FILE",
+        help="client certificate of clip-serve's own requests (default: the server's)",
     )
-    tls.add_argument("--canary-key", type=Path, metavar="FILE", help="its private key")
+    tls.add_argument("--canary-key", type=Path, metavar="FILE", help="private key of --canary-certificate")
     parser.add_argument("--grpc-port", type=_port, default=8001, metavar="N", help="default: %(default)s")
     parser.add_argument(
         "--http-port",
         type=_port,
         metavar="N",
-        help="open Triton's HTTP there as well; it has no TLS and no limits (default: no HTTP)",
+        help="also serve Triton's HTTP on this port; it has no TLS and no size limits (default: no HTTP)",
     )
     parser.add_argument("--metrics-port", type=_port, default=8002, metavar="N", help="default: %(default)s")
     parser.add_argument(
         "--health-port",
         type=_port,
         metavar="N",
-        help="answer GET /healthz there: 200 while images are embedded, else 503 and the step that fails "
-        "(default: no such port)",
+        help="answer GET /healthz on this port: 200 while images can be embedded, otherwise 503 and the step that "
+        "fails (default: no health port)",
     )
     parser.add_argument(
         "--tensorrt",
         nargs="?",
         const=PRECISIONS[0],
         choices=PRECISIONS,
-        help="run the model on TensorRT, in fp16 unless told otherwise, under the names that clients know; the first "
-        "start builds an engine, which takes minutes (see --start-timeout-s)",
+        help="run the model on TensorRT, in fp16 by default; clients use it as before. The first start builds an "
+        "engine, which takes minutes (see --start-timeout-s)",
     )
     parser.add_argument(
         "--tensorrt-cache",
         type=Path,
         default=default_cache(),
         metavar="DIR",
-        help="keep TensorRT's engines and timings there (default: %(default)s)",
+        help="directory for TensorRT's engines and timings (default: %(default)s)",
     )
     parser.add_argument(
         "--open-statistics",
         action="store_true",
-        help="let anyone read how much each model is used; perf_analyzer needs it",
+        help="let every client read how much each model is used; perf_analyzer needs it",
     )
-    parser.add_argument("--log-file", type=Path, metavar="FILE", help="append everything that Triton says to this file")
-    parser.add_argument("--log-json", action="store_true", help="log one JSON object a line")
-    parser.add_argument("--canary-interval-s", type=_seconds, default=3.0, metavar="S", help="default: %(default)s")
+    parser.add_argument("--log-file", type=Path, metavar="FILE", help="append all output of Triton to this file")
+    parser.add_argument("--log-json", action="store_true", help="log one JSON object per line")
+    parser.add_argument(
+        "--canary-interval-s",
+        type=_seconds,
+        default=3.0,
+        metavar="S",
+        help="pause between two canaries (default: %(default)s)",
+    )
     parser.add_argument(
         "--canary-timeout-s",
         type=_seconds,
         default=5.0,
         metavar="S",
-        help="a canary that takes longer means an overloaded server, or a frozen one (default: %(default)s)",
+        help="after this time without an answer the server counts as overloaded or frozen (default: %(default)s)",
     )
     parser.add_argument(
         "--frozen-after-s",
         type=_seconds,
         default=20.0,
         metavar="S",
-        help="restart a server that finishes no request and does not compute for so long, or that computes without "
-        "finishing any for fifteen times as long (default: %(default)s)",
+        help="restart a server that finishes no request and does not compute for this long, or that computes without "
+        "finishing a request for fifteen times as long (default: %(default)s)",
     )
     parser.add_argument(
         "--start-timeout-s",
         type=_seconds,
         default=600.0,
         metavar="S",
-        help="for loading the models (default: %(default)s)",
+        help="time limit for loading the models (default: %(default)s)",
     )
     parser.add_argument(
         "--drain-s",
         type=_whole_seconds,
         default=30,
         metavar="S",
-        help="how long requests under way may take when the server is told to stop (default: %(default)s)",
+        help="time limit for running requests when the server is stopped (default: %(default)s)",
     )
     parser.add_argument("triton_arguments", nargs="*", metavar="-- ARGUMENT", help=argparse.SUPPRESS)
     return parser
@@ -206,7 +209,7 @@ def _tls(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Server
     if options.tls_client_ca is not None and options.tls_certificate is None:
         parser.error("--tls-client-ca needs --tls-certificate and --tls-key")
     if options.canary_certificate is not None and options.tls_client_ca is None:
-        parser.error("--canary-certificate is only asked for with --tls-client-ca")
+        parser.error("--canary-certificate needs --tls-client-ca")
     if options.tls_certificate is None:
         return None
     return ServerTls(
@@ -225,7 +228,7 @@ def _check_http(parser: argparse.ArgumentParser, options: argparse.Namespace) ->
         argument.startswith(("--http-port", "--allow-http")) for argument in options.triton_arguments
     )
     if opens_http and options.tls_client_ca is not None:
-        parser.error("--http-port would let clients in without the certificate that --tls-client-ca asks for")
+        parser.error("--http-port would let clients in without the certificate that --tls-client-ca requires")
 
 
 def _port(text: str) -> int:
@@ -265,7 +268,11 @@ class _Tensorrt:
 
 
 async def _serve(
-    config: ServeConfig, supervision: SupervisorConfig, health_port: int | None, tensorrt: _Tensorrt | None
+    config: ServeConfig,
+    supervision: SupervisorConfig,
+    health_port: int | None,
+    tensorrt: _Tensorrt | None,
+    make_supervisor: Callable[[Backend, SupervisorConfig], Supervisor],
 ) -> None:
     repository = config.repository
     _call_without_proxy(config.client_host.strip("[]"))
@@ -275,15 +282,15 @@ async def _serve(
             directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="clip-serve-")))
             staged = StagedRepository(config.repository, directory, cache=tensorrt.cache, precision=tensorrt.precision)
             config = replace(config, repository=directory)
-        canary = await stack.enter_async_context(contextlib.aclosing(CanaryClient(config)))
-        supervisor = Supervisor(_backend(config, canary, staged), supervision)
+        backend = await stack.enter_async_context(contextlib.aclosing(TritonBackend(config, staged)))
+        supervisor = make_supervisor(backend, supervision)
         loop = asyncio.get_running_loop()
         stops = [signal.SIGINT, signal.SIGTERM]
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # which is what nohup is for
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
             stops.append(signal.SIGHUP)
         for name in stops:
             loop.add_signal_handler(name, supervisor.stop)
-        loop.add_signal_handler(signal.SIGUSR1, _renew, supervisor, repository, config.tls)
+        loop.add_signal_handler(signal.SIGUSR1, _reload, supervisor, repository, config.tls)
         if health_port is not None:
             await stack.enter_async_context(serve_health(config.host, health_port, supervisor.report))
 
@@ -298,62 +305,24 @@ async def _serve(
         await supervisor.run(announce)
 
 
-def _renew(supervisor: Supervisor, repository: Path, tls: ServerTls | None) -> None:
-    """What is missing now would be missing after the restart, and the old model would be gone."""
+def _reload(supervisor: Supervisor, repository: Path, tls: ServerTls | None) -> None:
+    """Reload if the repository and the certificates are usable; otherwise the present model keeps serving."""
     try:
         check_repository(repository)
         if tls is not None:
             tls.check()
-    except (ServeError, TlsError, OSError) as error:
-        logger.error("not restarted as told, and the old model stays: %s", error)
+    except (ReportedError, OSError) as error:
+        logger.error("reload rejected; the present model keeps serving: %s", error)
         return
-    supervisor.renew()
+    supervisor.reload()
 
 
 def _call_without_proxy(host: str) -> None:
-    """A proxy that the environment names is for calls to elsewhere; gRPC would ask it even for those to loopback."""
-    for name in ("no_proxy", "no_grpc_proxy"):  # gRPC reads the second alone where it is set
+    """Exempt ``host`` from the environment's proxy, which gRPC would use even for calls to loopback."""
+    for name in ("no_proxy", "no_grpc_proxy"):  # if the second is set, gRPC reads only that
         value = os.environ.get(name) or os.environ.get(name.upper())
         if value or name == "no_proxy":
             os.environ[name] = ",".join(filter(None, (value, host)))
-
-
-def _backend(config: ServeConfig, canary: CanaryClient, staged: StagedRepository | None) -> Backend:
-    process: TritonProcess | None = None
-
-    async def start() -> TritonProcess:
-        nonlocal process
-        try:
-            await canary.renew()
-            if staged is not None:
-                # Another model may have been exported since.
-                staged.refresh()
-        except (TlsError, RepositoryError) as error:
-            raise StartError(str(error)) from None
-        process = await TritonProcess.start(config)
-        return process
-
-    async def progress() -> float | None:
-        url = f"http://{config.client_host}:{config.metrics_port}/metrics"
-        return await asyncio.to_thread(_requests_done, url)
-
-    async def shortage() -> str:
-        assert process is not None
-        needed, free = await canary.full_batch_bytes(), free_bytes(region_prefix(process.pid))
-        return "" if free >= needed else _SHORTAGE.format(free=free >> 20, needed=needed >> 20)
-
-    return Backend(start=start, probe=canary.probe, progress=progress, shortage=shortage)
-
-
-def _requests_done(url: str) -> float | None:
-    """How many requests for embeddings Triton has answered, or ``None`` if it does not say."""
-    try:
-        with urllib.request.urlopen(url, timeout=_METRICS_TIMEOUT_S) as response:
-            lines = response.read().decode().splitlines()
-        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(_DONE))
-    except (OSError, http.client.HTTPException, ValueError):
-        # It may end, or be killed, in the middle of the answer.
-        return None
 
 
 if __name__ == "__main__":

@@ -15,11 +15,12 @@ import grpc
 import pytest
 import trustme
 
-from preprocess_ensemble.serving import command
 from preprocess_ensemble.serving.canary_client import CanaryClient
+from preprocess_ensemble.serving.command import main
 from preprocess_ensemble.serving.health_endpoint import serve_health
 from preprocess_ensemble.serving.preflight import ServeError, check_ports
 from preprocess_ensemble.serving.tls import ServerTls, TlsError
+from preprocess_ensemble.serving.triton_backend import finished_requests
 from preprocess_ensemble.serving.triton_process import ServeConfig
 from preprocess_ensemble.testing.server import free_port
 
@@ -30,41 +31,46 @@ if TYPE_CHECKING:
     from preprocess_ensemble.serving.supervisor import Probe
 
 
-class Signalled:
-    """In the place of the supervisor: sends this process a signal, and notes what it is told."""
+class SignalledSupervisor:
+    """Takes the supervisor's place: sends this process a signal and records which method is called."""
 
-    number = signal.SIGTERM
-    told: list[str]
-
-    def __init__(self, *_: object) -> None:
-        Signalled.told = []
-        self._told = asyncio.Event()
+    def __init__(self, number: signal.Signals, before: Callable[[], object] = lambda: None) -> None:
+        self.called: list[str] = []
+        self._number = number
+        self._before = before
 
     def stop(self) -> None:
-        self.told.append("stop")
-        self._told.set()
+        self.called.append("stop")
 
-    def renew(self) -> None:
-        self.told.append("renew")
-        self._told.set()
+    def reload(self) -> None:
+        self.called.append("reload")
 
     def report(self) -> tuple[bool, dict[str, object]]:
         return True, {}
 
     async def run(self, _: Callable[[Probe], None]) -> None:
-        os.kill(os.getpid(), self.number)
+        self._before()
+        os.kill(os.getpid(), self._number)
         # Python tells the loop of a signal before the loop does anything else.
         await asyncio.sleep(0.05)
 
 
-def _serve(monkeypatch: pytest.MonkeyPatch, repository: Path, number: signal.Signals) -> list[str]:
-    monkeypatch.setattr(command, "Supervisor", Signalled)
-    monkeypatch.setattr(Signalled, "number", number)
+def serve(
+    repository: Path, number: signal.Signals, *options: str, before: Callable[[], object] = lambda: None
+) -> list[str]:
+    """Run the command with a supervisor that sends the signal; return the methods that were called on it."""
+    supervisor: Any = SignalledSupervisor(number, before)
+    ports = [f"--{name}-port={free_port()}" for name in ("grpc", "metrics")]
+    assert main([f"--repository={repository}", *ports, *options], make_supervisor=lambda *_: supervisor) == 0
+    called: list[str] = supervisor.called
+    return called
+
+
+@pytest.fixture(autouse=True)
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command extends these variables; each test has its own."""
     for name in ("no_proxy", "no_grpc_proxy"):
         monkeypatch.setenv(name, "")
-    ports = [f"--{name}-port={free_port()}" for name in ("grpc", "http", "metrics")]
-    assert command.main([f"--repository={repository}", *ports]) == 0
-    return Signalled.told
 
 
 @pytest.fixture
@@ -76,31 +82,22 @@ def repository(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_signals_stop_it(number: signal.Signals, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert _serve(monkeypatch, repository, number) == ["stop"]
+def test_signals_stop_the_server(number: signal.Signals, repository: Path) -> None:
+    assert serve(repository, number) == ["stop"]
 
 
-def test_under_nohup_a_terminal_may_go(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_under_nohup_the_terminal_may_close(repository: Path) -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        assert _serve(monkeypatch, repository, signal.SIGHUP) == []
+        assert serve(repository, signal.SIGHUP) == []
     finally:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_a_repository_that_is_not_whole_does_not_replace_the_one_at_work(
-    repository: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert _serve(monkeypatch, repository, signal.SIGUSR1) == ["renew"]
-    real = Signalled.run
-
-    async def run(self: Signalled, ready: Callable[[Probe], None]) -> None:
-        (repository / "clip_encoder").mkdir()
-        await real(self, ready)
-
-    monkeypatch.setattr(Signalled, "run", run)
-    assert _serve(monkeypatch, repository, signal.SIGUSR1) == []
-    assert "not restarted as told, and the old model stays:" in caplog.text
+def test_an_incomplete_repository_is_not_reloaded(repository: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert serve(repository, signal.SIGUSR1) == ["reload"]
+    assert serve(repository, signal.SIGUSR1, before=(repository / "clip_encoder").mkdir) == []
+    assert "reload rejected" in caplog.text
     assert "no model.onnx" in caplog.text
 
 
@@ -126,32 +123,29 @@ async def test_the_canary_trusts_the_certificate_that_there_is_at_the_restart(
     certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
     tls = _issue(certificate, key, "first.example.org")
     async with contextlib.aclosing(CanaryClient(ServeConfig(repository=tmp_path, tls=tls))) as canary:
-        await canary.renew()
+        await canary.reconnect()
         first = certificate.read_bytes()
         _issue(certificate, key, "second.example.org")
-        await canary.renew()
+        await canary.reconnect()
         assert trusted == [first, certificate.read_bytes()]
         key.write_text("no key", encoding="ascii")
         with pytest.raises(TlsError, match="no PEM certificate and open key"):
-            await canary.renew()
+            await canary.reconnect()
 
 
-def test_certificates_that_do_not_fit_do_not_replace_those_at_work(
+def test_unusable_certificates_are_not_reloaded(
     repository: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     tls = _issue(tmp_path / "certificate.pem", tmp_path / "key.pem", "clip.example.org")
-    supervisor: Any = Signalled()
-    command._renew(supervisor, repository, tls)
-    assert Signalled.told == ["renew"]
-    (tmp_path / "key.pem").unlink()
-    command._renew(supervisor, repository, tls)
-    assert Signalled.told == ["renew"]
-    assert "not restarted as told" in caplog.text
+    options = (f"--tls-certificate={tls.certificate}", f"--tls-key={tls.key}")
+    assert serve(repository, signal.SIGUSR1, *options) == ["reload"]
+    assert serve(repository, signal.SIGUSR1, *options, before=tls.key.unlink) == []
+    assert "reload rejected" in caplog.text
 
 
 def test_its_own_server_is_not_called_through_a_proxy(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-    _serve(monkeypatch, repository, signal.SIGTERM)
+    serve(repository, signal.SIGTERM)
     assert urllib.request.proxy_bypass("127.0.0.1")
     assert not urllib.request.proxy_bypass("elsewhere.example")
 
@@ -181,7 +175,7 @@ def test_a_server_that_ends_while_it_tells_its_figures_tells_none() -> None:
 
         thread = threading.Thread(target=half_an_answer)
         thread.start()
-        assert command._requests_done(f"http://127.0.0.1:{listener.getsockname()[1]}/metrics") is None
+        assert finished_requests(f"http://127.0.0.1:{listener.getsockname()[1]}/metrics") is None
         thread.join()
 
 
@@ -201,7 +195,7 @@ def test_addresses_are_written_as_each_part_of_triton_reads_them(tmp_path: Path)
 
 def _misused(capsys: pytest.CaptureFixture[str], *options: str) -> str:
     with pytest.raises(SystemExit) as exit_:
-        command.main(options)
+        main(options)
     assert exit_.value.code == 2
     return capsys.readouterr().err
 
@@ -212,7 +206,7 @@ def _misused(capsys: pytest.CaptureFixture[str], *options: str) -> str:
 def test_http_is_no_way_around_client_certificates(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     tls = ("--tls-certificate=c", "--tls-key=k", "--tls-client-ca=a")
     message = _misused(capsys, *tls, *options)
-    assert "--http-port would let clients in without the certificate that --tls-client-ca asks for" in message
+    assert "--http-port would let clients in without the certificate that --tls-client-ca requires" in message
 
 
 def test_an_address_for_http_opens_no_http(capsys: pytest.CaptureFixture[str]) -> None:
@@ -230,7 +224,7 @@ def test_http_is_closed_unless_it_has_a_port(tmp_path: Path) -> None:
 def test_a_log_file_that_cannot_be_written_is_named(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ports = [f"--{name}-port={free_port()}" for name in ("grpc", "metrics")]
     log = repository / "none" / "log"
-    assert command.main([f"--repository={repository}", *ports, f"--log-file={log}"]) == 1
+    assert main([f"--repository={repository}", *ports, f"--log-file={log}"]) == 1
     expected = f"clip-serve: The log file {log} cannot be written (No such file or directory): name another by"
     assert expected in capsys.readouterr().err
 
@@ -241,6 +235,6 @@ def test_a_log_file_that_cannot_be_written_is_named(repository: Path, capsys: py
 )
 def test_misuse_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
-        command.main(arguments)
+        main(arguments)
     assert exit_.value.code == 2
     assert "usage: clip-serve" in capsys.readouterr().err

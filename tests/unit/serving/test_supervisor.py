@@ -15,9 +15,8 @@ import pytest
 
 from preprocess_ensemble.serving.supervisor import (
     CONNECT,
-    Backend,
-    Finding,
     Probe,
+    ProbeOutcome,
     StartError,
     Supervisor,
     SupervisorConfig,
@@ -26,9 +25,9 @@ from preprocess_ensemble.serving.supervisor import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-OK = Probe(finding=Finding.OK, model_id="m@1")
-SLOW = Probe(finding=Finding.SLOW, step="canary", message="No answer in time.")
-BROKEN = Probe(finding=Finding.BROKEN, step="canary", message="The model's process died; do this.")
+OK = Probe(outcome=ProbeOutcome.OK, model_id="m@1")
+SLOW = Probe(outcome=ProbeOutcome.SLOW, step="canary", message="No answer in time.")
+BROKEN = Probe(outcome=ProbeOutcome.BROKEN, step="canary", message="The model's process died; do this.")
 FAST = SupervisorConfig(interval_s=0.001, frozen_after_s=0.05, start_timeout_s=5, drain_s=1)
 
 
@@ -70,7 +69,8 @@ class FakeServer:
     """Answers probes from ``script``; when that is used up it goes on with OK and tells the supervisor to stop."""
 
     script: list[Probe | str]
-    progress: list[float | None] = field(default_factory=list)
+    counts: list[float | None] = field(default_factory=list)
+    """Finished requests, one for each time that the supervisor asks."""
     processes: list[FakeProcess] = field(default_factory=list)
     statuses: list[str] = field(default_factory=list)
     ready: list[Probe] = field(default_factory=list)
@@ -78,8 +78,7 @@ class FakeServer:
     supervisor: Supervisor = field(init=False)
 
     async def run(self, config: SupervisorConfig = FAST) -> None:
-        backend = Backend(start=self.start, probe=self.probe, progress=self.count, shortage=self.lack)
-        self.supervisor = Supervisor(backend, config)
+        self.supervisor = Supervisor(self, config)
         await asyncio.wait_for(self.supervisor.run(self.ready.append), timeout=10)
 
     async def start(self) -> FakeProcess:
@@ -94,16 +93,16 @@ class FakeServer:
         step = self.script.pop(0)
         if isinstance(step, Probe):
             return step
-        if step == "renew":
-            self.supervisor.renew()
+        if step == "reload":
+            self.supervisor.reload()
             return OK
         self.processes[-1].die(1)
         return SLOW
 
-    async def count(self) -> float | None:
-        return self.progress.pop(0) if self.progress else None
+    async def progress(self) -> float | None:
+        return self.counts.pop(0) if self.counts else None
 
-    async def lack(self) -> str:
+    async def shortage(self) -> str:
         return self.shortages.pop(0) if self.shortages else ""
 
 
@@ -187,7 +186,7 @@ async def test_the_reason_of_a_restart_is_told_until_the_server_is_well() -> Non
                 reports.append(self.supervisor.report())
             return await super().probe()
 
-    connecting = Probe(finding=Finding.SLOW, step=CONNECT, message="Nobody listens yet.")
+    connecting = Probe(outcome=ProbeOutcome.SLOW, step=CONNECT, message="No server listens yet.")
     await Server([OK, "die", connecting, OK, OK]).run()
     *restarting, well, _ = reports
     assert len(restarting) == 3
@@ -225,7 +224,7 @@ async def test_a_server_that_ends_is_restarted_and_not_announced_again(caplog: p
     assert "restarting tritonserver: tritonserver ended (exit code 1)" in caplog.text
 
 
-@pytest.mark.parametrize("script", [[OK, "renew", OK, OK], ["renew", OK, OK]], ids=["at work", "starting"])
+@pytest.mark.parametrize("script", [[OK, "reload", OK, OK], ["reload", OK, OK]], ids=["at work", "starting"])
 async def test_a_server_is_drained_and_restarted_where_it_is_told_to(script: list[Probe | str]) -> None:
     server = FakeServer(list(script))
     await server.run()
@@ -235,7 +234,7 @@ async def test_a_server_is_drained_and_restarted_where_it_is_told_to(script: lis
 
 async def test_overload_is_reported_and_not_restarted() -> None:
     slow: list[Probe | str] = [SLOW] * 5
-    server = FakeServer([OK, *slow, OK, OK], progress=[10, 20, 30, 40, 50])
+    server = FakeServer([OK, *slow, OK, OK], counts=[10, 20, 30, 40, 50])
     # Any wait without progress would be too long.
     await server.run(replace(FAST, frozen_after_s=0.0))
     assert len(server.processes) == 1
@@ -262,7 +261,7 @@ async def test_a_server_that_gives_no_sign_of_work_is_not_called_healthy() -> No
 @pytest.mark.parametrize("count", [None, 7.0])
 async def test_a_frozen_server_is_restarted(count: float | None, caplog: pytest.LogCaptureFixture) -> None:
     """Whether the server does not even count, or counts the same all the time."""
-    server = FakeServer([OK], progress=[count] * 100_000)
+    server = FakeServer([OK], counts=[count] * 100_000)
 
     async def probe() -> Probe:
         return SLOW if len(server.processes) == 1 and server.ready else await FakeServer.probe(server)
@@ -270,7 +269,7 @@ async def test_a_frozen_server_is_restarted(count: float | None, caplog: pytest.
     server.probe = probe  # type: ignore[method-assign]
     await server.run()
     assert len(server.processes) == 2
-    assert "no request was finished for" in caplog.text
+    assert "no request finished for" in caplog.text
 
 
 async def test_a_first_start_that_fails_is_an_error() -> None:
@@ -281,10 +280,10 @@ async def test_a_first_start_that_fails_is_an_error() -> None:
 
 
 async def test_a_model_that_loads_but_is_wrong_is_an_error_at_start() -> None:
-    wrong = Probe(finding=Finding.BROKEN, step="handshake", message="Another contract.")
+    wrong = Probe(outcome=ProbeOutcome.BROKEN, step="handshake", message="Another contract.")
     with pytest.raises(StartError, match="handshake: Another contract"):
         await FakeServer([wrong, wrong, wrong]).run()
-    connecting = Probe(finding=Finding.SLOW, step=CONNECT, message="No server answers.")
+    connecting = Probe(outcome=ProbeOutcome.SLOW, step=CONNECT, message="No server answers.")
     server = FakeServer([connecting] * 5)
     await server.run()
     assert len(server.processes) == 1, "a server that does not answer yet is waited for"
@@ -298,7 +297,7 @@ async def test_what_is_new_is_tried_at_once(caplog: pytest.LogCaptureFixture) ->
             process = await super().start()
             if 1 < len(self.processes) < 6:
                 process.die(1)
-                self.supervisor.renew()
+                self.supervisor.reload()
             return process
 
     server = Server([OK, "die", OK])

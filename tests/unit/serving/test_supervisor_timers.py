@@ -10,9 +10,8 @@ import pytest
 
 from preprocess_ensemble.serving.supervisor import (
     CONNECT,
-    Backend,
-    Finding,
     Probe,
+    ProbeOutcome,
     StartError,
     Supervisor,
     SupervisorConfig,
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 LIMITS = SupervisorConfig()
-CONNECTING = Probe(finding=Finding.SLOW, step=CONNECT, message="No server answers.")
+CONNECTING = Probe(outcome=ProbeOutcome.SLOW, step=CONNECT, message="No server answers.")
 
 
 def now() -> float:
@@ -51,7 +50,7 @@ class TimedServer:
 
     async def run(self, *, until: float) -> None:
         """Supervise it, and stop at this time."""
-        self.supervisor = Supervisor(Backend(start=self.start, probe=self.probe, progress=self.progress), LIMITS)
+        self.supervisor = Supervisor(self, LIMITS)
         asyncio.get_running_loop().call_at(until, self.supervisor.stop)
         await self.supervisor.run(lambda _: None)
 
@@ -74,6 +73,9 @@ class TimedServer:
     async def progress(self) -> float | None:
         return self.finished
 
+    async def shortage(self) -> str:
+        return ""
+
 
 def test_a_start_may_take_ten_minutes_and_no_longer() -> None:
     slow = TimedServer(canary=lambda age: OK if age > 599 else CONNECTING)
@@ -92,8 +94,8 @@ def test_a_start_may_take_ten_minutes_and_no_longer() -> None:
     "first",
     [
         [BROKEN, BROKEN],
-        [Probe(finding=Finding.BROKEN, step=CONNECT, message="No server answers.")] * 5,
-        [Probe(finding=Finding.SLOW, step="canary", message="No answer in time.")] * 5,
+        [Probe(outcome=ProbeOutcome.BROKEN, step=CONNECT, message="No server answers.")] * 5,
+        [Probe(outcome=ProbeOutcome.SLOW, step="canary", message="No answer in time.")] * 5,
     ],
     ids=["wrong twice", "not there yet", "slow"],
 )
@@ -150,7 +152,7 @@ def test_a_server_that_computes_without_an_end_has_five_minutes(caplog: pytest.L
     last_good = 9
     assert 300 <= server.starts[1] - last_good <= 300 + 2 * LIMITS.interval_s
     assert set(server.statuses[6:-40]) == {"overloaded"}
-    assert "no request was finished for 303 s, though the server computes" in caplog.text
+    assert "no request finished for 303 s, although the server computes" in caplog.text
 
 
 def test_the_ticking_of_an_idle_server_is_not_computing() -> None:
@@ -256,7 +258,7 @@ def test_a_restart_that_the_machine_refuses_is_tried_again(caplog: pytest.LogCap
 
 
 def test_what_is_reported_is_the_model_of_the_last_canary_and_the_number_of_restarts() -> None:
-    server = TimedServer(canary=lambda age: Probe(finding=Finding.OK, model_id="new@2" if age > 5 else "old@1"))
+    server = TimedServer(canary=lambda age: Probe(outcome=ProbeOutcome.OK, model_id="new@2" if age > 5 else "old@1"))
     reports: list[object] = []
 
     async def run() -> None:
@@ -279,9 +281,7 @@ def test_a_server_that_is_stopped_while_it_starts_is_not_announced() -> None:
 
     async def run() -> None:
         server = TimedServer(canary=lambda _: CONNECTING)
-        supervisor = server.supervisor = Supervisor(
-            Backend(start=server.start, probe=server.probe, progress=server.progress), LIMITS
-        )
+        supervisor = server.supervisor = Supervisor(server, LIMITS)
         asyncio.get_running_loop().call_at(5, supervisor.stop)
         await supervisor.run(announced.append)
         assert server.process.stops == [0], "there is nothing to drain"
