@@ -1,0 +1,32 @@
+"""The pages name files that exist, and repeat the contract as the code defines it."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from preprocess_ensemble.contract import ImageStatus
+from tests.paths import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PAGES = (*sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md", ROOT / "README.md")
+TRACKED_FOLDERS = ("benchmarks", "clip_client", "containers", "docs", "preprocess_ensemble", "tests")
+MADE_BY_COMMANDS = ("benchmarks/results/report.html",)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_and_folders_that_a_page_names_exist(page: Path) -> None:
+    # A name behind a command ("pytest tests/live/...") counts, too; one with a placeholder or a wildcard does not.
+    named = re.findall(rf"(?<![\w./~-])((?:{'|'.join(TRACKED_FOLDERS)})/[\w./-]*\w/?)(?![\w*<{{])", page.read_text())
+    assert [name for name in named if name not in MADE_BY_COMMANDS and not (ROOT / name).exists()] == []
+
+
+def test_the_table_of_status_codes_is_the_code() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    assert re.findall(r"^\| (\d+) \| ([A-Z_]+) \|", page, re.MULTILINE) == [
+        (str(int(status)), status.name) for status in ImageStatus
+    ]
