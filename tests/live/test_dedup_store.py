@@ -181,7 +181,7 @@ def test_apply_undo_and_purge(
     assert main(["purge", "--yes", *store]) == 0
     assert set(before) - {path.name for path in album.iterdir()} == moved
     with Store(tmp_path / "store") as opened:
-        assert opened.journal.units((MOVED,)) == []
+        assert opened.journal.entries((MOVED,)) == []
 
 
 def test_similarity_of_random_weights_moves_nothing(

@@ -45,12 +45,12 @@ def check_action(arguments: argparse.Namespace, found: Scan) -> None:
 
 def act(report: DuplicateReport, paths: Sequence[str], store: Store, arguments: argparse.Namespace) -> int:
     """Do what ``--apply`` or ``--dry-run`` asks for, else say what they would do; return the exit code."""
-    from clip_client.dedup.actions.plan import SAFE_TIERS, plan_removals
+    from clip_client.dedup.actions.plan import SAFE_TIERS, plan_moves
     from clip_client.dedup.text import printable
     from clip_client.dedup.types import EXACT
 
     tiers = (EXACT,) if arguments.hard_link else arguments.act_on or SAFE_TIERS
-    plan = plan_removals(
+    plan = plan_moves(
         report,
         paths,
         tiers=tiers,
@@ -59,9 +59,9 @@ def act(report: DuplicateReport, paths: Sequence[str], store: Store, arguments: 
         hash_of=store.files.sha256_of,
     )
     is_asked = arguments.apply or arguments.dry_run
-    for left in plan.left:
-        if left.is_blocked or (is_asked and not left.tier):
-            print(f"stays: {printable(left.path)}: {printable(left.reason)}")
+    for skip in plan.skipped:
+        if skip.is_blocked or (is_asked and not skip.tier):
+            print(f"stays: {printable(skip.path)}: {printable(skip.reason)}")
     if is_asked:
         _print_tiers_left(plan)
     if arguments.apply:
@@ -76,7 +76,7 @@ def _print_tiers_left(plan: Plan) -> None:
     """Say how many copies stay for their tier: the groups above show which, and there may be thousands."""
     from clip_client.dedup.text import counted
 
-    by_tier = Counter(left.tier for left in plan.left if left.tier)
+    by_tier = Counter(skip.tier for skip in plan.skipped if skip.tier)
     for tier, number in sorted(by_tier.items()):
         verb = "stays" if number == 1 else "stay"
         print(f"{counted(number, 'copy', 'copies')} {verb}: tier {tier}, without --act-on {tier}")
@@ -85,21 +85,21 @@ def _print_tiers_left(plan: Plan) -> None:
 def _print_plan(plan: Plan) -> None:
     from clip_client.dedup.text import printable
 
-    for removal in plan.removals:
-        along = "".join(f", with {printable(companion.path)}" for companion in removal.companions)
-        print(f"would move: {printable(removal.victim.path)}{along}; kept: {printable(removal.survivor.label)}")
-    written = {sidecar.path for removal in plan.removals for sidecar in removal.sidecars if sidecar.is_ours}
+    for move in plan.moves:
+        along = "".join(f", with {printable(companion.path)}" for companion in move.companions)
+        print(f"would move: {printable(move.duplicate.path)}{along}; kept: {printable(move.kept.label)}")
+    written = {sidecar.path for move in plan.moves for sidecar in move.sidecars if sidecar.is_ours}
     for path in sorted(written):
         print(f"would write: {printable(path)}")
     for entry in plan.for_album:
-        print(f"for the album: {printable(entry.victim.label)}; kept: {printable(entry.survivor.label)}")
+        print(f"for the album: {printable(entry.duplicate.label)}; kept: {printable(entry.kept.label)}")
 
 
 def _print_totals(plan: Plan) -> None:
     from clip_client.dedup.actions.apple_photos_album import ALBUM
     from clip_client.dedup.text import counted, human_bytes
 
-    moved = f"{counted(len(plan.removals), 'photo')} of {human_bytes(plan.size_bytes)}" if plan.removals else "nothing"
+    moved = f"{counted(len(plan.moves), 'photo')} of {human_bytes(plan.size_bytes)}" if plan.moves else "nothing"
     print(f"--apply would move {moved}")
     if plan.for_album:
         print(f"{counted(len(plan.for_album), 'photo')} of Apple Photos would go into its album {ALBUM!r}")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from clip_client.dedup.store.journal import Unit
+    from clip_client.dedup.store.journal import JournalEntry
 
 _MOST_FOLDERS: Final = 20
 
@@ -41,32 +41,32 @@ def run(arguments: argparse.Namespace) -> int:
     from clip_client.dedup.text import counted, human_bytes
 
     with opened_store(arguments.store) as store:
-        units = store.journal.units(IN_QUARANTINE, run=arguments.of_run)
-        if not units and arguments.of_run is not None:
+        entries = store.journal.entries(IN_QUARANTINE, run=arguments.of_run)
+        if not entries and arguments.of_run is not None:
             raise CommandFailed(
                 f"nothing in the quarantine was moved by a run {arguments.of_run!r}; "
                 "clip-client undo --list names the runs"
             )
-        print(f"{counted(len(units), 'photo')} of {human_bytes(sum(map(_size, units)))} in the quarantine")
-        if not units:
+        print(f"{counted(len(entries), 'photo')} of {human_bytes(sum(map(_size, entries)))} in the quarantine")
+        if not entries:
             return 0
-        _print_folders(units)
+        _print_folders(entries)
         if not arguments.yes and not _agreed():
             print("nothing was changed")
             return 0
         # No others: a search in another window may have moved more while the question waited.
-        outcomes = purge(store.journal, only={unit.id for unit in units})
+        outcomes = purge(store.journal, only={entry.id for entry in entries})
     print(f"{counted(sum(outcome.done for outcome in outcomes), 'photo')} in the system's trash")
     return 0 if print_failures(outcomes) == 0 else 1
 
 
-def _print_folders(units: Sequence[Unit]) -> None:
+def _print_folders(entries: Sequence[JournalEntry]) -> None:
     """Say which folders the photos came from, those with most to lose first."""
     from clip_client.dedup.text import counted, human_bytes, printable
 
-    folders: dict[str, list[Unit]] = {}
-    for unit in units:
-        folders.setdefault(os.path.dirname(unit.files[0].original), []).append(unit)
+    folders: dict[str, list[JournalEntry]] = {}
+    for entry in entries:
+        folders.setdefault(os.path.dirname(entry.files[0].original), []).append(entry)
     by_size = sorted(folders.items(), key=lambda folder: (-sum(map(_size, folder[1])), folder[0]))
     for folder, inside in by_size[:_MOST_FOLDERS]:
         print(f"  {printable(folder)}: {counted(len(inside), 'photo')} of {human_bytes(sum(map(_size, inside)))}")
@@ -74,9 +74,9 @@ def _print_folders(units: Sequence[Unit]) -> None:
         print(f"  and {counted(len(by_size) - _MOST_FOLDERS, 'folder')} more; all photos: clip-client undo --list")
 
 
-def _size(unit: Unit) -> int:
+def _size(entry: JournalEntry) -> int:
     """Return the size of a photo and what belongs to it."""
-    return sum(file.size_bytes for file in unit.files)
+    return sum(file.size_bytes for file in entry.files)
 
 
 def _agreed() -> bool:

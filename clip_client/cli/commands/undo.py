@@ -41,11 +41,11 @@ def run(arguments: argparse.Namespace) -> int:
     with opened_store(arguments.store) as store:
         if arguments.list:
             wanted = set(map(os.path.abspath, arguments.paths))
-            for unit in store.journal.units(IN_QUARANTINE, run=arguments.of_run):
-                if wanted and wanted.isdisjoint(file.original for file in unit.files):
+            for entry in store.journal.entries(IN_QUARANTINE, run=arguments.of_run):
+                if wanted and wanted.isdisjoint(file.original for file in entry.files):
                     continue
-                reach = f"  out of reach: {printable(why)}" if (why := why_out_of_reach(unit)) else ""
-                print(f"{unit.run}  {printable(unit.files[0].original)}  kept: {printable(unit.survivor)}{reach}")
+                reach = f"  out of reach: {printable(why)}" if (why := why_out_of_reach(entry)) else ""
+                print(f"{entry.run}  {printable(entry.files[0].original)}  kept: {printable(entry.kept)}{reach}")
             return 0
         # Asked before: what belongs to a photo comes back with it, and is told by the name of the photo.
         unknown = _unknown(arguments.paths, store.journal, arguments.of_run)
@@ -68,7 +68,7 @@ def _unknown(paths: Sequence[str], journal: Journal, run: str | None) -> tuple[O
     return tuple(
         Outcome(path=path, done=False, message=message)
         for path in paths
-        if not journal.units(IN_QUARANTINE, run=run, original=os.path.abspath(path))
+        if not journal.entries(IN_QUARANTINE, run=run, original=os.path.abspath(path))
     )
 
 

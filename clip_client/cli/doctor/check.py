@@ -8,7 +8,7 @@ from typing import Final
 
 
 class Level(str, Enum):
-    """How much a finding matters."""
+    """How much a check matters."""
 
     OK = "ok"
     HINT = "hint"
@@ -22,7 +22,7 @@ CLIENT: Final = "client"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Finding:
+class Check:
     """What was looked at, what was found, and what to do."""
 
     about: str
@@ -34,7 +34,7 @@ class Finding:
     """What to do; empty where nothing is to be done."""
 
     def to_mapping(self) -> dict[str, str]:
-        """The finding as JSON holds it."""
+        """The check as JSON holds it."""
         return {
             "about": self.about,
             "name": self.name,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Sequence
 
-    from clip_client.cli.doctor.check import Finding
+    from clip_client.cli.doctor.check import Check
 
 _TIMEOUT_S: Final = 10.0
 
@@ -43,46 +43,46 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def run(arguments: argparse.Namespace) -> int:
     """Look at everything, and print it; 1 where there is a problem."""
-    findings = asyncio.run(_examine(arguments))
-    is_well = all(finding.level is not Level.PROBLEM for finding in findings)
+    checks = asyncio.run(_check_all(arguments))
+    is_well = all(check.level is not Level.PROBLEM for check in checks)
     if arguments.json:
-        print(json.dumps({"ok": is_well, "findings": [finding.to_mapping() for finding in findings]}, indent=2))
+        print(json.dumps({"ok": is_well, "findings": [check.to_mapping() for check in checks]}, indent=2))
     else:
         # Neither rich nor another package: this command is for when one of them is missing.
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 120
         colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-        for line in _lines(findings, width=width, colour=colour):
+        for line in _lines(checks, width=width, colour=colour):
             print(line)
     return 0 if is_well else 1
 
 
-async def _examine(arguments: argparse.Namespace) -> list[Finding]:
+async def _check_all(arguments: argparse.Namespace) -> list[Check]:
     from clip_client._client import URL_VARIABLE
-    from clip_client.cli.doctor.machine_checks import examine_machine
-    from clip_client.cli.doctor.server_checks import examine_server
+    from clip_client.cli.doctor.machine_checks import check_machine
+    from clip_client.cli.doctor.server_checks import check_server
 
     config = client_config(arguments)
     origin = "--url" if arguments.url else URL_VARIABLE if os.environ.get(URL_VARIABLE) else "the default"
-    findings, answers = await examine_server(config, origin=origin, timeout_s=arguments.timeout_s)
-    return [*findings, *examine_machine(server_answers=answers)]
+    checks, answers = await check_server(config, origin=origin, timeout_s=arguments.timeout_s)
+    return [*checks, *check_machine(server_answers=answers)]
 
 
-def _lines(findings: Sequence[Finding], *, width: int, colour: bool) -> Iterator[str]:
+def _lines(checks: Sequence[Check], *, width: int, colour: bool) -> Iterator[str]:
     from clip_client.dedup.text import counted
 
-    names = 2 + max(len(finding.name) for finding in findings)
+    names = 2 + max(len(check.name) for check in checks)
     values = textwrap.TextWrapper(width=max(40, width), subsequent_indent=" " * (names + 2), break_on_hyphens=False)
     for about, title in _TITLES.items():
         yield title
-        for finding in findings:
-            if finding.about == about:
-                line = values.fill(f"{_MARKS[finding.level]} {finding.name:{names}}{finding.value}")
-                yield f"{_COLOURS[finding.level]}{line}{_PLAIN}" if colour and _COLOURS[finding.level] else line
-                if finding.remedy:
-                    yield values.fill(" " * (names + 2) + finding.remedy)
+        for check in checks:
+            if check.about == about:
+                line = values.fill(f"{_MARKS[check.level]} {check.name:{names}}{check.value}")
+                yield f"{_COLOURS[check.level]}{line}{_PLAIN}" if colour and _COLOURS[check.level] else line
+                if check.remedy:
+                    yield values.fill(" " * (names + 2) + check.remedy)
         yield ""
-    problems = sum(finding.level is Level.PROBLEM for finding in findings)
-    hints = sum(finding.level is Level.HINT for finding in findings)
+    problems = sum(check.level is Level.PROBLEM for check in checks)
+    hints = sum(check.level is Level.HINT for check in checks)
     if problems:
         yield f"! {counted(problems, 'thing')} to be put right before photos can be embedded"
     if hints:

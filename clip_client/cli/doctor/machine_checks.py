@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from clip_client.cli.doctor.check import CLIENT, Finding, Level
+from clip_client.cli.doctor.check import CLIENT, Check, Level
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,39 +39,39 @@ _REPOSITORY: Final = Path("triton_models")
 """Where clip-export and clip-serve look for models."""
 
 
-def examine_machine(*, server_answers: bool) -> Iterator[Finding]:
+def check_machine(*, server_answers: bool) -> Iterator[Check]:
     """Look at this process's environment; without a server that answers, also at what would start one here."""
     yield from _packages()
     yield _decoder()
-    yield _finding("CPU", f"{_usable_cores()} cores, {platform.machine()}")
+    yield _check("CPU", f"{_usable_cores()} cores, {platform.machine()}")
     yield from _shared_memory()
     yield from _server_parts(server_answers)
     yield from _ports(server_answers)
 
 
-def _packages() -> Iterator[Finding]:
-    yield _finding(_DISTRIBUTION, _version(_DISTRIBUTION) or "not installed, run from its source")
+def _packages() -> Iterator[Check]:
+    yield _check(_DISTRIBUTION, _version(_DISTRIBUTION) or "not installed, run from its source")
     system = f"{platform.python_implementation()} {platform.python_version()}, {platform.system()}"
     if sys.version_info >= (3, 13):
-        yield _finding("Python", system, Level.HINT, "a server on this machine needs Python 3.10 to 3.12")
+        yield _check("Python", system, Level.HINT, "a server on this machine needs Python 3.10 to 3.12")
     else:
-        yield _finding("Python", system)
+        yield _check("Python", system)
     for name in _NEEDED:
         version = _version(name)
         if version is None:
-            yield _finding(name, "not installed", Level.PROBLEM, f"install it with: pip install {_DISTRIBUTION}")
+            yield _check(name, "not installed", Level.PROBLEM, f"install it with: pip install {_DISTRIBUTION}")
         else:
-            yield _finding(name, version)
+            yield _check(name, version)
     for names, purpose, extra in _OPTIONAL:
         found = next(((name, version) for name in names if (version := _version(name)) is not None), None)
         if found is None:
             remedy = f"{purpose}; install it with: pip install '{_DISTRIBUTION}[{extra}]'"
-            yield _finding(names[0], "not installed", Level.HINT, remedy)
+            yield _check(names[0], "not installed", Level.HINT, remedy)
         else:
-            yield _finding(*found)
+            yield _check(*found)
 
 
-def _decoder() -> Finding:
+def _decoder() -> Check:
     """Of this environment: it serves the server, where that runs in it, and work without a server."""
     from PIL import features
 
@@ -88,11 +88,11 @@ def _decoder() -> Finding:
             f"a server in this environment decodes large photos faster with: pip install '{_DISTRIBUTION}[server]' "
             "and, on Debian and Ubuntu, apt-get install libturbojpeg0"
         )
-        return _finding("JPEG decoder", f"{pillow}; {reason}", Level.HINT, remedy)
-    return _finding("JPEG decoder", f"PyTurboJPEG {_version('PyTurboJPEG')}, and {pillow}")
+        return _check("JPEG decoder", f"{pillow}; {reason}", Level.HINT, remedy)
+    return _check("JPEG decoder", f"PyTurboJPEG {_version('PyTurboJPEG')}, and {pillow}")
 
 
-def _shared_memory() -> Iterator[Finding]:
+def _shared_memory() -> Iterator[Check]:
     if not _SHM.is_dir():
         return
     usage = shutil.disk_usage(_SHM)
@@ -102,40 +102,40 @@ def _shared_memory() -> Iterator[Finding]:
             f"a server here needs {_SHM_BYTES // 2**20} MiB between its processes; in a container: "
             "docker run --shm-size=1g"
         )
-        yield _finding(str(_SHM), value, Level.HINT, remedy)
+        yield _check(str(_SHM), value, Level.HINT, remedy)
     else:
-        yield _finding(str(_SHM), value)
+        yield _check(str(_SHM), value)
 
 
-def _server_parts(server_answers: bool) -> Iterator[Finding]:
+def _server_parts(server_answers: bool) -> Iterator[Check]:
     wheel = _version("nvidia-pytriton")
     if wheel is None:
         remedy = (
             f"only a server on this machine needs it; install it with: pip install '{_DISTRIBUTION}[server]' "
             "(Linux on x86-64), or use NVIDIA's container"
         )
-        yield _finding("tritonserver", "nvidia-pytriton is not installed", Level.HINT, remedy)
+        yield _check("tritonserver", "nvidia-pytriton is not installed", Level.HINT, remedy)
     else:
-        yield _finding("tritonserver", f"from nvidia-pytriton {wheel}")
+        yield _check("tritonserver", f"from nvidia-pytriton {wheel}")
     if server_answers:
         return
     model = _REPOSITORY / "clip_encoder" / "1" / "model.onnx"
     if model.is_file():
-        yield _finding("model repository", f"{_REPOSITORY}, with a model", Level.HINT, "start it with: clip-serve")
+        yield _check("model repository", f"{_REPOSITORY}, with a model", Level.HINT, "start it with: clip-serve")
     else:
         remedy = "make one with: clip-export --model ViT-B-32 --pretrained TAG; then start it with: clip-serve"
-        yield _finding("model repository", f"no model in {_REPOSITORY}", Level.HINT, remedy)
+        yield _check("model repository", f"no model in {_REPOSITORY}", Level.HINT, remedy)
 
 
-def _ports(server_answers: bool) -> Iterator[Finding]:
+def _ports(server_answers: bool) -> Iterator[Check]:
     taken = [f"{port} ({name})" for name, port in _PORTS if not _is_free(port)]
     if not taken:
-        yield _finding("ports", f"{', '.join(str(port) for _name, port in _PORTS)} are free")
+        yield _check("ports", f"{', '.join(str(port) for _name, port in _PORTS)} are free")
     elif server_answers:
-        yield _finding("ports", f"in use: {', '.join(taken)}")
+        yield _check("ports", f"in use: {', '.join(taken)}")
     else:
         remedy = "something else listens there; choose others with: clip-serve --grpc-port, --metrics-port"
-        yield _finding("ports", f"in use: {', '.join(taken)}", Level.HINT, remedy)
+        yield _check("ports", f"in use: {', '.join(taken)}", Level.HINT, remedy)
 
 
 def _is_free(port: int) -> bool:
@@ -161,5 +161,5 @@ def _version(distribution: str) -> str | None:
         return None
 
 
-def _finding(name: str, value: str, level: Level = Level.OK, remedy: str = "") -> Finding:
-    return Finding(about=CLIENT, name=name, value=value, level=level, remedy=remedy)
+def _check(name: str, value: str, level: Level = Level.OK, remedy: str = "") -> Check:
+    return Check(about=CLIENT, name=name, value=value, level=level, remedy=remedy)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from clip_client.cli.doctor.check import SERVER, Finding, Level
+from clip_client.cli.doctor.check import SERVER, Check, Level
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _KINDS: Final = {"KIND_CPU": "CPU", "KIND_GPU": "GPU", "KIND_AUTO": "a GPU where the server has one, else the CPU"}
 
 
-async def examine_server(config: ClientConfig, *, origin: str, timeout_s: float) -> tuple[list[Finding], bool]:
+async def check_server(config: ClientConfig, *, origin: str, timeout_s: float) -> tuple[list[Check], bool]:
     """Ask the server, whose URL comes from ``origin``; also say whether one answered at all."""
     from clip_client._endpoint import EndpointKind
     from clip_client._transports.factory import resolve_auto, transport_factory
@@ -25,60 +25,60 @@ async def examine_server(config: ClientConfig, *, origin: str, timeout_s: float)
         connect = transport_factory(config)
     except ImportError as error:
         remedy = "install what this client needs with: pip install clip-triton"
-        return [_finding("address", f"not asked, since gRPC does not import ({error})", Level.PROBLEM, remedy)], False
-    findings: list[Finding] = []
+        return [_check("address", f"not asked, since gRPC does not import ({error})", Level.PROBLEM, remedy)], False
+    checks: list[Check] = []
     answered = False
     for endpoint in config.endpoints:
         if endpoint.kind is EndpointKind.AUTO:
             endpoint = await resolve_auto(endpoint, connect)
-        findings.append(_finding("address", f"{endpoint} ({origin})"))
+        checks.append(_check("address", f"{endpoint} ({origin})"))
         transport = connect(endpoint, None)
         try:
-            found, answers = await _examine(transport, endpoint, timeout_s)
+            found, answers = await _check_all(transport, endpoint, timeout_s)
         finally:
             await transport.close()
-        findings += found
+        checks += found
         answered = answered or answers
-    return findings, answered
+    return checks, answered
 
 
-async def _examine(transport: Transport, endpoint: Endpoint, timeout_s: float) -> tuple[list[Finding], bool]:
+async def _check_all(transport: Transport, endpoint: Endpoint, timeout_s: float) -> tuple[list[Check], bool]:
     from clip_client import ClipError
     from clip_client._handshake import fetch_model
     from clip_client._health import run_health_checks
 
     report = await run_health_checks(transport, name=str(endpoint), timeout_s=timeout_s)
     answers = bool(report.steps[0].ok)
-    findings: list[Finding] = []
+    checks: list[Check] = []
     if answers:
         try:
             description = await transport.describe(timeout_s=timeout_s)
             if description is not None:
-                findings += _description(description)
-            findings += _model(await fetch_model(transport, timeout_s=timeout_s))
+                checks += _description(description)
+            checks += _model(await fetch_model(transport, timeout_s=timeout_s))
         except ClipError as error:
             if report.ok:
-                findings.append(_finding("description", "incomplete", Level.PROBLEM, str(error)))
+                checks.append(_check("description", "incomplete", Level.PROBLEM, str(error)))
     if report.failed is None:
-        findings.append(_finding("health", report.steps[-1].message))
+        checks.append(_check("health", report.steps[-1].message))
     else:
-        findings.append(_finding("health", f"{report.failed.name}: failed", Level.PROBLEM, report.failed.message))
-    return findings, answers
+        checks.append(_check("health", f"{report.failed.name}: failed", Level.PROBLEM, report.failed.message))
+    return checks, answers
 
 
-def _description(server: ServerDescription) -> Iterator[Finding]:
+def _description(server: ServerDescription) -> Iterator[Check]:
     from preprocess_ensemble import contract
 
     encoder, preprocessor = server.models[contract.ENCODER], server.models[contract.PREPROCESSOR]
-    yield _finding("Triton", f"{server.version} ({server.name})")
-    yield _finding("provider", _provider(encoder))
-    yield _finding("encoder threads", _threads(encoder, "intra_op_thread_count", "ONNX Runtime's default"))
-    yield _finding("decoder threads", _threads(preprocessor, "decode_threads", "one for each core of the server"))
+    yield _check("Triton", f"{server.version} ({server.name})")
+    yield _check("provider", _provider(encoder))
+    yield _check("encoder threads", _threads(encoder, "intra_op_thread_count", "ONNX Runtime's default"))
+    yield _check("decoder threads", _threads(preprocessor, "decode_threads", "one for each core of the server"))
 
 
-def _model(model: ModelInfo) -> Iterator[Finding]:
+def _model(model: ModelInfo) -> Iterator[Check]:
     if model.is_random:
-        yield _finding(
+        yield _check(
             "model",
             model.id,
             Level.HINT,
@@ -86,12 +86,12 @@ def _model(model: ModelInfo) -> Iterator[Finding]:
             "clip-export --model ViT-B-32 --pretrained TAG",
         )
     else:
-        yield _finding("model", model.id)
-    yield _finding(
+        yield _check("model", model.id)
+    yield _check(
         "vectors", f"{model.dimension} numbers, {model.precision}, up to {model.max_batch_size} photos a request"
     )
-    yield _finding("preprocessing", model.preprocess_id)
-    yield _finding("fingerprint", "{} {}".format(*model.fingerprint))
+    yield _check("preprocessing", model.preprocess_id)
+    yield _check("fingerprint", "{} {}".format(*model.fingerprint))
 
 
 def _provider(encoder: ModelSettings) -> str:
@@ -105,5 +105,5 @@ def _threads(settings: ModelSettings, parameter: str, otherwise: str) -> str:
     return otherwise if threads in ("", "0") else threads
 
 
-def _finding(name: str, value: str, level: Level = Level.OK, remedy: str = "") -> Finding:
-    return Finding(about=SERVER, name=name, value=value, level=level, remedy=remedy)
+def _check(name: str, value: str, level: Level = Level.OK, remedy: str = "") -> Check:
+    return Check(about=SERVER, name=name, value=value, level=level, remedy=remedy)

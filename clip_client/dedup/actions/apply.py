@@ -1,7 +1,7 @@
-"""Move copies into the quarantine, and back: the journal first, then the files, one unit at a time.
+"""Move duplicates into the quarantine and back: the journal first, then the files, one entry at a time.
 
-A process may be killed between any two steps. Whoever acts next settles what it left: a unit that had not arrived
-whole goes back whole, one that was on its way back arrives.
+A process may be killed between any two steps. The next process that moves files recovers: an entry that did not arrive
+whole goes back whole, and one that was on its way back is restored.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Final
 from clip_client.dedup.actions.plan import NOT_THE_SAME_BYTES, another_companion
 from clip_client.dedup.actions.quarantine import (
     CannotMove,
-    bring_back,
     check_disk,
-    forget_empty_folders,
     is_there,
-    put_away,
+    quarantine,
+    remove_empty_folders,
+    restore,
     sync_folder,
 )
-from clip_client.dedup.actions.sidecars import check_sidecars, left_sidecars, remove_sidecars, write_sidecars
+from clip_client.dedup.actions.sidecars import check_sidecars, remaining_sidecars, remove_sidecars, write_sidecars
 from clip_client.dedup.files.hashing import Content, hash_file
 from clip_client.dedup.store.journal import (
     ABANDONED,
@@ -32,8 +32,8 @@ from clip_client.dedup.store.journal import (
     PURGING,
     RESTORED,
     RESTORING,
+    JournalEntry,
     MovedFile,
-    Unit,
     new_run,
 )
 from clip_client.dedup.store.sqlite import StoreError
@@ -41,7 +41,7 @@ from clip_client.dedup.store.sqlite import StoreError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from clip_client.dedup.actions.plan import Plan, Removal
+    from clip_client.dedup.actions.plan import Move, Plan
     from clip_client.dedup.store.journal import Journal
     from clip_client.dedup.types import FailedFile
 
@@ -52,22 +52,22 @@ METHODS: Final = (QUARANTINE, HARDLINK)
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What became of one photo."""
+    """What happened to one photo."""
 
     path: str
     done: bool
     message: str
-    """One sentence for people; where it went, or why it did not."""
+    """One sentence for people: where the photo went, or why it stayed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Applied:
-    """What one call of :func:`apply` did."""
+    """The result of one call of :func:`apply`."""
 
     run: str
     """For ``undo --run``."""
     outcomes: tuple[Outcome, ...]
-    """One for each removal of the plan, in its order."""
+    """One for each move of the plan, in the plan's order."""
 
 
 def apply(
@@ -77,132 +77,129 @@ def apply(
     method: str = QUARANTINE,
     on_progress: Callable[[str, int, int], None] | None = None,
 ) -> Applied:
-    """Carry out ``plan``. Every file is hashed again right before: what has changed or gone is skipped and reported.
+    """Carry out ``plan``.
 
-    With ``method="hardlink"`` the name of an exact copy stays, as a hard link to the kept file; its own file goes to
-    the quarantine all the same, so this can be undone, too. Raises StoreError where another process acts, and where
-    the journal cannot be written.
+    Each file is hashed again right before it moves; a file that changed or disappeared is skipped and reported.
+    With ``method="hardlink"`` a hard link to the kept file replaces an exact copy. The copy itself still goes to the
+    quarantine, so this can be undone, too.
+
+    Raises StoreError if another process moves files with this journal, or if the journal cannot be written.
     """
     if method not in METHODS:
-        raise ValueError(f"there is no method {method!r}; the methods are {', '.join(METHODS)}")
+        raise ValueError(f"unknown method {method!r}; the methods are {', '.join(METHODS)}")
     run = new_run()
     outcomes: list[Outcome] = []
-    with journal.acting():
-        settle(journal)
-        for done, removal in enumerate(plan.removals, start=1):
+    with journal.exclusive():
+        recover(journal)
+        for done, move in enumerate(plan.moves, start=1):
             try:
-                outcome = _remove(removal, journal, run=run, method=method)
+                outcome = _move(move, journal, run=run, method=method)
             except (OSError, CannotMove) as error:
-                outcome = Outcome(path=removal.victim.path, done=False, message=_sentence(error))
+                outcome = Outcome(path=move.duplicate.path, done=False, message=_sentence(error))
             except StoreError as error:
                 moved = sum(outcome.done for outcome in outcomes)
                 raise StoreError(
-                    f"{error}; {moved} of {len(plan.removals)} photos were moved before, and come back with: "
+                    f"{error}; {moved} of {len(plan.moves)} photos were moved before that; restore them with: "
                     "clip-client undo"
                 ) from error
             outcomes.append(outcome)
             if on_progress is not None:
-                on_progress("moving", done, len(plan.removals))
+                on_progress("moving", done, len(plan.moves))
     return Applied(run=run, outcomes=tuple(outcomes))
 
 
 def undo(journal: Journal, *, run: str | None = None, paths: Iterable[str] | None = None) -> tuple[Outcome, ...]:
-    """Bring back what lies in the quarantine: all, what one run moved, or what was moved from ``paths``.
+    """Restore what is in the quarantine: everything, what one run moved, or what was moved from ``paths``.
 
-    The newest unit comes back first. What cannot come back, because another file has its name now, stays where it is,
-    and can be tried again. Raises StoreError where another process acts.
+    The newest entry is restored first. A file stays in the quarantine if another file has taken its name; you can try
+    again later. Raises StoreError if another process moves files with this journal.
     """
-    with journal.acting():
-        settle(journal)
+    with journal.exclusive():
+        recover(journal)
         if paths is None:
-            units = journal.units(IN_QUARANTINE, run=run)
+            entries = journal.entries(IN_QUARANTINE, run=run)
         else:
-            named = [journal.units(IN_QUARANTINE, run=run, original=os.path.abspath(path)) for path in paths]
-            units = list({unit.id: unit for found in named for unit in found}.values())
-        return tuple(_restore(unit, journal) for unit in sorted(units, key=lambda unit: -unit.id))
+            named = [journal.entries(IN_QUARANTINE, run=run, original=os.path.abspath(path)) for path in paths]
+            entries = list({entry.id: entry for found in named for entry in found}.values())
+        return tuple(_undo(entry, journal) for entry in sorted(entries, key=lambda entry: -entry.id))
 
 
-def settle(journal: Journal) -> None:
-    """Bring order into what killed processes left; the caller holds :meth:`Journal.acting`.
+def recover(journal: Journal) -> None:
+    """Finish or revert the moves of killed processes; the caller holds :meth:`Journal.exclusive`.
 
-    What lies on a disk that is not there waits for it.
+    An entry on a disk that is not connected stays as it is.
     """
-    for unit in journal.units((PLANNED, RESTORING, PURGING)):
-        if why_out_of_reach(unit):
-            continue  # until its disk is there again
-        if unit.state == PURGING:
-            is_there_still = _may_lie_there(unit)
+    for entry in journal.entries((PLANNED, RESTORING, PURGING)):
+        if why_out_of_reach(entry):
+            continue
+        if entry.state == PURGING:
+            is_there_still = _may_be_quarantined(entry)
             if not is_there_still:
-                _forget_folders(unit)
-            journal.mark(unit, MOVED if is_there_still else PURGED)
+                _remove_empty_folders(entry)
+            journal.set_state(entry, MOVED if is_there_still else PURGED)
         else:
-            _back(unit, journal, at_end=ABANDONED if unit.state == PLANNED else RESTORED)
+            _restore_files(entry, journal, at_end=ABANDONED if entry.state == PLANNED else RESTORED)
 
 
-def why_out_of_reach(unit: Unit) -> str:
-    """Say that the disk of a unit is not there; empty where it is."""
+def why_out_of_reach(entry: JournalEntry) -> str:
+    """Say that the disk of an entry is not connected; empty if it is."""
     try:
-        check_disk(unit.files[0], unit.survivor)
+        check_disk(entry.files[0], entry.kept)
     except CannotMove as error:
         return str(error)
     return ""
 
 
-def _remove(removal: Removal, journal: Journal, *, run: str, method: str) -> Outcome:
-    victim, survivor = removal.victim, removal.survivor
-    path = os.path.abspath(victim.path)
-    if method == HARDLINK and victim.sha256 != survivor.sha256:
+def _move(move: Move, journal: Journal, *, run: str, method: str) -> Outcome:
+    duplicate, kept = move.duplicate, move.kept
+    path, kept_path = os.path.abspath(duplicate.path), os.path.abspath(kept.path)
+    if method == HARDLINK and duplicate.sha256 != kept.sha256:
         raise CannotMove(NOT_THE_SAME_BYTES)
-    # A hard link keeps the name, and what belongs to that name stays beside it.
-    along = () if method == HARDLINK else removal.companions
-    files = [_before(name, removal, run) for name in (path, *(os.path.abspath(companion.path) for companion in along))]
-    if files[0].sha256 != victim.sha256:
+    # A hard link keeps the name, so companions of that name stay beside it.
+    companions = () if method == HARDLINK else move.companions
+    paths = (path, *(os.path.abspath(companion.path) for companion in companions))
+    files = [_record_file(name, move, run) for name in paths]
+    if files[0].sha256 != duplicate.sha256:
         raise CannotMove("It has changed since it was compared.")
-    kept = os.path.abspath(survivor.path)
-    status = _check_survivor(kept, survivor.sha256, path)
-    _check_companions(removal, files[1:])
-    sidecars = check_sidecars(removal.sidecars, journal)
-    unit = journal.plan(
-        run=run,
-        method=method,
-        survivor=kept,
-        survivor_sha256=survivor.sha256,
-        files=files,
-        sidecars=sidecars,
+    status = _check_kept_photo(kept_path, kept.sha256, path)
+    _check_companions(move, files[1:])
+    sidecars = check_sidecars(move.sidecars, journal)
+    entry = journal.plan(
+        run=run, method=method, kept=kept_path, kept_sha256=kept.sha256, files=files, sidecars=sidecars
     )
     try:
-        write_sidecars(removal.sidecars, unit)
+        write_sidecars(move.sidecars, entry)
         for file in files:
-            put_away(file)
+            quarantine(file)
             _check_unchanged(file)
-        # Somebody else may take the kept photo away, also a search with another store: whoever moves last sees it.
-        _check_still_kept(kept, status)
+        # A search with another store may move the kept photo at the same time: the process that moves last notices.
+        _check_still_kept(kept_path, status)
         if method == HARDLINK:
-            # Where the kept name is a link, a second name is wanted of the photo, and not of the link.
-            os.link(os.path.realpath(kept), path)
+            # If the kept path is a symbolic link, link to the photo and not to the link.
+            os.link(os.path.realpath(kept_path), path)
             sync_folder(os.path.dirname(path))
     except (OSError, CannotMove) as error:
-        _back(unit, journal, at_end=ABANDONED)
+        _restore_files(entry, journal, at_end=ABANDONED)
         raise CannotMove(_sentence(error)) from error
-    journal.mark(unit, MOVED)
-    return Outcome(path=victim.path, done=True, message=f"Moved to {files[0].quarantined}.")
+    journal.set_state(entry, MOVED)
+    return Outcome(path=duplicate.path, done=True, message=f"Moved to {files[0].quarantined}.")
 
 
-def _before(path: str, removal: Removal, run: str) -> MovedFile:
-    """Record a file as it is: the times first, because hashing it changes the time of access."""
+def _record_file(path: str, move: Move, run: str) -> MovedFile:
+    """Record a file as it is; the times first, because hashing changes the access time."""
     status = os.lstat(path)
     if not stat.S_ISREG(status.st_mode):
         raise CannotMove("It is no longer a regular file.")
     content = hash_file(path)
     if isinstance(content, Content):
         sha256 = content.sha256
-    elif content.code == "EMPTY":  # a sidecar may be; a photo of that hash was never compared
+    elif content.code == "EMPTY":  # a sidecar may be empty; an empty photo is never compared
         sha256 = ""
     else:
         raise CannotMove(content.message)
     return MovedFile(
         original=path,
-        quarantined=removal.place.target(path, run),
+        quarantined=move.target.path_for(path, run),
         sha256=sha256,
         size_bytes=status.st_size,
         atime_ns=status.st_atime_ns,
@@ -210,36 +207,36 @@ def _before(path: str, removal: Removal, run: str) -> MovedFile:
     )
 
 
-def _check_survivor(survivor: str, sha256: str, victim: str) -> os.stat_result:
-    """Make sure that the kept photo is there, whole, and another file than the victim; return its status."""
-    content = hash_file(survivor)
+def _check_kept_photo(kept: str, sha256: str, duplicate: str) -> os.stat_result:
+    """Check that the kept photo exists, is unchanged, and is another file than the duplicate; return its status."""
+    content = hash_file(kept)
     if not isinstance(content, Content):
-        raise CannotMove("The kept photo cannot be read any more.")
+        raise CannotMove("The kept photo can no longer be read.")
     if content.sha256 != sha256:
         raise CannotMove("The kept photo has changed since it was compared.")
-    if os.path.samefile(survivor, victim):
+    if os.path.samefile(kept, duplicate):
         raise CannotMove("It is the kept photo itself under another name.")
-    return os.stat(survivor)
+    return os.stat(kept)
 
 
-def _check_still_kept(survivor: str, then: os.stat_result) -> None:
-    """Make sure, once the victim is away, that the kept photo is the file that was looked at before."""
+def _check_still_kept(kept: str, before: os.stat_result) -> None:
+    """Check, after the duplicate has moved, that the kept photo is still the file that was checked before."""
     try:
-        now = os.stat(survivor)
+        now = os.stat(kept)
     except OSError:
         now = None
-    if now is None or _version(now) != _version(then):
-        raise CannotMove("The kept photo went away or changed meanwhile, so this one is back.")
+    if now is None or _version(now) != _version(before):
+        raise CannotMove("The kept photo disappeared or changed during the move, so this one is back.")
 
 
 def _version(status: os.stat_result) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _check_companions(removal: Removal, files: list[MovedFile]) -> None:
-    """Make sure that the kept photo has a file of the same bytes for each one that would go along."""
-    for companion, file in zip(removal.companions, files, strict=False):
-        beside = (hash_file(other.path) for other in removal.beside_survivor if other.kind == companion.kind)
+def _check_companions(move: Move, files: list[MovedFile]) -> None:
+    """Check that the kept photo has a file of the same bytes for each companion that would move."""
+    for companion, file in zip(move.companions, files, strict=False):
+        beside = (hash_file(other.path) for other in move.beside_kept if other.kind == companion.kind)
         if not any(_is_copy(file, content) for content in beside):
             raise CannotMove(another_companion(companion.kind))
 
@@ -251,47 +248,49 @@ def _is_copy(file: MovedFile, content: Content | FailedFile) -> bool:
 
 
 def _check_unchanged(file: MovedFile) -> None:
-    """Catch a program that wrote into the file between its hash and its move."""
+    """Notice a program that wrote into the file between its hash and its move."""
     status = os.lstat(file.quarantined)
     if (status.st_size, status.st_mtime_ns) != (file.size_bytes, file.mtime_ns):
-        raise CannotMove("It was changed while it was moved, and is back.")
+        raise CannotMove("It changed during the move, and is back.")
 
 
-def _restore(unit: Unit, journal: Journal) -> Outcome:
-    path = unit.files[0].original
-    message = why_out_of_reach(unit) or _back(journal.mark(unit, RESTORING), journal, at_end=RESTORED)
-    left = "" if message else left_sidecars(unit, journal)
-    return Outcome(path=path, done=not message, message=message or f"Back in its place. {left}".rstrip())
+def _undo(entry: JournalEntry, journal: Journal) -> Outcome:
+    path = entry.files[0].original
+    message = why_out_of_reach(entry) or _restore_files(
+        journal.set_state(entry, RESTORING), journal, at_end=RESTORED
+    )
+    remaining = "" if message else remaining_sidecars(entry, journal)
+    return Outcome(path=path, done=not message, message=message or f"Restored. {remaining}".rstrip())
 
 
-def _back(unit: Unit, journal: Journal, *, at_end: str) -> str:
-    """Bring back each file of a unit; return why that was not possible, for one of them at least, or an empty text."""
+def _restore_files(entry: JournalEntry, journal: Journal, *, at_end: str) -> str:
+    """Restore each file of an entry; return the first problem, or an empty text."""
     problems = []
-    for file in unit.files:
+    for file in entry.files:
         try:
-            bring_back(file, replace_equal=unit.method == HARDLINK)
+            restore(file, replace_equal=entry.method == HARDLINK)
         except (OSError, CannotMove) as error:
             problems.append(_sentence(error))
-    if out_of_reach := problems and why_out_of_reach(unit):
+    if out_of_reach := problems and why_out_of_reach(entry):
         return out_of_reach
-    _forget_folders(unit)
+    _remove_empty_folders(entry)
     if not problems:
-        remove_sidecars(unit, journal)
-    # What could not come back still lies in the quarantine, where the next undo finds it; what somebody took out of
-    # there is no longer in anybody's hands.
-    journal.mark(unit, MOVED if problems and _may_lie_there(unit) else at_end)
+        remove_sidecars(entry, journal)
+    # A file that could not be restored is still in the quarantine, where the next undo finds it. A file that somebody
+    # took out of the quarantine is no longer ours.
+    journal.set_state(entry, MOVED if problems and _may_be_quarantined(entry) else at_end)
     return problems[0] if problems else ""
 
 
-def _forget_folders(unit: Unit) -> None:
-    for file in unit.files:
-        forget_empty_folders(file.quarantined)
+def _remove_empty_folders(entry: JournalEntry) -> None:
+    for file in entry.files:
+        remove_empty_folders(file.quarantined)
 
 
-def _may_lie_there(unit: Unit) -> bool:
-    """Tell whether a file of the unit is in the quarantine, or nobody can tell."""
+def _may_be_quarantined(entry: JournalEntry) -> bool:
+    """Tell whether a file of the entry is in the quarantine; True if this cannot be found out."""
     try:
-        return any(is_there(file.quarantined) for file in unit.files)
+        return any(is_there(file.quarantined) for file in entry.files)
     except OSError:
         return True
 

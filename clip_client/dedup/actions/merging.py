@@ -1,7 +1,7 @@
-"""What a copy says that the kept photo does not, and the sidecar that saves it.
+"""Metadata that only a duplicate has, and the sidecar that saves it.
 
-A copy whose date, place, rating, keywords, title or caption would be lost stays where it is. If the user asks for it,
-these fields go into an XMP sidecar beside the kept photo, and the copy may leave.
+A duplicate stays where it is if its date, position, rating, keywords, title or caption would be lost. With
+``--merge-metadata`` these fields go into an XMP sidecar beside the kept photo, and the duplicate may move.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ _LARGEST_SIDECAR: Final = 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class Loss:
-    """Fields of a copy that would be lost with it, by their names for people."""
+    """Fields that would be lost with a duplicate, by their names for people."""
 
     missing: tuple[str, ...]
-    """The kept photo has nothing there, or, of keywords, fewer."""
+    """The kept photo lacks them, or has fewer keywords."""
     differing: tuple[str, ...]
-    """The kept photo says something else there."""
+    """The kept photo has other values."""
 
     def __bool__(self) -> bool:
         return bool(self.missing or self.differing)
 
 
 def loss(copy: Metadata, kept: Metadata) -> Loss:
-    """Compare field by field what ``copy`` and ``kept`` say."""
-    fields: dict[str, tuple[bool, bool]] = {  # name -> (the copy says something else, the kept photo says nothing)
+    """Compare ``copy`` and ``kept`` field by field."""
+    fields: dict[str, tuple[bool, bool]] = {  # name -> (the copy has another value, the kept photo has none)
         "date": (not kept.taken.startswith(copy.taken), copy.taken.startswith(kept.taken)),
         "GPS position": (not _is_same_place(copy, kept), kept.latitude is None),
         "rating": (copy.rating not in (0, kept.rating), not kept.rating),
@@ -58,19 +58,19 @@ def loss(copy: Metadata, kept: Metadata) -> Loss:
 
 
 class MetadataMerge:
-    """Decides, for one copy after another, whether its metadata keeps it, and what sidecars have to hold if not."""
+    """Decides for each duplicate whether it must stay for its metadata, and what the sidecars have to hold if not."""
 
     def __init__(self, *, is_asked_for: bool) -> None:
         self._is_asked_for = is_asked_for
         self._kept: dict[str, _KeptPhoto] = {}
-        """By its path; only those that some copy says more than."""
+        """By path; only those with a copy that has more metadata."""
 
     def why_it_stays(self, copy: Member, kept: Member, beside_kept: Sequence[Companion]) -> str:
-        """Say why the copy must stay for its metadata; empty if nothing is lost, or a sidecar can save it."""
+        """Say why the copy must stay for its metadata; empty if nothing is lost or a sidecar can save it."""
         if copy.sha256 == kept.sha256:
             return ""
         if copy.metadata.is_incomplete:
-            return "It has metadata that cannot be read, so it cannot be compared with that of the kept photo."
+            return "Its metadata cannot be read, so it cannot be compared with that of the kept photo."
         if not loss(copy.metadata, kept.metadata):
             return ""
         if kept.path not in self._kept:
@@ -81,19 +81,19 @@ class MetadataMerge:
             return ""
         if differing := loss(copy.metadata, known.merged).differing:
             return f"Its {_and(differing)} differs from that of the kept photo, which can have only one."
-        if copy.in_library is not None:  # it does not move, so there is nothing that undo could take back
+        if copy.in_library is not None:  # it does not move, so undo could not remove the sidecar
             return f"It has metadata that the kept photo lacks: {_and(lost.missing)}."
         if not self._is_asked_for:
             return f"It has metadata that the kept photo lacks, which --merge-metadata can save: {_and(lost.missing)}."
         return _why_no_sidecar(kept, known)
 
     def merge(self, copy: Member, kept: Member) -> None:
-        """Take the fields of a copy that leaves."""
+        """Take over the fields of a copy that moves."""
         if copy.sha256 != kept.sha256 and (known := self._kept.get(kept.path)):
             known.merged = _together(known.merged, copy.metadata)
 
     def sidecars_for(self, copy: Member, kept: Member) -> tuple[SidecarToWrite, ...]:
-        """Return the sidecars without which the copy must not leave; to be asked once all copies are merged."""
+        """Return the sidecars that must exist before the copy moves; call it after all copies are merged."""
         known = self._kept.get(kept.path)
         if known is None or copy.sha256 == kept.sha256 or not loss(copy.metadata, kept.metadata):
             return ()
@@ -104,7 +104,7 @@ class MetadataMerge:
 
 
 class _KeptPhoto:
-    """What a kept photo says with its sidecars, before and after a merge."""
+    """The metadata of a kept photo and its sidecars, before and after a merge."""
 
     def __init__(self, metadata: Metadata, companions: Sequence[Companion]) -> None:
         self.sidecars: dict[str, bytes] = {}
@@ -120,16 +120,16 @@ class _KeptPhoto:
 
 
 def sidecar_path(photo: str) -> str:
-    """Return where a sidecar of ``photo`` goes: its whole name counts, as other files may have its stem."""
+    """Return the path for a sidecar of ``photo``: the whole name and ``.xmp``, as other files may share its stem."""
     return f"{os.path.abspath(photo)}.xmp"
 
 
 def _why_no_sidecar(kept: Member, known: _KeptPhoto) -> str:
     path = sidecar_path(kept.path)
     if known.sidecars or os.path.lexists(path):
-        return "The kept photo already has a sidecar, and what another program wrote there is not changed."
+        return "The kept photo already has a sidecar, and sidecars of other programs are never changed."
     if kept.is_reference or kept.in_library is not None or is_inside_library(path):
-        return "It has metadata that the kept photo lacks, and nothing is written beside that one, where it lies."
+        return "It has metadata that the kept photo lacks, and nothing is written to the kept photo's folder."
     if not os.access(os.path.dirname(path), os.W_OK | os.X_OK):
         return f"No sidecar can be written beside the kept photo: {os.path.dirname(path)} is read-only for you."
     return ""
@@ -140,7 +140,7 @@ def _and(names: Sequence[str]) -> str:
 
 
 def _together(first: Metadata, second: Metadata) -> Metadata:
-    """Fill what ``first`` does not say with what ``second`` says."""
+    """Fill the empty fields of ``first`` from ``second``."""
     is_placed = first.latitude is not None
     return replace(
         first,
@@ -155,7 +155,7 @@ def _together(first: Metadata, second: Metadata) -> Metadata:
 
 
 def _properties(merged: Metadata, known: Metadata) -> Iterable[tuple[str, str | list[str]]]:
-    """Yield what ``merged`` has more than ``known``; all keywords, as programs take those of a sidecar for all."""
+    """Yield the fields that ``merged`` adds to ``known``; all keywords, as a sidecar's list replaces the photo's."""
     if merged.taken != known.taken:
         yield "exif:DateTimeOriginal", merged.taken
         yield "photoshop:DateCreated", merged.taken
@@ -183,8 +183,8 @@ def _is_same_place(copy: Metadata, kept: Metadata) -> bool:
         return True
     if kept.latitude is None or kept.longitude is None:
         return False
-    apart = max(abs(copy.latitude - kept.latitude), abs(copy.longitude - kept.longitude))
-    return apart <= _SAME_PLACE_DEGREES
+    distance = max(abs(copy.latitude - kept.latitude), abs(copy.longitude - kept.longitude))
+    return distance <= _SAME_PLACE_DEGREES
 
 
 def _words(metadata: Metadata) -> set[str]:

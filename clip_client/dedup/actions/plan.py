@@ -1,4 +1,4 @@
-"""From a report to what would be moved, and what would not, and why; nothing is touched here."""
+"""Decide which duplicates of a report would move, and why the others stay; no file is touched here."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from clip_client.dedup.actions.merging import MetadataMerge
-from clip_client.dedup.actions.quarantine import CannotMove, Place, check_can_move, check_hard_link, place_for
+from clip_client.dedup.actions.quarantine import CannotMove, QuarantineTarget, check_can_move, check_hard_link, quarantine_target
 from clip_client.dedup.files.companions import companions, differing_companion, what_would_be_lost
 from clip_client.dedup.files.file_types import EDITED, PICTURES
 from clip_client.dedup.files.hashing import sha256_of
@@ -20,74 +20,69 @@ if TYPE_CHECKING:
     from clip_client.dedup.types import DuplicateGroup, DuplicateReport, Links, Member
 
 SAFE_TIERS = (EXACT, SAME_PIXELS)
-"""What is moved where nobody asks for more: no model has a say in these."""
+"""The tiers that move by default: they do not depend on a model."""
 
 NOT_THE_SAME_BYTES = "Only copies of the same bytes can become hard links."
 
 _COMPARED_ITSELF = (
-    "A RAW file beside it or beside the kept photo was named and compared by itself, so another group may keep or move "
-    "it; name their folder instead."
+    "A RAW file beside it or beside the kept photo was compared as a photo of its own, so another group may keep or "
+    "move it; name their folder instead."
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Removal:
-    """A photo that would leave, with what belongs to it."""
+class Move:
+    """A photo that would move to the quarantine, with its companions."""
 
-    victim: Member
-    survivor: Member
-    """The kept photo of its group, or another that stays and holds the same picture."""
+    duplicate: Member
+    kept: Member
+    """The kept photo of its group, or another photo that stays and holds the same picture."""
     tier: str
     companions: tuple[Companion, ...]
-    beside_survivor: tuple[Companion, ...]
-    """What belongs to the kept photo."""
-    place: Place
+    beside_kept: tuple[Companion, ...]
+    """Companions of the kept photo."""
+    target: QuarantineTarget
     sidecars: tuple[SidecarToWrite, ...] = ()
-    """What has to be beside the kept photo before this one leaves."""
-
-    @property
-    def size_bytes(self) -> int:
-        """Of the photo itself."""
-        return self.victim.size_bytes
+    """Sidecars that must be beside the kept photo before this one moves."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AlbumEntry:
-    """A photo of a library of Apple Photos, which nothing is moved out of: it would go into an album there."""
+    """A photo in an Apple Photos library. It is never moved; it would go into an album there."""
 
-    victim: Member
-    survivor: Member
-    """What stays instead, in whatever folder or library."""
+    duplicate: Member
+    kept: Member
+    """The photo that stays, in any folder or library."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Left:
-    """A copy that stays, and why."""
+class Skip:
+    """A duplicate that stays, and why."""
 
     path: str
     reason: str
     """One sentence for people."""
     is_blocked: bool = False
-    """True where it could not be moved if somebody wanted to."""
+    """True if it cannot be moved at all."""
     tier: str = ""
-    """The tier that was not asked for, if it stays for nothing else: its own or that of its group."""
+    """The tier that was not selected, its own or its group's, if that is the only reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What ``--apply`` would do to a report."""
+    """What ``--apply`` would do."""
 
-    removals: tuple[Removal, ...]
-    left: tuple[Left, ...]
+    moves: tuple[Move, ...]
+    skipped: tuple[Skip, ...]
     for_album: tuple[AlbumEntry, ...] = ()
 
     @property
     def size_bytes(self) -> int:
-        """Of all photos that would leave."""
-        return sum(removal.size_bytes for removal in self.removals)
+        """Size of all photos that would move, without their companions."""
+        return sum(move.duplicate.size_bytes for move in self.moves)
 
 
-def plan_removals(
+def plan_moves(
     report: DuplicateReport,
     paths: Iterable[str | os.PathLike[str]],
     *,
@@ -96,105 +91,108 @@ def plan_removals(
     merge_metadata: bool = False,
     hash_of: Callable[[str], str] = sha256_of,
 ) -> Plan:
-    """Choose what leaves: every copy of the ``tiers`` that is not kept, may be moved and takes nothing unique along.
+    """Choose what moves: each duplicate of the ``tiers`` that can be moved and takes nothing unique along.
 
-    A copy of the same bytes or pixels leaves if its own tier is among ``tiers``. Any other copy leaves only if the tier
-    of its group is among them, too: a group is as sure as its least sure member.
+    A copy of the same bytes or pixels moves if its own tier is among ``tiers``. Any other duplicate moves only if the
+    tier of its group is among them, too: a group is only as certain as its least certain member.
 
-    ``paths`` is what was searched: nothing outside it is touched. Photos of a burst, of another moment or of a
-    reference folder always stay; of further copies of one of them the best stays. So do the target of a symbolic link,
-    and a file with further hard links. With ``hard_link`` only copies leave that a hard link can replace; the name of
-    each stays, so what belongs to that name stays beside it. A copy stays if its date, GPS position, rating, keywords,
-    title or caption is not among what the kept photo and its sidecar say; with ``merge_metadata`` these fields go into
-    a new sidecar of the kept photo, if it has none yet.
+    ``paths`` is what was searched; nothing outside it is touched. These photos always stay:
+
+    - photos of a burst, of another moment or of a reference folder (of further copies of one of them, the best);
+    - the target of a symbolic link, and a file with other hard links;
+    - a photo whose date, GPS position, rating, keywords, title or caption is not in the kept photo or its sidecar. With
+      ``merge_metadata`` these fields go into a new sidecar of the kept photo, if it has none yet, and the photo moves.
+
+    With ``hard_link`` only duplicates move that a hard link can replace. The link keeps the name, so the companions of
+    that name stay.
 
     ``hash_of`` returns the SHA-256 of a file, such as :meth:`~clip_client.dedup.store.file_index.FileIndex.sha256_of`.
 
-    :func:`~.apply.apply` moves exactly what the plan says while no other program changes the files.
-    Raises ValueError for a tier that is none, and for one that rests on vectors where the model's weights are random.
+    :func:`~.apply.apply` moves exactly what the plan says, unless another program changes the files in between. Raises
+    ValueError for an unknown tier, and for a tier that depends on vectors if the model's weights are random.
     """
     check_tiers(tiers, report.model)
     roots = roots_of(paths)
-    belongings = _belongings(report)
+    companions_of = _companions(report)
     compared = {os.path.abspath(member.path) for group in report.groups for member in group.members}
     merge = MetadataMerge(is_asked_for=merge_metadata)
-    removals: list[Removal] = []
-    left, for_album = [], []
+    moves: list[Move] = []
+    skipped, for_album = [], []
     for group in report.groups:
         by_path = {member.path: member for member in group.members}
-        leaving: set[str] = set()
-        # Copies come after what they are copies of: if that leaves, too, it is the kept photo that stays for both.
-        for victim in sorted(group.members[1:], key=lambda member: bool(member.copy_of)):
-            survivor, tier, moment = group.members[0], victim.tier, victim.moment
-            if victim.copy_tier in tiers and victim.copy_of not in leaving:
-                survivor, tier, moment = by_path[victim.copy_of], victim.copy_tier, ""
-            own, of_survivor = belongings.get(victim.path, ()), belongings.get(survivor.path, ())
-            if hard_link and victim.in_library is None:
+        moving: set[str] = set()
+        # A copy comes after the photo that it is a copy of. If that photo moves, too, the kept photo stays for both.
+        for duplicate in sorted(group.members[1:], key=lambda member: bool(member.copy_of)):
+            kept, tier, moment = group.members[0], duplicate.tier, duplicate.moment
+            if duplicate.copy_tier in tiers and duplicate.copy_of not in moving:
+                kept, tier, moment = by_path[duplicate.copy_of], duplicate.copy_tier, ""
+            own, beside_kept = companions_of.get(duplicate.path, ()), companions_of.get(kept.path, ())
+            if hard_link and duplicate.in_library is None:
                 own = ()
             reason = (
-                _why_it_stays(victim, moment)
-                or _what_is_embedded(victim, survivor)
-                or _what_it_takes_along(own, of_survivor)
-                or next((_COMPARED_ITSELF for one in _moving(own, of_survivor) if _absolute(one) in compared), "")
+                _why_it_stays(duplicate, moment)
+                or _what_is_embedded(duplicate, kept)
+                or _what_it_takes_along(own, beside_kept)
+                or next((_COMPARED_ITSELF for one in _moving(own, beside_kept) if _absolute(one) in compared), "")
             )
             missing = "" if reason else _missing_tier(tier, group, tiers)
             if not reason and not missing:
                 reason = (
-                    _which_content_it_takes_along(own, of_survivor, hash_of)
-                    or _other_names(victim)
-                    or merge.why_it_stays(victim, survivor, of_survivor)
+                    _which_content_it_takes_along(own, beside_kept, hash_of)
+                    or _other_names(duplicate)
+                    or merge.why_it_stays(duplicate, kept, beside_kept)
                 )
             if reason or missing:
-                asked_for = reason or f"The tier {missing} was not asked for."
-                left.append(Left(path=victim.label, reason=asked_for, tier=missing))
+                why = reason or f"The tier {missing} was not selected."
+                skipped.append(Skip(path=duplicate.label, reason=why, tier=missing))
                 continue
-            if victim.in_library is not None:
-                for_album.append(AlbumEntry(victim=victim, survivor=survivor))
-                leaving.add(victim.path)
+            if duplicate.in_library is not None:
+                for_album.append(AlbumEntry(duplicate=duplicate, kept=kept))
+                moving.add(duplicate.path)
                 continue
             try:
-                place = place_for(victim.path, roots)
-                _check_files(victim, own, report.links)
-                _check_kept(victim, survivor, report.links, hard_link=hard_link)
+                target = quarantine_target(duplicate.path, roots)
+                _check_files(duplicate, own, report.links)
+                _check_kept(duplicate, kept, report.links, hard_link=hard_link)
             except CannotMove as error:
-                left.append(Left(path=victim.path, reason=str(error), is_blocked=True))
+                skipped.append(Skip(path=duplicate.path, reason=str(error), is_blocked=True))
             else:
-                leaving.add(victim.path)
-                merge.merge(victim, survivor)
-                removals.append(
-                    Removal(
-                        victim=victim,
-                        survivor=survivor,
+                moving.add(duplicate.path)
+                merge.merge(duplicate, kept)
+                moves.append(
+                    Move(
+                        duplicate=duplicate,
+                        kept=kept,
                         tier=tier,
                         companions=own,
-                        beside_survivor=of_survivor,
-                        place=place,
+                        beside_kept=beside_kept,
+                        target=target,
                     )
                 )
-    # Several copies may fill one sidecar, so it is whole only now.
+    # Several copies may add to one sidecar, so it is complete only now.
     with_sidecars = [
-        replace(removal, sidecars=merge.sidecars_for(removal.victim, removal.survivor)) for removal in removals
+        replace(move, sidecars=merge.sidecars_for(move.duplicate, move.kept)) for move in moves
     ]
-    return Plan(removals=tuple(with_sidecars), left=tuple(left), for_album=tuple(for_album))
+    return Plan(moves=tuple(with_sidecars), skipped=tuple(skipped), for_album=tuple(for_album))
 
 
 def check_tiers(tiers: Iterable[str], model: str | None = None) -> None:
-    """Raise ValueError for a tier that is none, and for one that rests on the vectors of a ``model`` of random weights.
+    """Raise ValueError for an unknown tier, and for a tier that depends on vectors if the weights are random.
 
-    ``model`` is an id; None where it is not known yet.
+    ``model`` is a model id, or None if it is not known yet.
     """
     for tier in tiers:
         if tier not in TIERS:
-            raise ValueError(f"there is no tier {tier!r}; the tiers are {', '.join(TIERS)}")
+            raise ValueError(f"unknown tier {tier!r}; the tiers are {', '.join(TIERS)}")
         if tier not in SAFE_TIERS and model is not None and is_random(model):
             raise ValueError(
-                f"the tier {tier!r} rests on vectors, and the weights of {model} are random: "
-                "export a model with trained weights, or keep to exact and same-pixels"
+                f"the tier {tier!r} depends on vectors, and the weights of {model} are random; "
+                "export a model with trained weights, or select only exact and same-pixels"
             )
 
 
 def roots_of(paths: Iterable[str | os.PathLike[str]]) -> frozenset[str]:
-    """Return the folders inside which files may move: those that were named, and those of files that were named."""
+    """Return the folders in which files may move: the named folders, and the folders of named files."""
     roots = set()
     for path in paths:
         whole = os.path.abspath(os.fsdecode(path))
@@ -202,7 +200,7 @@ def roots_of(paths: Iterable[str | os.PathLike[str]]) -> frozenset[str]:
     return frozenset(roots)
 
 
-def _belongings(report: DuplicateReport) -> dict[str, tuple[Companion, ...]]:
+def _companions(report: DuplicateReport) -> dict[str, tuple[Companion, ...]]:
     members = [member for group in report.groups for member in group.members]
     return companions(member.path for member in members if member.in_library is None) | {
         member.path: member.in_library.companions for member in members if member.in_library is not None
@@ -210,80 +208,80 @@ def _belongings(report: DuplicateReport) -> dict[str, tuple[Companion, ...]]:
 
 
 def _missing_tier(tier: str, group: DuplicateGroup, tiers: Sequence[str]) -> str:
-    """Return the first tier that would have to be asked for, too; empty if ``tiers`` are enough."""
+    """Return the first tier that would have to be selected, too; empty if ``tiers`` are enough."""
     needed = (tier,) if tier in SAFE_TIERS else (tier, group.tier)
     return next((one for one in needed if one not in tiers), "")
 
 
-def _other_names(victim: Member) -> str:
-    """Say that the file has further hard links; empty if it has none, or is not there to be asked."""
+def _other_names(duplicate: Member) -> str:
+    """Say that the file has other hard links; empty if it has none or is missing."""
     try:
-        names = os.lstat(victim.path).st_nlink
+        names = os.lstat(duplicate.path).st_nlink
     except OSError:
         return ""
-    if names < 2 or victim.in_library is not None:
+    if names < 2 or duplicate.in_library is not None:
         return ""
     return f"It has {names} names (hard links), so moving this one would free no space."
 
 
-def _moving(own: tuple[Companion, ...], of_survivor: tuple[Companion, ...]) -> tuple[Companion, ...]:
-    """Return the companions that a move depends on: those of the copy, and the same kinds of the kept photo."""
+def _moving(own: tuple[Companion, ...], beside_kept: tuple[Companion, ...]) -> tuple[Companion, ...]:
+    """Return the companions that a move depends on: the duplicate's, and those of the same kinds of the kept photo."""
     kinds = {companion.kind for companion in own}
-    return (*own, *(companion for companion in of_survivor if companion.kind in kinds & PICTURES))
+    return (*own, *(companion for companion in beside_kept if companion.kind in kinds & PICTURES))
 
 
 def _absolute(companion: Companion) -> str:
     return os.path.abspath(companion.path)
 
 
-def _check_files(victim: Member, own: tuple[Companion, ...], links: Links) -> None:
-    """Raise CannotMove if one of the files cannot move, or if a link to it would lead nowhere."""
-    for what, path in (("It", victim.path), *((f"The {one.kind} beside it", one.path) for one in own)):
+def _check_files(duplicate: Member, own: tuple[Companion, ...], links: Links) -> None:
+    """Raise CannotMove if one of the files cannot move, or if a link points to it."""
+    for what, path in (("It", duplicate.path), *((f"The {one.kind} beside it", one.path) for one in own)):
         check_can_move(path, what)
         if link := links.to(path):
-            raise CannotMove(f"{what} is the target of a link, which would lead nowhere: {link}.")
+            raise CannotMove(f"{what} is the target of a link, which would break: {link}.")
 
 
-def _check_kept(victim: Member, survivor: Member, links: Links, *, hard_link: bool) -> None:
-    """Raise CannotMove if the kept photo may go away unasked, or cannot get a hard link in the place of the victim."""
-    if survivor.path in links.only_by_link:
-        raise CannotMove(f"The photo to keep instead is a link to a file that was not searched: {survivor.path}.")
+def _check_kept(duplicate: Member, kept: Member, links: Links, *, hard_link: bool) -> None:
+    """Raise CannotMove if the kept photo was not searched, or if no hard link can replace the duplicate."""
+    if kept.path in links.only_by_link:
+        raise CannotMove(f"The kept photo is a link to a file that was not searched: {kept.path}.")
     if hard_link:
-        if victim.sha256 != survivor.sha256:
+        if duplicate.sha256 != kept.sha256:
             raise CannotMove(NOT_THE_SAME_BYTES)
-        check_hard_link(survivor.path, victim.path)
+        check_hard_link(kept.path, duplicate.path)
 
 
-def _why_it_stays(victim: Member, moment: str) -> str:
-    if victim.is_reference:
-        return "It lies in a reference folder."
+def _why_it_stays(duplicate: Member, moment: str) -> str:
+    if duplicate.is_reference:
+        return "It is in a reference folder."
     if moment:
         return f"It shows {moment}, so only a person can tell whether it is wanted."
     return ""
 
 
-def _what_is_embedded(victim: Member, survivor: Member) -> str:
-    if not victim.embedded or victim.embedded_digest == survivor.embedded_digest:
+def _what_is_embedded(duplicate: Member, kept: Member) -> str:
+    if not duplicate.embedded or duplicate.embedded_digest == kept.embedded_digest:
         return ""
-    if victim.embedded == survivor.embedded:
-        return f"It holds more than its picture ({victim.embedded}), and the kept photo does not hold the same."
-    return f"It holds more than its picture ({victim.embedded}), which the kept photo lacks."
+    if duplicate.embedded == kept.embedded:
+        return f"It holds more than its picture ({duplicate.embedded}), and the kept photo does not hold the same."
+    return f"It holds more than its picture ({duplicate.embedded}), which the kept photo lacks."
 
 
-def _what_it_takes_along(own: tuple[Companion, ...], of_survivor: tuple[Companion, ...]) -> str:
+def _what_it_takes_along(own: tuple[Companion, ...], beside_kept: tuple[Companion, ...]) -> str:
     if any(companion.kind == EDITED for companion in own):
         return "It has an edited version, and the originals are what was compared, so only a person can choose."
-    lost = what_would_be_lost(own, of_survivor)
-    return f"It has a {lost} beside it, which the kept photo has not." if lost else ""
+    lost = what_would_be_lost(own, beside_kept)
+    return f"It has a {lost} beside it, which the kept photo lacks." if lost else ""
 
 
 def _which_content_it_takes_along(
-    own: tuple[Companion, ...], of_survivor: tuple[Companion, ...], hash_of: Callable[[str], str]
+    own: tuple[Companion, ...], beside_kept: tuple[Companion, ...], hash_of: Callable[[str], str]
 ) -> str:
-    other = differing_companion(own, of_survivor, hash_of)
+    other = differing_companion(own, beside_kept, hash_of)
     return another_companion(other) if other else ""
 
 
 def another_companion(kind: str) -> str:
     """Say why a photo stays if its RAW file, film or sidecar differs from that of the kept photo."""
-    return f"The {kind} beside it is another than the kept photo has, or damaged."
+    return f"The {kind} beside it is damaged, or differs from that of the kept photo."

@@ -1,7 +1,7 @@
-"""Sidecars that save what a copy says: written before the copy moves, and removed if all such copies are back.
+"""Sidecars that save a duplicate's metadata: written before it moves, removed when all such duplicates are back.
 
-A sidecar beside a kept photo may save the fields of several copies. Each of their units names it in the journal. It is
-written under a name of its own first, so a killed process leaves either nothing or a whole sidecar beside the photo.
+One sidecar of a kept photo may save the fields of several duplicates; each of their journal entries names it. It is
+written under a temporary name first, so a killed process leaves either no sidecar or a whole one.
 """
 
 from __future__ import annotations
@@ -19,41 +19,41 @@ from clip_client.dedup.store.journal import Sidecar
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from clip_client.dedup.store.journal import Journal, Unit
+    from clip_client.dedup.store.journal import Journal, JournalEntry
 
 
 @dataclass(frozen=True, kw_only=True)
 class SidecarToWrite:
-    """A sidecar of the kept photo that a copy must not leave without, and its content."""
+    """A sidecar that must be beside the kept photo before a duplicate moves, and its content."""
 
     path: str
     """Absolute."""
     data: bytes
     is_ours: bool
-    """It is written for copies; else it is there already."""
+    """True if it is written for duplicates, False if it is there already."""
 
 
 def check_sidecars(sidecars: Sequence[SidecarToWrite], journal: Journal) -> tuple[Sidecar, ...]:
-    """Return what the journal is to note. Raises CannotMove if another program has written or removed one meanwhile."""
+    """Return what the journal has to record. Raises CannotMove if another program wrote or removed a sidecar."""
     records = []
     for sidecar in sidecars:
         sha256 = hashlib.sha256(sidecar.data).hexdigest()
         was_ours = any(one.is_ours and one.sha256 == sha256 for _, one in journal.sidecars(sidecar.path))
         if is_there(sidecar.path):
             if sha256_of(sidecar.path) != sha256 or (sidecar.is_ours and not was_ours):
-                raise CannotMove(f"Another program has written the kept photo's sidecar meanwhile: {sidecar.path}.")
+                raise CannotMove(f"Another program has written the kept photo's sidecar: {sidecar.path}.")
         elif not sidecar.is_ours:
             raise CannotMove(f"The kept photo's sidecar is no longer there: {sidecar.path}.")
         records.append(Sidecar(path=sidecar.path, sha256=sha256, is_ours=sidecar.is_ours or was_ours))
     return tuple(records)
 
 
-def write_sidecars(sidecars: Sequence[SidecarToWrite], unit: Unit) -> None:
-    """Write what is not there yet; on the disk when this returns. Raises OSError and CannotMove."""
+def write_sidecars(sidecars: Sequence[SidecarToWrite], entry: JournalEntry) -> None:
+    """Write the missing sidecars. They are on the disk when this returns. Raises OSError and CannotMove."""
     for sidecar in sidecars:
         if is_there(sidecar.path):
             continue
-        draft = _draft(sidecar.path, unit)
+        draft = _draft(sidecar.path, entry)
         with open(draft, "xb") as file:
             file.write(sidecar.data)
             file.flush()
@@ -64,29 +64,29 @@ def write_sidecars(sidecars: Sequence[SidecarToWrite], unit: Unit) -> None:
             raise CannotMove(f"Another program has just written {sidecar.path}.") from None
 
 
-def remove_sidecars(unit: Unit, journal: Journal) -> None:
-    """Remove the sidecars that were written for a unit whose files are back.
+def remove_sidecars(entry: JournalEntry, journal: Journal) -> None:
+    """Remove the sidecars that were written for an entry whose files are restored.
 
-    One that another moved photo needs stays, and so does one that was changed.
+    A sidecar stays if another moved photo needs it, or if it was changed.
     """
-    for sidecar in unit.sidecars:
+    for sidecar in entry.sidecars:
         with suppress(OSError):
-            os.unlink(_draft(sidecar.path, unit))
-        if _is_only_for(unit, sidecar, journal) and sha256_of(sidecar.path) == sidecar.sha256:
-            with suppress(OSError):  # the photo is back all the same
+            os.unlink(_draft(sidecar.path, entry))
+        if _is_only_for(entry, sidecar, journal) and sha256_of(sidecar.path) == sidecar.sha256:
+            with suppress(OSError):  # the photo is restored anyway
                 os.unlink(sidecar.path)
                 sync_folder(os.path.dirname(sidecar.path))
 
 
-def left_sidecars(unit: Unit, journal: Journal) -> str:
-    """Say which sidecars of a unit whose files are back stay although nothing needs them; empty if none."""
-    left = [one.path for one in unit.sidecars if _is_only_for(unit, one, journal) and os.path.lexists(one.path)]
-    return f"Its sidecar was changed or cannot be removed, and stays: {', '.join(left)}." if left else ""
+def remaining_sidecars(entry: JournalEntry, journal: Journal) -> str:
+    """Name the sidecars of a restored entry that stay although nothing needs them; empty if there are none."""
+    paths = [one.path for one in entry.sidecars if _is_only_for(entry, one, journal) and os.path.lexists(one.path)]
+    return f"Its sidecar was changed or cannot be removed, and stays: {', '.join(paths)}." if paths else ""
 
 
-def _is_only_for(unit: Unit, sidecar: Sidecar, journal: Journal) -> bool:
-    return sidecar.is_ours and all(other == unit.id for other, _ in journal.sidecars(sidecar.path))
+def _is_only_for(entry: JournalEntry, sidecar: Sidecar, journal: Journal) -> bool:
+    return sidecar.is_ours and all(other == entry.id for other, _ in journal.sidecars(sidecar.path))
 
 
-def _draft(path: str, unit: Unit) -> str:
-    return f"{path}.{unit.run}.part"
+def _draft(path: str, entry: JournalEntry) -> str:
+    return f"{path}.{entry.run}.part"

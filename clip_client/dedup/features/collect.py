@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from clip_client._client import ClipClient
     from clip_client._results import EmbeddedItem
-    from clip_client.dedup.store.parquet_store import KeyFilter, Shelf
+    from clip_client.dedup.store.parquet_store import KeyFilter, ParquetStore
     from clip_client.dedup.store.store import Store
 
     OnProgress = Callable[[str, int, int], None]

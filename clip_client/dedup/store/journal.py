@@ -1,14 +1,14 @@
-"""What was done to files, written down before it is done, so that all of it can be undone.
+"""The journal of file moves: each move is written down before it happens, so that it can be undone.
 
-The journal knows *units*: a photo and what belongs to it, such as its RAW file. A unit goes through these states::
+An entry is a photo and the companions that move with it, such as its RAW file. It goes through these states::
 
     planned -> moved -> restoring -> restored
        |         `----> purging   -> purged
        `-> abandoned
 
-The left one of each pair is written before the first file is touched. A unit that is found in ``planned``,
-``restoring`` or ``purging`` belongs to a process that died, or is at work just now: an exclusive lock on the journal
-tells which. ``restored`` and ``purged`` are left for good.
+The state on the left of each arrow is written before the first file is touched. An entry in ``planned``, ``restoring``
+or ``purging`` belongs to a process that was killed or that is working right now; an exclusive lock on the journal tells
+which. ``restored``, ``purged`` and ``abandoned`` are final.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from clip_client.dedup.store.lock import AlreadyLocked, exclusive_lock
 from clip_client.dedup.store.sqlite import StoreError, open_database, transaction
 
 if TYPE_CHECKING:
@@ -36,8 +37,9 @@ PURGING: Final = "purging"
 PURGED: Final = "purged"
 
 IN_QUARANTINE: Final = (PLANNED, MOVED, RESTORING, PURGING)
-"""States in which a file of the unit may lie in the quarantine."""
+"""States in which a file of the entry may be in the quarantine."""
 
+# Table and column names are the format on disk: "units" holds the entries, "survivor" is the kept photo.
 _VERSION: Final = 2
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS units (
@@ -58,7 +60,7 @@ CREATE INDEX IF NOT EXISTS sidecars_by_path ON sidecars (path)
 
 @dataclass(frozen=True, kw_only=True)
 class MovedFile:
-    """One file of a unit: where it was, where it went, and what it was before anybody read it."""
+    """One file of an entry: where it was, where it went, and its size and times before it was read."""
 
     original: str
     quarantined: str
@@ -70,68 +72,66 @@ class MovedFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Sidecar:
-    """A sidecar beside the kept photo that says what only the moved photo said before."""
+    """A sidecar beside the kept photo that holds metadata of the moved photo."""
 
     path: str
     """Absolute."""
     sha256: str
     is_ours: bool
-    """It was written for moved photos; else it was there before them."""
+    """True if it was written for moved photos, False if it was there before them."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unit:
-    """Files that move together. The photo comes first, then what belongs to it."""
+class JournalEntry:
+    """Files that move together: the photo first, then its companions."""
 
     id: int
     run: str
-    """Names one call of ``dedup --apply``; sorts by time."""
+    """Name of one call of ``dedup --apply``; names sort by time."""
     at_ns: int
     """When it was planned, nanoseconds since 1970."""
     method: str
     """``"quarantine"`` or ``"hardlink"``."""
     state: str
-    survivor: str
+    kept: str
     """Path of the photo that was kept instead."""
-    survivor_sha256: str
+    kept_sha256: str
     files: tuple[MovedFile, ...]
     sidecars: tuple[Sidecar, ...] = ()
-    """What has to stay beside the kept photo while the unit is away."""
+    """What has to stay beside the kept photo while the files are in the quarantine."""
 
 
 def new_run() -> str:
-    """Return a name for a run: its time for people, and letters that make it unique over all stores."""
+    """Return a name for a run: the local time, and letters that make it unique across all stores."""
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}"
 
 
 class Journal:
-    """The journal in one store folder; one thread's."""
+    """The journal of one store; one thread at a time may use it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._connection: sqlite3.Connection = open_database(path, _SCHEMA, version=_VERSION, durable=True)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._connection.close()
 
     @contextmanager
-    def acting(self) -> Iterator[None]:
-        """Hold the right to touch files while the block runs; one process of all that use this store has it.
+    def exclusive(self) -> Iterator[None]:
+        """Hold the right to move files for the duration of the block; only one process per store has it.
 
-        The lock is the operating system's and ends with the process, however that ends. Raises StoreError where
-        another process holds it, and where the file cannot be locked.
+        Raises StoreError if another process has it, or if the lock file cannot be locked.
         """
         path = self._path.with_suffix(".lock")
         with ExitStack() as held:
             try:
-                is_ours = _lock(held.enter_context(open(path, "a+b")).fileno())
+                held.enter_context(exclusive_lock(path))
+            except AlreadyLocked:
+                raise StoreError("another clip-client is moving files with this store; wait until it finishes") from None
             except OSError as error:
-                raise StoreError(
-                    f"{path} cannot be locked: {error.strerror}; name another folder with --store"
-                ) from None
-            if not is_ours:
-                raise StoreError("another clip-client is moving files with this store; wait until it has finished")
+                reason = error.strerror or error
+                raise StoreError(f"{path} cannot be locked: {reason}; choose another folder with --store") from None
             yield
 
     def plan(
@@ -139,17 +139,17 @@ class Journal:
         *,
         run: str,
         method: str,
-        survivor: str,
-        survivor_sha256: str,
+        kept: str,
+        kept_sha256: str,
         files: Sequence[MovedFile],
         sidecars: Sequence[Sidecar] = (),
-    ) -> Unit:
-        """Write down what is about to happen; on the disk when this returns."""
+    ) -> JournalEntry:
+        """Record what is about to happen. It is on the disk when this returns."""
         at_ns = time.time_ns()
         with transaction(self._connection):
             cursor = self._connection.execute(
                 "INSERT INTO units (run, at_ns, method, state, survivor, survivor_sha256) VALUES (?, ?, ?, ?, ?, ?)",
-                (run, at_ns, method, PLANNED, os.fsencode(survivor), survivor_sha256),
+                (run, at_ns, method, PLANNED, os.fsencode(kept), kept_sha256),
             )
             number = int(cursor.lastrowid or 0)
             self._connection.executemany(
@@ -171,26 +171,31 @@ class Journal:
                 "INSERT INTO sidecars VALUES (?, ?, ?, ?)",
                 [(number, os.fsencode(sidecar.path), sidecar.sha256, sidecar.is_ours) for sidecar in sidecars],
             )
-        return Unit(
+        return JournalEntry(
             id=number,
             run=run,
             at_ns=at_ns,
             method=method,
             state=PLANNED,
-            survivor=survivor,
-            survivor_sha256=survivor_sha256,
+            kept=kept,
+            kept_sha256=kept_sha256,
             files=tuple(files),
             sidecars=tuple(sidecars),
         )
 
-    def mark(self, unit: Unit, state: str) -> Unit:
-        """Write down the state that a unit has reached, or is about to leave; on the disk when this returns."""
+    def set_state(self, entry: JournalEntry, state: str) -> JournalEntry:
+        """Record the new state of an entry. It is on the disk when this returns."""
         with transaction(self._connection):
-            self._connection.execute("UPDATE units SET state = ? WHERE id = ?", (state, unit.id))
-        return replace(unit, state=state)
+            self._connection.execute("UPDATE units SET state = ? WHERE id = ?", (state, entry.id))
+        return replace(entry, state=state)
 
-    def units(self, states: Sequence[str], *, run: str | None = None, original: str | None = None) -> list[Unit]:
-        """Return the units in any of ``states``, oldest first; of one run, or those that hold one file."""
+    def entries(
+        self, states: Sequence[str], *, run: str | None = None, original: str | None = None
+    ) -> list[JournalEntry]:
+        """Return the entries in any of ``states``, oldest first.
+
+        ``run`` selects one run; ``original`` selects entries with a file that was moved from this path.
+        """
         wanted = f"SELECT * FROM units WHERE state IN ({', '.join('?' * len(states))})"
         values: list[object] = list(states)
         if run is not None:
@@ -199,10 +204,10 @@ class Journal:
         if original is not None:
             wanted += " AND id IN (SELECT unit FROM files WHERE original = ?)"
             values.append(os.fsencode(original))
-        return [self._unit(row) for row in self._connection.execute(f"{wanted} ORDER BY id", values).fetchall()]
+        return [self._entry(row) for row in self._connection.execute(f"{wanted} ORDER BY id", values).fetchall()]
 
     def sidecars(self, path: str) -> list[tuple[int, Sidecar]]:
-        """Return the units that need the sidecar at ``path`` (``Unit.id``), and how each has noted it."""
+        """Return the id of each entry that needs the sidecar at ``path``, and what the entry recorded about it."""
         states = (*IN_QUARANTINE, PURGED)
         rows = self._connection.execute(
             "SELECT unit, path, sha256, is_ours FROM sidecars JOIN units ON units.id = unit "
@@ -211,18 +216,18 @@ class Journal:
         )
         return [(number, _sidecar(row)) for number, *row in rows]
 
-    def _unit(self, row: tuple[int, str, int, str, str, bytes, str]) -> Unit:
-        number, run, at_ns, method, state, survivor, survivor_sha256 = row
+    def _entry(self, row: tuple[int, str, int, str, str, bytes, str]) -> JournalEntry:
+        number, run, at_ns, method, state, kept, kept_sha256 = row
         files = self._connection.execute("SELECT * FROM files WHERE unit = ? ORDER BY rowid", (number,))
         sidecars = self._connection.execute("SELECT path, sha256, is_ours FROM sidecars WHERE unit = ?", (number,))
-        return Unit(
+        return JournalEntry(
             id=number,
             run=run,
             at_ns=at_ns,
             method=method,
             state=state,
-            survivor=os.fsdecode(survivor),
-            survivor_sha256=survivor_sha256,
+            kept=os.fsdecode(kept),
+            kept_sha256=kept_sha256,
             files=tuple(
                 MovedFile(
                     original=os.fsdecode(original),
@@ -242,21 +247,3 @@ def _sidecar(row: Sequence[Any]) -> Sidecar:
     path, sha256, is_ours = row
     return Sidecar(path=os.fsdecode(path), sha256=sha256, is_ours=bool(is_ours))
 
-
-def _lock(descriptor: int) -> bool:
-    """Take the lock of an open file at once; False where another process has it. Raises OSError without locks."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        import msvcrt
-
-        try:
-            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
-        except PermissionError:
-            return False
-    else:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-    return True

@@ -72,7 +72,7 @@ class KeyFilter:
         return at < len(self._prefixes) and bool(self._prefixes[at] == prefix[0])
 
 
-class Shelf:
+class ParquetStore:
     """One folder of Parquet files with one schema.
 
     The schema's first column is ``sha256``, the 32 bytes of a content's hash; of two rows of the same hash the later

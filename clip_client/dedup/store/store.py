@@ -25,7 +25,7 @@ from clip_client.dedup.features.image_features import ALGORITHM, PIXELS
 from clip_client.dedup.store.decisions import Decisions
 from clip_client.dedup.store.file_index import FileIndex
 from clip_client.dedup.store.journal import Journal
-from clip_client.dedup.store.parquet_store import Shelf
+from clip_client.dedup.store.parquet_store import ParquetStore
 from clip_client.dedup.store.sqlite import StoreError
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Store:
             self._open.callback(self._files.close)
         return self._files
 
-    def looks(self) -> Shelf:
+    def looks(self) -> ParquetStore:
         """What pictures say themselves; columns of ``Look.to_row``."""
         import pyarrow as pa
 
@@ -142,13 +142,13 @@ class Store:
             {"algorithm": ALGORITHM},
         )
 
-    def pixels(self) -> Shelf:
+    def pixels(self) -> ParquetStore:
         """Hashes of pixels; an empty one where they are not the whole picture."""
         import pyarrow as pa
 
         return self._shelf(Path("pixels", PIXELS), {"pixels": pa.string()}, {"algorithm": PIXELS})
 
-    def vectors(self, vector_id: str, dimension: int | None = None) -> Shelf:
+    def vectors(self, vector_id: str, dimension: int | None = None) -> ParquetStore:
         """Vectors of one id, of ``dimension`` numbers; where there is none ``code`` and ``message`` say why.
 
         Lists of one length have no offsets, which in lists of any length end at 2**31 numbers: 4.19 million vectors of
@@ -162,7 +162,7 @@ class Store:
         columns = {"vector": vector, "code": pa.string(), "message": pa.string()}
         return self._shelf(folder, columns, {"vector_id": vector_id})
 
-    def _shelf(self, folder: Path, columns: dict[str, Any], about: dict[str, str]) -> Shelf:
+    def _shelf(self, folder: Path, columns: dict[str, Any], about: dict[str, str]) -> ParquetStore:
         import pyarrow as pa
 
-        return Shelf(self.directory / folder, pa.schema({"sha256": pa.binary(32), **columns}, metadata=about))
+        return ParquetStore(self.directory / folder, pa.schema({"sha256": pa.binary(32), **columns}, metadata=about))

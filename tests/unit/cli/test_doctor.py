@@ -6,9 +6,9 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from clip_client.cli.doctor import machine_checks
-from clip_client.cli.doctor.check import CLIENT, SERVER, Finding, Level
+from clip_client.cli.doctor.check import CLIENT, SERVER, Check, Level
 from clip_client.cli.doctor.command import _lines
-from clip_client.cli.doctor.machine_checks import examine_machine
+from clip_client.cli.doctor.machine_checks import check_machine
 from clip_client.cli.main import main
 
 if TYPE_CHECKING:
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import pytest
 
 
-def machine(*, server_answers: bool = False) -> dict[str, Finding]:
-    return {finding.name: finding for finding in examine_machine(server_answers=server_answers)}
+def machine(*, server_answers: bool = False) -> dict[str, Check]:
+    return {check.name: check for check in check_machine(server_answers=server_answers)}
 
 
 def test_without_a_server_it_says_what_to_do(
@@ -30,7 +30,7 @@ def test_without_a_server_it_says_what_to_do(
         url = f"127.0.0.1:{nobody.getsockname()[1]}"
         assert main(["doctor", "--url", url, "--json"]) == 1
     report: dict[str, Any] = json.loads(capsys.readouterr().out)
-    found = {finding["name"]: finding for finding in report["findings"]}
+    found = {check["name"]: check for check in report["findings"]}
     assert report["ok"] is False
     assert found["health"]["level"] == "problem"
     assert url in found["health"]["remedy"]
@@ -88,14 +88,14 @@ def test_ports_in_use_matter_where_no_server_answers(monkeypatch: pytest.MonkeyP
 
 
 def test_the_table_fits_the_terminal() -> None:
-    findings = [
-        Finding(about=SERVER, name="health", value="failed", level=Level.PROBLEM, remedy="do this " * 20),
-        Finding(about=CLIENT, name="CPU", value="2 cores"),
+    checks = [
+        Check(about=SERVER, name="health", value="failed", level=Level.PROBLEM, remedy="do this " * 20),
+        Check(about=CLIENT, name="CPU", value="2 cores"),
     ]
-    plain = list(_lines(findings, width=60, colour=False))
+    plain = list(_lines(checks, width=60, colour=False))
     assert all(len(line) <= 60 for text in plain for line in text.splitlines())
     assert plain[1] == "! health  failed"
     assert "  CPU     2 cores" in plain
     assert plain[-1] == "! 1 thing to be put right before photos can be embedded"
     assert "\x1b" not in "".join(plain)
-    assert "\x1b" in "".join(_lines(findings, width=60, colour=True))
+    assert "\x1b" in "".join(_lines(checks, width=60, colour=True))

@@ -91,13 +91,13 @@ def test_apply_moves_what_the_dry_run_says(chosen: Entries, obstacle: str, hard_
         dry = say(root, store, hard_link=hard_link, apply=False)
         done = say(root, store, hard_link=hard_link, apply=True)
         assert [line for line in dry if line.startswith("stays: ")] == [line for line in done if "stays: " in line]
-        files = [[file.original for file in unit.files] for unit in store.journal.units((MOVED,))]
+        files = [[file.original for file in entry.files] for entry in store.journal.entries((MOVED,))]
         moves = [line.removeprefix("would move: ") for line in dry if line.startswith("would move: ")]
         announced = [line.partition("; kept: ")[0] for line in moves]
-        assert announced == [", with ".join(unit) for unit in files]
+        assert announced == [", with ".join(entry) for entry in files]
         # And nothing else has gone, or leads nowhere now.
         gone = {str(path) for path in reachable if not path.exists()}
-        assert gone == (set() if hard_link else {name for unit in files for name in unit})
+        assert gone == (set() if hard_link else {name for entry in files for name in unit})
 
 
 def test_the_examples_are_not_all_empty(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from clip_client.cli.main import main
 from clip_client.dedup import Store
 from clip_client.dedup.actions import purge as purge_module
 from clip_client.dedup.actions.apply import apply
-from clip_client.dedup.actions.plan import plan_removals
+from clip_client.dedup.actions.plan import plan_moves
 from clip_client.dedup.types import SAME_PIXELS, SIMILAR
 from tests.fixtures.albums import album, member, report, write
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def store(tmp_path: Path) -> list[str]:
     """Three photos in the quarantine."""
     with Store(tmp_path / "store") as opened:
-        apply(plan_removals(album(tmp_path / "root"), [tmp_path / "root"]), opened.journal)
+        apply(plan_moves(album(tmp_path / "root"), [tmp_path / "root"]), opened.journal)
     return ["--store", str(tmp_path / "store")]
 
 
@@ -190,7 +190,7 @@ def test_purge_sends_no_more_than_it_has_summed_up(
     def agree_late() -> bool:
         first, second = (write(tmp_path / "later" / name, b"y") for name in ("1.jpg", "2.jpg"))
         with Store(tmp_path / "store") as opened:
-            apply(plan_removals(report((member(first), member(second))), [tmp_path / "later"]), opened.journal)
+            apply(plan_moves(report((member(first), member(second))), [tmp_path / "later"]), opened.journal)
         return True
 
     monkeypatch.setattr(purge, "_agreed", agree_late)

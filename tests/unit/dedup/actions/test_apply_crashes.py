@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clip_client.dedup.actions.apply import METHODS, apply, undo
-from clip_client.dedup.actions.plan import Plan, plan_removals
+from clip_client.dedup.actions.plan import Plan, plan_moves
 from clip_client.dedup.actions.purge import purge
 from clip_client.dedup.store.journal import IN_QUARANTINE, MOVED
 from clip_client.dedup.types import QUARANTINE_NAME
@@ -84,7 +84,7 @@ def test_a_kill_between_any_two_steps_loses_nothing(tmp_path: Path, method: str)
         root, store = tmp_path / f"{step}" / "root", tmp_path / f"{step}" / "journal.sqlite"
         groups = album(root)
         before = snapshot(root)
-        plan = plan_removals(groups, [root])
+        plan = plan_moves(groups, [root])
 
         def act(store: Path = store, plan: Plan = plan) -> None:
             with opened(store) as journal:
@@ -121,7 +121,7 @@ def test_a_kill_during_purge_keeps_what_is_not_in_the_trash(tmp_path: Path, agai
         groups = album(root)
         before = snapshot(root)
         with opened(store) as journal:
-            apply(plan_removals(groups, [root]), journal)
+            apply(plan_moves(groups, [root]), journal)
 
         def into_trash(path: str, trash: Path = trash) -> None:
             os.rename(path, trash / os.path.basename(path))
@@ -136,7 +136,7 @@ def test_a_kill_during_purge_keeps_what_is_not_in_the_trash(tmp_path: Path, agai
                 purge(journal, trash=into_trash)
             else:
                 undo(journal)
-            assert journal.units((MOVED,)) == []
+            assert journal.entries((MOVED,)) == []
         assert not (root / QUARANTINE_NAME).exists(), f"killed before step {step}"
         assert contents(root) | contents(trash) == {data for data, _, _ in before.values()}
         step += 1
@@ -177,7 +177,7 @@ def test_nothing_is_ever_lost_but_by_the_person(steps: list[tuple[str, int, int 
             undo(journal)
         hidden = [name for name in snapshot(root) if QUARANTINE_NAME in name]
         with opened(store) as journal:
-            known = {file.quarantined for unit in journal.units((MOVED,)) for file in unit.files}
+            known = {file.quarantined for entry in journal.entries((MOVED,)) for file in entry.files}
         assert {str(root / name) for name in hidden} <= known
 
 
@@ -198,11 +198,11 @@ def _step(action: str, which: int, root: Path, store: Path, trash: Path) -> None
         if action == "apply":
             turned = [files[which % len(files) :] + files[: which % len(files)] for files in groups if len(files) > 1]
             found = report(*(tuple(map(member, files)) for files in turned))
-            apply(plan_removals(found, [root]), journal, method=METHODS[which % 2])
+            apply(plan_moves(found, [root]), journal, method=METHODS[which % 2])
         elif action == "purge":
             purge(journal, trash=lambda path: os.rename(path, trash / f"{len(os.listdir(trash))}"))
         elif action == "undo file":
             undo(journal, paths=[str(root / f"{which % 2}" / f"{which}.jpg")])
         else:
-            runs = [unit.run for unit in journal.units(IN_QUARANTINE)]
+            runs = [entry.run for entry in journal.entries(IN_QUARANTINE)]
             undo(journal, run=runs[which % len(runs)] if runs and action == "undo run" else None)

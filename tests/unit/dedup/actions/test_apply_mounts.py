@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from clip_client.dedup.actions.apply import HARDLINK, apply, undo
-from clip_client.dedup.actions.plan import plan_removals
+from clip_client.dedup.actions.plan import plan_moves
 from clip_client.dedup.types import QUARANTINE_NAME
 from tests.fixtures.albums import member, opened, report, snapshot, without_access, write
 from tests.paths import ROOT
@@ -49,8 +49,8 @@ def check_copies_below_a_mount(folder: Path) -> None:
     kept = write(root / "1.jpg", b"x")
     copies = [write(root / "2.jpg", b"x"), write(root / "disk" / "a" / "b" / "3.jpg", b"x")]
     before = snapshot(root)
-    plan = plan_removals(report(tuple(map(member, [kept, *copies]))), [root])
-    assert [removal.place.folder for removal in plan.removals] == [str(root), str(root / "disk")]
+    plan = plan_moves(report(tuple(map(member, [kept, *copies]))), [root])
+    assert [move.place.folder for move in plan.moves] == [str(root), str(root / "disk")]
     with opened(folder / "journal.sqlite") as journal:
         applied = apply(plan, journal)
         assert [outcome.message for outcome in applied.outcomes if not outcome.done] == []
@@ -67,13 +67,13 @@ def check_hard_links_across_file_systems(folder: Path) -> None:
     kept, near = write(root / "1.jpg", b"x"), write(root / "2.jpg", b"x")
     far = [write(root / "disk" / "3.jpg", b"x"), write(other / "4.jpg", b"x")]
     found = report(tuple(map(member, [kept, near, *far])))
-    plan = plan_removals(found, [root, other], hard_link=True)
-    assert [removal.victim.path for removal in plan.removals] == [str(near)]
-    assert [(left.path, left.is_blocked) for left in plan.left] == [(str(path), True) for path in far]
-    assert {left.reason for left in plan.left} == {
+    plan = plan_moves(found, [root, other], hard_link=True)
+    assert [move.duplicate.path for move in plan.moves] == [str(near)]
+    assert [(left.path, left.is_blocked) for left in plan.skipped] == [(str(path), True) for path in far]
+    assert {left.reason for left in plan.skipped} == {
         f"The kept photo is on another file system, where no hard link can lead: {kept}."
     }
-    assert len(plan_removals(found, [root, other]).removals) == 3
+    assert len(plan_moves(found, [root, other]).moves) == 3
     with opened(folder / "journal.sqlite") as journal:
         assert [outcome.done for outcome in apply(plan, journal, method=HARDLINK).outcomes] == [True]
     assert near.samefile(kept)
@@ -87,16 +87,16 @@ def check_files_that_are_mounts(folder: Path) -> None:
         write(root / name, b"rating")
     mount(write(folder / "other" / "2.jpg", b"x"), copy)
     mount(write(folder / "other" / "3.xmp", b"rating"), root / "3.xmp")
-    plan = plan_removals(report(tuple(map(member, [kept, copy, beside]))), [root])
-    assert plan.removals == ()
-    assert [left.reason.split(" is ")[0] for left in plan.left] == ["The file", "The sidecar beside it"]
-    assert all("a mount of its own" in left.reason for left in plan.left)
+    plan = plan_moves(report(tuple(map(member, [kept, copy, beside]))), [root])
+    assert plan.moves == ()
+    assert [left.reason.split(" is ")[0] for left in plan.skipped] == ["The file", "The sidecar beside it"]
+    assert all("a mount of its own" in left.reason for left in plan.skipped)
     deep = [write(root / "deep" / name, b"y") for name in ("1.jpg", "2.jpg")]
     (folder / "other" / "away").mkdir()
     (root / "deep" / QUARANTINE_NAME).mkdir()
     mount(folder / "other" / "away", root / "deep" / QUARANTINE_NAME)
-    plan = plan_removals(report(tuple(map(member, deep))), [root / "deep"])
-    assert [left.reason.partition(" is ")[2] for left in plan.left] == [
+    plan = plan_moves(report(tuple(map(member, deep))), [root / "deep"])
+    assert [left.reason.partition(" is ")[2] for left in plan.skipped] == [
         "on another file system, and nothing can be renamed across file systems."
     ]
 
@@ -106,8 +106,8 @@ def check_a_read_only_mount(folder: Path) -> None:
     disk = folder / "root" / "disk"
     photos = [write(folder / "root" / "1.jpg", b"x"), write(disk / "2.jpg", b"x")]
     subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
-    plan = plan_removals(report(tuple(map(member, photos))), [folder / "root"])
-    assert [left.reason for left in plan.left] == [f"Its file system is mounted read-only: {disk}."]
+    plan = plan_moves(report(tuple(map(member, photos))), [folder / "root"])
+    assert [left.reason for left in plan.skipped] == [f"Its file system is mounted read-only: {disk}."]
 
 
 def mount(source: Path, target: Path) -> None:

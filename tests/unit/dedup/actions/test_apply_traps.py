@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from clip_client.dedup.actions.apply import HARDLINK, apply, undo
-from clip_client.dedup.actions.plan import plan_removals
+from clip_client.dedup.actions.plan import plan_moves
 from clip_client.dedup.actions.purge import purge
 from clip_client.dedup.store.journal import IN_QUARANTINE, PLANNED, PURGING, Journal
 from clip_client.dedup.store.sqlite import StoreError
@@ -33,7 +33,7 @@ def test_a_hard_link_leads_to_the_photo_where_the_kept_name_is_a_link(tmp_path: 
     write(tmp_path / "elsewhere.jpg", b"x")
     kept, copy = root / "kept.jpg", write(root / "deep" / "copy.jpg", b"x", 10**18)
     kept.symlink_to("../elsewhere.jpg")
-    plan = plan_removals(report((member(kept), member(copy))), [root])
+    plan = plan_moves(report((member(kept), member(copy))), [root])
     assert [outcome.done for outcome in apply(plan, journal, method=HARDLINK).outcomes] == [True]
     assert not copy.is_symlink()
     assert copy.samefile(tmp_path / "elsewhere.jpg")
@@ -46,7 +46,7 @@ def test_what_a_program_saves_in_the_moment_of_the_move_is_not_lost(
 ) -> None:
     """Editors write a new file and rename it onto the old name: also between two of our own steps."""
     kept, copy = write(tmp_path / "r" / "1.jpg", b"x"), write(tmp_path / "r" / "2.jpg", b"x")
-    plan = plan_removals(report((member(kept), member(copy))), [tmp_path / "r"])
+    plan = plan_moves(report((member(kept), member(copy))), [tmp_path / "r"])
     unlink, rename = os.unlink, os.rename
 
     def save() -> None:
@@ -73,8 +73,8 @@ def test_two_searches_with_two_stores_do_not_each_move_what_the_other_keeps(
     tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = write(tmp_path / "r" / "1.jpg", b"x"), write(tmp_path / "r" / "2.jpg", b"x")
-    plan = plan_removals(report((member(first), member(second))), [tmp_path / "r"])
-    other_way = plan_removals(report((member(second), member(first))), [tmp_path / "r"])
+    plan = plan_moves(report((member(first), member(second))), [tmp_path / "r"])
+    other_way = plan_moves(report((member(second), member(first))), [tmp_path / "r"])
     write_down = journal.plan
 
     def write_down_slowly(**what: object) -> object:
@@ -87,14 +87,14 @@ def test_two_searches_with_two_stores_do_not_each_move_what_the_other_keeps(
     (outcome,) = apply(plan, journal).outcomes
     assert outcome.message == "The kept photo went away or changed meanwhile, so this one is back."
     assert (second.exists(), first.exists()) == (True, False)
-    assert journal.units(IN_QUARANTINE) == []
+    assert journal.entries(IN_QUARANTINE) == []
 
 
 def test_purge_leaves_a_raw_file_that_is_no_longer_beside_the_kept_photo(tmp_path: Path, journal: Journal) -> None:
     root = tmp_path / "r"
     kept, copy = write(root / "1.jpg", b"x"), write(root / "2.jpg", b"x")
     raw, _ = write(root / "1.NEF", b"raw"), write(root / "2.NEF", b"raw")
-    apply(plan_removals(report((member(kept), member(copy))), [root]), journal)
+    apply(plan_moves(report((member(kept), member(copy))), [root]), journal)
     raw.write_bytes(b"war")
     (outcome,) = purge(journal, trash=os.unlink)
     assert outcome.message == f"The RAW file that was kept instead is no longer beside {kept}."
@@ -105,10 +105,10 @@ def test_purge_leaves_a_raw_file_that_is_no_longer_beside_the_kept_photo(tmp_pat
 def test_purge_leaves_what_was_changed_in_the_quarantine(tmp_path: Path, journal: Journal) -> None:
     """By a program that had the file open when it was moved, say."""
     kept, copy = write(tmp_path / "r" / "1.jpg", b"x"), write(tmp_path / "r" / "2.jpg", b"x")
-    apply(plan_removals(report((member(kept), member(copy))), [tmp_path / "r"]), journal)
-    (unit,) = journal.units(IN_QUARANTINE)
-    os.utime(unit.files[0].quarantined)  # of the same bytes still
-    with open(unit.files[0].quarantined, "r+b") as file:
+    apply(plan_moves(report((member(kept), member(copy))), [tmp_path / "r"]), journal)
+    (entry,) = journal.entries(IN_QUARANTINE)
+    os.utime(entry.files[0].quarantined)  # of the same bytes still
+    with open(entry.files[0].quarantined, "r+b") as file:
         file.write(b"y")
     (outcome,) = purge(journal, trash=os.unlink)
     assert "It was changed after it was moved" in outcome.message
@@ -118,10 +118,10 @@ def test_purge_leaves_what_was_changed_in_the_quarantine(tmp_path: Path, journal
 
 def test_purge_keeps_to_what_was_agreed_upon(tmp_path: Path, journal: Journal) -> None:
     groups = album(tmp_path / "root")
-    apply(plan_removals(groups, [tmp_path / "root"]), journal)
-    agreed = {unit.id for unit in journal.units(IN_QUARANTINE)[:1]}
+    apply(plan_moves(groups, [tmp_path / "root"]), journal)
+    agreed = {entry.id for entry in journal.entries(IN_QUARANTINE)[:1]}
     assert len(purge(journal, only=agreed, trash=os.unlink)) == 1
-    assert len(journal.units(IN_QUARANTINE)) == 2
+    assert len(journal.entries(IN_QUARANTINE)) == 2
 
 
 def test_a_path_that_leads_back_through_a_link_moves_nothing_else(tmp_path: Path, journal: Journal) -> None:
@@ -133,9 +133,9 @@ def test_a_path_that_leads_back_through_a_link_moves_nothing_else(tmp_path: Path
     (tmp_path / "here" / "link").symlink_to(tmp_path / "there" / "deep")
     before = without_access(snapshot(tmp_path / "here"))
     around = tmp_path / "here" / "link" / ".."
-    plan = plan_removals(report((member(around / "1.jpg"), member(around / "2.jpg"))), [around])
-    assert plan.removals == ()
-    assert "another file" in plan.left[0].reason
+    plan = plan_moves(report((member(around / "1.jpg"), member(around / "2.jpg"))), [around])
+    assert plan.moves == ()
+    assert "another file" in plan.skipped[0].reason
     assert apply(plan, journal).outcomes == ()
     assert without_access(snapshot(tmp_path / "here")) == before
 
@@ -150,7 +150,7 @@ def test_a_folder_that_cannot_be_synced_is_no_failure(
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(os, "fsync", refuse)
-    plan = plan_removals(groups, [tmp_path / "root"])
+    plan = plan_moves(groups, [tmp_path / "root"])
     before = snapshot(tmp_path / "root")
     assert all(outcome.done for outcome in apply(plan, journal).outcomes)
     assert all(outcome.done for outcome in undo(journal))
@@ -171,7 +171,7 @@ def test_a_file_system_without_locks_is_not_taken_for_another_process(
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    with pytest.raises(StoreError, match=sentence), journal.acting():
+    with pytest.raises(StoreError, match=sentence), journal.exclusive():
         pass
 
 
@@ -181,10 +181,10 @@ def test_a_quarantine_that_may_not_be_looked_into_is_not_taken_for_an_empty_one(
     root = tmp_path / "root"
     groups = album(root)
     before = snapshot(root)
-    apply(plan_removals(groups, [root]), journal)
-    planned, purging, *_ = journal.units(IN_QUARANTINE)
-    journal.mark(planned, PLANNED)  # as a process leaves them that is killed
-    journal.mark(purging, PURGING)
+    apply(plan_moves(groups, [root]), journal)
+    planned, purging, *_ = journal.entries(IN_QUARANTINE)
+    journal.set_state(planned, PLANNED)  # as a process leaves them that is killed
+    journal.set_state(purging, PURGING)
     lstat = os.lstat
 
     def refuse(path: str | os.PathLike[str]) -> os.stat_result:
@@ -207,7 +207,7 @@ def test_another_disk_in_the_same_place_is_not_taken_for_an_emptied_quarantine(
     disk, away = tmp_path / "disk", tmp_path / "away"
     groups = album(disk)
     before = snapshot(disk)
-    apply(plan_removals(groups, [disk]), journal)
+    apply(plan_moves(groups, [disk]), journal)
     disk.rename(away)
     write(disk / "something.txt", b"else")
     assert all("looks like another disk" in outcome.message for outcome in undo(journal))

@@ -13,9 +13,9 @@ import pytest
 from clip_client.dedup.actions import apply as act
 from clip_client.dedup.actions import quarantine
 from clip_client.dedup.actions.apply import HARDLINK, apply, undo
-from clip_client.dedup.actions.plan import Plan, plan_removals
+from clip_client.dedup.actions.plan import Plan, plan_moves
 from clip_client.dedup.actions.purge import purge
-from clip_client.dedup.actions.quarantine import bring_back, file_system_type, put_away, rename_new
+from clip_client.dedup.actions.quarantine import restore, file_system_type, quarantine, rename_new
 from clip_client.dedup.store.journal import IN_QUARANTINE, PLANNED, PURGING, RESTORING, Journal, MovedFile
 from clip_client.dedup.types import QUARANTINE_NAME, SAME_PIXELS
 from tests.fixtures.albums import album, member, opened, report, snapshot, without_access, write
@@ -38,7 +38,7 @@ def open_umask() -> Iterator[None]:
 
 
 def two_copies(root: Path) -> Plan:
-    return plan_removals(report((member(write(root / "1.jpg", b"x")), member(write(root / "2.jpg", b"x")))), [root])
+    return plan_moves(report((member(write(root / "1.jpg", b"x")), member(write(root / "2.jpg", b"x")))), [root])
 
 
 def refuse_links(code: int) -> Callable[[str, str], None]:
@@ -84,7 +84,7 @@ def test_undo_works_without_hard_links(
     monkeypatch.setattr(os, "link", refuse_links(code))
     groups = album(tmp_path / "root")
     before = snapshot(tmp_path / "root")
-    assert all(outcome.done for outcome in apply(plan_removals(groups, [tmp_path / "root"]), journal).outcomes)
+    assert all(outcome.done for outcome in apply(plan_moves(groups, [tmp_path / "root"]), journal).outcomes)
     assert [outcome.done for outcome in undo(journal)] == [True] * 3
     assert without_access(snapshot(tmp_path / "root")) == without_access(before)
 
@@ -99,7 +99,7 @@ def test_the_quarantine_replaces_nothing_that_lies_there(tmp_path: Path) -> None
     photo = write(tmp_path / "1.jpg", b"x")
     taken = write(tmp_path / QUARANTINE_NAME / "run" / "1.jpg", b"of before")
     with pytest.raises(FileExistsError):
-        put_away(moved_file(photo, taken))
+        quarantine(moved_file(photo, taken))
     assert (photo.read_bytes(), taken.read_bytes()) == (b"x", b"of before")
 
 
@@ -133,15 +133,15 @@ def test_undo_replaces_nothing_that_comes_in_its_last_moment(
     (outcome,) = undo(journal)
     assert outcome.message == "Another file has taken its name."
     assert copy.read_bytes() == b"new"
-    (unit,) = journal.units(IN_QUARANTINE)
-    assert Path(unit.files[0].quarantined).read_bytes() == b"x"
+    (entry,) = journal.entries(IN_QUARANTINE)
+    assert Path(entry.files[0].quarantined).read_bytes() == b"x"
 
 
 def test_other_bytes_at_the_old_place_are_not_replaced_even_after_a_hard_link(tmp_path: Path) -> None:
     original, away = write(tmp_path / "1.jpg", b"edited"), write(tmp_path / QUARANTINE_NAME / "r" / "1.jpg", b"x")
     file = moved_file(original, away)
     with pytest.raises(quarantine.CannotMove, match="taken its name"):
-        bring_back(file, replace_equal=True)
+        restore(file, replace_equal=True)
     assert (original.read_bytes(), away.read_bytes()) == (b"edited", b"x")
 
 
@@ -155,10 +155,10 @@ def test_nobody_else_can_look_into_the_quarantine(tmp_path: Path, journal: Journ
 def test_different_bytes_never_become_a_hard_link(tmp_path: Path, journal: Journal) -> None:
     kept, copy = write(tmp_path / "1.jpg", b"x"), write(tmp_path / "2.jpg", b"y")
     found = report((member(kept), member(copy, tier=SAME_PIXELS)))
-    planned = plan_removals(found, [tmp_path], hard_link=True)
-    assert planned.removals == ()
-    assert planned.left[0].reason == "Only copies of the same bytes can become hard links."
-    (outcome,) = apply(plan_removals(found, [tmp_path]), journal, method=HARDLINK).outcomes
+    planned = plan_moves(found, [tmp_path], hard_link=True)
+    assert planned.moves == ()
+    assert planned.skipped[0].reason == "Only copies of the same bytes can become hard links."
+    (outcome,) = apply(plan_moves(found, [tmp_path]), journal, method=HARDLINK).outcomes
     assert (outcome.done, outcome.message) == (False, "Only copies of the same bytes can become hard links.")
     assert (kept.read_bytes(), copy.read_bytes()) == (b"x", b"y")
     assert not (tmp_path / QUARANTINE_NAME).exists()
@@ -179,9 +179,9 @@ def test_a_file_system_without_hard_links_is_told_in_the_plan(tmp_path: Path, mo
         pytest.skip("the system does not say which file system this is")
     monkeypatch.setattr(quarantine, "_WITHOUT_HARD_LINKS", {here})
     found = report((member(write(tmp_path / "1.jpg", b"x")), member(write(tmp_path / "2.jpg", b"x"))))
-    plan = plan_removals(found, [tmp_path], hard_link=True)
-    assert [left.reason for left in plan.left] == ["Its file system has no hard links."]
-    assert len(plan_removals(found, [tmp_path]).removals) == 1
+    plan = plan_moves(found, [tmp_path], hard_link=True)
+    assert [left.reason for left in plan.skipped] == ["Its file system has no hard links."]
+    assert len(plan_moves(found, [tmp_path]).moves) == 1
 
 
 @pytest.mark.skipif(not Path("/proc/self/mountinfo").exists(), reason="only Linux lists its mounts there")
@@ -195,11 +195,11 @@ def test_apply_settles_what_a_killed_process_left_before_it_moves(tmp_path: Path
     root = tmp_path / "root"
     groups = album(root)
     before = snapshot(root)
-    apply(plan_removals(groups, [root]), journal)
-    for unit in journal.units(IN_QUARANTINE):
-        journal.mark(unit, state)
-    assert apply(Plan(removals=(), left=()), journal).outcomes == ()
-    assert journal.units(IN_QUARANTINE) == []
+    apply(plan_moves(groups, [root]), journal)
+    for entry in journal.entries(IN_QUARANTINE):
+        journal.set_state(entry, state)
+    assert apply(Plan(moves=(), left=()), journal).outcomes == ()
+    assert journal.entries(IN_QUARANTINE) == []
     assert without_access(snapshot(root)) == without_access(before)
     assert not (root / QUARANTINE_NAME).exists()
 
@@ -212,9 +212,9 @@ def test_purge_settles_what_a_killed_process_left_before_it_purges(
     root = tmp_path / "root"
     groups = album(root)
     before = snapshot(root)
-    apply(plan_removals(groups, [root]), journal)
-    for unit in journal.units(IN_QUARANTINE):
-        journal.mark(unit, state)
+    apply(plan_moves(groups, [root]), journal)
+    for entry in journal.entries(IN_QUARANTINE):
+        journal.set_state(entry, state)
     assert purge(journal, trash=os.unlink) == ()
     assert without_access(snapshot(root)) == without_access(before)
 
@@ -223,19 +223,19 @@ def test_undo_of_one_run_settles_what_others_left(tmp_path: Path, journal: Journ
     root = tmp_path / "root"
     groups = album(root)
     before = snapshot(root)
-    apply(plan_removals(groups, [root]), journal)
-    for unit in journal.units(IN_QUARANTINE):
-        journal.mark(unit, PLANNED)
+    apply(plan_moves(groups, [root]), journal)
+    for entry in journal.entries(IN_QUARANTINE):
+        journal.set_state(entry, PLANNED)
     assert undo(journal, run="another run") == ()
     assert without_access(snapshot(root)) == without_access(before)
 
 
 def test_purge_goes_on_with_what_a_killed_purge_left(tmp_path: Path, journal: Journal) -> None:
     apply(two_copies(tmp_path / "r"), journal)
-    (unit,) = journal.units(IN_QUARANTINE)
-    journal.mark(unit, PURGING)
+    (entry,) = journal.entries(IN_QUARANTINE)
+    journal.set_state(entry, PURGING)
     assert [outcome.done for outcome in purge(journal, trash=os.unlink)] == [True]
-    assert journal.units(IN_QUARANTINE) == []
+    assert journal.entries(IN_QUARANTINE) == []
 
 
 def test_another_name_of_the_kept_photo_itself_is_not_moved(tmp_path: Path, journal: Journal) -> None:
@@ -300,7 +300,7 @@ def test_a_kept_photo_that_changes_during_the_move_brings_the_copy_back(
         "The kept photo went away or changed meanwhile, so this one is back.",
     )
     assert copy.read_bytes() == b"x"
-    assert journal.units(IN_QUARANTINE) == []
+    assert journal.entries(IN_QUARANTINE) == []
     assert not (tmp_path / "r" / QUARANTINE_NAME).exists()
 
 
@@ -313,5 +313,5 @@ def test_something_else_of_the_quarantines_name_is_told_in_the_plan(tmp_path: Pa
     else:
         (root / QUARANTINE_NAME).symlink_to(tmp_path)
     plan = two_copies(root)
-    assert plan.removals == ()
-    assert plan.left[0].reason == f"{root / QUARANTINE_NAME} is in the way: it is no folder."
+    assert plan.moves == ()
+    assert plan.skipped[0].reason == f"{root / QUARANTINE_NAME} is in the way: it is no folder."

@@ -15,7 +15,7 @@ from clip_client.dedup.features import collect, raw_preview
 from clip_client.dedup.features.image_features import extract_features
 from clip_client.dedup.features.raw_preview import extract_raw_features
 from clip_client.dedup.files.scanner import scan
-from clip_client.dedup.store.parquet_store import Shelf
+from clip_client.dedup.store.parquet_store import ParquetStore
 from clip_client.dedup.store.store import Store
 from tests.fixtures.albums import NoPictures, write
 from tests.fixtures.raw_files import dng
@@ -110,13 +110,13 @@ async def test_of_a_large_store_only_the_rows_of_the_searched_files_are_read(
     await find_duplicates(clip, files[:300], store=store)
     await find_duplicates(clip, files[300:], store=store)
     rows_read: list[int] = []
-    rows_in = Shelf._rows_in
+    rows_in = ParquetStore._rows_in
 
-    def counted(self: Shelf, file: Any, rows: Any, positions: Any) -> Any:
+    def counted(self: ParquetStore, file: Any, rows: Any, positions: Any) -> Any:
         rows_read.append(len(rows))
         return rows_in(self, file, rows, positions)
 
-    monkeypatch.setattr(Shelf, "_rows_in", counted)
+    monkeypatch.setattr(ParquetStore, "_rows_in", counted)
     report = await find_duplicates(clip, [*files[10:14], write(tmp_path / "new.nef", b"new")], store=store)
     assert (report.compared, report.work.files_read) == (5, 1)
     assert rows_read == [4]

@@ -12,7 +12,7 @@ import pytest
 from clip_client.cli.main import main
 from clip_client.dedup import scan
 from clip_client.dedup.actions.apple_photos_album import ALBUM, NoAlbum, fill_album
-from clip_client.dedup.actions.plan import plan_removals
+from clip_client.dedup.actions.plan import plan_moves
 from clip_client.dedup.files import apple_photos
 from clip_client.dedup.files.apple_photos import is_library, read_library
 from clip_client.dedup.files.file_types import EDITED, FILM, RAW
@@ -92,9 +92,9 @@ def test_a_file_that_photos_refers_to_stays_photos(library: PhotosLibrary, tmp_p
         assert found.photos == (str(referenced),)
         assert list(found.in_libraries) == [str(referenced)]
     kept = write(tmp_path / "kept.jpg", b"x")
-    plan = plan_removals(report((member(kept), in_library(referenced, library))), [tmp_path])
-    assert plan.removals == ()
-    assert [entry.victim.path for entry in plan.for_album] == [str(referenced)]
+    plan = plan_moves(report((member(kept), in_library(referenced, library))), [tmp_path])
+    assert plan.moves == ()
+    assert [entry.duplicate.path for entry in plan.for_album] == [str(referenced)]
 
 
 def test_without_osxphotos_a_library_is_one_failure(library: PhotosLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,11 +129,11 @@ def test_duplicates_are_for_the_album_and_loose_copies_move(library: PhotosLibra
     originals = [library.add(b"x", f"IMG_{number}.JPG", edited=b"e" if number == 3 else None) for number in (1, 2, 3)]
     loose = write(tmp_path / "loose.jpg", b"x")
     members = (*(in_library(path, library) for path in originals), member(loose))
-    plan = plan_removals(report(members), [tmp_path])
-    assert [removal.victim.path for removal in plan.removals] == [str(loose)]
-    assert [entry.victim.path for entry in plan.for_album] == [str(originals[1])]
-    assert [left.path for left in plan.left] == ["Photos Library.photoslibrary/IMG_3.JPG"]
-    assert plan.left[0].reason == (
+    plan = plan_moves(report(members), [tmp_path])
+    assert [move.duplicate.path for move in plan.moves] == [str(loose)]
+    assert [entry.duplicate.path for entry in plan.for_album] == [str(originals[1])]
+    assert [left.path for left in plan.skipped] == ["Photos Library.photoslibrary/IMG_3.JPG"]
+    assert plan.skipped[0].reason == (
         "It has an edited version, and the originals are what was compared, so only a person can choose."
     )
 
@@ -141,17 +141,17 @@ def test_duplicates_are_for_the_album_and_loose_copies_move(library: PhotosLibra
 def test_a_copy_with_an_edited_version_stays_although_the_kept_photo_has_one_too(library: PhotosLibrary) -> None:
     # Only the guard of edited versions keeps it: no kind of file would be lost.
     kept, copy = (library.add(b"x", f"IMG_{number}.JPG", edited=b"e%d" % number) for number in (1, 2))
-    plan = plan_removals(report((in_library(kept, library), in_library(copy, library))), [library.folder])
-    assert (plan.removals, plan.for_album) == ((), ())
-    assert [left.path for left in plan.left] == ["Photos Library.photoslibrary/IMG_2.JPG"]
-    assert plan.left[0].reason.startswith("It has an edited version, and")
+    plan = plan_moves(report((in_library(kept, library), in_library(copy, library))), [library.folder])
+    assert (plan.moves, plan.for_album) == ((), ())
+    assert [left.path for left in plan.skipped] == ["Photos Library.photoslibrary/IMG_2.JPG"]
+    assert plan.skipped[0].reason.startswith("It has an edited version, and")
 
 
 def entries(library: PhotosLibrary, tmp_path: Path, count: int = 2) -> tuple[AlbumEntry, ...]:
     copies = [library.add(b"x", f"IMG_{number}.JPG") for number in range(1, count + 1)]
     kept = write(tmp_path / "kept.jpg", b"x")
     members = (member(kept), *(in_library(path, library) for path in copies))
-    return plan_removals(report(members), [tmp_path]).for_album
+    return plan_moves(report(members), [tmp_path]).for_album
 
 
 class Photos:
@@ -186,8 +186,8 @@ def on_a_mac(monkeypatch: pytest.MonkeyPatch, photos: Photos) -> None:
 
 
 def uuid_of(entry: AlbumEntry) -> str:
-    assert entry.victim.in_library is not None
-    return entry.victim.in_library.uuid
+    assert entry.duplicate.in_library is not None
+    return entry.duplicate.in_library.uuid
 
 
 def test_the_album_holds_the_copies_and_is_made_once(
@@ -210,14 +210,14 @@ def test_the_album_gets_nothing_that_has_changed_or_is_unknown(
     changed, unknown, good = entries(library, tmp_path, 3)
     photos = Photos([uuid_of(changed), uuid_of(good)])
     on_a_mac(monkeypatch, photos)
-    with open(changed.victim.path, "ab") as file:
+    with open(changed.duplicate.path, "ab") as file:
         file.write(b"more")
     outcomes = fill_album([changed, unknown, good])
     assert [outcome.done for outcome in outcomes] == [False, False, True]
     assert "has changed" in outcomes[0].message
     assert "the library that is open there is not" in outcomes[1].message
     assert photos.in_album == [uuid_of(good)]
-    os.remove(good.survivor.path)
+    os.remove(good.kept.path)
     (outcome,) = fill_album([good])
     assert outcome.message.startswith("The kept photo has changed or gone")
 

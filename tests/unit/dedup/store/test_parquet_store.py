@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from clip_client.dedup.store.parquet_store import Shelf
+    from clip_client.dedup.store.parquet_store import ParquetStore
 
 _DIMENSION = 128
 
@@ -33,13 +33,13 @@ def row(number: int, **columns: Any) -> dict[str, Any]:
     return {"sha256": key(number), "vector": vector, "code": "", "message": "", **columns}
 
 
-def add(vectors: Shelf, *numbers: int, **columns: Any) -> None:
+def add(vectors: ParquetStore, *numbers: int, **columns: Any) -> None:
     for number in numbers:
         vectors.add(row(number, **columns))
     vectors.flush()
 
 
-def found(vectors: Shelf, *numbers: int) -> dict[int, float]:
+def found(vectors: ParquetStore, *numbers: int) -> dict[int, float]:
     """What the shelf has of ``numbers``: number -> the first element of its vector, in the order of the rows."""
     wanted = [key(number) for number in numbers]
     return {
@@ -68,15 +68,15 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 @pytest.fixture
-def vectors(store: Store) -> Shelf:
+def vectors(store: Store) -> ParquetStore:
     return store.vectors("model", _DIMENSION)
 
 
-def files_of(vectors: Shelf) -> list[Path]:
+def files_of(vectors: ParquetStore) -> list[Path]:
     return sorted(vectors._folder.iterdir())
 
 
-def test_few_rows_are_read_without_the_others(vectors: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_rows_are_read_without_the_others(vectors: ParquetStore, monkeypatch: pytest.MonkeyPatch) -> None:
     add(vectors, *range(20_000))
     monkeypatch.setattr(parquet_store, "_MANY_FILES", 1)
     vectors.compact()
@@ -96,7 +96,7 @@ def test_few_rows_are_read_without_the_others(vectors: Shelf, monkeypatch: pytes
     assert hashes < bytes_read < 1.5 * (hashes + row_groups) < file.stat().st_size / 3
 
 
-def test_vectors_are_lists_of_one_length(vectors: Shelf) -> None:
+def test_vectors_are_lists_of_one_length(vectors: ParquetStore) -> None:
     """Lists of any length have offsets of 32 bits, which 4.19 million vectors of 512 numbers overflow."""
     add(vectors, 1)
     (file,) = files_of(vectors)
@@ -104,7 +104,7 @@ def test_vectors_are_lists_of_one_length(vectors: Shelf) -> None:
     assert vectors.read().column("vector").type.list_size == _DIMENSION
 
 
-def test_a_refusal_has_no_vector_and_comes_back(vectors: Shelf) -> None:
+def test_a_refusal_has_no_vector_and_comes_back(vectors: ParquetStore) -> None:
     vectors.add(row(1, vector=None, code="EMPTY", message="The file is empty."))
     add(vectors, 2)
     refused, accepted = vectors.read().to_pylist()
@@ -114,7 +114,7 @@ def test_a_refusal_has_no_vector_and_comes_back(vectors: Shelf) -> None:
 
 
 @pytest.mark.parametrize("is_compacted", [False, True])
-def test_files_of_older_versions_are_read(vectors: Shelf, is_compacted: bool) -> None:
+def test_files_of_older_versions_are_read(vectors: ParquetStore, is_compacted: bool) -> None:
     write_as_before(vectors._folder, 5000)
     if is_compacted:
         vectors.compact()
@@ -133,7 +133,7 @@ def test_files_of_older_versions_are_read(vectors: Shelf, is_compacted: bool) ->
 
 @pytest.mark.parametrize("is_compacted", [False, True])
 def test_of_two_rows_of_a_content_the_later_counts(
-    vectors: Shelf, is_compacted: bool, monkeypatch: pytest.MonkeyPatch
+    vectors: ParquetStore, is_compacted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add(vectors, 1, 2)
     add(vectors, 1, vector=np.full(_DIMENSION, 9, dtype=np.float32))
@@ -146,7 +146,7 @@ def test_of_two_rows_of_a_content_the_later_counts(
 
 
 def test_each_row_is_found_once_although_another_process_compacts_meanwhile(
-    vectors: Shelf, store: Store, monkeypatch: pytest.MonkeyPatch
+    vectors: ParquetStore, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parquet_store, "_MANY_FILES", 2)
     for number in range(5):
@@ -160,7 +160,7 @@ def test_each_row_is_found_once_although_another_process_compacts_meanwhile(
     assert len(files_of(vectors)) == 1
 
 
-def test_large_files_are_not_rewritten_for_a_few_rows(vectors: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_files_are_not_rewritten_for_a_few_rows(vectors: ParquetStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet_store, "_MANY_FILES", 2)
     monkeypatch.setattr(parquet_store, "_LARGE_FILE_ROWS", 100)
     add(vectors, *range(100))
@@ -174,7 +174,7 @@ def test_large_files_are_not_rewritten_for_a_few_rows(vectors: Shelf, monkeypatc
     assert len(vectors.read()) == 103
 
 
-def test_what_killed_processes_left_is_removed(vectors: Shelf) -> None:
+def test_what_killed_processes_left_is_removed(vectors: ParquetStore) -> None:
     abandoned, in_use = vectors._folder / "1.part", vectors._folder / "2.part"
     for part in (abandoned, in_use):
         part.write_bytes(b"cut off")
@@ -184,7 +184,7 @@ def test_what_killed_processes_left_is_removed(vectors: Shelf) -> None:
     assert files_of(vectors) == [in_use]
 
 
-def test_a_damaged_row_group_costs_its_own_file_only(vectors: Shelf) -> None:
+def test_a_damaged_row_group_costs_its_own_file_only(vectors: ParquetStore) -> None:
     add(vectors, *range(2000))
     (file,) = files_of(vectors)
     data = bytearray(file.read_bytes())
@@ -195,7 +195,7 @@ def test_a_damaged_row_group_costs_its_own_file_only(vectors: Shelf) -> None:
     assert found(vectors, *range(2000), 5000)[5000] == 5000
 
 
-def test_a_filter_tells_which_contents_may_have_rows(vectors: Shelf) -> None:
+def test_a_filter_tells_which_contents_may_have_rows(vectors: ParquetStore) -> None:
     stored = [bytes([number % 251, number // 251]) * 16 for number in range(3000)]
     assert stored[0] not in vectors.key_filter()
     for sha256 in stored[::2]:

@@ -1,0 +1,35 @@
+"""The lock that keeps other processes out of a folder."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+class AlreadyLocked(Exception):
+    """Another process holds the lock."""
+
+
+@contextmanager
+def exclusive_lock(path: Path) -> Iterator[None]:
+    """Hold the lock file ``path`` for the duration of the block, without waiting for it.
+
+    The operating system releases the lock when the process ends, even if the process is killed. The file itself stays.
+    Raises AlreadyLocked if another process holds the lock, and OSError if the file cannot be made or locked.
+    """
+    from filelock import FileLock, Timeout
+
+    # A soft lock is a file that outlives a killed process, so a file system without locks is an error.
+    lock = FileLock(path, timeout=0, fallback_to_soft=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise AlreadyLocked(str(path)) from None
+    try:
+        yield
+    finally:
+        lock.release()
