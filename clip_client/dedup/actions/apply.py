@@ -75,19 +75,20 @@ def apply(
     journal: Journal,
     *,
     method: str = QUARANTINE,
+    run: str | None = None,
     on_progress: Callable[[str, int, int], None] | None = None,
 ) -> Applied:
     """Carry out ``plan``.
 
     Each file is hashed again right before it moves; a file that changed or disappeared is skipped and reported.
     With ``method="hardlink"`` a hard link to the kept file replaces an exact copy. The copy itself still goes to the
-    quarantine, so this can be undone, too.
+    quarantine, so this can be undone, too. ``run`` names the run (default: a new name).
 
     Raises StoreError if another process moves files with this journal, or if the journal cannot be written.
     """
     if method not in METHODS:
         raise ValueError(f"unknown method {method!r}; the methods are {', '.join(METHODS)}")
-    run = new_run()
+    run = run or new_run()
     outcomes: list[Outcome] = []
     with journal.exclusive():
         recover(journal)
@@ -256,9 +257,7 @@ def _check_unchanged(file: MovedFile) -> None:
 
 def _undo(entry: JournalEntry, journal: Journal) -> Outcome:
     path = entry.files[0].original
-    message = why_out_of_reach(entry) or _restore_files(
-        journal.set_state(entry, RESTORING), journal, at_end=RESTORED
-    )
+    message = why_out_of_reach(entry) or _restore_files(journal.set_state(entry, RESTORING), journal, at_end=RESTORED)
     remaining = "" if message else remaining_sidecars(entry, journal)
     return Outcome(path=path, done=not message, message=message or f"Restored. {remaining}".rstrip())
 

@@ -7,7 +7,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from clip_client.dedup.actions.merging import MetadataMerge
-from clip_client.dedup.actions.quarantine import CannotMove, QuarantineTarget, check_can_move, check_hard_link, quarantine_target
+from clip_client.dedup.actions.quarantine import (
+    CannotMove,
+    QuarantineTarget,
+    check_can_move,
+    check_hard_link,
+    quarantine_target,
+)
 from clip_client.dedup.files.companions import companions, differing_companion, what_would_be_lost
 from clip_client.dedup.files.file_types import EDITED, PICTURES
 from clip_client.dedup.files.hashing import sha256_of
@@ -170,9 +176,7 @@ def plan_moves(
                     )
                 )
     # Several copies may add to one sidecar, so it is complete only now.
-    with_sidecars = [
-        replace(move, sidecars=merge.sidecars_for(move.duplicate, move.kept)) for move in moves
-    ]
+    with_sidecars = [replace(move, sidecars=merge.sidecars_for(move.duplicate, move.kept)) for move in moves]
     return Plan(moves=tuple(with_sidecars), skipped=tuple(skipped), for_album=tuple(for_album))
 
 

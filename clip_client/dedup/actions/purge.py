@@ -15,7 +15,7 @@ from clip_client.dedup.store.journal import MOVED, PURGED, PURGING
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from clip_client.dedup.store.journal import Journal, MovedFile, JournalEntry
+    from clip_client.dedup.store.journal import Journal, JournalEntry, MovedFile
 
 
 def purge(
@@ -31,7 +31,9 @@ def purge(
     ``only`` holds the ids (``JournalEntry.id``) that a person agreed to; other entries may have been added since. A
     photo is purged only if it is unchanged since its move, and if the photo that was kept instead still exists with the
     same bytes. If the kept photo was moved itself later, the photo that was kept instead of it counts. ``trash`` takes
-    a path and defaults to ``send2trash.send2trash``. Raises StoreError if another process moves files with this journal.
+    a path and defaults to ``send2trash.send2trash``.
+
+    Raises StoreError if another process moves files with this journal.
     """
     put_into_trash = trash or _system_trash()
     with journal.exclusive():

@@ -19,7 +19,7 @@ from clip_client.dedup.types import QUARANTINE_NAME
 from preprocess_ensemble.errors import ReportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from clip_client.dedup.store.journal import MovedFile
 
@@ -98,15 +98,18 @@ def check_can_move(path: str, what: str) -> None:
         raise CannotMove(f"{what} is a mount point, and files cannot be renamed across file systems.")
 
 
-def check_hard_link(kept: str, copy: str) -> None:
-    """Raise CannotMove if ``copy`` cannot be replaced by a hard link to ``kept``."""
+def check_hard_link(kept: str, copy: str, *, type_of: Callable[[int], str] | None = None) -> None:
+    """Raise CannotMove if ``copy`` cannot be replaced by a hard link to ``kept``.
+
+    ``type_of`` names the file system of a device number (default: :func:`file_system_type`).
+    """
     try:
         there, here = os.stat(kept), os.lstat(copy)
     except OSError as error:
         raise CannotMove(f"A hard link is not possible: {error.strerror}.") from None
     if there.st_dev != here.st_dev:
         raise CannotMove(f"The kept photo is on another file system, which a hard link cannot cross: {kept}.")
-    if file_system_type(here.st_dev) in _WITHOUT_HARD_LINKS:
+    if (type_of or file_system_type)(here.st_dev) in _WITHOUT_HARD_LINKS:
         raise CannotMove("Its file system does not support hard links.")
 
 

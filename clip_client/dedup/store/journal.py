@@ -128,7 +128,7 @@ class Journal:
             try:
                 held.enter_context(exclusive_lock(path))
             except AlreadyLocked:
-                raise StoreError("another clip-client is moving files with this store; wait until it finishes") from None
+                raise StoreError("another clip-client is moving files with this store; wait for it") from None
             except OSError as error:
                 reason = error.strerror or error
                 raise StoreError(f"{path} cannot be locked: {reason}; choose another folder with --store") from None
@@ -246,4 +246,3 @@ class Journal:
 def _sidecar(row: Sequence[Any]) -> Sidecar:
     path, sha256, is_ours = row
     return Sidecar(path=os.fsdecode(path), sha256=sha256, is_ours=bool(is_ours))
-

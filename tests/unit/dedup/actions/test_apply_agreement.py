@@ -94,10 +94,10 @@ def test_apply_moves_what_the_dry_run_says(chosen: Entries, obstacle: str, hard_
         files = [[file.original for file in entry.files] for entry in store.journal.entries((MOVED,))]
         moves = [line.removeprefix("would move: ") for line in dry if line.startswith("would move: ")]
         announced = [line.partition("; kept: ")[0] for line in moves]
-        assert announced == [", with ".join(entry) for entry in files]
+        assert announced == [", with ".join(names) for names in files]
         # And nothing else has gone, or leads nowhere now.
         gone = {str(path) for path in reachable if not path.exists()}
-        assert gone == (set() if hard_link else {name for entry in files for name in unit})
+        assert gone == (set() if hard_link else {name for names in files for name in names})
 
 
 def test_the_examples_are_not_all_empty(tmp_path: Path) -> None:

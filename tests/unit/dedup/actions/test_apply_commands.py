@@ -144,7 +144,7 @@ def test_a_dry_run_counts_what_stays_for_its_tier_and_names_the_rest(
     with Store(tmp_path / "store") as opened:
         assert act(groups, [str(tmp_path)], opened, arguments) == 0
     assert capsys.readouterr().out.splitlines() == [
-        f"stays: {wanted}: It lies in a reference folder.",
+        f"stays: {wanted}: It is in a reference folder.",
         "1 copy stays: tier similar, without --act-on similar",
         f"would move: {copy}; kept: {kept}",
         "--apply would move 1 photo of 1 B",

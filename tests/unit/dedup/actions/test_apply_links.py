@@ -77,10 +77,10 @@ def test_the_target_of_a_link_stays_and_the_reason_names_the_link(
         assert moved(plan) == ["2.nef", "3.nef"]  # the sidecar stays beside the name of the photo
     else:
         assert moved(plan) == ["3.nef"]
-        (left,) = plan.skipped
-        assert left.is_blocked
-        assert "is the target of a link, which would lead nowhere: " in left.reason
-        link = left.reason.partition("nowhere: ")[2].removesuffix(".")
+        (skip,) = plan.skipped
+        assert skip.is_blocked
+        assert "is the target of a link, which would break: " in skip.reason
+        link = skip.reason.partition("break: ")[2].removesuffix(".")
         assert Path(link).is_symlink()
     apply_all(plan, tmp_path / "journal.sqlite", method)
     assert dangling(root) == []
@@ -159,7 +159,7 @@ def test_a_plan_moves_nothing_for_the_sake_of_a_file_that_only_a_link_reaches(tm
     found = report((member(kept), member(copy)), links=Links(only_by_link=frozenset({str(kept)})))
     plan = plan_moves(found, [tmp_path / "root"])
     assert plan.moves == ()
-    assert plan.skipped[0].reason == f"The photo to keep instead is a link to a file that was not searched: {kept}."
+    assert plan.skipped[0].reason == f"The kept photo is a link to a file that was not searched: {kept}."
 
 
 def test_what_is_named_by_a_link_is_searched_like_any_folder(tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_a_file_with_another_hard_link_stays_because_its_bytes_would(tmp_path: P
     found = searched(root)
     plan = plan_moves(found, [root])
     assert moved(plan) == ["3.nef"]
-    assert [left.reason for left in plan.skipped] == [
+    assert [skip.reason for skip in plan.skipped] == [
         "It has 2 names (hard links), so moving this one would free no space."
     ]
     assert (plan.size_bytes, found.spare_bytes) == (5, 5)
@@ -231,4 +231,4 @@ def test_a_sidecar_that_is_a_link_keeps_its_photo(tmp_path: Path) -> None:
     (root / "2.xmp").symlink_to("1.xmp")
     plan = plan_moves(searched(root), [root])
     assert moved(plan) == []
-    assert plan.skipped[0].reason == "The sidecar beside it is a link or no regular file."
+    assert plan.skipped[0].reason == "The sidecar beside it is a link or not a regular file."

@@ -50,7 +50,7 @@ def check_copies_below_a_mount(folder: Path) -> None:
     copies = [write(root / "2.jpg", b"x"), write(root / "disk" / "a" / "b" / "3.jpg", b"x")]
     before = snapshot(root)
     plan = plan_moves(report(tuple(map(member, [kept, *copies]))), [root])
-    assert [move.place.folder for move in plan.moves] == [str(root), str(root / "disk")]
+    assert [move.target.folder for move in plan.moves] == [str(root), str(root / "disk")]
     with opened(folder / "journal.sqlite") as journal:
         applied = apply(plan, journal)
         assert [outcome.message for outcome in applied.outcomes if not outcome.done] == []
@@ -69,9 +69,9 @@ def check_hard_links_across_file_systems(folder: Path) -> None:
     found = report(tuple(map(member, [kept, near, *far])))
     plan = plan_moves(found, [root, other], hard_link=True)
     assert [move.duplicate.path for move in plan.moves] == [str(near)]
-    assert [(left.path, left.is_blocked) for left in plan.skipped] == [(str(path), True) for path in far]
-    assert {left.reason for left in plan.skipped} == {
-        f"The kept photo is on another file system, where no hard link can lead: {kept}."
+    assert [(skip.path, skip.is_blocked) for skip in plan.skipped] == [(str(path), True) for path in far]
+    assert {skip.reason for skip in plan.skipped} == {
+        f"The kept photo is on another file system, which a hard link cannot cross: {kept}."
     }
     assert len(plan_moves(found, [root, other]).moves) == 3
     with opened(folder / "journal.sqlite") as journal:
@@ -89,15 +89,15 @@ def check_files_that_are_mounts(folder: Path) -> None:
     mount(write(folder / "other" / "3.xmp", b"rating"), root / "3.xmp")
     plan = plan_moves(report(tuple(map(member, [kept, copy, beside]))), [root])
     assert plan.moves == ()
-    assert [left.reason.split(" is ")[0] for left in plan.skipped] == ["The file", "The sidecar beside it"]
-    assert all("a mount of its own" in left.reason for left in plan.skipped)
+    assert [skip.reason.split(" is ")[0] for skip in plan.skipped] == ["The file", "The sidecar beside it"]
+    assert all("a mount point" in skip.reason for skip in plan.skipped)
     deep = [write(root / "deep" / name, b"y") for name in ("1.jpg", "2.jpg")]
     (folder / "other" / "away").mkdir()
     (root / "deep" / QUARANTINE_NAME).mkdir()
     mount(folder / "other" / "away", root / "deep" / QUARANTINE_NAME)
     plan = plan_moves(report(tuple(map(member, deep))), [root / "deep"])
-    assert [left.reason.partition(" is ")[2] for left in plan.skipped] == [
-        "on another file system, and nothing can be renamed across file systems."
+    assert [skip.reason.partition(" is ")[2] for skip in plan.skipped] == [
+        "on another file system, and files cannot be renamed across file systems."
     ]
 
 
@@ -107,7 +107,7 @@ def check_a_read_only_mount(folder: Path) -> None:
     photos = [write(folder / "root" / "1.jpg", b"x"), write(disk / "2.jpg", b"x")]
     subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
     plan = plan_moves(report(tuple(map(member, photos))), [folder / "root"])
-    assert [left.reason for left in plan.skipped] == [f"Its file system is mounted read-only: {disk}."]
+    assert [skip.reason for skip in plan.skipped] == [f"Its file system is mounted read-only: {disk}."]
 
 
 def mount(source: Path, target: Path) -> None:

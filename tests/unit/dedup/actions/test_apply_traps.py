@@ -85,7 +85,7 @@ def test_two_searches_with_two_stores_do_not_each_move_what_the_other_keeps(
 
     monkeypatch.setattr(journal, "plan", write_down_slowly)
     (outcome,) = apply(plan, journal).outcomes
-    assert outcome.message == "The kept photo went away or changed meanwhile, so this one is back."
+    assert outcome.message == "The kept photo disappeared or changed during the move, so this one is back."
     assert (second.exists(), first.exists()) == (True, False)
     assert journal.entries(IN_QUARANTINE) == []
 

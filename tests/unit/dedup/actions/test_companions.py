@@ -80,8 +80,8 @@ def test_a_photo_with_another_sidecar_stays(tmp_path: Path, other: bytes) -> Non
     root = tmp_path / "root"
     plan = plan_moves(copies(root, copy=b"5 stars", kept=other), [root])
     assert plan.moves == ()
-    assert [left.reason for left in plan.skipped] == [
-        "The sidecar beside it is another than the kept photo has, or damaged."
+    assert [skip.reason for skip in plan.skipped] == [
+        "The sidecar beside it is damaged, or differs from that of the kept photo."
     ]
 
 

@@ -74,8 +74,8 @@ def take_back(store: Path, **options: Any) -> tuple[Outcome, ...]:
 
 def why(plan: Plan) -> str:
     assert plan.moves == ()
-    (left,) = plan.skipped
-    return left.reason
+    (skip,) = plan.skipped
+    return skip.reason
 
 
 @pytest.mark.parametrize(("name", "fields"), FIELDS)
@@ -174,7 +174,7 @@ def test_a_merge_writes_a_sidecar_and_undo_removes_it(tmp_path: Path) -> None:
     assert (found.latitude, found.longitude) == pytest.approx((48.2, -16.37))
     assert found == replace(SAID, latitude=found.latitude, longitude=found.longitude)
     assert loss(SAID, found).missing == loss(SAID, found).differing == ()
-    assert [outcome.message for outcome in take_back(store)] == ["Back in its place."]
+    assert [outcome.message for outcome in take_back(store)] == ["Restored."]
     assert without_access(snapshot(root)) == without_access(before)
 
 
@@ -237,7 +237,7 @@ def test_nothing_is_written_where_a_sidecar_is_or_may_not_be(tmp_path: Path, mon
     groups = album(root, Metadata(rating=4))
     (found,) = groups.groups
     in_reference = report((replace(found.members[0], is_reference=True), found.members[1]))
-    assert "nothing is written beside that one" in why(plan_moves(in_reference, [root], merge_metadata=True))
+    assert "nothing is written to the kept photo's folder" in why(plan_moves(in_reference, [root], merge_metadata=True))
     write(root / "kept.jpg.xmp", packet('xmp:Rating="2">'))
     assert "Its rating differs" in why(plan_moves(groups, [root], merge_metadata=True))
     write(root / "kept.jpg.xmp", packet(">"))
@@ -307,7 +307,7 @@ def test_a_sidecar_that_was_changed_stays_and_undo_says_so(tmp_path: Path) -> No
     (outcome,) = take_back(store)
     assert outcome.done
     assert outcome.message == (
-        f"Back in its place. Its sidecar was changed or cannot be removed, and stays: {root / 'kept.jpg.xmp'}."
+        f"Restored. Its sidecar was changed or cannot be removed, and stays: {root / 'kept.jpg.xmp'}."
     )
     assert (root / "kept.jpg.xmp").read_bytes() == b"edited"
 

@@ -10,12 +10,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from clip_client.dedup.actions import apply as act
-from clip_client.dedup.actions import quarantine
-from clip_client.dedup.actions.apply import HARDLINK, apply, undo
+from clip_client.dedup.actions.apply import HARDLINK, METHODS, apply, undo
 from clip_client.dedup.actions.plan import Plan, plan_moves
 from clip_client.dedup.actions.purge import purge
-from clip_client.dedup.actions.quarantine import restore, file_system_type, quarantine, rename_new
+from clip_client.dedup.actions.quarantine import (
+    CannotMove,
+    check_hard_link,
+    file_system_type,
+    quarantine,
+    rename_new,
+    restore,
+)
 from clip_client.dedup.store.journal import IN_QUARANTINE, PLANNED, PURGING, RESTORING, Journal, MovedFile
 from clip_client.dedup.types import QUARANTINE_NAME, SAME_PIXELS
 from tests.fixtures.albums import album, member, opened, report, snapshot, without_access, write
@@ -103,13 +108,10 @@ def test_the_quarantine_replaces_nothing_that_lies_there(tmp_path: Path) -> None
     assert (photo.read_bytes(), taken.read_bytes()) == (b"x", b"of before")
 
 
-def test_apply_replaces_nothing_in_the_quarantine(
-    tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(act, "new_run", lambda: "run")
+def test_apply_replaces_nothing_in_the_quarantine(tmp_path: Path, journal: Journal) -> None:
     plan = two_copies(tmp_path / "r")
     taken = write(tmp_path / "r" / QUARANTINE_NAME / "run" / "2.jpg", b"of before")
-    assert [outcome.done for outcome in apply(plan, journal).outcomes] == [False]
+    assert [outcome.done for outcome in apply(plan, journal, run="run").outcomes] == [False]
     assert taken.read_bytes() == b"of before"
     assert (tmp_path / "r" / "2.jpg").read_bytes() == b"x"
 
@@ -121,15 +123,15 @@ def test_undo_replaces_nothing_that_comes_in_its_last_moment(
     """A file of that name appears after undo has looked, and before it renames."""
     copy = tmp_path / "r" / "2.jpg"
     apply(two_copies(tmp_path / "r"), journal)
-    if code is not None:
-        monkeypatch.setattr(os, "link", refuse_links(code))
-    make_folder = quarantine.make_folder
+    link = os.link
 
-    def make_folder_late(folder: str) -> None:
-        make_folder(folder)
+    def link_late(source: str, target: str) -> None:
         write(copy, b"new")
+        if code is not None:
+            raise OSError(code, os.strerror(code))
+        link(source, target)
 
-    monkeypatch.setattr(quarantine, "make_folder", make_folder_late)
+    monkeypatch.setattr(os, "link", link_late)
     (outcome,) = undo(journal)
     assert outcome.message == "Another file has taken its name."
     assert copy.read_bytes() == b"new"
@@ -140,7 +142,7 @@ def test_undo_replaces_nothing_that_comes_in_its_last_moment(
 def test_other_bytes_at_the_old_place_are_not_replaced_even_after_a_hard_link(tmp_path: Path) -> None:
     original, away = write(tmp_path / "1.jpg", b"edited"), write(tmp_path / QUARANTINE_NAME / "r" / "1.jpg", b"x")
     file = moved_file(original, away)
-    with pytest.raises(quarantine.CannotMove, match="taken its name"):
+    with pytest.raises(CannotMove, match="taken its name"):
         restore(file, replace_equal=True)
     assert (original.read_bytes(), away.read_bytes()) == (b"edited", b"x")
 
@@ -173,15 +175,19 @@ def test_bytes_that_differ_by_the_time_of_the_move_never_become_a_hard_link(tmp_
     assert ((root / "1.jpg").read_bytes(), (root / "2.jpg").read_bytes()) == (b"x", b"y")
 
 
-def test_a_file_system_without_hard_links_is_told_in_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    here = file_system_type(tmp_path.stat().st_dev)
-    if not here:
-        pytest.skip("the system does not say which file system this is")
-    monkeypatch.setattr(quarantine, "_WITHOUT_HARD_LINKS", {here})
-    found = report((member(write(tmp_path / "1.jpg", b"x")), member(write(tmp_path / "2.jpg", b"x"))))
-    plan = plan_moves(found, [tmp_path], hard_link=True)
-    assert [left.reason for left in plan.skipped] == ["Its file system has no hard links."]
-    assert len(plan_moves(found, [tmp_path]).moves) == 1
+@pytest.mark.parametrize("system", ["exfat", "msdos", "vfat"])
+def test_a_file_system_without_hard_links_is_refused_before_the_move(tmp_path: Path, system: str) -> None:
+    kept, copy = write(tmp_path / "1.jpg", b"x"), write(tmp_path / "2.jpg", b"x")
+    devices: list[int] = []
+
+    def type_of(device: int) -> str:
+        devices.append(device)
+        return system
+
+    with pytest.raises(CannotMove, match="hard links"):
+        check_hard_link(str(kept), str(copy), type_of=type_of)
+    assert devices == [copy.stat().st_dev]
+    check_hard_link(str(kept), str(copy), type_of=lambda _: "ext4")
 
 
 @pytest.mark.skipif(not Path("/proc/self/mountinfo").exists(), reason="only Linux lists its mounts there")
@@ -198,7 +204,7 @@ def test_apply_settles_what_a_killed_process_left_before_it_moves(tmp_path: Path
     apply(plan_moves(groups, [root]), journal)
     for entry in journal.entries(IN_QUARANTINE):
         journal.set_state(entry, state)
-    assert apply(Plan(moves=(), left=()), journal).outcomes == ()
+    assert apply(Plan(moves=(), skipped=()), journal).outcomes == ()
     assert journal.entries(IN_QUARANTINE) == []
     assert without_access(snapshot(root)) == without_access(before)
     assert not (root / QUARANTINE_NAME).exists()
@@ -270,7 +276,7 @@ def replace_by_a_file_of_the_same_size_and_time(kept: Path) -> None:
     os.replace(new, kept)
 
 
-@pytest.mark.parametrize("method", act.METHODS)
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(
     "change",
     [
@@ -297,7 +303,7 @@ def test_a_kept_photo_that_changes_during_the_move_brings_the_copy_back(
         (outcome,) = apply(plan, journal, method=method).outcomes
     assert (outcome.done, outcome.message) == (
         False,
-        "The kept photo went away or changed meanwhile, so this one is back.",
+        "The kept photo disappeared or changed during the move, so this one is back.",
     )
     assert copy.read_bytes() == b"x"
     assert journal.entries(IN_QUARANTINE) == []
@@ -314,4 +320,4 @@ def test_something_else_of_the_quarantines_name_is_told_in_the_plan(tmp_path: Pa
         (root / QUARANTINE_NAME).symlink_to(tmp_path)
     plan = two_copies(root)
     assert plan.moves == ()
-    assert plan.skipped[0].reason == f"{root / QUARANTINE_NAME} is in the way: it is no folder."
+    assert plan.skipped[0].reason == f"{root / QUARANTINE_NAME} is in the way: it is not a folder."

@@ -132,7 +132,7 @@ def test_duplicates_are_for_the_album_and_loose_copies_move(library: PhotosLibra
     plan = plan_moves(report(members), [tmp_path])
     assert [move.duplicate.path for move in plan.moves] == [str(loose)]
     assert [entry.duplicate.path for entry in plan.for_album] == [str(originals[1])]
-    assert [left.path for left in plan.skipped] == ["Photos Library.photoslibrary/IMG_3.JPG"]
+    assert [skip.path for skip in plan.skipped] == ["Photos Library.photoslibrary/IMG_3.JPG"]
     assert plan.skipped[0].reason == (
         "It has an edited version, and the originals are what was compared, so only a person can choose."
     )
@@ -143,7 +143,7 @@ def test_a_copy_with_an_edited_version_stays_although_the_kept_photo_has_one_too
     kept, copy = (library.add(b"x", f"IMG_{number}.JPG", edited=b"e%d" % number) for number in (1, 2))
     plan = plan_moves(report((in_library(kept, library), in_library(copy, library))), [library.folder])
     assert (plan.moves, plan.for_album) == ((), ())
-    assert [left.path for left in plan.skipped] == ["Photos Library.photoslibrary/IMG_2.JPG"]
+    assert [skip.path for skip in plan.skipped] == ["Photos Library.photoslibrary/IMG_2.JPG"]
     assert plan.skipped[0].reason.startswith("It has an edited version, and")
 
 
@@ -215,11 +215,11 @@ def test_the_album_gets_nothing_that_has_changed_or_is_unknown(
     outcomes = fill_album([changed, unknown, good])
     assert [outcome.done for outcome in outcomes] == [False, False, True]
     assert "has changed" in outcomes[0].message
-    assert "the library that is open there is not" in outcomes[1].message
+    assert "is not the library that is open" in outcomes[1].message
     assert photos.in_album == [uuid_of(good)]
     os.remove(good.kept.path)
     (outcome,) = fill_album([good])
-    assert outcome.message.startswith("The kept photo has changed or gone")
+    assert outcome.message.startswith("The kept photo has changed or disappeared")
 
 
 def test_the_album_needs_a_mac(
@@ -231,6 +231,6 @@ def test_the_album_needs_a_mac(
         fill_album(wanted)
     assert main(["dedup", str(library.folder), "--apply", "--store", str(tmp_path / "store")]) == 1
     said = capsys.readouterr()
-    assert "only Photos on a Mac can do" in said.err
+    assert "only Photos on a Mac can fill" in said.err
     assert said.err.count("\n") == 1
     assert not (tmp_path / "store").exists()
