@@ -124,7 +124,9 @@ async def collect_features(
 class FeatureCollector:
     """Collects the features of one search: from the store where it has them, else from the files and the server."""
 
-    def __init__(self, clip: ClipClient, vectors: ParquetStore, store: Store, total: int, on_progress: OnProgress) -> None:
+    def __init__(
+        self, clip: ClipClient, vectors: ParquetStore, store: Store, total: int, on_progress: OnProgress
+    ) -> None:
         self._features = store.looks()
         self._vectors = vectors
         self.collected = CollectedFeatures(
