@@ -1,4 +1,4 @@
-"""``local:``, the model in this very process: the same ONNX file, the same preprocessing, the same vectors."""
+"""``local:``, the model in this process: the same ONNX file, the same preprocessing, the same vectors."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ MODEL_VARIABLE: Final = "CLIP_MODEL"
 DEFAULT_REPOSITORY: Final = "triton_models"
 
 _MAX_BATCH_SIZE: Final = 32
-"""As ``clip_image`` has it: more rows at once make ONNX Runtime no faster, only larger."""
+"""The same as ``clip_image``: larger batches make ONNX Runtime use more memory and no faster."""
 
 _PROVIDERS: Final = ("CUDAExecutionProvider", "CPUExecutionProvider")
-"""What the C++ backend of Triton would use. Not TensorRT, which would build an engine for minutes."""
+"""What the C++ backend of Triton would use. Not TensorRT, which takes minutes to build an engine."""
 
 _logger = logging.getLogger("clip_client")
 
@@ -49,23 +49,30 @@ class _Loaded:
 
 
 def default_repository() -> Path:
-    """The model repository where the caller names none."""
+    """Return the model repository to use if the caller names none."""
     return Path(os.environ.get(MODEL_VARIABLE) or DEFAULT_REPOSITORY)
 
 
 class LocalTransport(Transport):
-    """Decodes in threads and runs ONNX Runtime where otherwise a server would.
+    """Decodes images in threads and runs ONNX Runtime, in place of a server.
 
-    Nothing is loaded before the first call. Images are decoded by the code of ``clip_preprocess``, with the defaults of
-    its settings: large JPEG files at reduced size, the default limits, and the default time to decode. ``threads`` is
-    the number of them, for decoding and for ONNX Runtime; None leaves it to the number of cores. A call that is
-    cancelled, or whose time is over, comes back at once, but a batch that has been begun is finished behind it.
+    The first call loads the model. Images are decoded by the code of ``clip_preprocess`` with its default settings:
+    large JPEG files at reduced size, the default limits, and the default time to decode. ``threads`` is the number of
+    threads for decoding and for ONNX Runtime; None means one per core. ``make_preprocessor`` replaces the class
+    ``Preprocessor``, for tests. A call that is cancelled or out of time returns at once; its batch runs to its end.
     """
 
-    def __init__(self, repository: str | os.PathLike[str] | None = None, *, threads: int | None = None) -> None:
+    def __init__(
+        self,
+        repository: str | os.PathLike[str] | None = None,
+        *,
+        threads: int | None = None,
+        make_preprocessor: Callable[..., Preprocessor] | None = None,
+    ) -> None:
         self.repository = default_repository() if repository is None else Path(repository)
         self._threads = threads
-        # One batch at a time: a second one would fight for the same cores.
+        self._make_preprocessor = make_preprocessor
+        # One batch at a time: a second one would compete for the same cores.
         self._runner = ThreadPoolExecutor(1, thread_name_prefix="clip encode")
         self._loaded: _Loaded | None = None
 
@@ -77,24 +84,24 @@ class LocalTransport(Transport):
         return await self._in_thread(lambda: self._infer(images), timeout_s, request_id)
 
     async def passport(self, *, request_id: str, timeout_s: float) -> str:
-        """The text of ``model.json``."""
+        """Return the text of ``model.json``."""
         loaded = await self._in_thread(self._load, timeout_s, request_id)
         return loaded.passport
 
     async def max_batch_size(self, *, timeout_s: float) -> int:
-        """Rows to a batch."""
+        """Return the number of images in one batch."""
         return _MAX_BATCH_SIZE
 
     async def server_live(self, *, timeout_s: float) -> bool:
-        """There is no server that could be dead."""
+        """Return True: this process is live."""
         return True
 
     async def models_ready(self, *, timeout_s: float) -> None:
-        """Load the model, or raise what is wrong with it."""
+        """Load the model; raise a ClipError that says why if it cannot be loaded."""
         await self._in_thread(self._load, timeout_s, None)
 
     async def close(self) -> None:
-        """Take no more work. A batch that has been begun cannot be broken off; its thread ends with it."""
+        """Refuse further calls. A running batch cannot be cancelled; its thread ends after it."""
         self._runner.shutdown(wait=False, cancel_futures=True)
         if self._loaded is not None:
             self._loaded.preprocessor.close(wait=False)
@@ -118,7 +125,7 @@ class LocalTransport(Transport):
 
     def _load(self) -> _Loaded:
         if self._loaded is None:
-            self._loaded = _open_model(self.repository, self._threads)
+            self._loaded = _open_model(self.repository, self._threads, self._make_preprocessor)
         return self._loaded
 
     def _infer(self, images: Sequence[bytes]) -> Answer:
@@ -139,7 +146,9 @@ class LocalTransport(Transport):
         )
 
 
-def _open_model(repository: Path, threads: int | None) -> _Loaded:
+def _open_model(
+    repository: Path, threads: int | None, make_preprocessor: Callable[..., Preprocessor] | None
+) -> _Loaded:
     try:
         import onnxruntime
     except ImportError as error:
@@ -176,4 +185,5 @@ def _open_model(repository: Path, threads: int | None) -> _Loaded:
         raise ModelNotReady(
             f"ONNX Runtime cannot load {file} ({type(error).__name__}); export the model again."
         ) from error
-    return _Loaded(session=session, passport=passport, preprocessor=Preprocessor(preprocess, threads=threads))
+    preprocessor = (make_preprocessor or Preprocessor)(preprocess, threads=threads)
+    return _Loaded(session=session, passport=passport, preprocessor=preprocessor)

@@ -49,7 +49,7 @@ from pathlib import Path
 
 import triton_python_backend_utils as pb_utils
 
-from preprocess_ensemble import preprocessor
+from preprocess_ensemble.imaging import preprocessor
 from preprocess_ensemble.triton_model import TritonPythonModel as RealModel
 
 decode_into = preprocessor.decode_into

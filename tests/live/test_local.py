@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import sys
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 from clip_client import ClientConfig, ClipClient, ClipError, ModelNotReady, SyncClipClient
+from clip_client._transports.local import LocalTransport
 from clip_client.cli.main import main
-from preprocess_ensemble.imaging import preprocessor
-from preprocess_ensemble.imaging.decode import decode_into
-from preprocess_ensemble.imaging.time_budget import DecodeTimeBudget
+from preprocess_ensemble.contract import ImageStatus
+from preprocess_ensemble.imaging.preprocessor import Preprocessed, Preprocessor
 from preprocess_ensemble.testing.server import free_port
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from numpy.typing import NDArray
+
+    from clip_client._transports.base import TransportFactory
+    from preprocess_ensemble.imaging.transform import PreprocessConfig
     from preprocess_ensemble.testing.server import Server
 
 
@@ -57,17 +60,24 @@ async def test_bad_images_have_the_servers_codes_and_sentences(photos: Path, ser
     assert (np.isnan(here.vectors).all(axis=1) == [True, False, True, True]).all()
 
 
-async def test_an_internal_error_fails_its_own_image_only(
-    photos: Path, server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def decode_with_a_defect(file: bytes, *arguments: Any) -> bool:
-        if file == b"defect":
-            raise RuntimeError("/secret/path")
-        return decode_into(file, *arguments)
+def local_with(make_preprocessor: Callable[..., Preprocessor], server: Server) -> TransportFactory:
+    """Connect ``local:`` to the server's model, with another preprocessor."""
+    return lambda endpoint, _: LocalTransport(server.repository, threads=1, make_preprocessor=make_preprocessor)
 
-    monkeypatch.setattr(preprocessor, "decode_into", decode_with_a_defect)
+
+class Defective(Preprocessor):
+    def run(self, requests: Sequence[Sequence[bytes]]) -> tuple[NDArray[np.uint8], list[Preprocessed]]:
+        pixels, images = super().run(requests)
+        failed = Preprocessed(ImageStatus.INTERNAL, message="An internal error.", log="RuntimeError: /secret/path")
+        defects = [file == b"defect" for request in requests for file in request]
+        return pixels, [failed if defect else image for defect, image in zip(defects, images, strict=True)]
+
+
+async def test_an_internal_error_fails_its_own_image_only(
+    photos: Path, server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
     good = files_in(photos)[0]
-    async with ClipClient(f"local:{server.repository}") as clip:
+    async with ClipClient("local:", transport_factory=local_with(Defective, server)) as clip:
         batch = await clip.embed([good, b"defect", good])
     ((index, error),) = batch.errors.items()
     assert (index, error.code) == (1, "INTERNAL")
@@ -78,18 +88,28 @@ async def test_an_internal_error_fails_its_own_image_only(
     assert "RuntimeError: /secret/path" in record.getMessage()
 
 
-async def test_a_request_has_the_servers_time_to_decode(
-    photos: Path, server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    readings = itertools.count(step=6.0)  # seconds that each image seems to take, of 10
-    monkeypatch.setattr(preprocessor, "DecodeTimeBudget", partial(DecodeTimeBudget, clock=lambda: next(readings)))
-    monkeypatch.setattr("preprocess_ensemble.imaging.time_budget._ALWAYS_PIXELS", 1)
-    config = ClientConfig(urls=(f"local:{server.repository}",), local_threads=1, transfer="original")
-    async with ClipClient(config=config) as clip:
-        batch = await clip.embed(3 * [files_in(photos)[0].read_bytes()])
-        assert {index: error.code for index, error in batch.errors.items()} == {2: "LIMIT"}
-        assert "took more than 10 s of processor time" in batch.errors[2].message
-        assert not (await clip.embed(files_in(photos)[0])).errors, "each request has its own"
+async def test_a_request_has_the_servers_time_to_decode(photos: Path, server: Server) -> None:
+    """A preprocessor with its defaults, to which each request is one request: each has its own time."""
+    settings_given: list[dict[str, Any]] = []
+    requests_run: list[int] = []
+    images_run: list[int] = []
+
+    class Recorded(Preprocessor):
+        def __init__(self, config: PreprocessConfig, **settings: Any) -> None:
+            settings_given.append(settings)
+            super().__init__(config, **settings)
+
+        def run(self, requests: Sequence[Sequence[bytes]]) -> tuple[NDArray[np.uint8], list[Preprocessed]]:
+            requests_run.append(len(requests))
+            images_run.extend(map(len, requests))
+            return super().run(requests)
+
+    async with ClipClient("local:", transport_factory=local_with(Recorded, server)) as clip:
+        assert not (await clip.embed(files_in(photos)[:3])).errors
+        assert not (await clip.embed(files_in(photos)[0])).errors
+    assert settings_given == [{"threads": 1}]
+    assert set(requests_run) == {1}
+    assert sum(images_run) == 4
 
 
 async def test_one_thread_gives_the_same_vectors(photos: Path, server: Server) -> None:
