@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext, suppress
-from dataclasses import dataclass, replace
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -21,24 +19,23 @@ from clip_client.dedup.compare.similarity_join import join_hashes
 from clip_client.dedup.compare.thresholds import thresholds_for
 from clip_client.dedup.compare.union_find import UnionFind
 from clip_client.dedup.features.collect import collect_features
-from clip_client.dedup.features.image_features import BYTES_ONLY, pixel_hash
+from clip_client.dedup.features.image_features import BYTES_ONLY
+from clip_client.dedup.features.pixel_hash import pixel_hashes
 from clip_client.dedup.files.companions import companions
 from clip_client.dedup.files.directories import DirectorySet
 from clip_client.dedup.files.scanner import Scan, scan
-from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.store.store import Store
-from clip_client.dedup.types import DuplicateReport, RecallEstimate
+from clip_client.dedup.types import DuplicateReport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
-    from clip_client._client import ClipClient
+    from clip_client._embedder import Embedder
     from clip_client.dedup.features.collect import CollectedFeatures
-    from clip_client.dedup.types import Companion
+    from clip_client.dedup.types import OnProgress, PhotoFile, RecallEstimate
 
-    OnProgress = Callable[[str, int, int | None], None]
     Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 DEFAULT_HASH_BITS: Final = 3
@@ -47,7 +44,7 @@ DEFAULT_HASH_BITS: Final = 3
 
 
 async def find_duplicates(
-    clip: ClipClient,
+    clip: Embedder,
     paths: Paths | Scan,
     *,
     threshold: float | None = None,
@@ -58,187 +55,152 @@ async def find_duplicates(
     store: Store | None = None,
     on_progress: OnProgress | None = None,
 ) -> DuplicateReport:
-    """Find the photos below ``paths`` that show the same: files and folders, or what :func:`scan` made of them.
+    """Find the photos below ``paths`` that show the same: files and folders, or what :func:`scan` returned for them.
 
-    Photos are alike where their bytes, their pixels, their perceptual hashes (at most ``hash_bits`` bits differ; -1
-    turns this off) or their vectors (cosine of at least ``threshold``, else what :func:`thresholds_for` says for the
-    model; ``near_identical`` is that of the stricter tier) are. Pictures of nearly one colour are alike by bytes and
-    pixels only, RAW files without a preview by their bytes. Folders in ``references`` are searched, too (a
-    :class:`Scan` holds them already), and kept before all else. ``keep`` names the rules that choose the kept photo
-    (``KeepRules``). With ``store`` nothing is read or embedded twice, and what a person
-    said to be different is never grouped again. The result does not depend on the order of ``paths``. A file that
-    fails is listed in the report and harms no other.
+    Two photos are alike if they have the same bytes or the same pixels, if at most ``hash_bits`` bits of their
+    perceptual hashes differ (-1 turns this test off), or if the cosine of their vectors is at least ``threshold``
+    (by default what :func:`thresholds_for` returns for the model; ``near_identical`` replaces that of the stricter
+    tier). Pictures of nearly one colour are compared by bytes and pixels only, and RAW files without a preview by
+    their bytes. Folders in ``references`` are searched too (a :class:`Scan` already includes them), and their photos
+    are kept before all others. ``keep`` names the rules that choose the kept photo (``KeepRules``). With a ``store``
+    nothing is read or embedded twice, and photos that a person declared different never share a group. The result does
+    not depend on the order of ``paths``. The report lists the files that fail; they affect no other file.
 
     ``on_progress(what, done, total)`` is called on the event loop; the total is None while it is not known. Raises
     ValueError for a threshold outside 0 to 1 or an unknown rule, StoreError, and what ``ClipClient.embed_stream``
-    raises when the server fails.
+    raises if the server fails.
     """
     rules = KeepRules(keep)
     if not -1 <= hash_bits <= 16:
         raise ValueError(f"perceptual hashes may differ in at most 16 bits (-1: not used), got {hash_bits}")
     model = await clip.model()
     thresholds = thresholds_for(model.id, threshold, near_identical=near_identical)
-    report_progress = on_progress or _ignore
+    progress = on_progress or _ignore
     kept_folders = [os.fsdecode(path) for path in references]
     if isinstance(paths, Scan):
         found = paths
     else:
         named = [os.fsdecode(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
         found = await to_thread.run_sync(lambda: scan([*named, *kept_folders], raw=True))
-    with nullcontext(store) if store is not None else Store() as held:
-        search = _Search(held, rules, kept_folders, hash_bits, thresholds.similar, found)
-        library = await collect_features(clip, found.files, held, report_progress)
-        report_progress("comparing", 0, None)
-        comparison, coverage = await to_thread.run_sync(search.compare, library)
-    groups = await to_thread.run_sync(make_groups, comparison, thresholds)
-    report_progress("comparing", len(found.files), len(found.files))
-    failed = [*library.failed, *found.failed]
-    return DuplicateReport(
-        model=model.id,
-        thresholds=thresholds,
-        compared=len(found.files) - len(library.failed),
-        groups=tuple(sorted(groups, key=lambda group: os.fsencode(group.keep))),
-        failed=tuple(sorted(failed, key=lambda failure: os.fsencode(failure.path))),
-        work=library.work,
-        coverage=coverage,
-        links=found.links,
-        skipped=found.skipped,
-        bytes_only=tuple(
-            sorted(
-                (file.path for sha256 in library.with_code(BYTES_ONLY) for file in library.copies[sha256]),
-                key=os.fsencode,
-            )
-        ),
-    )
 
+    with nullcontext(store) if store is not None else Store() as opened:
+        collected = await collect_features(clip, found.files, opened, progress)
+        progress("comparing", 0, None)
+        contents, undecodable = await to_thread.run_sync(collected.comparable)
+        pixels, pixels_decoded = await to_thread.run_sync(_number_by_pixels, collected, contents, opened)
+        cannot_link = _cannot_link(contents, opened)
 
-@dataclass(frozen=True, kw_only=False)
-class _Search:
-    store: Store
-    rules: KeepRules
-    references: list[str]
-    hash_bits: int
-    threshold: float
-    found: Scan
-
-    def compare(self, library: CollectedFeatures) -> tuple[Comparison, RecallEstimate]:
-        """Find what hangs together; in a worker thread."""
-        contents = library.contents()
-        pictures = library.are_pictures(contents)
-        has_hash = pictures & ~library.features.column("is_flat", contents)
-        hashes = library.features.column("perceptual_hash", contents)
-        vectors = library.vectors.in_order(contents)
+    def compare() -> tuple[Comparison, RecallEstimate]:
+        has_hash = collected.are_pictures(contents) & ~collected.features.column("is_flat", contents)
+        hashes = collected.features.column("perceptual_hash", contents)
+        vectors = collected.vectors.in_order(contents)
         vectors[~has_hash] = np.nan
-        pixels = self._pixels(contents, np.flatnonzero(pictures), library)
-        union_find = UnionFind(len(contents))
-        coverage = join_vectors(union_find, vectors, self.threshold)
-        if self.hash_bits >= 0:
-            join_hashes(union_find, np.flatnonzero(has_hash), hashes, self.hash_bits)
+        alike = UnionFind(len(contents))
+        estimate = join_vectors(alike, vectors, thresholds.similar)
+        if hash_bits >= 0:
+            join_hashes(alike, np.flatnonzero(has_hash), hashes, hash_bits)
         _, firsts, which = np.unique(pixels, return_index=True, return_inverse=True)
-        union_find.join(np.arange(len(contents)), firsts[which])
-        components = union_find.components()
+        alike.join(np.arange(len(contents)), firsts[which])
+        components = alike.components()
         comparison = Comparison(
-            candidates=self._candidates(contents, components, library),
+            candidates=_candidates(collected, contents, components, found, DirectorySet(kept_folders), rules),
             vectors=vectors,
             pixels=pixels,
             hashes=hashes,
             has_hash=has_hash,
-            hash_bits=self.hash_bits,
+            hash_bits=hash_bits,
             components=components,
-            cannot_link=self._cannot_link(contents),
-            rules=self.rules,
+            cannot_link=cannot_link,
+            rules=rules,
         )
-        return comparison, coverage
+        return comparison, estimate
 
-    def _candidates(
-        self, contents: list[str], components: list[NDArray[np.intp]], library: CollectedFeatures
-    ) -> dict[int, list[Candidate]]:
-        """Return the files of each content that is not alone, best first."""
-        rows = {row for row, sha256 in enumerate(contents) if len(library.copies[sha256]) > 1}
-        rows.update(*(component.tolist() for component in components))
-        belongings = self._belongings(file.path for row in rows for file in library.copies[contents[row]])
-        references = DirectorySet(self.references)
-        made = {}
-        for row in sorted(rows):
-            sha256 = contents[row]
-            files = [
-                Candidate(
-                    path=file.path,
-                    sha256=sha256,
-                    size_bytes=file.size_bytes,
-                    mtime_ns=file.mtime_ns,
-                    features=library.features[sha256],
-                    is_reference=references.contains(file.path),
-                    is_by_link=file.path in self.found.links.only_by_link,
-                    companions=tuple(companion.kind for companion in belongings.get(file.path, ())),
-                    in_library=self.found.in_libraries.get(file.path),
-                )
-                for file in library.copies[sha256]
-            ]
-            made[row] = sorted(files, key=self.rules.rank)
-        return made
-
-    def _belongings(self, paths: Iterable[str]) -> dict[str, tuple[Companion, ...]]:
-        kept_by_photos = self.found.in_libraries
-        return companions(path for path in paths if path not in kept_by_photos) | {
-            path: photo.companions for path, photo in kept_by_photos.items()
-        }
-
-    def _pixels(self, contents: list[str], rows: NDArray[np.intp], library: CollectedFeatures) -> NDArray[np.intp]:
-        """Number the contents so that equal pixels have equal numbers.
-
-        Only ``rows`` are pictures, and only those that may have equal pixels are decoded in full, once per store.
-        """
-        pictures = [contents[row] for row in rows.tolist()]
-        wanted = rows[
-            pixel_candidates(
-                np.stack([library.features.column(side, pictures) for side in ("width", "height")], axis=1),
-                *(library.features.column(name, pictures) for name in ("perceptual_hash", "is_scaled", "is_flat")),
-            )
-        ].tolist()
-        numbers = np.arange(len(contents))
-        if not wanted:
-            return numbers
-        shelf = self.store.pixels()
-        known: dict[bytes, str] = {}
-        for _, table in shelf.find([bytes.fromhex(contents[row]) for row in wanted]):
-            known.update(zip(table.column("sha256").to_pylist(), table.column("pixels").to_pylist(), strict=True))
-        new = [row for row in wanted if bytes.fromhex(contents[row]) not in known]
-        with ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="clip_client pixels") as pool:
-            keys = [bytes.fromhex(contents[row]) for row in new]
-            paths = [library.copies[contents[row]][0].path for row in new]
-            for key, pixels in zip(keys, pool.map(_pixels_of, paths, keys), strict=True):
-                known[key] = pixels or ""
-                if pixels is not None:
-                    shelf.add({"sha256": key, "pixels": pixels})
-        shelf.flush()
-        with suppress(StoreError):  # as in gather: it is only for the sake of later searches
-            shelf.compact()
-        library.work = replace(library.work, pixels_decoded=len(new))
-        first_with: dict[str, int] = {}
-        for row in wanted:
-            if pixels := known[bytes.fromhex(contents[row])]:
-                numbers[row] = first_with.setdefault(pixels, row)
-        return numbers
-
-    def _cannot_link(self, contents: list[str]) -> CannotLink:
-        """Return the rows that a person said to be different."""
-        decisions = self.store.decisions.all()
-        decided = frozenset[str]().union(*(decision.contents for decision in decisions))
-        rows = {sha256: row for row, sha256 in enumerate(contents) if sha256 in decided}
-        present = (sorted(rows[sha256] for sha256 in decision.contents & rows.keys()) for decision in decisions)
-        return CannotLink(np.array(some, dtype=np.intp) for some in present)
+    comparison, estimate = await to_thread.run_sync(compare)
+    groups = await to_thread.run_sync(make_groups, comparison, thresholds)
+    progress("comparing", len(found.files), len(found.files))
+    not_compared = [*collected.failed, *undecodable]
+    return DuplicateReport(
+        model=model.id,
+        thresholds=thresholds,
+        compared=len(found.files) - len(not_compared),
+        groups=tuple(sorted(groups, key=lambda group: os.fsencode(group.keep))),
+        failed=tuple(sorted([*not_compared, *found.failed], key=lambda failure: os.fsencode(failure.path))),
+        work=replace(collected.stats, pixels_decoded=pixels_decoded),
+        coverage=estimate,
+        links=found.links,
+        skipped=found.skipped,
+        bytes_only=tuple(collected.paths_with_code(BYTES_ONLY)),
+    )
 
 
-def _pixels_of(path: str, sha256: bytes) -> str | None:
-    """Return the hash of a file's pixels; None where it no longer holds the content of this hash."""
-    try:
-        with open(path, "rb") as file:
-            data = file.read()
-    except OSError:
-        return None
-    return pixel_hash(data) if hashlib.sha256(data).digest() == sha256 else None
+def _number_by_pixels(
+    collected: CollectedFeatures, contents: Sequence[str], store: Store
+) -> tuple[NDArray[np.intp], int]:
+    """Return (N,) numbers, equal for contents of equal pixels, and how many contents were decoded in full for it.
+
+    Only contents that may have equal pixels are decoded, once per store.
+    """
+    numbers = np.arange(len(contents))
+    rows = np.flatnonzero(collected.are_pictures(contents))
+    pictures = [contents[row] for row in rows.tolist()]
+    column = collected.features.column
+    sizes = np.stack([column(side, pictures) for side in ("width", "height")], axis=1)
+    facts = (column(name, pictures) for name in ("perceptual_hash", "is_scaled", "is_flat"))
+    candidates = rows[pixel_candidates(sizes, *facts)].tolist()
+    if not candidates:
+        return numbers, 0
+    paths = {contents[row]: collected.copies[contents[row]][0].path for row in candidates}
+    hashes, decoded = pixel_hashes(paths, store)
+    first_with: dict[str, int] = {}
+    for row in candidates:
+        if pixels := hashes[contents[row]]:
+            numbers[row] = first_with.setdefault(pixels, row)
+    return numbers, decoded
+
+
+def _cannot_link(contents: Sequence[str], store: Store) -> CannotLink:
+    """Return the rows that a person declared to be different."""
+    decisions = store.decisions.all()
+    decided = frozenset[str]().union(*(decision.contents for decision in decisions))
+    rows = {sha256: row for row, sha256 in enumerate(contents) if sha256 in decided}
+    present = (sorted(rows[sha256] for sha256 in decision.contents & rows.keys()) for decision in decisions)
+    return CannotLink(np.array(some, dtype=np.intp) for some in present)
+
+
+def _candidates(
+    collected: CollectedFeatures,
+    contents: Sequence[str],
+    components: Iterable[NDArray[np.intp]],
+    found: Scan,
+    references: DirectorySet,
+    rules: KeepRules,
+) -> dict[int, list[Candidate]]:
+    """Return row -> the files of that content, best first, for each content that is alike to another or has copies."""
+    rows = {row for row, sha256 in enumerate(contents) if len(collected.copies[sha256]) > 1}
+    rows.update(*(component.tolist() for component in components))
+    files = {row: collected.copies[contents[row]] for row in sorted(rows)}
+    in_libraries = found.in_libraries
+    plain = (file.path for copies in files.values() for file in copies if file.path not in in_libraries)
+    companions_of = companions(plain) | {path: photo.companions for path, photo in in_libraries.items()}
+
+    def candidate(file: PhotoFile, sha256: str) -> Candidate:
+        return Candidate(
+            path=file.path,
+            sha256=sha256,
+            size_bytes=file.size_bytes,
+            mtime_ns=file.mtime_ns,
+            features=collected.features[sha256],
+            is_reference=references.contains(file.path),
+            is_by_link=file.path in found.links.only_by_link,
+            companions=tuple(companion.kind for companion in companions_of.get(file.path, ())),
+            in_library=in_libraries.get(file.path),
+        )
+
+    return {
+        row: sorted((candidate(file, contents[row]) for file in copies), key=rules.rank)
+        for row, copies in files.items()
+    }
 
 
 def _ignore(what: str, done: int, total: int | None) -> None:
-    """Report progress to nobody."""
+    """Do without progress."""

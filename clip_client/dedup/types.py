@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+
+    OnProgress = Callable[[str, int, int | None], None]
+    """``on_progress(what, done, total)``; the total is None while it is not known."""
 
 EXACT: Final = "exact"
 """All files of the group hold the same bytes."""

@@ -44,7 +44,7 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "server state": (("clip_client._handshake", "clip_client._health"), (BASE, "contract", "transports", "balancing")),
     "pipeline": (("clip_client._pipeline",), (BASE, "contract", "imaging", "transports", "balancing")),
     "dedup types": (("clip_client.dedup.types", "clip_client.dedup.text"), ()),
-    "dedup files": (("clip_client.dedup.files",), ("dedup types",)),
+    "dedup files": (("clip_client.dedup.files",), ("imaging", "dedup types")),
     "dedup store": (("clip_client.dedup.store",), ("contract", "dedup types")),
     "dedup features": (
         ("clip_client.dedup.features",),

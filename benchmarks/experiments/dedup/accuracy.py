@@ -37,7 +37,8 @@ from benchmarks.harness.results import RESULTS, write_result
 from benchmarks.report.accuracy_page import write_page
 from clip_client import ClientConfig, ClipClient
 from clip_client.dedup import Store, scan, thresholds_for
-from clip_client.dedup.features.image_features import extract_features, pixel_hash
+from clip_client.dedup.features.image_features import extract_features
+from clip_client.dedup.features.pixel_hash import pixel_hash
 from preprocess_ensemble.testing.sample_photos import write_originals
 from preprocess_ensemble.testing.server import serving
 

@@ -27,11 +27,11 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the decision down."""
-    from clip_client.dedup.features.collect import read_files
+    from clip_client.dedup.files.hashing import hash_files
     from clip_client.dedup.text import counted
 
     try:
-        contents = set(read_files(arguments.paths).values())
+        contents = set(hash_files(arguments.paths).values())
     except OSError as error:
         raise CommandFailed(str(error)) from None
     with opened_store(arguments.store) as store:

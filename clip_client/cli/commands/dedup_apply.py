@@ -46,6 +46,7 @@ def check_action(arguments: argparse.Namespace, found: Scan) -> None:
 def act(report: DuplicateReport, paths: Sequence[str], store: Store, arguments: argparse.Namespace) -> int:
     """Do what ``--apply`` or ``--dry-run`` asks for, else say what they would do; return the exit code."""
     from clip_client.dedup.actions.plan import SAFE_TIERS, plan_moves
+    from clip_client.dedup.files.hashing import sha256_of
     from clip_client.dedup.text import printable
     from clip_client.dedup.types import EXACT
 
@@ -56,7 +57,7 @@ def act(report: DuplicateReport, paths: Sequence[str], store: Store, arguments: 
         tiers=tiers,
         hard_link=arguments.hard_link,
         merge_metadata=arguments.merge_metadata,
-        hash_of=store.files.sha256_of,
+        hash_of=lambda path: store.files.sha256_of(path, sha256_of),
     )
     is_asked = arguments.apply or arguments.dry_run
     for skip in plan.skipped:

@@ -9,6 +9,7 @@ from collections import Counter
 from typing import Final
 
 from clip_client.dedup.files.file_types import suffix_of
+from clip_client.dedup.files.reading import open_file
 
 NO_ENDING: Final = "no ending"
 OTHER_ENDINGS: Final = "other endings"
@@ -53,13 +54,11 @@ class SkippedFiles:
 
 def _image_format(path: str) -> str:
     """Return the format of an image that a search could compare; empty for any other file."""
-    from preprocess_ensemble.imaging.decode import identify
+    from preprocess_ensemble.imaging.formats import identify
 
     try:
-        # O_NONBLOCK exists on some systems only; a FIFO that has taken the file's name meanwhile blocks nobody with it.
-        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
-        with open(os.open(path, flags), "rb", buffering=0) as file:
-            known = identify(file.read(_FIRST_BYTES) or b"")
+        with open_file(path) as file:
+            known = identify(file.read(_FIRST_BYTES))
     except OSError:
         return ""
     return known.name if known is not None and (known.readable or known.name in _UNREAD_IMAGES) else ""

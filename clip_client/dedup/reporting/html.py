@@ -13,7 +13,7 @@ from clip_client.dedup.text import at_least, counted, human_bytes, printable, sk
 from clip_client.dedup.types import DuplicateReport, FailedFile, is_random
 
 if TYPE_CHECKING:
-    from clip_client.dedup.search import OnProgress
+    from clip_client.dedup.types import OnProgress
 
 _THUMBNAIL_SIDE: Final = 320
 """Pixels; about 15 kB of JPEG each."""

@@ -6,12 +6,11 @@ import itertools
 import os
 from typing import TYPE_CHECKING, Final
 
-from clip_client.dedup.files.hashing import sha256_of
 from clip_client.dedup.store.sqlite import open_database, transaction
 from clip_client.dedup.types import PhotoFile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
 _VERSION: Final = 1
@@ -45,8 +44,8 @@ class FileIndex:
                     found[file.path] = sha256.hex()
         return found
 
-    def sha256_of(self, path: str) -> str:
-        """Return the SHA-256 of one file, which is read only if its size or time of change is new.
+    def sha256_of(self, path: str, hash_file: Callable[[str], str]) -> str:
+        """Return the SHA-256 of one file: the known one, or, if the file has changed since, that of ``hash_file``.
 
         Empty for a file that is empty or cannot be read.
         """
@@ -56,7 +55,7 @@ class FileIndex:
             return ""
         file = PhotoFile(path, status.st_size, status.st_mtime_ns)
         known = self.known([file]).get(path)
-        if known is None and (known := sha256_of(path)):
+        if known is None and (known := hash_file(path)):
             self.remember([(file, known)])
         return known or ""
 

@@ -19,9 +19,8 @@ import os
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from clip_client.dedup.features.image_features import ALGORITHM, PIXELS
 from clip_client.dedup.store.decisions import Decisions
 from clip_client.dedup.store.file_index import FileIndex
 from clip_client.dedup.store.journal import Journal
@@ -29,8 +28,10 @@ from clip_client.dedup.store.parquet_store import ParquetStore
 from clip_client.dedup.store.sqlite import StoreError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from types import TracebackType
 
+    import pyarrow as pa
     from typing_extensions import Self
 
 STORE_VARIABLE: Final = "CLIP_STORE"
@@ -103,51 +104,6 @@ class Store:
             self._open.callback(self._files.close)
         return self._files
 
-    def looks(self) -> ParquetStore:
-        """What pictures say themselves; columns of ``Look.to_row``."""
-        import pyarrow as pa
-
-        return self._shelf(
-            Path("looks", ALGORITHM),
-            {
-                "width": pa.int32(),
-                "height": pa.int32(),
-                "format": pa.string(),
-                "is_scaled": pa.bool_(),
-                "perceptual_hash": pa.uint64(),
-                "is_flat": pa.bool_(),
-                "embedded": pa.string(),
-                "embedded_digest": pa.string(),
-                "taken_ms": pa.int64(),
-                "has_sub_second": pa.bool_(),
-                "sequence": pa.int64(),
-                "camera": pa.string(),
-                "fields": pa.int32(),
-                "taken": pa.string(),
-                "latitude": pa.float64(),
-                "longitude": pa.float64(),
-                "rating": pa.int32(),
-                "keywords": pa.string(),
-                "title": pa.string(),
-                "caption": pa.string(),
-                "lens": pa.string(),
-                "software": pa.string(),
-                "has_maker_note": pa.bool_(),
-                "has_exposure": pa.bool_(),
-                "is_resized": pa.bool_(),
-                "is_incomplete": pa.bool_(),
-                "code": pa.string(),
-                "message": pa.string(),
-            },
-            {"algorithm": ALGORITHM},
-        )
-
-    def pixels(self) -> ParquetStore:
-        """Hashes of pixels; an empty one where they are not the whole picture."""
-        import pyarrow as pa
-
-        return self._shelf(Path("pixels", PIXELS), {"pixels": pa.string()}, {"algorithm": PIXELS})
-
     def vectors(self, vector_id: str, dimension: int | None = None) -> ParquetStore:
         """Vectors of one id, of ``dimension`` numbers; where there is none ``code`` and ``message`` say why.
 
@@ -160,9 +116,12 @@ class Store:
         vector = pa.list_(pa.float32()) if dimension is None else pa.list_(pa.float32(), dimension)
         folder = Path("vectors", hashlib.sha256(vector_id.encode()).hexdigest()[:16])
         columns = {"vector": vector, "code": pa.string(), "message": pa.string()}
-        return self._shelf(folder, columns, {"vector_id": vector_id})
+        return self.table(folder, columns, {"vector_id": vector_id})
 
-    def _shelf(self, folder: Path, columns: dict[str, Any], about: dict[str, str]) -> ParquetStore:
+    def table(self, folder: Path, columns: Mapping[str, pa.DataType], about: Mapping[str, str]) -> ParquetStore:
+        """Open the rows in ``folder`` of the store: ``columns`` by content, and ``about`` says what made them."""
         import pyarrow as pa
 
-        return ParquetStore(self.directory / folder, pa.schema({"sha256": pa.binary(32), **columns}, metadata=about))
+        return ParquetStore(
+            self.directory / folder, pa.schema({"sha256": pa.binary(32), **columns}, metadata=dict(about))
+        )

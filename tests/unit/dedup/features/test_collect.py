@@ -1,19 +1,22 @@
-"""What a search learns of its files, whichever thread is the quicker and whatever the store knows already."""
+"""The features that a search collects, whichever thread is faster and whatever the store holds already."""
 
 from __future__ import annotations
 
 import os
+import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
 from clip_client.dedup import find_duplicates
-from clip_client.dedup.features import collect, raw_preview
-from clip_client.dedup.features.image_features import extract_features
-from clip_client.dedup.features.raw_preview import extract_raw_features
+from clip_client.dedup.features.collect import collect_features
+from clip_client.dedup.features.image_features import ImageFeatures, extract_features
+from clip_client.dedup.files.file_types import is_raw as is_raw_file
+from clip_client.dedup.files.reading import read_file
 from clip_client.dedup.files.scanner import scan
 from clip_client.dedup.store.parquet_store import ParquetStore
 from clip_client.dedup.store.store import Store
@@ -21,8 +24,20 @@ from tests.fixtures.albums import NoPictures, write
 from tests.fixtures.raw_files import dng
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
+
+    from clip_client.dedup.types import FailedFile, PhotoFile
+
+
+class OneVector(NoPictures):
+    """A client whose server gives every image the same vector."""
+
+    async def embed_stream(self, images: AsyncIterator[Any], *, ordered: bool) -> AsyncIterator[Any]:
+        index = 0
+        async for _ in images:
+            yield SimpleNamespace(index=index, error=None, vector=np.array([1, 0, 0, 0], dtype=np.float32))
+            index += 1
 
 
 @pytest.fixture
@@ -32,36 +47,33 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 @pytest.mark.parametrize("quicker", ["1.dng", "2.tif"])
-def test_of_two_copies_the_first_decides_what_is_seen(
-    quicker: str, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_of_two_copies_the_first_decides_about_the_features(quicker: str, tmp_path: Path, store: Store) -> None:
     """The same bytes under the names of a RAW file and of a TIFF: as the first it has a preview."""
     data = dng(Image.radial_gradient("L").resize((320, 240)).convert("RGB"))
-    assert extract_features(data) != extract_raw_features(data)
+    assert extract_features(data) != extract_features(data, is_raw=True)
     for name in ("1.dng", "2.tif"):
         write(tmp_path / name, data)
-    quicker_is_done, read = threading.Event(), collect._read
+    quicker_is_done = threading.Event()
 
-    def examine(self: collect.FeatureCollector, file: Any) -> Any:
-        examined = _examine(self, file)
-        if os.path.basename(file.path) == quicker:
-            quicker_is_done.set()
-        return examined
-
-    def read_in_turn(path: str) -> Any:
+    def read_quicker_first(path: str) -> tuple[PhotoFile, bytes] | FailedFile:
         if os.path.basename(path) != quicker:
             assert quicker_is_done.wait(60)
-        return read(path)
+        return read_file(path)
 
-    _examine = collect.FeatureCollector._examine
-    monkeypatch.setattr(collect.FeatureCollector, "_examine", examine)
-    monkeypatch.setattr(collect, "_read", read_in_turn)
+    def extract(data: bytes, *, is_raw: bool) -> ImageFeatures:
+        features = extract_features(data, is_raw=is_raw)
+        if is_raw == is_raw_file(quicker):
+            quicker_is_done.set()
+        return features
+
     files = scan([tmp_path / "1.dng", tmp_path / "2.tif"]).files
-    clip: Any = NoPictures()
-    gathering = collect.FeatureCollector(clip, store.vectors("m", 4), store, len(files), lambda *progress: None)
-    with ThreadPoolExecutor(2) as pool:
-        outcomes = gathering._examine_all(pool, files)
-    assert [outcome[2] for outcome in outcomes if isinstance(outcome, tuple)] == [extract_raw_features(data), None]
+    embedder: Any = OneVector()
+    collected = await collect_features(
+        embedder, files, store, lambda *progress: None, read=read_quicker_first, extract=extract
+    )
+    (content,) = collected.copies
+    assert collected.features[content] == extract_features(data, is_raw=True)
+    assert collected.stats.decoded == 1
 
 
 async def test_a_report_does_not_tell_what_the_store_knew(tmp_path: Path, store: Store) -> None:
@@ -71,7 +83,7 @@ async def test_a_report_does_not_tell_what_the_store_knew(tmp_path: Path, store:
     assert (await find_duplicates(clip, files, store=store)).bytes_only == tuple(files)
 
 
-async def test_moved_files_are_read_and_not_looked_at_again(tmp_path: Path, store: Store) -> None:
+async def test_moved_files_are_read_and_not_decoded_again(tmp_path: Path, store: Store) -> None:
     clip: Any = NoPictures()
     album = tmp_path / "album"
     for name in ("1.nef", "2.nef", "3.nef"):
@@ -86,37 +98,41 @@ async def test_moved_files_are_read_and_not_looked_at_again(tmp_path: Path, stor
     assert [len(group.members) for group in report.groups] == [2]
 
 
-async def test_a_moved_raw_file_is_looked_at_again_once_rawpy_has_come(
+async def test_a_moved_raw_file_is_decoded_again_after_rawpy_is_installed(
     tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pytest.importorskip("rawpy")
     clip: Any = NoPictures()
     with monkeypatch.context() as without:
-        for module in (raw_preview, collect):
-            without.setattr(module, "can_read_raw", lambda: False)
+        without.setitem(sys.modules, "rawpy", None)  # as if it were not installed
         first = write(tmp_path / "1.nef", b"no preview either")
         await find_duplicates(clip, first, store=store)
-    monkeypatch.setattr(collect, "can_read_raw", lambda: True)
     report = await find_duplicates(clip, first.rename(tmp_path / "2.nef"), store=store)
     assert report.work.decoded == 1
     report = await find_duplicates(clip, tmp_path / "2.nef", store=store)
     assert report.work.files_read == 0
 
 
-async def test_of_a_large_store_only_the_rows_of_the_searched_files_are_read(
-    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_of_a_large_store_only_the_rows_of_the_searched_files_are_read(tmp_path: Path) -> None:
+    rows_read: list[int] = []
+
+    class CountingParquetStore(ParquetStore):
+        def find(self, keys: Any) -> Any:
+            for positions, table in super().find(keys):
+                rows_read.append(len(table))
+                yield positions, table
+
+    class CountingStore(Store):
+        def table(self, folder: Path, columns: Any, about: Any) -> ParquetStore:
+            table = super().table(folder, columns, about)
+            return CountingParquetStore(self.directory / folder, table.schema)
+
     clip: Any = NoPictures()
     files = [write(tmp_path / "album" / f"{number:04d}.nef", b"%d" % number) for number in range(600)]
-    await find_duplicates(clip, files[:300], store=store)
-    await find_duplicates(clip, files[300:], store=store)
-    rows_read: list[int] = []
-    rows_in = ParquetStore._rows_in
-
-    def counted(self: ParquetStore, file: Any, rows: Any, positions: Any) -> Any:
-        rows_read.append(len(rows))
-        return rows_in(self, file, rows, positions)
-
-    monkeypatch.setattr(ParquetStore, "_rows_in", counted)
-    report = await find_duplicates(clip, [*files[10:14], write(tmp_path / "new.nef", b"new")], store=store)
+    with CountingStore(tmp_path / "store") as store:
+        await find_duplicates(clip, files[:300], store=store)
+        await find_duplicates(clip, files[300:], store=store)
+        rows_read.clear()
+        report = await find_duplicates(clip, [*files[10:14], write(tmp_path / "new.nef", b"new")], store=store)
     assert (report.compared, report.work.files_read) == (5, 1)
     assert rows_read == [4]

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from clip_client.dedup.features.embedded_parts import embedded_parts
-from clip_client.dedup.features.image_features import extract_features, pixel_hash
+from clip_client.dedup.features.image_features import extract_features
+from clip_client.dedup.features.pixel_hash import pixel_hash
 from tests.fixtures import image_files
 from tests.fixtures.embedded_files import (
     MP4,

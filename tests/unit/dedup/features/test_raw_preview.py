@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,10 +11,9 @@ import pytest
 from PIL import Image
 
 from clip_client.dedup import scan
-from clip_client.dedup.features import raw_preview as raw
 from clip_client.dedup.features.image_features import BYTES_ONLY, extract_features
 from clip_client.dedup.features.preview import Preview, preview
-from clip_client.dedup.features.raw_preview import NEEDS_RAWPY, extract_raw_features, raw_preview
+from clip_client.dedup.features.raw_preview import NEEDS_RAWPY, raw_preview
 from clip_client.dedup.files.companions import companions
 from tests.fixtures.albums import write
 from tests.fixtures.raw_files import dng
@@ -45,17 +45,17 @@ def test_sidecars_belong_to_a_raw_file_alone_and_no_other_raw_file_does(tmp_path
     names = ("1.cr2", "1.xmp", "2.cr2", "2.cr2.xmp", "2.dng", "2.xmp", "3.cr2", "3.jpg", "3.xmp")
     paths = {name: str(write(tmp_path / name, name.encode())) for name in names}
 
-    def belongings(*photos: str) -> dict[str, list[str]]:
+    def found_beside(*photos: str) -> dict[str, list[str]]:
         found = companions(paths[photo] for photo in photos)
         return {photo: [c.path for c in found[paths[photo]]] for photo in photos if paths[photo] in found}
 
-    assert belongings("1.cr2", "2.cr2", "2.dng") == {"1.cr2": [paths["1.xmp"]], "2.cr2": [paths["2.cr2.xmp"]]}
-    assert belongings("3.jpg") == {"3.jpg": [paths["3.cr2"], paths["3.xmp"]]}
-    assert belongings("3.cr2") == {}
+    assert found_beside("1.cr2", "2.cr2", "2.dng") == {"1.cr2": [paths["1.xmp"]], "2.cr2": [paths["2.cr2.xmp"]]}
+    assert found_beside("3.jpg") == {"3.jpg": [paths["3.cr2"], paths["3.xmp"]]}
+    assert found_beside("3.cr2") == {}
 
 
 @pytest.mark.parametrize(("orientation", "size"), [(1, (64, 48)), (3, (64, 48)), (6, (48, 64)), (8, (48, 64))])
-def test_looks_are_those_of_the_upright_preview(
+def test_features_are_those_of_the_oriented_preview(
     picture: Image.Image, orientation: int, size: tuple[int, int], tmp_path: Path
 ) -> None:
     jpeg = io.BytesIO()
@@ -63,7 +63,7 @@ def test_looks_are_those_of_the_upright_preview(
     exif[0x0112] = orientation
     picture.save(jpeg, "JPEG", quality=90, exif=exif)
     data = dng(picture, orientation=orientation)
-    features = extract_raw_features(data)
+    features = extract_features(data, is_raw=True)
     assert features.perceptual_hash == extract_features(jpeg.getvalue()).perceptual_hash
     assert (features.width, features.height) == size
     assert features.capture_time.taken_ms == 1_588_748_889_000
@@ -76,11 +76,11 @@ def test_looks_are_those_of_the_upright_preview(
 @pytest.mark.parametrize("data", [dng(None), b"no RAW file at all", b""], ids=["no preview", "text", "empty"])
 def test_without_a_preview_only_bytes_count(data: bytes) -> None:
     assert raw_preview(data) is None
-    features = extract_raw_features(data)
+    features = extract_features(data, is_raw=True)
     assert (features.code, features.is_flat) == (BYTES_ONLY, True)
 
 
 def test_without_rawpy_only_bytes_count(picture: Image.Image, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(raw, "find_spec", lambda _name: None)
-    features = extract_raw_features(dng(picture))
+    monkeypatch.setitem(sys.modules, "rawpy", None)  # as if it were not installed
+    features = extract_features(dng(picture), is_raw=True)
     assert (features.code, features.message) == (BYTES_ONLY, NEEDS_RAWPY)

@@ -1,12 +1,10 @@
-"""Reference folders, whatever name a person or a search has for them; and whose pixels are remembered."""
+"""Reference folders, whatever name a person or a search has for them."""
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING
 
 from clip_client.dedup.files.directories import DirectorySet
-from clip_client.dedup.search import _pixels_of
 from tests.fixtures.albums import write
 
 if TYPE_CHECKING:
@@ -28,12 +26,3 @@ def test_a_folder_holds_what_is_in_it_by_any_name(tmp_path: Path, monkeypatch: p
         assert not directories.contains(str(outside))
     assert not DirectorySet([]).contains(str(inside))
     assert not DirectorySet(["no such folder"]).contains(str(inside))
-
-
-def test_pixels_belong_to_the_content_that_was_compared(tmp_path: Path) -> None:
-    path = write(tmp_path / "1.jpg", b"x")
-    expected = hashlib.sha256(b"x").digest()
-    assert _pixels_of(str(path), expected) == ""  # no picture, but what was expected
-    path.write_bytes(b"another photo, saved over it while the search ran")
-    assert _pixels_of(str(path), expected) is None
-    assert _pixels_of(str(tmp_path / "gone.jpg"), expected) is None

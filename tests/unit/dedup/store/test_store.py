@@ -17,7 +17,8 @@ import pytest
 
 from clip_client.dedup import Store, StoreError
 from clip_client.dedup.features.capture_time import CaptureTime, read_capture_time
-from clip_client.dedup.features.image_features import ImageFeatures, extract_features, pixel_hash
+from clip_client.dedup.features.image_features import ImageFeatures, cached_features, extract_features
+from clip_client.dedup.features.pixel_hash import pixel_hash
 from clip_client.dedup.files.companions import companions, what_would_be_lost
 from clip_client.dedup.store import parquet_store as shelf
 from clip_client.dedup.store import sqlite as database
@@ -53,10 +54,10 @@ def test_a_look_comes_back_whole(tmp_path: Path) -> None:
         width=4, height=3, format="JPEG", perceptual_hash=2**64 - 1, embedded="film", capture_time=capture_time
     )
     with Store(tmp_path) as store:
-        looks = store.looks()
+        looks = cached_features(store)
         looks.add({"sha256": bytes(32), **features.to_row()})
         looks.flush()
-        (row,) = store.looks().read().to_pylist()
+        (row,) = cached_features(store).read().to_pylist()
     assert ImageFeatures.from_row(row) == features
 
 
@@ -142,7 +143,7 @@ def test_a_store_that_cannot_be_written_is_not_to_be_moved_away(tmp_path: Path) 
     (tmp_path / "looks").touch()
     with Store(tmp_path) as store:
         with pytest.raises(StoreError, match=r"looks.look-\d+: "):
-            store.looks()
+            cached_features(store)
         with pytest.raises(StoreError) as raised:
             _ = store.journal
         assert "move it away" not in str(raised.value)

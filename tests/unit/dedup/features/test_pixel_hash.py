@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import struct
 import zlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from PIL import ExifTags, Image, PngImagePlugin
 
-from clip_client.dedup.features.image_features import pixel_hash
+from clip_client.dedup.features.pixel_hash import pixel_hash, pixel_hash_of
+from tests.fixtures.albums import write
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 NOISE = Image.effect_noise((32, 24), 60)
 
@@ -87,3 +92,12 @@ def test_the_colour_space_is_part_of_the_pixels() -> None:
     assert all(len(hashes) == 1 for hashes in profiles.values())
     assert len(set.union(*profiles.values())) == len(profiles)
     assert "" not in set.union(*profiles.values())
+
+
+def test_a_pixel_hash_belongs_to_the_content_that_was_compared(tmp_path: Path) -> None:
+    path = write(tmp_path / "1.jpg", b"x")
+    expected = hashlib.sha256(b"x").hexdigest()
+    assert pixel_hash_of(str(path), expected) == ""  # the right content, though no picture
+    path.write_bytes(b"another photo, saved over it while the search ran")
+    assert pixel_hash_of(str(path), expected) is None
+    assert pixel_hash_of(str(tmp_path / "gone.jpg"), expected) is None
