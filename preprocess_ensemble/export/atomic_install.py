@@ -1,4 +1,4 @@
-"""Putting new files in the place of old ones, so that an interrupted or refused export leaves the old model at work."""
+"""Replaces installed files as a whole: an interrupted or rejected export leaves the installed model in place."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 
-__all__ = ("StagingError", "install", "require_space", "staging", "write_atomically")
+__all__ = ("InstallError", "install", "require_space", "staging_directory", "write_atomically")
 
 _PREFIX: Final = ".staging-"
 _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-class StagingError(ReportedError):
-    """The files cannot be written; the message is one sentence with the remedy."""
+class InstallError(ReportedError):
+    """The files cannot be written."""
 
 
 def require_space(directory: Path, needed_bytes: int) -> None:
-    """Raise StagingError unless the file system of ``directory`` has ``needed_bytes`` free."""
+    """Raise InstallError unless the file system of ``directory`` has ``needed_bytes`` free."""
     free_bytes = shutil.disk_usage(directory).free
     if free_bytes < needed_bytes:
-        raise StagingError(_no_space(directory, needed_bytes, f"{free_bytes / 1e6:.0f} MB are free"))
+        raise InstallError(_no_space(directory, needed_bytes, f"{free_bytes / 1e6:.0f} MB are free"))
 
 
 @contextmanager
-def staging(directory: Path, needed_bytes: int) -> Iterator[Path]:
-    """Yield a new, empty directory inside ``directory``, on the same file system, and remove it at the end.
+def staging_directory(directory: Path, needed_bytes: int) -> Iterator[Path]:
+    """Yield a new, empty directory inside ``directory``, so on the same file system; remove it at the end.
 
-    One export at a time works in ``directory``. What a killed one left behind is removed first. Raises StagingError
-    when another is at work, or when the disk turns out to be full; ``needed_bytes`` is for that message.
+    Only one export at a time may use ``directory``. The directories of killed exports are removed first. Raises
+    InstallError if another export is running, or if the disk runs full; ``needed_bytes`` is for that message.
     """
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         try:
-            # The kernel drops the lock with its process, however that ends; so each directory found here is abandoned.
+            # The kernel releases the lock when its process ends, so each directory found here is abandoned.
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise StagingError(f"Another export is writing to {directory}; wait until it has ended.") from None
+            raise InstallError(f"Another export is writing to {directory}; wait until it ends.") from None
         for abandoned in directory.glob(f"{_PREFIX}*"):
             shutil.rmtree(abandoned)
         with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=directory, ignore_cleanup_errors=True) as name:
@@ -58,28 +58,28 @@ def staging(directory: Path, needed_bytes: int) -> Iterator[Path]:
         found = f"{shutil.disk_usage(directory).free / 1e6:.0f} MB are free"
         if error.errno != errno.ENOSPC:
             found = f"a limit stops it ({error.strerror})"
-        raise StagingError(_no_space(directory, needed_bytes, found)) from error
+        raise InstallError(_no_space(directory, needed_bytes, found)) from error
     finally:
         os.close(handle)
 
 
-def install(files: Iterable[Path], seal: Path, directory: Path) -> None:
-    """Move finished ``files`` and then ``seal`` into ``directory``, each in one step over a file of the same name.
+def install(files: Iterable[Path], commit_marker: Path, directory: Path) -> None:
+    """Move finished ``files`` and then ``commit_marker`` into ``directory``, each atomically over its predecessor.
 
-    The old seal goes first and the new one comes last, so a directory with a seal holds files that belong together.
-    All bytes are on the disk before anything changes; from then on it takes a few renames, which need no space.
+    The old marker is removed first and the new one moved last, so the files of a directory with a marker belong
+    together. All bytes are on the disk before anything changes; the rest is a few renames, which need no space.
     """
     files = tuple(files)
-    for file in (*files, seal):
+    for file in (*files, commit_marker):
         _flush(file)
-    (directory / seal.name).unlink(missing_ok=True)
-    for file in (*files, seal):
+    (directory / commit_marker.name).unlink(missing_ok=True)
+    for file in (*files, commit_marker):
         os.replace(file, directory / file.name)
     _flush(directory)
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write ``text``, as ASCII, to ``path`` in one step: whoever reads ``path`` sees the old text or the new one."""
+    """Write ``text`` as ASCII to ``path`` atomically: a reader sees the old text or the new one."""
     new = path.with_name(f"{_PREFIX}{path.name}")
     new.write_text(text, encoding="ascii")
     _flush(new)

@@ -1,8 +1,9 @@
-"""The last block of a vision transformer, for the one token that is read of it.
+"""Prunes the last block of a vision transformer to the class token (7 % fewer FLOPs in ViT-B-32).
 
-open_clip's image towers pool by their class token: of the last block's output (N, L, D) only row 0 goes on. Its keys
-and values need all tokens; its queries, its projection and its MLP, ten twelfths of a block's products, need that row
-alone. What comes out is the same up to the order of additions, and the gate compares it with PyTorch's own tower.
+open_clip's image towers pool by their class token: only row 0 of the last block's output (N, L, D) is used. The block's
+keys and values need all tokens. Its queries, its projection and its MLP, ten twelfths of a block's products, need only
+that row. The result is the same up to the order of additions, and the parity check compares it with PyTorch's
+own tower.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import torch
 from open_clip.transformer import ResidualAttentionBlock, VisionTransformer
 from torch import nn
 
-__all__ = ("read_only_the_class_token",)
+__all__ = ("prune_to_class_token",)
 
 
 class _ClassTokenBlock(nn.Module):
@@ -48,8 +49,11 @@ def _linear(weight: torch.Tensor, bias: torch.Tensor) -> nn.Linear:
     return linear
 
 
-def read_only_the_class_token(tower: nn.Module) -> bool:
-    """Change ``tower`` in place so that it does not compute what nobody reads; False where it is of another kind."""
+def prune_to_class_token(tower: nn.Module) -> bool:
+    """Change ``tower`` in place so that its last block computes only the class token.
+
+    Returns False, and changes nothing, if the tower is not an open_clip transformer that pools by its class token.
+    """
     vision = cast("Any", tower)
     if type(vision) is not VisionTransformer or vision.output_tokens or vision.attn_pool is not None:
         return False

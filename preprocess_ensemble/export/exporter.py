@@ -1,6 +1,6 @@
-"""An open_clip model to an ONNX file that takes raw pixels, checked against PyTorch before it is installed.
+"""Exports an open_clip model to an ONNX file that takes raw pixels, and checks it against PyTorch.
 
-The graph does all that follows the resize, so there is one definition of it, beside the weights::
+The graph does everything after the resize, so there is one definition of it, beside the weights::
 
     pixels (N, H, W, 3) uint8 -> /255, mean, std -> image tower -> L2 norm -> NaN where status != 0 -> embedding (N, D)
     status (N, 1) int32, 0 is good                                            a constant -> fingerprint (N, 2) int32
@@ -20,19 +20,19 @@ from torch import nn
 
 from preprocess_ensemble.errors import first_line
 from preprocess_ensemble.export import parity
-from preprocess_ensemble.export.atomic_install import install, require_space, staging, write_atomically
+from preprocess_ensemble.export.atomic_install import install, require_space, staging_directory, write_atomically
 from preprocess_ensemble.export.canary import canary_image
-from preprocess_ensemble.export.class_token_pruning import read_only_the_class_token
+from preprocess_ensemble.export.class_token_pruning import prune_to_class_token
 from preprocess_ensemble.export.open_clip_model import (
     ExportError,
     WeightsUnavailable,
     WrongChoice,
     find_source,
-    load_network,
+    load_open_clip_model,
     preprocessing_of,
     weights_sha256,
 )
-from preprocess_ensemble.export.shape_folding import fix_shapes
+from preprocess_ensemble.export.shape_folding import fold_shapes
 from preprocess_ensemble.imaging.decode import decode
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
 from preprocess_ensemble.model_repository.config import (
@@ -43,7 +43,7 @@ from preprocess_ensemble.model_repository.config import (
     installed_passport,
     pending_files,
 )
-from preprocess_ensemble.model_repository.passport import Canary, Parity, Passport, fingerprint
+from preprocess_ensemble.model_repository.passport import Canary, Parity, Passport, compute_fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -63,7 +63,7 @@ __all__ = (
 PRECISIONS: Final = tuple(parity.REQUIRED_COSINE)
 
 _MAX_FILE_BYTES: Final = 2_000_000_000
-"""A protobuf message ends at 2 GiB; beyond this size the weights go to a file of their own."""
+"""A protobuf message is limited to 2 GiB; larger weights go to a separate file."""
 _GRAPH_BYTES: Final = 8_000_000
 """Room for the nodes of the graph, the passport and the configuration: everything but the weights."""
 
@@ -76,44 +76,50 @@ def export_model(
     repository: Path = Path("triton_models"),
     force: bool = False,
     report: Callable[[str], None] = lambda line: None,
+    check: Callable[..., Parity] = parity.check,
+    max_file_bytes: int = _MAX_FILE_BYTES,
 ) -> Passport:
     """Export ``model`` into the Triton model ``repository`` and return its passport.
 
-    ``model`` is a name that open_clip knows, or the path of one of its JSON files; ``pretrained`` a tag, the path of a
-    checkpoint, or ``random[:SEED]``. A repository that does not exist is made, complete. A model that is installed
-    already is left alone, unless ``force``. ``report`` is given one line before each step that takes time.
+    ``model`` is one of open_clip's model names, or the path of a JSON file in its format; ``pretrained`` is a tag, the
+    path of a checkpoint, or ``random[:SEED]``. If the repository does not exist, it is created completely. If the same
+    model is installed already, nothing is exported unless ``force``. ``report`` receives one line before each step that
+    takes time. ``check`` is the parity check; weights of more than ``max_file_bytes`` go to a separate file.
 
-    Raises ExportError, ParityError, RepositoryError or StagingError, each with a message for people. Then, and when the
-    export is interrupted, the model that was installed before stays.
+    Raises ExportError, ParityError, RepositoryError or InstallError. After an error or an interruption the model that
+    was installed before stays.
     """
     if precision not in PRECISIONS:
-        raise WrongChoice(f"There is no precision {precision!r}; choose {' or '.join(PRECISIONS)}.")
+        raise WrongChoice(f"Unknown precision {precision!r}; choose {' or '.join(PRECISIONS)}.")
     source = find_source(model, pretrained)
     report(f"loading {source.model}, weights {source.pretrained}")
-    network = load_network(source)
+    network = load_open_clip_model(source)
     config = preprocessing_of(network)
     weights = weights_sha256(network)
-    mark = fingerprint(model=source.model, weights_sha256=weights, preprocess=config.to_mapping(), precision=precision)
+    fingerprint = compute_fingerprint(
+        model=source.model, weights_sha256=weights, preprocess=config.to_mapping(), precision=precision
+    )
 
     directory = encoder_directory(repository)
     directory.mkdir(parents=True, exist_ok=True)
     installed = installed_passport(repository)
-    if installed and not force and (installed.fingerprint, installed.pretrained) == (mark, source.pretrained):
+    if installed and not force and (installed.fingerprint, installed.pretrained) == (fingerprint, source.pretrained):
         report(f"{installed.id} is installed already; --force exports it again")
         _write_pending(pending_files(repository, _shapes(installed)))
         return installed
 
-    needed_bytes = _graph_bytes(network)
+    needed_bytes = _graph_bytes(network, max_file_bytes)
     require_space(directory, needed_bytes)
-    with staging(directory.parent, needed_bytes) as stage:
+    with staging_directory(directory.parent, needed_bytes) as stage:
         report("writing the graph")
         pixels = parity.sample_pixels(*config.size)
-        # Before the graph is written: for that the network is changed.
+        # Before the graph is written, which changes the network.
         expected = _reference(network, config, pixels)
-        read_only_the_class_token(network.get_submodule("visual"))
-        files = _write_graph(network, config, expected.shape[1], mark, precision, stage)
+        prune_to_class_token(network.get_submodule("visual"))
+        has_data_file = needed_bytes > max_file_bytes
+        files = _write_graph(network, config, expected.shape[1], fingerprint, precision, stage, has_data_file)
         report("comparing it with PyTorch")
-        measured = parity.check(files[-1], pixels, expected, mark, precision)
+        measured = check(files[-1], pixels, expected, fingerprint, precision)
         canary = _canary(files[-1], config, precision)
         passport = Passport(
             model=source.model,
@@ -123,17 +129,17 @@ def export_model(
             preprocess_id=config.id,
             dimension=len(canary.vector),
             precision=precision,
-            fingerprint=mark,
+            fingerprint=fingerprint,
             parity=measured,
             canary=canary,
             opset=parity.OPSET,
             ir_version=parity.IR_VERSION,
         )
-        seal = stage / PASSPORT_FILE
-        seal.write_text(passport.to_json(), encoding="ascii")
-        # Whatever can be wrong with the repository shows here, before anything in it changes.
+        passport_file = stage / PASSPORT_FILE
+        passport_file.write_text(passport.to_json(), encoding="ascii")
+        # Any problem of the repository shows here, before anything in it changes.
         pending = pending_files(repository, _shapes(passport))
-        install(files, seal, directory)
+        install(files, commit_marker=passport_file, directory=directory)
         _write_pending(pending)
         for weights_file in directory.glob("model-*.data"):
             if weights_file.name not in {file.name for file in files}:
@@ -147,19 +153,19 @@ def export_model(
 
 
 def load_model(model: str, pretrained: str) -> nn.Module:
-    """Return the open_clip network that :func:`export_model` would export, in fp32, on the CPU, in evaluation mode.
+    """Return the open_clip network that :func:`export_model` exports, in fp32, on the CPU, in evaluation mode.
 
     Raises ExportError.
     """
-    return load_network(find_source(model, pretrained))
+    return load_open_clip_model(find_source(model, pretrained))
 
 
 def describe_model(
     model: str, pretrained: str, network: nn.Module, embed_canary: Callable[[bytes], Sequence[float]]
 ) -> Passport:
-    """Return the passport of a network of :func:`load_model` that another service runs in fp32, without an export.
+    """Return a passport for a network of :func:`load_model` that another service runs in fp32, without an export.
 
-    It has the id and the fingerprint of the exported model, since its vectors are the same. ``embed_canary`` embeds
+    It has the id and the fingerprint of the exported model, since the vectors are the same. ``embed_canary`` embeds
     one encoded image.
     """
     source = find_source(model, pretrained)
@@ -175,10 +181,10 @@ def describe_model(
         preprocess_id=config.id,
         dimension=len(vector),
         precision="fp32",
-        fingerprint=fingerprint(
+        fingerprint=compute_fingerprint(
             model=source.model, weights_sha256=weights, preprocess=config.to_mapping(), precision="fp32"
         ),
-        # It is what exports are compared with.
+        # Exports are compared with this network.
         parity=Parity(images=0, min_cosine=1.0, required=parity.REQUIRED_COSINE["fp32"]),
         canary=Canary(image=image, vector=vector),
         opset=parity.OPSET,
@@ -186,21 +192,21 @@ def describe_model(
     )
 
 
-def _graph_bytes(network: nn.Module) -> int:
-    """Disk space for the export; twice the weights where they are moved from the file to one of their own."""
+def _graph_bytes(network: nn.Module, max_file_bytes: int) -> int:
+    """Disk space for the export; twice the weights if they are moved to a separate file."""
     weights: int = 4 * sum(tensor.numel() for tensor in network.get_submodule("visual").state_dict().values())
-    return weights * (2 if weights > _MAX_FILE_BYTES else 1) + _GRAPH_BYTES
+    return weights * (2 if weights > max_file_bytes else 1) + _GRAPH_BYTES
 
 
 class _Graph(nn.Module):
-    """What is exported: see the module's docstring."""
+    """The exported graph; see the module's docstring."""
 
-    def __init__(self, network: nn.Module, config: PreprocessConfig, mark: tuple[int, int]) -> None:
+    def __init__(self, network: nn.Module, config: PreprocessConfig, fingerprint: tuple[int, int]) -> None:
         super().__init__()
         self.network = network
         self.mean = torch.tensor(config.mean).view(1, 3, 1, 1)
         self.std = torch.tensor(config.std).view(1, 3, 1, 1)
-        self.mark = torch.tensor([mark], dtype=torch.int32)
+        self.fingerprint = torch.tensor([fingerprint], dtype=torch.int32)
         self.failed = torch.tensor(float("nan"))
         self.dtype = next(network.parameters()).dtype
 
@@ -209,15 +215,21 @@ class _Graph(nn.Module):
         images = ((values - self.mean) / self.std).to(self.dtype)
         vectors = self.network.encode_image(images)  # type: ignore[operator]
         vectors = nn.functional.normalize(vectors.to(torch.float32), dim=-1)  # (N, D)
-        return torch.where(status == 0, vectors, self.failed), self.mark.expand(status.shape[0], 2)
+        return torch.where(status == 0, vectors, self.failed), self.fingerprint.expand(status.shape[0], 2)
 
 
 def _write_graph(
-    network: nn.Module, config: PreprocessConfig, dimension: int, mark: tuple[int, int], precision: str, stage: Path
+    network: nn.Module,
+    config: PreprocessConfig,
+    dimension: int,
+    fingerprint: tuple[int, int],
+    precision: str,
+    stage: Path,
+    has_data_file: bool,
 ) -> list[Path]:
-    """Write the graph below ``stage`` and return its files: the one of the weights if there is one, then the model."""
+    """Write the graph below ``stage`` and return its files: the weights' own file if it has one, then the model."""
     if precision == "fp16":
-        # Normalisation and L2 norm, around the tower, stay fp32.
+        # Normalisation and L2 norm around the tower stay fp32.
         network.half()
     file = stage / MODEL_FILE
     example = (torch.zeros((2, *config.size, 3), dtype=torch.uint8), torch.zeros((2, 1), dtype=torch.int32))
@@ -227,38 +239,40 @@ def _write_graph(
         "output_names": names[2:],
         "dynamic_axes": {name: {0: "N"} for name in names},
         "opset_version": parity.OPSET,
-        # The newer exporter writes opset 18 at least.
+        # The newer exporter writes opset 18 or later.
         "dynamo": False,
     }
-    # Where it fails, the exporter prints its whole graph; the switch lost its public name in PyTorch 2.6.
+    # If the exporter fails, it prints its whole graph. The switch has had no public name since PyTorch 2.6.
     torch._C._jit_set_onnx_log_enabled(False)
     try:
-        # With gradients PyTorch does not take its fused attention, for which ONNX has no operator.
+        # With gradients PyTorch does not use its fused attention, for which ONNX has no operator.
         with warnings.catch_warnings(), torch.enable_grad():
-            # Of the exporter's age, and of shapes that become constants; the check that follows sees what matters.
+            # The warnings are about the exporter's age and shapes that become constants; the parity check matters.
             warnings.simplefilter("ignore")
-            torch.onnx.export(_Graph(network, config, mark).eval(), example, str(file), **options)
+            torch.onnx.export(_Graph(network, config, fingerprint).eval(), example, str(file), **options)
     except (torch.onnx.OnnxExporterError, RuntimeError) as error:
         reason = first_line(error)
         raise ExportError(f"The model cannot be written as ONNX with opset {parity.OPSET}: {reason}.") from error
-    _state_output_sizes(file, {"embedding": dimension, "fingerprint": len(mark)})
-    if _graph_bytes(network) <= _MAX_FILE_BYTES:
-        fix_shapes(file)
+    _state_output_sizes(file, {"embedding": dimension, "fingerprint": len(fingerprint)})
+    if not has_data_file:
+        fold_shapes(file)
     if precision == "int8":
         _quantize(file)
-    if _graph_bytes(network) <= _MAX_FILE_BYTES:
+    if not has_data_file:
         return [file]
-    # The name tells the weights of two models apart, so the old model.onnx keeps its own until it is replaced.
-    weights = stage / f"model-{mark[0] & 0xFFFFFFFF:08x}{mark[1] & 0xFFFFFFFF:08x}.data"
+    # The name depends on the model, so the old model.onnx keeps its weights until it is replaced.
+    weights = stage / f"model-{fingerprint[0] & 0xFFFFFFFF:08x}{fingerprint[1] & 0xFFFFFFFF:08x}.data"
     onnx.save_model(onnx.load(str(file)), str(file), save_as_external_data=True, location=weights.name)
-    # onnx lets only its own user read that file; the server may be another.
+    # onnx makes that file readable for its owner only; the server may run as another user.
     shutil.copymode(file, weights)
     return [weights, file]
 
 
 def _state_output_sizes(file: Path, sizes: Mapping[str, int]) -> None:
-    """Write the size of each output's row, which the exporter leaves open for fp16: the C++ backend of Triton refuses
-    a ``config.pbtxt`` that says more of an output than its graph."""
+    """Write the size of each output's row, which the exporter leaves open for fp16.
+
+    Triton's C++ backend rejects a ``config.pbtxt`` that states a size which the graph does not.
+    """
     model = onnx.load(str(file), load_external_data=False)
     for output in model.graph.output:
         output.type.tensor_type.shape.dim[1].dim_value = sizes[output.name]
@@ -266,13 +280,13 @@ def _state_output_sizes(file: Path, sizes: Mapping[str, int]) -> None:
 
 
 def _quantize(file: Path) -> None:
-    """Turn the weights of the matrix products in ``file`` into int8, a scale for each column.
+    """Convert the weights of the matrix products in ``file`` to int8, with one scale per column.
 
-    Activations are quantised when the model runs, by a scale that depends on the batch: a neighbour may change a
-    vector by as much as the rounding does. The patches' convolution stays fp32: ONNX Runtime has no fast int8 one.
+    Activations are quantised when the model runs, with a scale that depends on the batch: a neighbour may change a
+    vector as much as the rounding does. The convolution of the patches stays fp32: ONNX Runtime has no fast int8 one.
 
-    Weights go from -64 to 64 only. Processors without VNNI add two products of 8 bits in 16, which overflows with
-    larger ones: the same file would have other vectors there, off by 0.008 for the small model of the tests.
+    Weights are limited to -64 to 64. Processors without VNNI add two 8-bit products in 16 bits, which overflows with
+    larger weights: the same file would give other vectors there, off by 0.008 for the small test model.
     """
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
@@ -293,7 +307,7 @@ def _quantize(file: Path) -> None:
 
 
 def _reference(network: nn.Module, config: PreprocessConfig, pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-    """Return PyTorch's own unit vectors (N, D) for ``pixels`` (N, H, W, 3); it shares no code with the graph."""
+    """Return PyTorch's own unit vectors (N, D) for ``pixels`` (N, H, W, 3), without code of the graph."""
     values = (pixels.astype(np.float32) / 255 - np.array(config.mean, np.float32)) / np.array(config.std, np.float32)
     images = torch.from_numpy(np.ascontiguousarray(values.transpose(0, 3, 1, 2)))
     with torch.inference_mode():
@@ -304,7 +318,7 @@ def _reference(network: nn.Module, config: PreprocessConfig, pixels: npt.NDArray
 def _canary(file: Path, config: PreprocessConfig, precision: str) -> Canary:
     image = canary_image()
     vectors, _ = parity.Encoder(file, precision)(preprocess(decode(image), config)[None])
-    # Nine digits tell any two float32 numbers apart.
+    # Nine digits distinguish any two float32 numbers.
     return Canary(image=image, vector=tuple(float(f"{number:.9g}") for number in vectors[0]))
 
 

@@ -1,4 +1,4 @@
-"""An open_clip network by name and weights: what is known, where the weights come from, and what they are."""
+"""Loads an open_clip model by name and weights, and identifies the weights. The adapter to open_clip."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _RANDOM: Final = re.compile(r"random(?::(\d+))?")
 
 
 class ExportError(ReportedError):
-    """The export cannot be done; the message says why and what to do. The repository is as it was."""
+    """The export cannot be done; the repository is unchanged."""
 
 
 class WrongChoice(ExportError):
-    """There is no such model, weights or precision."""
+    """The model, weights or precision does not exist."""
 
 
 class WeightsUnavailable(ExportError):
@@ -33,8 +33,8 @@ class WeightsUnavailable(ExportError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NetworkSource:
-    """What to load, after the names were checked."""
+class ModelSource:
+    """What to load; the names have been checked."""
 
     model: str
     pretrained: str
@@ -43,28 +43,28 @@ class NetworkSource:
     checkpoint: Path | None = None
 
 
-def find_source(model: str, pretrained: str) -> NetworkSource:
-    """Check the names, and say what to load. Raises WrongChoice, which names what is near."""
+def find_source(model: str, pretrained: str) -> ModelSource:
+    """Check the names and return what to load. Raises WrongChoice with similar names."""
     name = _register(Path(model)) if model.endswith(".json") else model
     known = open_clip.list_models()
     if name not in known:
         raise WrongChoice(f"open_clip has no model {name!r}; {_near(name, known)}")
     if match := _RANDOM.fullmatch(pretrained):
         seed = int(match[1] or 0)
-        return NetworkSource(model=name, pretrained=f"random:{seed}", seed=seed)
+        return ModelSource(model=name, pretrained=f"random:{seed}", seed=seed)
     tags = open_clip.list_pretrained_tags_by_model(name)
     if pretrained in tags:
         _check_activation(name, pretrained)
-        return NetworkSource(model=name, pretrained=pretrained)
+        return ModelSource(model=name, pretrained=pretrained)
     if Path(pretrained).is_file():
-        return NetworkSource(model=name, pretrained=f"file:{Path(pretrained).name}", checkpoint=Path(pretrained))
+        return ModelSource(model=name, pretrained=f"file:{Path(pretrained).name}", checkpoint=Path(pretrained))
     if Path(pretrained).suffix or len(Path(pretrained).parts) > 1:
         raise WrongChoice(f"There is no checkpoint file {pretrained}.")
     raise WrongChoice(f"{name} has no pretrained weights {pretrained!r}; {_near(pretrained, [*tags, 'random'])}")
 
 
 def _register(path: Path) -> str:
-    """Make the model in an open_clip configuration file known under the file's name; return that name."""
+    """Register the model of an open_clip configuration file under the file's name; return that name."""
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -72,7 +72,9 @@ def _register(path: Path) -> str:
     except ValueError as error:
         raise WrongChoice(f"The model file {path} is not JSON: {error}.") from None
     if not isinstance(config, dict) or not {"embed_dim", "vision_cfg", "text_cfg"} <= config.keys():
-        raise WrongChoice(f"The model file {path} is no open_clip model: it needs embed_dim, vision_cfg and text_cfg.")
+        raise WrongChoice(
+            f"The model file {path} is not an open_clip model: it needs embed_dim, vision_cfg and text_cfg."
+        )
     if path.stem not in open_clip.list_models():
         open_clip.add_model_config(path)
     elif open_clip.get_model_config(path.stem) != config:
@@ -86,7 +88,7 @@ def _near(name: str, known: list[str]) -> str:
 
 
 def _check_activation(name: str, tag: str) -> None:
-    """Refuse weights under an activation that they were not trained with: open_clip only warns, and vectors suffer."""
+    """Reject weights with an activation that they were not trained with: open_clip only warns."""
     trained_quick = bool(open_clip.get_pretrained_cfg(name, tag).get("quick_gelu", False))
     if trained_quick == bool((open_clip.get_model_config(name) or {}).get("quick_gelu", False)):
         return
@@ -94,7 +96,7 @@ def _check_activation(name: str, tag: str) -> None:
     raise WrongChoice(f"The weights {tag!r} were trained with another activation; use --model {other}.")
 
 
-def load_network(source: NetworkSource) -> nn.Module:
+def load_open_clip_model(source: ModelSource) -> nn.Module:
     """Return the network in fp32, on the CPU, in evaluation mode. Raises ExportError."""
     if source.seed is None and source.checkpoint is None:
         _download(source)
@@ -102,9 +104,9 @@ def load_network(source: NetworkSource) -> nn.Module:
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(source.seed or 0)
-            # A text tower from a hub is never wanted: its weights come with the checkpoint, or are random as well.
+            # Never download a text tower: its weights come with the checkpoint, or are random as well.
             network = open_clip.create_model(source.model, pretrained=pretrained, precision="fp32", pretrained_hf=False)
-    except Exception as error:  # each format of checkpoint has errors of its own
+    except Exception as error:  # each checkpoint format has its own errors
         if pretrained is None:
             raise
         reason = first_line(error)
@@ -113,8 +115,8 @@ def load_network(source: NetworkSource) -> nn.Module:
     return network  # type: ignore[no-any-return]
 
 
-def _download(source: NetworkSource) -> None:
-    """Bring the weights of a tag into open_clip's cache; raises WeightsUnavailable."""
+def _download(source: ModelSource) -> None:
+    """Download the weights of a tag into open_clip's cache. Raises WeightsUnavailable."""
     config = open_clip.get_pretrained_cfg(source.model, source.pretrained)
     try:
         open_clip.download_pretrained(config)
@@ -127,7 +129,7 @@ def _download(source: NetworkSource) -> None:
             f"The weights {source.pretrained!r} of {source.model} are not in the cache and cannot be downloaded.\n"
             f"  tried: {tried}\n"
             f"  got:   {first_line(root)}\n"
-            "Three ways out:\n"
+            "You can use:\n"
             f"  a checkpoint file:   clip-export --model {source.model} --pretrained FILE.safetensors\n"
             f"  a mirror of the hub: HF_ENDPOINT=https://MIRROR clip-export --model {source.model} "
             f"--pretrained {source.pretrained}\n"
@@ -137,7 +139,7 @@ def _download(source: NetworkSource) -> None:
 
 
 def preprocessing_of(network: nn.Module) -> PreprocessConfig:
-    """From open_clip's own configuration of the network. Raises ExportError for what has no counterpart here."""
+    """Return the network's preprocessing as open_clip configures it. Raises ExportError if it is not supported."""
     try:
         return PreprocessConfig.from_mapping(open_clip.get_model_preprocess_cfg(network))
     except ValueError as error:
@@ -145,7 +147,7 @@ def preprocessing_of(network: nn.Module) -> PreprocessConfig:
 
 
 def weights_sha256(network: nn.Module) -> str:
-    """SHA-256 over the sorted fp32 state dict (name, shape, bytes), as in the passport."""
+    """Return the SHA-256 over the sorted fp32 state dict (name, shape, bytes), as in the passport."""
     digest = hashlib.sha256()
     for name, tensor in sorted(network.state_dict().items()):
         values = (tensor.float() if tensor.is_floating_point() else tensor).cpu().numpy()

@@ -1,4 +1,4 @@
-"""The check that an exported model must pass before it may be served: ONNX Runtime against PyTorch."""
+"""The parity check: an exported model must agree with PyTorch under ONNX Runtime before it is installed."""
 
 from __future__ import annotations
 
@@ -21,41 +21,41 @@ __all__ = ("IR_VERSION", "OPSET", "REQUIRED_COSINE", "Encoder", "ParityError", "
 
 OPSET: Final = 17
 IR_VERSION: Final = 8
-"""Triton 24.10 goes with ONNX Runtime 1.19, which reads opsets up to 21 and IR versions up to 10."""
+"""Triton 24.10 has ONNX Runtime 1.19, which reads opsets up to 21 and IR versions up to 10."""
 
 REQUIRED_COSINE: Final[Mapping[str, float]] = {"fp32": 0.9999, "fp16": 0.9999, "int8": 0.999}
-"""Precision -> the lowest cosine to PyTorch fp32 that may be served. A duplicate is decided within a cosine distance of
-0.01 to 0.03, so int8 may spend a tenth of the smallest such distance, and trained weights may well need more."""
+"""Precision -> the lowest allowed cosine similarity to PyTorch fp32. Duplicates are decided within a cosine distance of
+0.01 to 0.03, so int8 may use a tenth of the smallest such distance. Trained weights may need more than that."""
 
 _FAILED: Final = 3
-"""Any status other than 0 marks a failed row."""
+"""Any status other than 0 means that the row failed."""
 
 
 class ParityError(ReportedError):
-    """The exported model does not compute what PyTorch does; the message is one sentence with what was measured."""
+    """The exported model does not compute what PyTorch computes; the message says what was measured."""
 
 
 class Encoder:
-    """An exported model under ONNX Runtime on the CPU, as the server will run it."""
+    """An exported model under ONNX Runtime on the CPU, with the options of the server."""
 
     def __init__(self, model: Path, precision: str = "fp32") -> None:
         options = onnxruntime.SessionOptions()
         if precision == "fp16":
-            # As config.pbtxt has it (see repository.py).
+            # As in config.pbtxt (see model_repository/config.py).
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
         self._session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
 
     def __call__(
         self, pixels: npt.NDArray[np.uint8], status: npt.NDArray[np.int32] | None = None
     ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]:
-        """Embed ``pixels`` (N, H, W, 3) under ``status`` (N, 1), by default all good.
+        """Embed ``pixels`` (N, H, W, 3) with ``status`` (N, 1), by default all 0.
 
         Returns embeddings (N, D) float32 and fingerprints (N, 2) int32.
         """
         if status is None:
             status = np.zeros((len(pixels), 1), np.int32)
-        vectors, marks = self._session.run(["embedding", "fingerprint"], {"pixels": pixels, "status": status})
-        return vectors, marks
+        vectors, fingerprints = self._session.run(["embedding", "fingerprint"], {"pixels": pixels, "status": status})
+        return vectors, fingerprints
 
 
 def sample_pixels(height: int, width: int) -> npt.NDArray[np.uint8]:
@@ -71,28 +71,35 @@ def sample_pixels(height: int, width: int) -> npt.NDArray[np.uint8]:
 
 
 def check(
-    model: Path, pixels: npt.NDArray[np.uint8], expected: npt.NDArray[np.float32], mark: tuple[int, int], precision: str
+    model: Path,
+    pixels: npt.NDArray[np.uint8],
+    expected: npt.NDArray[np.float32],
+    fingerprint: tuple[int, int],
+    precision: str,
+    *,
+    required: Mapping[str, float] = REQUIRED_COSINE,
 ) -> Parity:
     """Compare the file ``model`` with PyTorch's unit vectors ``expected`` (N, D) for ``pixels`` (N, H, W, 3), N > 1.
 
-    Returns what was measured. Raises ParityError when a vector is off, when a failed row is not NaN or changes its
-    neighbours, when the fingerprint is not ``mark``, or when the file is of another opset or IR version.
+    ``required`` maps a precision to the lowest allowed cosine. Returns what was measured. Raises ParityError if a
+    vector is below that, if a failed row is not NaN or changes its neighbours, if the model returns another
+    ``fingerprint``, or if the file has another opset or IR version.
     """
     _check_versions(model)
     encoder = Encoder(model, precision)
-    together, marks = encoder(pixels)
+    together, fingerprints = encoder(pixels)
     alone = np.concatenate([encoder(picture[None])[0] for picture in pixels])
-    if not np.array_equal(marks, np.tile(np.array(mark, np.int32), (len(pixels), 1))):
-        raise ParityError(f"The exported model answers with the fingerprint {marks[0].tolist()}, not {list(mark)}.")
-
-    required = REQUIRED_COSINE[precision]
-    lowest = min(_lowest_cosine(together, expected), _lowest_cosine(alone, expected))
-    if not lowest >= required:  # written so that NaN fails too
+    if not np.array_equal(fingerprints, np.tile(np.array(fingerprint, np.int32), (len(pixels), 1))):
         raise ParityError(
-            f"The exported model reaches a cosine of {lowest:.6f} to PyTorch, and {required} is required."
+            f"The exported model returns the fingerprint {fingerprints[0].tolist()}, not {list(fingerprint)}."
         )
-    _check_failed_rows(encoder, pixels, together, precision)
-    return Parity(images=len(pixels), min_cosine=lowest, required=required)
+
+    least = required[precision]
+    lowest = min(_lowest_cosine(together, expected), _lowest_cosine(alone, expected))
+    if not lowest >= least:  # written so that NaN fails too
+        raise ParityError(f"The exported model reaches a cosine of {lowest:.6f} to PyTorch, and {least} is required.")
+    _check_failed_rows(encoder, pixels, together, None if precision == "fp32" else least)
+    return Parity(images=len(pixels), min_cosine=lowest, required=least)
 
 
 def _check_versions(model: Path) -> None:
@@ -105,7 +112,7 @@ def _check_versions(model: Path) -> None:
 
 
 def _lowest_cosine(vectors: npt.NDArray[np.float32], expected: npt.NDArray[np.float32]) -> float:
-    """Both are unit rows by contract, so a wrong length counts as an error as a wrong direction does."""
+    """Rows must have unit length: a wrong length is an error just like a wrong direction."""
     if vectors.shape != expected.shape or np.abs(np.linalg.norm(vectors, axis=1) - 1).max() > 1e-4:
         return float("nan")
     ours, theirs = vectors.astype(np.float64), expected.astype(np.float64)
@@ -114,8 +121,9 @@ def _lowest_cosine(vectors: npt.NDArray[np.float32], expected: npt.NDArray[np.fl
 
 
 def _check_failed_rows(
-    encoder: Encoder, pixels: npt.NDArray[np.uint8], good: npt.NDArray[np.float32], precision: str
+    encoder: Encoder, pixels: npt.NDArray[np.uint8], good: npt.NDArray[np.float32], least: float | None
 ) -> None:
+    """``least`` is the lowest allowed cosine of a neighbour of a failed row; None: it must be bit-identical."""
     status = np.zeros((len(pixels), 1), np.int32)
     status[1::3] = _FAILED
     failed = status[:, 0] != 0
@@ -125,8 +133,8 @@ def _check_failed_rows(
     # Only fp32 adds the same numbers in the same order whatever else is in the batch.
     unharmed = (
         np.array_equal(vectors[~failed], good[~failed])
-        if precision == "fp32"
-        else _lowest_cosine(vectors[~failed], good[~failed]) >= REQUIRED_COSINE[precision]
+        if least is None
+        else _lowest_cosine(vectors[~failed], good[~failed]) >= least
     )
     if not unharmed:
         raise ParityError("The exported model lets a failed image change its neighbours' vectors.")

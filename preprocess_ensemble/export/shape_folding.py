@@ -1,8 +1,8 @@
-"""The arithmetic on shapes, out of an exported graph: only the batch varies, so nearly all of it has one answer.
+"""Folds the shape arithmetic of an exported graph: only the batch size varies, so nearly all of it is constant.
 
-PyTorch's exporter asks every tensor for its shape again wherever it reshapes one, a thousand nodes for ViT-B-32. On a
-GPU they run on the CPU between the kernels, and those that end in a float (the scale of attention) need a copy to the
-device, with which ONNX Runtime refuses CUDA graphs.
+PyTorch's exporter reads the shape of a tensor again each time it reshapes it, in a thousand nodes for ViT-B-32. On a
+GPU these nodes run on the CPU between the kernels. Those that end in a float (the scale of attention) need a copy to
+the device, and ONNX Runtime does not support CUDA graphs with such a copy.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
     Array = npt.NDArray[Any]
 
-__all__ = ("fix_shapes",)
+__all__ = ("fold_shapes",)
 
 _ROWS: Final = (2, 3)
-"""Batches whose shapes are compared: what is the same for both does not depend on the batch."""
+"""Batch sizes whose shapes are compared: a value that is the same for both does not depend on the batch."""
 _LARGEST: Final = 64
-"""Elements of a value that counts as arithmetic on shapes; weights that are expanded are larger."""
+"""Maximum number of elements of a shape value; expanded weights are larger."""
 
 
-def fix_shapes(file: Path) -> int:
-    """Put constants in place of the shapes in ``file`` that do not depend on the batch; return how many nodes it saves.
+def fold_shapes(file: Path) -> int:
+    """Replace the shapes in ``file`` that do not depend on the batch with constants; return how many nodes that saves.
 
-    A target of ``Reshape`` that depends on it in one place gets -1 there. Shape inputs that vary otherwise stay as they
-    are. Every input must have the batch as its one dynamic dimension.
+    A ``Reshape`` target that depends on the batch in one position gets -1 there. Other shape inputs that vary stay
+    unchanged. The batch must be the only dynamic dimension of every input.
     """
     model = onnx.load(str(file))
     graph = model.graph
@@ -43,11 +43,11 @@ def fix_shapes(file: Path) -> int:
     constants = {name: value for name, value in first.items() if _same(value, second[name])}
     for node in graph.node:
         if node.op_type == "Reshape" and (target := _with_one_unknown(node, first, second)) is not None:
-            # A name of its own: others may want the value itself.
+            # A new name: other nodes may need the value itself.
             name = f"{node.input[1]}/fixed"
             constants[name] = target
             node.input[1] = name
-    # What made a constant has no use any more, unless it makes something else that has.
+    # Drop the nodes whose outputs are all constants now.
     kept = [node for node in graph.node if not all(output in constants for output in node.output)]
     used = _keep_used(graph, kept)
     graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in constants.items() if name in used)
@@ -56,7 +56,7 @@ def fix_shapes(file: Path) -> int:
 
 
 def _shape_values(graph: onnx.GraphProto) -> list[str]:
-    """Names of all values that are made of shapes and constants alone, in order."""
+    """Names of all values that are computed from shapes and constants only, in order."""
     known = {tensor.name for tensor in graph.initializer}
     found: list[str] = []
     for node in graph.node:
@@ -69,12 +69,12 @@ def _shape_values(graph: onnx.GraphProto) -> list[str]:
 
 
 def _evaluated(model: onnx.ModelProto, names: Sequence[str]) -> list[dict[str, Array]]:
-    """The values of these names for a batch of each size of ``_ROWS``; those too large to be shapes are left out."""
+    """The values of these names for each batch size in ``_ROWS``, without those that are too large to be shapes."""
     import onnxruntime
 
     graph = model.graph
     outputs = len(graph.output)
-    # Not on a copy of the model, which would hold its weights once more.
+    # Not on a copy of the model, which would hold its weights twice.
     graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
     file = model.SerializeToString()
     del graph.output[outputs:]
@@ -99,7 +99,7 @@ def _same(first: Array, second: Array | None) -> bool:
 
 
 def _with_one_unknown(node: onnx.NodeProto, first: dict[str, Array], second: dict[str, Array]) -> Array | None:
-    """The target of a ``Reshape`` with -1 where it depends on the batch; None where that says less than it does."""
+    """The target of a ``Reshape`` with -1 where it depends on the batch; None if -1 cannot express it."""
     target, other = first.get(node.input[1]), second.get(node.input[1])
     if target is None or other is None or target.shape != other.shape or _same(target, other):
         return None
@@ -111,7 +111,7 @@ def _with_one_unknown(node: onnx.NodeProto, first: dict[str, Array], second: dic
 
 
 def _keep_used(graph: onnx.GraphProto, nodes: Sequence[onnx.NodeProto]) -> set[str]:
-    """Leave in ``graph`` those of ``nodes`` and of its constants that an output needs; return all names in use."""
+    """Keep only the ``nodes`` and constants of ``graph`` that an output needs; return all names in use."""
     used = {output.name for output in graph.output}
     kept = []
     for node in reversed(nodes):

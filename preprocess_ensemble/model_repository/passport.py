@@ -19,7 +19,7 @@ from preprocess_ensemble.errors import ReportedError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ("Canary", "ContractMismatch", "Parity", "Passport", "PassportError", "fingerprint")
+__all__ = ("Canary", "ContractMismatch", "Parity", "Passport", "PassportError", "compute_fingerprint")
 
 _GRAPH_VERSION: Final = 1
 """Raise it if the exported graph computes something else from the same weights: the fingerprint then changes."""
@@ -169,7 +169,9 @@ def _text(document: Mapping[str, Any], name: str) -> str:
     return value
 
 
-def fingerprint(*, model: str, weights_sha256: str, preprocess: Mapping[str, Any], precision: str) -> tuple[int, int]:
+def compute_fingerprint(
+    *, model: str, weights_sha256: str, preprocess: Mapping[str, Any], precision: str
+) -> tuple[int, int]:
     """Return two int32 numbers computed from everything that decides a vector, and from nothing else.
 
     The pretrained tag is not part of it: the same weights from a tag and from a file give the same vectors.

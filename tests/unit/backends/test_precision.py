@@ -1,8 +1,9 @@
-"""Rounded weights and the options that round: what they change, and what the gate makes of them."""
+"""Rounded weights and the options that round: what they change, and what the parity check says."""
 
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -58,17 +59,17 @@ def test_int8_has_the_same_vectors_on_every_processor(tmp_path: Path) -> None:
 
 
 def test_another_precision_is_another_fingerprint(tmp_path: Path) -> None:
-    marks = {
+    fingerprints = {
         export_model(model=str(TINY_CLIP), pretrained="random:0", precision=precision, repository=tmp_path).fingerprint
         for precision in ("fp32", "int8")
     }
-    assert len(marks) == 2
+    assert len(fingerprints) == 2
 
 
-def test_int8_below_its_gate_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(parity.REQUIRED_COSINE, "int8", 0.99999999)
+def test_int8_below_its_required_cosine_is_not_installed(tmp_path: Path) -> None:
+    check = partial(parity.check, required={"int8": 0.99999999})
     with pytest.raises(ParityError, match="is required"):
-        export_model(model=str(TINY_CLIP), pretrained="random:0", precision="int8", repository=tmp_path)
+        export_model(model=str(TINY_CLIP), pretrained="random:0", precision="int8", repository=tmp_path, check=check)
     assert not (tmp_path / "clip_encoder" / "1" / "model.onnx").exists()
 
 

@@ -1,4 +1,4 @@
-"""The last block that computes only what is read of it."""
+"""The last block computes only the class token."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 import torch
 
-from preprocess_ensemble.export.class_token_pruning import read_only_the_class_token
+from preprocess_ensemble.export.class_token_pruning import prune_to_class_token
 from preprocess_ensemble.export.exporter import load_model
 from preprocess_ensemble.testing.tiny_model import TINY_CLIP
 
@@ -23,15 +23,15 @@ def test_the_vectors_are_the_same_and_less_is_computed(tower: Any) -> None:
     tower.transformer.resblocks[-1].mlp.register_forward_hook(lambda _, given, __: rows.append(given[0].shape[1]))
     with torch.inference_mode():
         expected = tower(images)
-        assert read_only_the_class_token(tower)
+        assert prune_to_class_token(tower)
         found = tower(images)
     assert torch.allclose(found, expected, rtol=0, atol=1e-5 * float(expected.abs().max()))
     assert rows == [50, 1]
 
 
 @pytest.mark.parametrize(("name", "value"), [("pool_type", "avg"), ("output_tokens", True)])
-def test_a_tower_that_reads_more_is_left_alone(tower: Any, name: str, value: object) -> None:
+def test_a_tower_that_uses_more_tokens_is_not_pruned(tower: Any, name: str, value: object) -> None:
     setattr(tower, name, value)
     last = tower.transformer.resblocks[-1]
-    assert not read_only_the_class_token(tower)
+    assert not prune_to_class_token(tower)
     assert tower.transformer.resblocks[-1] is last

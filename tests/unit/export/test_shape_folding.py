@@ -9,7 +9,7 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper
 
-from preprocess_ensemble.export.shape_folding import fix_shapes
+from preprocess_ensemble.export.shape_folding import fold_shapes
 from tests.fixtures import tiny_onnx
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def run(file: Path) -> list[Any]:
 def test_the_answers_stay_and_the_arithmetic_goes(tmp_path: Path) -> None:
     file = graph(tmp_path / "model.onnx")
     before = run(file)
-    assert fix_shapes(file) == 4
+    assert fold_shapes(file) == 4
     for old, new in zip(before, run(file), strict=True):
         np.testing.assert_array_equal(new, old)
     model = onnx.load(str(file))
@@ -68,7 +68,7 @@ def test_the_answers_stay_and_the_arithmetic_goes(tmp_path: Path) -> None:
 
 def test_a_second_time_changes_nothing(tmp_path: Path) -> None:
     file = graph(tmp_path / "model.onnx")
-    fix_shapes(file)
+    fold_shapes(file)
     once = file.read_bytes()
-    assert fix_shapes(file) == 0
+    assert fold_shapes(file) == 0
     assert file.read_bytes() == once

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from preprocess_ensemble.model_repository.passport import Canary, Parity, Passport, PassportError, fingerprint
+from preprocess_ensemble.model_repository.passport import Canary, Parity, Passport, PassportError, compute_fingerprint
 
 PASSPORT = Passport(
     model="ViT-B-32",
@@ -83,17 +83,17 @@ IDENTITY: dict[str, Any] = {
     ids=lambda change: next(iter(change)),
 )
 def test_whatever_decides_a_vector_changes_the_fingerprint(change: dict[str, Any]) -> None:
-    assert fingerprint(**IDENTITY) == fingerprint(**IDENTITY)
-    assert fingerprint(**IDENTITY) != fingerprint(**(IDENTITY | change))
+    assert compute_fingerprint(**IDENTITY) == compute_fingerprint(**IDENTITY)
+    assert compute_fingerprint(**IDENTITY) != compute_fingerprint(**(IDENTITY | change))
 
 
 def test_the_fingerprint_of_a_known_model_never_changes() -> None:
     # Stores and exported models hold it: if this value changes, no client accepts a server that was set up before.
-    assert fingerprint(**IDENTITY) == (1568289197, 311227643)
+    assert compute_fingerprint(**IDENTITY) == (1568289197, 311227643)
 
 
 @given(st.text(alphabet="0123456789abcdef", min_size=64, max_size=64))
 @settings(deadline=None, max_examples=50, derandomize=True)
 def test_fingerprints_are_int32(weights_sha256: str) -> None:
-    for number in fingerprint(**(IDENTITY | {"weights_sha256": weights_sha256})):
+    for number in compute_fingerprint(**(IDENTITY | {"weights_sha256": weights_sha256})):
         assert -(2**31) <= number < 2**31
