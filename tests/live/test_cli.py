@@ -328,3 +328,9 @@ def test_interruption_in_the_middle_leaves_no_file_and_no_traceback(photos: Path
 def test_commands_work_where_a_loop_was_used_before(server: Server) -> None:
     asyncio.run(asyncio.sleep(0))
     assert main(["health", "--url", server.grpc_url]) == 0
+
+
+def test_embed_without_a_good_photo_fails(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.jpg").write_text("no photo")
+    assert main(["embed", str(tmp_path), "--url", server.grpc_url, "--output", str(tmp_path / "out.npz")]) == 1
+    assert "none of the photos could be embedded" in capsys.readouterr().err

@@ -157,12 +157,15 @@ def _into_folder(
     async def embed() -> None:
         async with connected(arguments, timeout_s=arguments.timeout_s) as clip:
             model = await clip.model()
-            about = {"model_id": model.id, "vector_id": clip.vector_id}
             with locked(folder):
                 check_vector_id(folder, clip.vector_id)
                 due, unreadable = what_is_due()
                 writer = ShardWriter(
-                    folder, rows_per_shard=arguments.shard_rows or _ROWS_PER_SHARD, **about, dimension=model.dimension
+                    folder,
+                    rows_per_shard=arguments.shard_rows or _ROWS_PER_SHARD,
+                    model_id=model.id,
+                    vector_id=clip.vector_id,
+                    dimension=model.dimension,
                 )
                 try:
                     async with aclosing(_rows_from(clip, due, ordered=False)) as rows:

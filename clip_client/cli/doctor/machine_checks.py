@@ -28,23 +28,28 @@ _OPTIONAL: Final = (
 )
 """Any one of these distributions, what is not there without it, and the extra that brings it."""
 
-_SHM: Final = Path("/dev/shm")
-_SHM_BYTES: Final = 256 * 2**20
+_SHARED_MEMORY: Final = Path("/dev/shm")
+_SHARED_MEMORY_BYTES: Final = 256 * 2**20
 """A batch of 32 rows of pixels takes 5 MB, and one large request up to hundreds; Docker gives 64 MiB."""
 
 _PORTS: Final = (("gRPC", 8001), ("metrics", 8002))
-"""Those of clip-serve and tritonserver where nobody says otherwise."""
+"""The default ports of clip-serve and tritonserver."""
 
 _REPOSITORY: Final = Path("triton_models")
 """Where clip-export and clip-serve look for models."""
 
 
-def check_machine(*, server_answers: bool) -> Iterator[Check]:
-    """Look at this process's environment; without a server that answers, also at what would start one here."""
+def check_machine(
+    *, server_answers: bool, shared_memory: Path = _SHARED_MEMORY, needed_bytes: int = _SHARED_MEMORY_BYTES
+) -> Iterator[Check]:
+    """Check this process's environment and, if no server answers, what would start one here.
+
+    A folder ``shared_memory`` with less than ``needed_bytes`` free is a hint.
+    """
     yield from _packages()
     yield _decoder()
     yield _check("CPU", f"{_usable_cores()} cores, {platform.machine()}")
-    yield from _shared_memory()
+    yield from _shared_memory(shared_memory, needed_bytes)
     yield from _server_parts(server_answers)
     yield from _ports(server_answers)
 
@@ -92,19 +97,19 @@ def _decoder() -> Check:
     return _check("JPEG decoder", f"PyTurboJPEG {_version('PyTurboJPEG')}, and {pillow}")
 
 
-def _shared_memory() -> Iterator[Check]:
-    if not _SHM.is_dir():
+def _shared_memory(folder: Path, needed_bytes: int) -> Iterator[Check]:
+    if not folder.is_dir():
         return
-    usage = shutil.disk_usage(_SHM)
+    usage = shutil.disk_usage(folder)
     value = f"{usage.free / 2**20:,.0f} of {usage.total / 2**20:,.0f} MiB free"
-    if usage.free < _SHM_BYTES:
+    if usage.free < needed_bytes:
         remedy = (
-            f"a server here needs {_SHM_BYTES // 2**20} MiB between its processes; in a container: "
+            f"a server here needs {needed_bytes // 2**20} MiB between its processes; in a container: "
             "docker run --shm-size=1g"
         )
-        yield _check(str(_SHM), value, Level.HINT, remedy)
+        yield _check(str(folder), value, Level.HINT, remedy)
     else:
-        yield _check(str(_SHM), value)
+        yield _check(str(folder), value)
 
 
 def _server_parts(server_answers: bool) -> Iterator[Check]:
@@ -141,7 +146,7 @@ def _ports(server_answers: bool) -> Iterator[Check]:
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
         if os.name == "posix":
-            # Connections that ended a moment ago keep nobody from listening.
+            # A connection that has just ended does not keep the port.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))

@@ -101,9 +101,19 @@ def read_vectors(shards: Sequence[Path]) -> Iterator[tuple[list[bytes], NDArray[
 class ShardWriter:
     """Adds shards to a folder; one run at a time, which :func:`clip_client.cli.output.output_file.locked` sees to."""
 
-    def __init__(self, folder: Path, *, rows_per_shard: int, model_id: str, vector_id: str, dimension: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        rows_per_shard: int,
+        seconds_per_shard: float = SECONDS_PER_SHARD,
+        model_id: str,
+        vector_id: str,
+        dimension: int,
+    ) -> None:
         self._folder = folder
         self._rows_per_shard = rows_per_shard
+        self._seconds_per_shard = seconds_per_shard
         self._model_id = model_id
         self._vector_id = vector_id
         self._dimension = dimension
@@ -120,7 +130,7 @@ class ShardWriter:
         if not self._rows:
             self._started_at = time.monotonic()
         self._rows.append(row)
-        if len(self._rows) >= self._rows_per_shard or time.monotonic() - self._started_at >= SECONDS_PER_SHARD:
+        if len(self._rows) >= self._rows_per_shard or time.monotonic() - self._started_at >= self._seconds_per_shard:
             self.finish()
 
     def finish(self) -> None:

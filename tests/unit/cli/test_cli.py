@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import signal
 import socket
 import subprocess
 import sys
@@ -137,27 +138,22 @@ def test_places_that_cannot_be_looked_at_are_one_sentence(tmp_path: Path, capsys
         assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_embed_of_no_good_photo_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "a.jpg").write_text("no photo")
-    monkeypatch.setattr("clip_client.cli.commands.embed._into_file", lambda *_: None)
-    assert main(["embed", str(tmp_path), "--output", str(tmp_path / "out.npz")]) == 1
-    assert "none of the photos could be embedded" in capsys.readouterr().err
-
-
 def test_a_missing_package_is_named_with_the_remedy() -> None:
     with pytest.raises(errors.CommandFailed, match=r"needs no_such_package.*pip install 'clip-triton\[cli\]'"):
         errors.need("json", "no_such_package")
 
 
-def test_interruption_ends_with_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def interrupt(_arguments: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("clip_client.cli.commands.health._check", interrupt)
-    assert main(["health"]) == 130
-    assert capsys.readouterr().err == "clip-client: interrupted\n"
+def test_interruption_ends_with_130() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"127.0.0.1:{silent.getsockname()[1]}"
+        command = [sys.executable, "-m", "clip_client.cli.main", "health", "--url", url]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            silent.settimeout(30)
+            connection, _ = silent.accept()
+            with connection:  # the command waits for an answer
+                process.send_signal(signal.SIGINT)
+                _, said = process.communicate(timeout=30)
+    assert (process.returncode, said) == (130, "clip-client: interrupted\n")
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import json
 import socket
+from contextlib import suppress
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from clip_client.cli.doctor import machine_checks
 from clip_client.cli.doctor.check import CLIENT, SERVER, Check, Level
 from clip_client.cli.doctor.command import _lines
 from clip_client.cli.doctor.machine_checks import check_machine
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import pytest
 
 
-def machine(*, server_answers: bool = False) -> dict[str, Check]:
-    return {check.name: check for check in check_machine(server_answers=server_answers)}
+def machine(*, server_answers: bool = False, **shared_memory: Any) -> dict[str, Check]:
+    return {check.name: check for check in check_machine(server_answers=server_answers, **shared_memory)}
 
 
 def test_without_a_server_it_says_what_to_do(
@@ -72,19 +72,20 @@ def test_a_model_that_waits_for_its_server_is_seen(tmp_path: Path, monkeypatch: 
     assert "model repository" not in machine(server_answers=True)
 
 
-def test_small_shared_memory_is_a_hint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(machine_checks, "_SHM", tmp_path)
-    monkeypatch.setattr(machine_checks, "_SHM_BYTES", 2**62)
-    assert "--shm-size" in machine()[str(tmp_path)].remedy
-    monkeypatch.setattr(machine_checks, "_SHM", tmp_path / "absent")
-    assert str(tmp_path / "absent") not in machine()
+def test_small_shared_memory_is_a_hint(tmp_path: Path) -> None:
+    assert "--shm-size" in machine(shared_memory=tmp_path, needed_bytes=2**62)[str(tmp_path)].remedy
+    assert machine(shared_memory=tmp_path, needed_bytes=0)[str(tmp_path)].level is Level.OK
+    absent = tmp_path / "absent"
+    assert str(absent) not in machine(shared_memory=absent)
 
 
-def test_ports_in_use_matter_where_no_server_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine_checks, "_is_free", lambda port: port != 8001)
-    assert machine()["ports"].value == "in use: 8001 (gRPC)"
-    assert machine()["ports"].level is Level.HINT
-    assert machine(server_answers=True)["ports"].level is Level.OK
+def test_ports_in_use_matter_if_no_server_answers() -> None:
+    with socket.socket() as other:
+        with suppress(OSError):  # another program has the port already
+            other.bind(("127.0.0.1", 8001))
+        assert "8001 (gRPC)" in machine()["ports"].value
+        assert machine()["ports"].level is Level.HINT
+        assert machine(server_answers=True)["ports"].level is Level.OK
 
 
 def test_the_table_fits_the_terminal() -> None:

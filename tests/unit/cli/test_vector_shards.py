@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from clip_client.cli.commands.similar import _Nearest
 from clip_client.cli.errors import CommandFailed
-from clip_client.cli.output import vector_shards
 from clip_client.cli.output.output_file import locked
 from clip_client.cli.output.photo_file import PhotoFile, PhotoRow
 from clip_client.cli.output.vector_shards import (
@@ -31,8 +30,10 @@ if TYPE_CHECKING:
 DIMENSION = 4
 
 
-def writer(folder: Path, *, rows_per_shard: int = 3, vector_id: str = "m|p|original") -> ShardWriter:
-    return ShardWriter(folder, rows_per_shard=rows_per_shard, model_id="m", vector_id=vector_id, dimension=DIMENSION)
+def writer(folder: Path, *, rows_per_shard: int = 3, vector_id: str = "m|p|original", **options: Any) -> ShardWriter:
+    return ShardWriter(
+        folder, rows_per_shard=rows_per_shard, model_id="m", vector_id=vector_id, dimension=DIMENSION, **options
+    )
 
 
 def good(path: str, *, mtime_ns: int = 1, element: int = 0) -> PhotoRow:
@@ -73,9 +74,8 @@ def test_nothing_to_write_is_no_shard(tmp_path: Path) -> None:
     assert vector_id_of([]) is None
 
 
-def test_a_slow_run_closes_shards_by_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vector_shards, "SECONDS_PER_SHARD", 0.0)
-    out = writer(tmp_path, rows_per_shard=1000)
+def test_a_slow_run_closes_shards_by_the_clock(tmp_path: Path) -> None:
+    out = writer(tmp_path, rows_per_shard=1000, seconds_per_shard=0.0)
     out.add(good("/a"))
     assert [shard.name for shard in out.written] == ["part-00000.parquet"]
 
