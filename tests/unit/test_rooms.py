@@ -56,7 +56,7 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
         (BASE, "dedup types", "dedup files", "dedup store", "dedup features", "dedup compare"),
     ),
     "dedup actions": (("clip_client.dedup.actions",), ("contract", "dedup types", "dedup files", "dedup store")),
-    "dedup reporting": (("clip_client.dedup.reporting",), ("dedup types", "dedup files", "dedup features")),
+    "dedup reporting": (("clip_client.dedup.reporting",), ("dedup types",)),
     "client": (
         ("clip_client._client", "clip_client._sync", "clip_client"),
         (BASE, "transports", "balancing", "server state", "pipeline", "dedup types", "dedup search"),

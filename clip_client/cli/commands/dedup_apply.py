@@ -1,4 +1,4 @@
-"""The last part of ``clip-client dedup``: say what could leave and what could not, and move it where asked to."""
+"""The last step of ``clip-client dedup``: say what would move and what stays, and move it with ``--apply``."""
 
 from __future__ import annotations
 
@@ -8,73 +8,56 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from clip_client.cli.commands.undo import print_failures
-from clip_client.cli.errors import CommandFailed, CommandMisused
 from clip_client.cli.output.progress import progress_bars
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Sequence
 
+    from clip_client.cli.options.dedup import ActionOptions
     from clip_client.dedup import DuplicateReport, Scan, Store
     from clip_client.dedup.actions.plan import Plan
 
 
-def check_asked_for(arguments: argparse.Namespace, model: str | None = None) -> None:
-    """Raise CommandMisused for a tier that is none, that the model of this id cannot tell, or that no link can hold."""
-    from clip_client.dedup.actions.plan import check_tiers
-    from clip_client.dedup.types import EXACT
+def check_album(options: ActionOptions, found: Scan) -> None:
+    """Raise NoAlbum if ``--apply`` would need an album of Apple Photos that cannot be filled; before the long part."""
+    from clip_client.dedup.actions.apple_photos_album import check_photos
 
-    try:
-        check_tiers(arguments.act_on or (), model)
-    except ValueError as error:
-        raise CommandMisused(str(error)) from None
-    if arguments.hard_link and set(arguments.act_on or ()) - {EXACT}:
-        raise CommandMisused(f"--hard-link is for copies of the same bytes: name no tier with it but --act-on {EXACT}")
+    if options.apply and found.in_libraries:
+        check_photos()
 
 
-def check_action(arguments: argparse.Namespace, found: Scan) -> None:
-    """Raise CommandFailed where ``--apply`` could not do its work on what was found; before the long part."""
-    from clip_client.dedup.actions.apple_photos_album import NoAlbum, check_photos
-
-    if arguments.apply and found.in_libraries:
-        try:
-            check_photos()
-        except NoAlbum as error:
-            raise CommandFailed(str(error)) from None
-
-
-def act(report: DuplicateReport, paths: Sequence[str], store: Store, arguments: argparse.Namespace) -> int:
-    """Do what ``--apply`` or ``--dry-run`` asks for, else say what they would do; return the exit code."""
+def apply_report(report: DuplicateReport, paths: Sequence[str], store: Store, options: ActionOptions) -> int:
+    """Carry out ``--apply`` or show what it would do; return the exit code. ``paths`` is what was searched."""
     from clip_client.dedup.actions.plan import SAFE_TIERS, plan_moves
     from clip_client.dedup.files.hashing import sha256_of
     from clip_client.dedup.text import printable
     from clip_client.dedup.types import EXACT
 
-    tiers = (EXACT,) if arguments.hard_link else arguments.act_on or SAFE_TIERS
+    tiers = (EXACT,) if options.hard_link else options.tiers or SAFE_TIERS
     plan = plan_moves(
         report,
         paths,
         tiers=tiers,
-        hard_link=arguments.hard_link,
-        merge_metadata=arguments.merge_metadata,
+        hard_link=options.hard_link,
+        merge_metadata=options.merge_metadata,
         hash_of=lambda path: store.files.sha256_of(path, sha256_of),
     )
-    is_asked = arguments.apply or arguments.dry_run
+    is_requested = options.apply or options.dry_run
     for skip in plan.skipped:
-        if skip.is_blocked or (is_asked and not skip.tier):
+        if skip.is_blocked or (is_requested and not skip.tier):
             print(f"stays: {printable(skip.path)}: {printable(skip.reason)}")
-    if is_asked:
-        _print_tiers_left(plan)
-    if arguments.apply:
-        return _apply(plan, store, arguments)
-    if arguments.dry_run:
+    if is_requested:
+        _print_skipped_tiers(plan)
+    if options.apply:
+        return _apply_plan(plan, store, options)
+    if options.dry_run:
         _print_plan(plan)
     _print_totals(plan)
     return 0
 
 
-def _print_tiers_left(plan: Plan) -> None:
-    """Say how many copies stay for their tier: the groups above show which, and there may be thousands."""
+def _print_skipped_tiers(plan: Plan) -> None:
+    """Count the copies that stay for their tier: the groups above show which, and there may be thousands."""
     from clip_client.dedup.text import counted
 
     by_tier = Counter(skip.tier for skip in plan.skipped if skip.tier)
@@ -106,20 +89,20 @@ def _print_totals(plan: Plan) -> None:
         print(f"{counted(len(plan.for_album), 'photo')} of Apple Photos would go into its album {ALBUM!r}")
 
 
-def _apply(plan: Plan, store: Store, arguments: argparse.Namespace) -> int:
+def _apply_plan(plan: Plan, store: Store, options: ActionOptions) -> int:
     from clip_client.dedup.actions.apple_photos_album import ALBUM, NoAlbum, fill_album
     from clip_client.dedup.actions.apply import HARDLINK, QUARANTINE, apply
     from clip_client.dedup.text import counted
 
-    method = HARDLINK if arguments.hard_link else QUARANTINE
+    method = HARDLINK if options.hard_link else QUARANTINE
     with progress_bars() as show:
         applied = apply(plan, store.journal, method=method, on_progress=show)
     moved = sum(outcome.done for outcome in applied.outcomes)
-    # With a store of its own, undo has to be told which.
-    where = "" if arguments.store is None else f" --store {shlex.quote(str(arguments.store))}"
-    back = f"; bring them back with: clip-client undo --run {applied.run}{where}" if moved else ""
+    # undo needs to know the store unless it is the default one.
+    where = "" if options.store is None else f" --store {shlex.quote(str(options.store))}"
+    back = f"; restore them with: clip-client undo --run {applied.run}{where}" if moved else ""
     print(f"{counted(moved, 'photo')} moved{back}")
-    left = print_failures(applied.outcomes)
+    failures = print_failures(applied.outcomes)
     if plan.for_album:
         try:
             with progress_bars() as show:
@@ -128,5 +111,5 @@ def _apply(plan: Plan, store: Store, arguments: argparse.Namespace) -> int:
             print(f"clip-client: {error}", file=sys.stderr)
             return 1
         print(f"{counted(sum(outcome.done for outcome in listed), 'photo')} in the album {ALBUM!r} of Apple Photos")
-        left += print_failures(listed)
-    return 0 if left == 0 else 1
+        failures += print_failures(listed)
+    return 0 if failures == 0 else 1

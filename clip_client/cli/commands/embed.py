@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
-from clip_client.cli.options.connection import add_model_options, add_timeout_option, connected
-from clip_client.cli.options.paths import add_walk_options, scan_named
+from clip_client.cli.options.connection import add_model_options, add_timeout_option, connected, read_connection
+from clip_client.cli.options.paths import add_walk_options, read_walk_options
 from clip_client.cli.output.output_file import check_place, locked, replacing
 from clip_client.cli.output.photo_file import PhotoFile, PhotoRow
 from clip_client.cli.output.progress import progress_bars
@@ -83,10 +83,10 @@ def run(arguments: argparse.Namespace) -> int:
 
     if into_file:
         check_place(arguments.output)
+    walk = read_walk_options(arguments)
     with progress_bars() as show:
         tally = _Tally(show.say)
-        show("looking for photos", 0, None)
-        found = scan_named(arguments, show=show)
+        found = walk.scan(show=show)
         show("looking for photos", len(found.photos), len(found.photos))
         embed = _into_file if into_file else _into_folder
         if found.photos:
@@ -115,7 +115,7 @@ def _into_file(
     from clip_client.cli.output.vector_file import NpzFile, ParquetFile
 
     async def embed() -> None:
-        async with connected(arguments, timeout_s=arguments.timeout_s) as clip:
+        async with connected(read_connection(arguments, timeout_s=arguments.timeout_s)) as clip:
             model = await clip.model()
             kind = NpzFile if arguments.output.suffix == ".npz" else ParquetFile
             about = {"model_id": model.id, "vector_id": clip.vector_id}
@@ -155,7 +155,7 @@ def _into_folder(
         return due, [row for row in rows if row.file.key not in finished]
 
     async def embed() -> None:
-        async with connected(arguments, timeout_s=arguments.timeout_s) as clip:
+        async with connected(read_connection(arguments, timeout_s=arguments.timeout_s)) as clip:
             model = await clip.model()
             with locked(folder):
                 check_vector_id(folder, clip.vector_id)

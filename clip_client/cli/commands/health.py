@@ -1,4 +1,4 @@
-"""``clip-client health``: is the server whole, and if not, which step broke?"""
+"""``clip-client health``: does the server work, and if not, which step fails?"""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from clip_client.cli.errors import CommandFailed
-from clip_client.cli.options.connection import add_server_options, add_timeout_option, new_client
+from clip_client.cli.options.connection import add_server_options, add_timeout_option, client_config
 
 if TYPE_CHECKING:
     import argparse
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from clip_client import HealthReport
 
 _TIMEOUT_S: Final = 10.0
-"""A probe wants an answer soon; a healthy server needs a fraction of a second."""
+"""A probe needs a quick answer; a healthy server responds in a fraction of a second."""
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -22,14 +22,12 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser = commands.add_parser(
         "health",
         help="check a server, step by step",
-        description="Check a server step by step, up to the vector of an image that came with the model. "
-        "Exit code 0 where all is well, 1 where a step failed, 2 where the command was misused: fit for a probe.",
+        description="Check a server step by step; the last step compares the vector of a test image that came with the "
+        "model. The exit code suits a probe: 0 if all steps pass, 1 if one fails, 2 for wrong usage.",
     )
     add_server_options(parser)
-    add_timeout_option(parser, default_s=_TIMEOUT_S, meaning="time for all steps together")
-    parser.add_argument(
-        "--quiet", "-q", action="store_true", help="print nothing but, on standard error, the step that failed"
-    )
+    add_timeout_option(parser, default_s=_TIMEOUT_S, meaning="time limit for all steps together")
+    parser.add_argument("--quiet", "-q", action="store_true", help="print only the step that failed, on standard error")
     parser.set_defaults(run=run)
 
 
@@ -53,5 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _check(arguments: argparse.Namespace) -> HealthReport:
-    async with new_client(arguments) as clip:
+    from clip_client import ClipClient
+
+    async with ClipClient(config=client_config(arguments)) as clip:
         return await clip.health(timeout_s=arguments.timeout_s)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from clip_client.cli.errors import CommandFailed, need
-from clip_client.cli.options.connection import add_model_options, connected
+from clip_client.cli.options.connection import add_model_options, connected, read_connection
 from clip_client.cli.output.progress import progress_bars
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
 async def _search(arguments: argparse.Namespace, show: ProgressBars) -> _Found:
     from clip_client.cli.output.vector_shards import shards_in
 
-    async with connected(arguments) as clip:
+    async with connected(read_connection(arguments)) as clip:
         batch = await clip.embed(arguments.photo)
         if batch.errors:
             raise CommandFailed(f"{arguments.photo} cannot be compared: {batch.errors[0].message}")

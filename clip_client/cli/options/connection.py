@@ -1,4 +1,4 @@
-"""Which server a command talks to, and by what the two trust each other."""
+"""Which server a command talks to, and how the two authenticate each other."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import os
 import sys
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -20,28 +20,28 @@ if TYPE_CHECKING:
     from clip_client._encoding import TransferName
 
 TOKEN_VARIABLE: Final = "CLIP_TOKEN"
-"""Environment variable with the token itself. No option takes it: other users would read it in ``ps``."""
+"""Environment variable that holds the token. No option does: other users could read it in ``ps``."""
 
 _MOST_TOKEN_BYTES: Final = 65_536
-"""A file that is larger was named by mistake; proxies refuse headers of a quarter of that."""
+"""A larger file was named by mistake; proxies refuse headers of a quarter of this size."""
 
 
 def add_server_options(parser: argparse.ArgumentParser) -> None:
-    """Add ``--url`` and what secures the way there, of a command that is about servers."""
+    """Add ``--url`` and the TLS and token options, for a command that examines a server."""
     _add_server(parser, otherwise="localhost:8001")
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
-    """Add ``--transfer`` and the options of a server, of a command that embeds photos, wherever the model is."""
+    """Add ``--transfer`` and the server options, for a command that embeds photos on a server or in this process."""
     from clip_client._encoding import IMAGE_ENCODINGS
 
-    _add_server(parser, otherwise="localhost:8001 if a server answers there, else the model of this machine")
+    _add_server(parser, otherwise="localhost:8001 if a server responds there, else the model on this machine")
     parser.add_argument(
         "--transfer",
         choices=IMAGE_ENCODINGS,
         default="thumbnail",
-        help="how photos travel: reduced to what the model needs, reduced further, or as the files that they are "
-        "(default: thumbnail); vectors of different kinds are never mixed",
+        help="what to send: a thumbnail, a smaller thumbnail, or the original file (default: thumbnail); vectors of "
+        "different kinds are never mixed",
     )
 
 
@@ -50,32 +50,32 @@ def _add_server(parser: argparse.ArgumentParser, *, otherwise: str) -> None:
     group.add_argument(
         "--url",
         metavar="U",
-        help="the server's gRPC address, as host:port, grpc://host:port or grpcs://host:port; or local:DIR, a model "
-        f"repository to use in this process (default: the environment variable CLIP_URL, else {otherwise})",
+        help="gRPC address of the server: host:port, grpc://host:port or grpcs://host:port; or local:DIR to run the "
+        f"model repository DIR in this process (default: the environment variable CLIP_URL, else {otherwise})",
     )
     group.add_argument(
         "--tls-ca",
         type=Path,
         metavar="FILE",
-        help="trust the authorities of this PEM file instead of the system's; the URL must be grpcs://",
+        help="PEM file of certificate authorities to trust instead of the system's; needs a grpcs:// URL",
     )
     group.add_argument(
         "--tls-certificate",
         type=Path,
         metavar="FILE",
-        help="this client's own certificate or chain, where the server asks for one",
+        help="PEM file of this client's certificate or chain, if the server requires one",
     )
-    group.add_argument("--tls-key", type=Path, metavar="FILE", help="its private key")
+    group.add_argument("--tls-key", type=Path, metavar="FILE", help="PEM file of its private key")
     group.add_argument(
         "--tls-name",
         metavar="HOST",
-        help="the name that the server's certificate must have, where the URL has another",
+        help="host name to expect in the server's certificate, if it differs from the URL",
     )
     group.add_argument(
         "--token-file",
         type=Path,
         metavar="FILE",
-        help=f"send the token in this file's one line (default: the environment variable {TOKEN_VARIABLE}, else none)",
+        help=f"file with the token, in one line (default: the environment variable {TOKEN_VARIABLE}, else none)",
     )
 
 
@@ -98,10 +98,10 @@ def client_config(
     timeout_s: float | None = None,
     transfer: TransferName | None = None,
 ) -> ClientConfig:
-    """Read what the options, and behind them the environment, say of the server.
+    """Read the server settings from the options and, for what they leave out, from the environment.
 
-    ``otherwise`` is the URL where none is named. Raises CommandMisused for what does not fit together, and for files
-    that cannot be read.
+    ``otherwise`` is the URL if none is given. Raises CommandMisused for options that contradict each other, and for
+    files that cannot be read.
     """
     from clip_client._client import URL_VARIABLE, make_config
 
@@ -130,7 +130,7 @@ def _token(arguments: argparse.Namespace) -> str | None:
         return os.environ.get(TOKEN_VARIABLE) or None
     token = _read(arguments.token_file, "--token-file", limit=_MOST_TOKEN_BYTES).decode("ascii", "replace").strip()
     if not token or "\n" in token:
-        raise CommandMisused(f"{arguments.token_file} must hold a token in one line: see --token-file")
+        raise CommandMisused(f"{arguments.token_file} must hold the token in one line: see --token-file")
     return token
 
 
@@ -145,43 +145,46 @@ def _read(path: Path, option: str, *, limit: int = 2**20) -> bytes:
     return content
 
 
-def new_client(arguments: argparse.Namespace) -> ClipClient:
-    """Make a client for the server that is named, else for the one of this machine.
+@dataclass(frozen=True, kw_only=True)
+class Connection:
+    """What embeds the photos of a command."""
 
-    Raises CommandMisused like :func:`client_config`.
-    """
-    from clip_client import ClipClient
+    config: ClientConfig
+    is_named: bool
+    """The user named a server or a model repository."""
 
-    return ClipClient(config=client_config(arguments))
+
+def read_connection(arguments: argparse.Namespace, *, timeout_s: float | None = None) -> Connection:
+    """Read what :func:`add_model_options` added; ``timeout_s`` is the client's. Raises like :func:`client_config`."""
+    from clip_client._client import URL_VARIABLE
+
+    config = client_config(arguments, otherwise="auto:", timeout_s=timeout_s, transfer=arguments.transfer)
+    return Connection(config=config, is_named=bool(arguments.url or os.environ.get(URL_VARIABLE)))
 
 
 @asynccontextmanager
-async def connected(arguments: argparse.Namespace, *, timeout_s: float | None = None) -> AsyncIterator[ClipClient]:
-    """Give a client whose model is known; where nobody named a server, this process may be what embeds.
+async def connected(connection: Connection) -> AsyncIterator[ClipClient]:
+    """Give a client whose model is known. If no server was named, the model may run in this process.
 
-    Which it is, is said on standard error. ``timeout_s`` is that of the client. Raises CommandMisused like
-    :func:`client_config`, and a ClipError for what the server, or its absence, answers; as CommandFailed, with the
-    ways out, where nobody named a server, none is there, and no model either.
+    Which of the two it is, is printed on standard error. Raises the ClipError of the server, and CommandFailed with
+    the remedies if no server was named, none responds, and this machine has no model either.
     """
     from clip_client import ClipClient, ClipError
-    from clip_client._client import URL_VARIABLE
     from clip_client._endpoint import DEFAULT_URL
 
-    named = arguments.url or os.environ.get(URL_VARIABLE)
-    config = client_config(arguments, otherwise="auto:", timeout_s=timeout_s, transfer=arguments.transfer)
-    async with ClipClient(config=config) as clip:
+    async with ClipClient(config=connection.config) as clip:
         try:
             await clip.model()
         except ClipError as error:
-            if named or not clip.is_local:
+            if connection.is_named or not clip.is_local:
                 raise
             raise CommandFailed(
-                f"no server answers at {DEFAULT_URL}, and this process cannot take its place: {error} Start a server "
+                f"no server responds at {DEFAULT_URL}, and this process cannot embed either: {error} Start a server "
                 "with: clip-serve, or name one with --url"
             ) from error
-        if not named and not clip.is_local:
-            # Of the other case the library itself gives notice.
-            print(f"clip-client: the server at {DEFAULT_URL} embeds", file=sys.stderr)
+        if not connection.is_named and not clip.is_local:
+            # In the other case the library itself prints a notice.
+            print(f"clip-client: using the server at {DEFAULT_URL}", file=sys.stderr)
         yield clip
 
 
@@ -191,5 +194,5 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = math.nan
     if not 0 < seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"a number of seconds above 0 is needed, not {text!r}")
+        raise argparse.ArgumentTypeError(f"expected a number of seconds above 0, got {text!r}")
     return seconds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -55,6 +56,16 @@ def preview(path: str, max_side: int = _FLATNESS_SIDE) -> Preview | FailedFile:
         return read
     _, data = read
     return preview_of((is_raw(path) and raw_preview(data)) or data, path, max_side)
+
+
+def thumbnail(path: str, max_side: int) -> bytes | None:
+    """Return the photo as a small JPEG, or None if it cannot be opened."""
+    seen = preview(path, max_side)
+    if isinstance(seen, FailedFile):
+        return None
+    jpeg = io.BytesIO()
+    seen.image.save(jpeg, "JPEG", quality=80)
+    return jpeg.getvalue()
 
 
 def preview_of(data: bytes, path: str, max_side: int) -> Preview | FailedFile:

@@ -1,10 +1,9 @@
-"""A report as tables for the terminal."""
+"""Print a report as tables in the terminal."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from clip_client.dedup.features.raw_preview import can_read_raw
 from clip_client.dedup.text import at_least, counted, human_bytes, printable, skipped_files
 from clip_client.dedup.types import EXACT, is_random
 
@@ -16,15 +15,15 @@ if TYPE_CHECKING:
     from clip_client.dedup.types import DuplicateGroup, DuplicateReport, FailedFile, Member
 
 _MOST_GROUPS: Final = 50
-"""Groups that a terminal shows; the JSON file and the page have them all."""
+"""Groups that the terminal shows; the JSON file and the page have all of them."""
 _MOST_FAILED: Final = 50
 _WIDEST: Final = 120
-"""Characters; beyond that the figures stand too far from the names that they belong to."""
+"""Characters; in a wider table the numbers are too far from their names."""
 _NOTE_WIDTH: Final = len("never moved")
 
 
-def print_report(report: DuplicateReport, console: Console) -> None:
-    """Print the groups, the files that failed and a summary."""
+def print_report(report: DuplicateReport, console: Console, *, can_read_raw: bool = True) -> None:
+    """Print the groups, the files that failed and a summary; without ``can_read_raw``, also how to read RAW files."""
     for number, group in enumerate(report.groups[:_MOST_GROUPS], start=1):
         _print_group(number, group, console)
     if len(report.groups) > _MOST_GROUPS:
@@ -33,10 +32,10 @@ def print_report(report: DuplicateReport, console: Console) -> None:
     print_failed(report.failed, console)
     print_skipped(report.skipped, console)
     if report.bytes_only:
-        # The file's name says why: RAW files are the only ones that are taken without a picture.
+        # RAW files are the only ones that are compared without a preview.
         console.print(
-            f"{counted(len(report.bytes_only), 'RAW file')} compared by bytes only, for want of a preview"
-            + ("" if can_read_raw() else "; pip install 'clip-triton[raw]' reads previews"),
+            f"{counted(len(report.bytes_only), 'RAW file')} compared by bytes only, because no preview could be read"
+            + ("" if can_read_raw else "; to read previews: pip install 'clip-triton[raw]'"),
             markup=False,
             highlight=False,
             soft_wrap=True,
@@ -60,7 +59,7 @@ def print_report(report: DuplicateReport, console: Console) -> None:
     console.print(f"model {report.model}, threshold {report.thresholds.similar:g}", markup=False, soft_wrap=True)
     if is_random(report.model):
         console.print(
-            "The weights of this model are random: groups show re-encoded and resized copies only.",
+            "The weights of this model are random: it finds only re-encoded and resized copies.",
             style="yellow",
             soft_wrap=True,
         )

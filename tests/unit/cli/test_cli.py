@@ -4,7 +4,6 @@ import signal
 import socket
 import subprocess
 import sys
-from argparse import ArgumentTypeError
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from clip_client.cli import errors
-from clip_client.cli.commands.dedup import _similarity
 from clip_client.cli.main import main
 from clip_client.cli.output.output_file import replacing
 from clip_client.cli.output.photo_file import PhotoFile, PhotoRow
@@ -80,10 +78,10 @@ def test_misuse_ends_with_2(arguments: list[str], capsys: pytest.CaptureFixture[
     assert "usage: clip-client" in capsys.readouterr().err
 
 
-def test_a_threshold_that_is_no_similarity_is_named() -> None:
-    assert _similarity("0.97") == 0.97
-    with pytest.raises(ArgumentTypeError, match="not '97'"):
-        _similarity("97")
+def test_a_threshold_that_is_no_similarity_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["dedup", ".", "--threshold", "97"])
+    assert "'97'" in capsys.readouterr().err
 
 
 def test_a_bad_address_is_misuse(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from clip_client.cli.main import main
-from clip_client.cli.options.paths import add_walk_options, named_paths, scan_named
+from clip_client.cli.options.paths import add_walk_options, read_walk_options
 from tests.fixtures.albums import write
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def parsed(*words: str) -> argparse.Namespace:
 @pytest.mark.parametrize("words", [(), ("--null", "a")])
 def test_misuse_is_told_with_the_usage(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        named_paths(parsed(*words))
+        read_walk_options(parsed(*words))
     assert ended.value.code == 2
     assert "--files-from" in capsys.readouterr().err
 
@@ -35,13 +35,13 @@ def test_misuse_is_told_with_the_usage(words: tuple[str, ...], capsys: pytest.Ca
 def test_a_carriage_return_inside_a_name_ends_no_line(tmp_path: Path) -> None:
     names = tmp_path / "list"
     names.write_bytes(b"/Icon\r.jpg\n/b.jpg\r\n")
-    assert named_paths(parsed("--files-from", str(names))) == ["/Icon\r.jpg", "/b.jpg"]
+    assert list(read_walk_options(parsed("--files-from", str(names))).paths) == ["/Icon\r.jpg", "/b.jpg"]
 
 
 def test_a_list_holds_one_path_in_a_line(tmp_path: Path) -> None:
     names = tmp_path / "list"
     names.write_bytes(b"/a b.jpg\r\n\n/caf\xe9.jpg\n")
-    assert named_paths(parsed("/first.jpg", "--files-from", str(names))) == [
+    assert list(read_walk_options(parsed("/first.jpg", "--files-from", str(names))).paths) == [
         "/first.jpg",
         "/a b.jpg",
         os.fsdecode(b"/caf\xe9.jpg"),
@@ -50,7 +50,7 @@ def test_a_list_holds_one_path_in_a_line(tmp_path: Path) -> None:
 
 def test_a_list_on_standard_input_may_hold_any_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"/line\nbreak.jpg\0/b.jpg\0")))
-    assert named_paths(parsed("--files-from", "-", "--null")) == ["/line\nbreak.jpg", "/b.jpg"]
+    assert list(read_walk_options(parsed("--files-from", "-", "--null")).paths) == ["/line\nbreak.jpg", "/b.jpg"]
 
 
 def test_a_list_that_is_not_there_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,9 +63,11 @@ def test_a_list_that_is_not_there_is_one_sentence(tmp_path: Path, capsys: pytest
 def test_patterns_are_resolved_where_no_shell_has(tmp_path: Path) -> None:
     photos = [write(tmp_path / "trip" / name, b"x") for name in ("1.jpg", "deep/2.jpg")]
     odd = write(tmp_path / "[odd].jpg", b"x")
-    assert named_paths(parsed(str(tmp_path / "trip" / "**" / "*.jpg"))) == [str(photo) for photo in photos]
-    assert named_paths(parsed(str(odd))) == [str(odd)]
-    assert named_paths(parsed(str(tmp_path / "*.png"))) == [str(tmp_path / "*.png")]
+    assert list(read_walk_options(parsed(str(tmp_path / "trip" / "**" / "*.jpg"))).paths) == [
+        str(photo) for photo in photos
+    ]
+    assert list(read_walk_options(parsed(str(odd))).paths) == [str(odd)]
+    assert list(read_walk_options(parsed(str(tmp_path / "*.png"))).paths) == [str(tmp_path / "*.png")]
 
 
 def test_one_file_system_stays_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,11 +80,11 @@ def test_one_file_system_stays_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyP
         return os.stat_result((status.st_mode, status.st_ino, device, *status[3:]), {"st_mtime_ns": status.st_mtime_ns})
 
     monkeypatch.setattr(os, "stat", mounted)
-    assert scan_named(parsed(str(tmp_path))).photos == (str(here), str(there))
-    found = scan_named(parsed(str(tmp_path), "--one-file-system"))
+    assert read_walk_options(parsed(str(tmp_path))).scan().photos == (str(here), str(there))
+    found = read_walk_options(parsed(str(tmp_path), "--one-file-system")).scan()
     assert found.photos == (str(here),)
     assert [failure.path for failure in found.failed] == [str(tmp_path / "mounted")]
-    assert scan_named(parsed(str(tmp_path / "mounted"), "--one-file-system")).photos == (str(there),)
+    assert read_walk_options(parsed(str(tmp_path / "mounted"), "--one-file-system")).scan().photos == (str(there),)
 
 
 @pytest.mark.parametrize("place", ["empty", "gone"])
@@ -93,6 +95,6 @@ def test_nothing_to_compare_is_said_before_anything_is_started(
     store = tmp_path / "store"
     assert main(["dedup", str(tmp_path / place), "--url", "local:/no/such/model", "--store", str(store)]) == 1
     said = capsys.readouterr()
-    assert said.err == "clip-client: there is no photo to compare in what was named\n"
+    assert said.err == "clip-client: there is no photo to compare in the given paths\n"
     assert ("No such file" in said.out) == (place == "gone")
     assert not store.exists()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
 import os
@@ -13,7 +12,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from clip_client.cli.commands.dedup_apply import act
+from clip_client.cli.commands.dedup_apply import apply_report
+from clip_client.cli.options.dedup import ActionOptions
 from clip_client.dedup import Store
 from clip_client.dedup.files.hashing import sha256_of
 from clip_client.dedup.store.journal import MOVED
@@ -67,12 +67,10 @@ def make(root: Path, chosen: Entries, obstacle: str) -> None:
 
 def say(root: Path, store: Store, *, hard_link: bool, apply: bool) -> list[str]:
     """Run the last part of the command and return its lines."""
-    chosen = argparse.Namespace(
-        act_on=None, apply=apply, dry_run=not apply, hard_link=hard_link, merge_metadata=False, store=None
-    )
+    chosen = ActionOptions(apply=apply, dry_run=not apply, hard_link=hard_link, merge_metadata=False)
     said, errors = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(errors):
-        code = act(searched(root, store=store), [str(root)], store, chosen)
+        code = apply_report(searched(root, store=store), [str(root)], store, chosen)
     assert (code, errors.getvalue()) == (0, "")  # no move failed
     return said.getvalue().splitlines()
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import shlex
 from typing import TYPE_CHECKING
 
 import pytest
 
 from clip_client.cli.commands import purge
-from clip_client.cli.commands.dedup_apply import act
+from clip_client.cli.commands.dedup_apply import apply_report
 from clip_client.cli.main import main
+from clip_client.cli.options.dedup import ActionOptions
 from clip_client.dedup import Store
 from clip_client.dedup.actions import purge as purge_module
 from clip_client.dedup.actions.apply import apply
@@ -140,9 +140,9 @@ def test_a_dry_run_counts_what_stays_for_its_tier_and_names_the_rest(
     groups = report(
         (member(kept), member(copy), member(similar, tier=SIMILAR), member(wanted, is_reference=True)),
     )
-    arguments = argparse.Namespace(act_on=None, apply=False, dry_run=True, hard_link=False, merge_metadata=False)
+    arguments = ActionOptions(apply=False, dry_run=True, hard_link=False, merge_metadata=False)
     with Store(tmp_path / "store") as opened:
-        assert act(groups, [str(tmp_path)], opened, arguments) == 0
+        assert apply_report(groups, [str(tmp_path)], opened, arguments) == 0
     assert capsys.readouterr().out.splitlines() == [
         f"stays: {wanted}: It is in a reference folder.",
         "1 copy stays: tier similar, without --act-on similar",
@@ -154,11 +154,9 @@ def test_a_dry_run_counts_what_stays_for_its_tier_and_names_the_rest(
 def test_the_way_back_can_be_pasted_into_a_shell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     groups = report((member(write(tmp_path / "1.jpg", b"x")), member(write(tmp_path / "2.jpg", b"x"))))
     named = tmp_path / "my store"
-    arguments = argparse.Namespace(
-        act_on=None, apply=True, dry_run=False, hard_link=False, merge_metadata=False, store=named
-    )
+    arguments = ActionOptions(apply=True, dry_run=False, hard_link=False, merge_metadata=False, store=named)
     with Store(named) as opened:
-        assert act(groups, [str(tmp_path)], opened, arguments) == 0
+        assert apply_report(groups, [str(tmp_path)], opened, arguments) == 0
     said, _, back = capsys.readouterr().out.partition("clip-client ")
     assert "1 photo moved" in said
     assert main(shlex.split(back)) == 0
@@ -238,9 +236,9 @@ def test_a_dry_run_with_hard_links_names_copies_of_the_same_bytes_only(
 ) -> None:
     kept, copy, other = (write(tmp_path / f"{name}.jpg", name[:1].encode()) for name in ("a", "a2", "b"))
     groups = report((member(kept), member(copy), member(other, tier=SAME_PIXELS)))
-    chosen = argparse.Namespace(act_on=None, apply=False, dry_run=True, hard_link=True, merge_metadata=False)
+    chosen = ActionOptions(apply=False, dry_run=True, hard_link=True, merge_metadata=False)
     with Store(tmp_path / "store") as opened:
-        assert act(groups, [str(tmp_path)], opened, chosen) == 0
+        assert apply_report(groups, [str(tmp_path)], opened, chosen) == 0
     said = capsys.readouterr().out
     assert f"would move: {copy}; kept" in said
     assert "1 copy stays: tier same-pixels" in said

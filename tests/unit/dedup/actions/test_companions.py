@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 from typing import TYPE_CHECKING
 
 import pytest
 
-from clip_client.cli.commands.dedup_apply import act
+from clip_client.cli.commands.dedup_apply import apply_report
+from clip_client.cli.options.dedup import ActionOptions
 from clip_client.dedup import Store
 from clip_client.dedup.actions.apply import HARDLINK, METHODS, apply, undo
 from clip_client.dedup.actions.plan import plan_moves
@@ -59,9 +59,9 @@ def test_a_hard_link_moves_no_sidecar_of_a_plan_that_would_have(tmp_path: Path) 
 def test_the_command_says_that_a_hard_link_takes_no_sidecar_along(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    chosen = argparse.Namespace(act_on=None, apply=False, dry_run=True, hard_link=True, merge_metadata=False)
+    chosen = ActionOptions(apply=False, dry_run=True, hard_link=True, merge_metadata=False)
     with Store(tmp_path / "store") as store:
-        act(copies(tmp_path / "root", copy=b"stars"), [str(tmp_path / "root")], store, chosen)
+        apply_report(copies(tmp_path / "root", copy=b"stars"), [str(tmp_path / "root")], store, chosen)
     said = capsys.readouterr().out
     assert f"would move: {tmp_path / 'root' / 'copy.jpg'}; kept" in said
     assert "copy.xmp" not in said

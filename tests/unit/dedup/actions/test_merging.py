@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sqlite3
 from contextlib import closing
@@ -11,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from clip_client.cli.commands.dedup_apply import act
+from clip_client.cli.commands.dedup_apply import apply_report
+from clip_client.cli.options.dedup import ActionOptions
 from clip_client.dedup import Member, Store
 from clip_client.dedup.actions.apply import Outcome, apply, undo
 from clip_client.dedup.actions.merging import loss
@@ -368,10 +368,10 @@ def test_a_kill_between_any_two_steps_leaves_no_half_sidecar(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("merges", [False, True])
 def test_the_command_says_what_it_would_write(tmp_path: Path, capsys: pytest.CaptureFixture[str], merges: bool) -> None:
-    chosen = argparse.Namespace(act_on=None, apply=False, dry_run=True, hard_link=False, merge_metadata=merges)
+    chosen = ActionOptions(apply=False, dry_run=True, hard_link=False, merge_metadata=merges)
     root = tmp_path / "root"
     with Store(tmp_path / "store") as store:
-        assert act(album(root, Metadata(rating=4), Metadata(title="Gate")), [str(root)], store, chosen) == 0
+        assert apply_report(album(root, Metadata(rating=4), Metadata(title="Gate")), [str(root)], store, chosen) == 0
     said = capsys.readouterr().out.splitlines()
     assert said.count(f"would write: {root / 'kept.jpg.xmp'}") == merges
     stays = "It has metadata that the kept photo lacks, which --merge-metadata can save: rating."

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from clip_client.cli.main import main
 from clip_client.dedup import DuplicateReport, scan, thresholds_for
+from clip_client.dedup.features.preview import thumbnail
 from clip_client.dedup.files import skipped_files
 from clip_client.dedup.reporting.html import write_page
 from clip_client.dedup.reporting.terminal import print_report
@@ -102,7 +103,7 @@ def test_every_output_says_what_was_skipped() -> None:
     said = "1,212 files skipped, not named like photos: 1,200 .txt, 1 .e00,"
     assert json.loads(report.to_json())["skipped"] == skipped
     page, terminal = io.BytesIO(), io.StringIO()
-    write_page(report, page)
+    write_page(report, page, thumbnail=thumbnail)
     print_report(report, Console(file=terminal, width=80))
     for output in (page.getvalue().decode(), terminal.getvalue()):
         assert said in output

@@ -13,7 +13,7 @@ from PIL import Image
 from rich.console import Console
 
 from clip_client.dedup import DuplicateGroup, DuplicateReport, FailedFile, Match, Member, thresholds_for
-from clip_client.dedup.features.preview import Preview, preview
+from clip_client.dedup.features.preview import Preview, preview, thumbnail
 from clip_client.dedup.reporting.html import write_page
 from clip_client.dedup.reporting.terminal import print_report
 from clip_client.dedup.text import at_least, human_bytes, printable
@@ -49,7 +49,7 @@ def photo(path: Path, size: tuple[int, int] = (80, 60), orientation: int = 1) ->
 
 def page(of: DuplicateReport) -> str:
     file = io.BytesIO()
-    write_page(of, file)
+    write_page(of, file, thumbnail=thumbnail)
     return file.getvalue().decode()
 
 
@@ -214,7 +214,7 @@ def test_page_lives_with_photos_that_went_away(tmp_path: Path) -> None:
 def test_page_counts_its_pictures(tmp_path: Path) -> None:
     calls: list[tuple[str, int, int]] = []
     files = [member(photo(tmp_path / name)) for name in ("a.jpg", "b.png")]
-    write_page(report(group(*files)), io.BytesIO(), on_progress=lambda *call: calls.append(call))
+    write_page(report(group(*files)), io.BytesIO(), thumbnail=thumbnail, on_progress=lambda *call: calls.append(call))
     assert calls == [("drawing", 1, 2), ("drawing", 2, 2)]
 
 
