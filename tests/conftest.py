@@ -1,4 +1,4 @@
-"""Fixtures for every test; a test's marker is the folder it lies in."""
+"""Fixtures for every test. The marker of a test is the name of its folder."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A developer's own settings must not decide how a test ends."""
+    """Hide the developer's own settings."""
     for name in ("CLIP_URL", "CLIP_MODEL", "CLIP_STORE", "CLIP_TOKEN"):
         monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture(autouse=True, scope="session")
-def heeded_signals() -> None:
-    """A shell has what it starts in the background ignore them, and every process that a test starts would, too."""
+def default_signals() -> None:
+    """Stop ignoring signals that a shell ignores in background jobs; processes that tests start would inherit that."""
     for number in (signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_IGN:
-            # Not the default action: a suite under nohup is to go on. No handler outlives exec, so children have it.
+            # A handler, not the default action: a suite under nohup must continue. Children get the default action,
+            # because exec removes handlers.
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else lambda *_: None)
 
 

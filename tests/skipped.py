@@ -1,4 +1,4 @@
-"""What the test command says at its end about tests that were skipped: how many, why, and what to install."""
+"""A pytest plugin: the summary of skipped tests, with the number, the reason and what to install."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _REMEDIES: Final = {
 
 
 def summary(reasons: Counter[str]) -> list[str]:
-    """One line for each reason, most tests first."""
+    """Return one line for each reason, the reason of most tests first."""
     lines = []
     for reason, tests in reasons.most_common():
         remedy = next((remedy for pattern, remedy in _REMEDIES.items() if re.search(pattern, reason)), None)
@@ -35,9 +35,9 @@ def summary(reasons: Counter[str]) -> list[str]:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Generator[None, None, None]:
-    """Print the summary below all else."""
+    """Print the summary at the very end."""
     yield
-    # Of a skipped test, pytest keeps (file, line, "Skipped: reason").
+    # For a skipped test, pytest keeps (file, line, "Skipped: reason").
     reports = [report.longrepr for report in terminalreporter.stats.get("skipped", ())]
     reasons = Counter(str(where[2]).removeprefix("Skipped: ") for where in reports if isinstance(where, tuple))
     if reasons:

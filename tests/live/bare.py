@@ -1,4 +1,4 @@
-"""A tritonserver without a supervisor: what breaks stays broken."""
+"""A tritonserver without a supervisor, so nothing restarts it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 @contextmanager
 def launched(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a command that becomes a tritonserver; at the end of the block nothing is left of it.
+    """Run a command that becomes a tritonserver; at the end of the block, remove the process and its shared memory.
 
-    It is killed, since a Triton that is asked to end takes two seconds more to unload its models.
+    It is killed, because unloading its models would take Triton two more seconds.
     """
     environment = {**os.environ, PARENT_VARIABLE: str(os.getpid())}
     with log.open("wb") as output:
@@ -39,7 +39,7 @@ def launched(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[byt
 
 
 def wait_until_live(server: subprocess.Popen[bytes], http_port: int, log: Path, *, ready: bool = True) -> None:
-    """Return once the server answers; ``ready``: and has loaded all that it was told to."""
+    """Return once the server answers and, if ``ready``, has loaded its models."""
     url = f"http://127.0.0.1:{http_port}/v2/health/{'ready' if ready else 'live'}"
     while True:
         try:

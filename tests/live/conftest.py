@@ -1,4 +1,4 @@
-"""A real tritonserver, started once, with a small seeded CLIP of ViT-B-32's shape."""
+"""A real tritonserver, started once, with a small CLIP whose weights are random."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def tiny_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model repository with the small seeded CLIP."""
+    """A model repository with the small CLIP."""
     repository = tmp_path_factory.mktemp("repository") / "triton_models"
     export_model(model=str(TINY_CLIP), pretrained="random:0", repository=repository)
     return repository
@@ -25,9 +25,9 @@ def tiny_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def server(tiny_repository: Path) -> Iterator[Server]:
-    """One clip-serve for all tests that do not hurt it.
+    """One clip-serve for all tests that do not damage it.
 
-    Its own canary keeps quiet: it would be one more image in the server's counts, and in a test's batch.
+    It sends no canary, which would be one more image in the server's counts and in a test's batch.
     """
     with serving(tiny_repository, *QUIET, http=True) as running:
         yield running

@@ -1,4 +1,4 @@
-"""Which processes of a server are left."""
+"""Find the processes of a server that are still running."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 def still_running(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
-    """Those that have not ended.
+    """Return the processes that have not ended.
 
-    psutil calls running what has ended and was not reaped. A stub whose tritonserver is gone is reaped by the machine's
-    init, in its own time, or never where a container has none.
+    psutil calls a process running if it has ended and was not reaped. If its tritonserver has ended, a stub is reaped
+    by the machine's init, which can be late; some containers have no init at all.
     """
     return [process for process in processes if not _has_ended(process)]
 

@@ -1,4 +1,4 @@
-"""Triton as any other client sees it: one blocking inference with tritonclient, no help from this package."""
+"""Triton as any other client sees it: one blocking inference with tritonclient, without this package."""
 
 from __future__ import annotations
 

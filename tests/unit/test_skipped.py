@@ -1,4 +1,4 @@
-"""The end of the test command's output, where it says which tests it left out."""
+"""The summary of skipped tests at the end of pytest's output."""
 
 from __future__ import annotations
 
@@ -46,5 +46,5 @@ def test_skipped_tests_are_counted_by_reason_with_their_remedy(tmp_path: Path) -
     assert "1 passed, 4 skipped" in lines[-1]
 
 
-def test_nothing_is_said_when_nothing_was_skipped(tmp_path: Path) -> None:
+def test_without_skipped_tests_there_is_no_summary(tmp_path: Path) -> None:
     assert not any("skipped tests" in line for line in run(tmp_path, "def test_a():\n    pass\n"))
