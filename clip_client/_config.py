@@ -1,4 +1,4 @@
-"""Where the servers are and how to talk to them, checked once."""
+"""The settings of a client, checked once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Pem = bytes | str | PathLike[str]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClientConfig:
-    """Everything a :class:`ClipClient` can be told, with its defaults. Immutable and checked on construction."""
+    """Every setting of a :class:`ClipClient`, with its default. Immutable, and checked on construction."""
 
     urls: tuple[str, ...] = (DEFAULT_URL,)
     """One or more servers that serve the same model; a DNS name stands for all its addresses. Or ``local:`` or
@@ -34,7 +34,7 @@ class ClientConfig:
     part of a vector's id."""
 
     max_in_flight: int = 256
-    """Images that may be on their way at one time, over all calls; the adaptive limit moves below it."""
+    """The most images in flight at one time, over all calls; the adaptive limit stays at or below it."""
 
     target_latency_s: float = 2.0
     """An answer that takes longer makes this client keep fewer images in flight. Less gives shorter queues under load,
@@ -44,13 +44,13 @@ class ClientConfig:
     """A request is closed before it grows over this; one image that is larger travels alone."""
 
     max_image_bytes: int = 64 * 2**20
-    """A larger file is an ImageError (``TOO_LARGE``) and is not read."""
+    """A larger file fails with an ImageError (``TOO_LARGE``) and is not read."""
 
     keepalive_time_s: float = 10.0
-    """A connection that is silent for so long during a request is probed, and as long again later given up."""
+    """If a connection is silent for this long during a request, it is probed, and closed after the same time again."""
 
     local_threads: int | None = None
-    """Threads that ``local:`` decodes and embeds with; None for as many as there are cores."""
+    """Threads that ``local:`` decodes and embeds with; None means one per core."""
 
     token: str | None = field(default=None, repr=False)
     """Sent as ``authorization: Bearer ...`` and as the value of ``token_header``; to other hosts only over TLS."""
@@ -65,7 +65,7 @@ class ClientConfig:
     """Trust these roots instead of the system's."""
 
     server_name: str | None = None
-    """The name that the servers' certificates must have, where it is not the one in the URLs."""
+    """The name that the servers' certificates must have, if it differs from the one in the URLs."""
 
     client_certificate: Pem | None = field(default=None, repr=False)
     """This client's certificate chain, for mutual TLS; needs ``client_key``."""
@@ -76,13 +76,15 @@ class ClientConfig:
     def __post_init__(self) -> None:
         """Check each field; a ValueError names the field, what it got and what it takes."""
         urls: object = self.urls
-        if isinstance(urls, str):  # its letters would be taken for servers
-            raise ValueError("urls is a tuple, also of one server: write urls=('localhost:8001',)")
+        if isinstance(urls, str):  # each letter would become a server
+            raise ValueError("urls is a tuple, even for one server: write urls=('localhost:8001',)")
         if not self.urls:
             raise ValueError("urls is empty: name at least one server, for example 'localhost:8001'")
         endpoints = self.endpoints
         if len(endpoints) > 1 and any(endpoint.kind is not EndpointKind.GRPC for endpoint in endpoints):
-            raise ValueError("local: and auto: stand alone: name either one of them, or servers")
+            raise ValueError(
+                "local: and auto: cannot be combined with other URLs: name one of them, or one or more servers"
+            )
         positive_seconds("timeout_s", self.timeout_s)
         positive_seconds("target_latency_s", self.target_latency_s)
         positive_seconds("keepalive_time_s", self.keepalive_time_s)
@@ -118,19 +120,19 @@ def _travels_in_clear(endpoint: Endpoint) -> bool:
 
 
 def positive_seconds(name: str, value: float) -> None:
-    """Raise ValueError where ``value`` is no number above 0 and up to 1e9; ``name`` is the argument's."""
+    """Raise ValueError unless ``value`` is a number above 0 and up to 1e9; ``name`` is the argument's name."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _LONGEST_S:
         raise ValueError(f"{name} must be a positive number of seconds, at most {_LONGEST_S:g}, got {value!r}")
 
 
 def at_least_one(name: str, value: int) -> None:
-    """Raise ValueError where ``value`` is no whole number of 1 or more; ``name`` is the argument's."""
+    """Raise ValueError unless ``value`` is a whole number of 1 or more; ``name`` is the argument's name."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
 
 
 def read_pem(name: str, pem: Pem | None) -> bytes | None:
-    """The bytes of a certificate or key. Raises ValueError with the option's ``name`` where the file cannot be read."""
+    """Return the bytes of a certificate or key; raise ValueError with the option's ``name`` if it cannot be read."""
     if pem is None or isinstance(pem, bytes):
         return pem
     try:

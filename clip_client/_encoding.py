@@ -1,4 +1,4 @@
-"""How images travel: as the files that they are, or reduced to what the model needs."""
+"""How images travel: as unchanged files, or reduced to what the model needs."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Jpeg:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImageEncoding:
-    """One way for images to travel."""
+    """One way to send images."""
 
     id: str
     """Part of a vector's id."""
     jpeg: Jpeg | None
-    """How a reduced picture is encoded; None where files are never reduced."""
+    """How a reduced picture is encoded; None if files are never reduced."""
     unchanged_up_to: int
-    """A file of no more bytes than that travels as it is: what a reduced picture would cost on average."""
+    """A file of at most this many bytes, the mean size of a reduced picture, is sent unchanged."""
 
 
 IMAGE_ENCODINGS: Final[Mapping[TransferName, ImageEncoding]] = {
@@ -43,4 +43,4 @@ IMAGE_ENCODINGS: Final[Mapping[TransferName, ImageEncoding]] = {
     "original": ImageEncoding(id="original", jpeg=None, unchanged_up_to=sys.maxsize),
 }
 """Chosen from the table that ``python -m benchmarks transfer`` prints; ``docs/client.md`` says how. WebP is smaller at
-equal error, and takes ten times as long to encode; what is lossless is three times as large."""
+equal error, but takes ten times as long to encode; lossless formats are three times as large."""

@@ -14,7 +14,7 @@ DEFAULT_PORT: Final = 8001
 DEFAULT_URL: Final = f"localhost:{DEFAULT_PORT}"
 
 DEFAULT_HTTP_PORT: Final = 8002
-"""That of the plain service, ``http://``."""
+"""Of the plain service, ``http://``."""
 
 _HOST: Final = re.compile(r"[\w.-]+|[0-9A-Fa-f:.%]*:[0-9A-Fa-f:.%]*", re.ASCII)
 
@@ -27,9 +27,9 @@ class EndpointKind(Enum):
     LOCAL = "local"
     """In this process, without a server."""
     HTTP = "http"
-    """A plain service instead of Triton, over HTTP."""
+    """An HTTP service in place of Triton."""
     AUTO = "auto"
-    """Over gRPC where a server answers, else in this process; settled once, when the client first needs it."""
+    """Over gRPC if a server responds, else in this process; decided once, when the client first needs it."""
 
 
 _SCHEMES: Final = {
@@ -42,15 +42,15 @@ _SCHEMES: Final = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Endpoint:
-    """One place where a model may be."""
+    """One place that may hold the model."""
 
     kind: EndpointKind = EndpointKind.GRPC
     host: str = ""
-    """Empty where no server is meant."""
+    """Empty if the model is in this process."""
     port: int = DEFAULT_PORT
     tls: bool = False
     repository: str = ""
-    """Model repository of a LOCAL one; empty for what the environment names, else ``triton_models``."""
+    """Model repository of a LOCAL endpoint; empty for the one that ``CLIP_MODEL`` names, else ``triton_models``."""
 
     def __str__(self) -> str:
         if self.kind is EndpointKind.LOCAL:
@@ -71,16 +71,16 @@ class Endpoint:
 
     @property
     def remote(self) -> Endpoint:
-        """The server that an AUTO one tries."""
+        """The server that an AUTO endpoint tries first."""
         return replace(self, kind=EndpointKind.GRPC)
 
 
 def parse_url(url: str) -> Endpoint:
     """Read ``host``, ``host:port``, ``grpc://host:port`` or ``grpcs://host:port``; the default port is 8001.
 
-    ``http://host:port`` or ``https://host:port`` is a plain service (``benchmarks/baseline``), by default at port 8002.
-    ``local:`` or ``local:DIR`` is the model of a repository, in this process; ``auto:``, before any of the forms above
-    or alone for ``localhost:8001``, is the server where one answers, else ``local:``.
+    ``http://host:port`` or ``https://host:port`` is a plain service (``benchmarks/peers/baseline``), by default at port
+    8002. ``local:`` or ``local:DIR`` is the model of a repository, in this process. ``auto:``, alone for
+    ``localhost:8001`` or before one of the gRPC forms, is the server if one responds, else ``local:``.
 
     Raises ValueError with one sentence that says what is wrong with the URL. A URL that carries a user name or a
     password is refused without being repeated in the message.
@@ -91,13 +91,13 @@ def parse_url(url: str) -> Endpoint:
         return _parse_server(url)
     if rest.isdecimal():
         raise ValueError(
-            f"{url!r} names no host: write HOST:{rest} or auto:HOST:{rest}, or local:./{rest} for a folder"
+            f"{url!r} does not name a host: write HOST:{rest} or auto:HOST:{rest}, or local:./{rest} for a folder"
         )
     if kind == EndpointKind.LOCAL.value:
         return Endpoint(kind=EndpointKind.LOCAL, repository=rest)
     server = _parse_server(rest or DEFAULT_URL)
     if server.kind is not EndpointKind.GRPC:
-        raise ValueError(f"auto: takes the gRPC address of a Triton, and {rest!r} is not one")
+        raise ValueError(f"auto: takes the gRPC address of a Triton, not {rest!r}")
     return replace(server, kind=EndpointKind.AUTO)
 
 
@@ -107,11 +107,13 @@ def _parse_server(url: str) -> Endpoint:
         scheme, rest = "grpc", url.strip()
     if scheme not in _SCHEMES:
         raise ValueError(
-            f"the URL scheme {scheme!r} is not known here: write host:port, grpc://host:port or grpcs://host:port "
+            f"the URL scheme {scheme!r} is unknown: write host:port, grpc://host:port or grpcs://host:port "
             "(the gRPC port of Triton, 8001 by default, not its HTTP port), or http://host:port for a plain service"
         )
     if "@" in rest:
-        raise ValueError("the URL holds a user name or password: pass token= instead, so that it shows up nowhere")
+        raise ValueError(
+            "the URL holds a user name or password: pass token= instead, which no log and no error repeats"
+        )
     try:
         parts = urlsplit(f"//{rest}")
         host, port = parts.hostname or "", parts.port

@@ -1,16 +1,16 @@
-"""What can go wrong, as types.
+"""The exceptions of this package.
 
 ::
 
     ClipError
     ├── ImageError          this image, not the service; never retried
-    ├── ImageErrors         several of them; only raise_for_errors() raises it
+    ├── ImageErrors         several of those; only raise_for_errors() raises it
     ├── Unavailable         no server answered, or the connection broke
-    ├── Overloaded          the server has more work than it can do
-    ├── DeadlineExceeded    the time given for the call is over
+    ├── Overloaded          the server is overloaded
+    ├── DeadlineExceeded    timeout_s ran out
     ├── ModelNotReady       a server answers, but the model does not
     ├── Unauthorized        the token or certificate was refused; never retried
-    └── ProtocolMismatch    the server speaks of another model or contract than this client
+    └── ProtocolMismatch    the server has another model or contract than this client
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ __all__ = (
 class ClipError(ReportedError):
     """Root of all errors that this package raises on purpose.
 
-    ``message`` is one sentence for people; ``request_id`` names the request in the server's log, where there was one.
+    ``message`` is one sentence for people. ``request_id`` names the request in the server's log; it is None if the
+    error does not belong to one request.
     """
 
     def __init__(self, message: str, *, request_id: str | None = None) -> None:
@@ -52,11 +53,11 @@ class ClipError(ReportedError):
 
 
 class ImageError(ClipError):
-    """One image could not be embedded; its neighbours are unharmed.
+    """One image could not be embedded; this does not affect the others in its batch.
 
-    ``code`` is the name of an ``ImageStatus`` (``"TRUNCATED"``, ``"LIMIT"``, ...), or ``"UNREADABLE"`` where the client
-    could not read the source; ``index`` is the position in the caller's input; ``source`` is what the caller passed
-    where that is a path, else ``None``.
+    ``code`` is the name of an ``ImageStatus`` (``"TRUNCATED"``, ``"LIMIT"``, ...), or ``"UNREADABLE"`` if the client
+    could not read the source; ``index`` is the position in the caller's input; ``source`` is the path if the caller
+    passed one, else ``None``.
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class Overloaded(ClipError):
 
 
 class DeadlineExceeded(ClipError):
-    """``timeout_s`` ran out before the answer came."""
+    """``timeout_s`` ran out before the response arrived."""
 
 
 class ModelNotReady(ClipError):
@@ -117,4 +118,4 @@ class Unauthorized(ClipError):
 
 
 class ProtocolMismatch(ClipError):
-    """The answer is not of the model or the contract that the handshake named."""
+    """The response does not match the model or the contract that the handshake named."""

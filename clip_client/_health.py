@@ -1,4 +1,4 @@
-"""Is the service whole? Step by step, so that a failure has a name."""
+"""Checks a service step by step, so that a failure has a name."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from clip_client._transports.base import Transport
 
 CANARY_MIN_COSINE: Final = 0.999
-"""Between the vector in the passport and the one that the server makes now: reduced precision stays above, a wrong
-model, wrong preprocessing or a broken GPU does not."""
+"""Between the vector of the canary image in the passport and the one that the server makes now. Reduced precision stays
+above it; a wrong model, wrong preprocessing or a broken GPU does not."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,16 +31,16 @@ class HealthStep:
     """One check. Steps after the first that failed are not tried."""
 
     server: str
-    """Which server, as a URL; ``local:...`` where the model is in this process."""
+    """The server's URL; ``local:...`` if the model is in this process."""
     name: str
     """``connect``, ``server live``, ``models ready``, ``handshake`` or ``canary``."""
     ok: bool | None
-    """None where it was not tried."""
+    """None if it was not tried."""
     message: str
-    """What was found, or what is wrong and what to do."""
+    """What was found; if the step failed, what is wrong and what to do."""
     elapsed_s: float
     error: type[ClipError] | None = None
-    """The kind of failure, for programs; None where the step went well or was not tried."""
+    """The kind of failure, for programs; None if the step succeeded or was not tried."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,24 +49,24 @@ class HealthReport:
 
     steps: tuple[HealthStep, ...]
     model_id: str | None = None
-    """What the server serves; None where the handshake was not reached."""
+    """The model that the server serves; None if the handshake was not reached."""
 
     @property
     def ok(self) -> bool:
-        """True where every step went well."""
+        """True if every step succeeded."""
         return all(step.ok for step in self.steps)
 
     @property
     def failed(self) -> HealthStep | None:
-        """The step that broke, if one did."""
+        """The first step that failed, or None."""
         return next((step for step in self.steps if step.ok is False), None)
 
 
 async def run_health_checks(transport: Transport, *, name: str, timeout_s: float) -> HealthReport:
-    """Walk through all steps within ``timeout_s``; nothing is retried, and the first failure ends it."""
-    checkup = _Checkup(transport, timeout_s)
+    """Run all steps within ``timeout_s``. Nothing is retried, and the steps after the first failure are skipped."""
+    checks = _Checks(transport, timeout_s)
     steps: list[HealthStep] = []
-    for step, check in checkup.checks():
+    for step, check in checks.steps():
         if steps and not steps[-1].ok:
             steps.append(HealthStep(server=name, name=step, ok=None, message="not tried", elapsed_s=0.0))
             continue
@@ -80,10 +80,10 @@ async def run_health_checks(transport: Transport, *, name: str, timeout_s: float
         steps.append(
             HealthStep(server=name, name=step, ok=kind is None, message=message, elapsed_s=elapsed_s, error=kind)
         )
-    return HealthReport(steps=tuple(steps), model_id=checkup.model_id)
+    return HealthReport(steps=tuple(steps), model_id=checks.model_id)
 
 
-class _Checkup:
+class _Checks:
     def __init__(self, transport: Transport, timeout_s: float) -> None:
         self._transport = transport
         self._loop = asyncio.get_running_loop()
@@ -93,10 +93,10 @@ class _Checkup:
 
     @property
     def model_id(self) -> str | None:
-        """The model of the handshake, once there was one."""
+        """The model that the handshake named; None before it."""
         return None if self._model is None else self._model.id
 
-    def checks(self) -> tuple[tuple[str, Callable[[], Awaitable[str]]], ...]:
+    def steps(self) -> tuple[tuple[str, Callable[[], Awaitable[str]]], ...]:
         return (
             ("connect", self._connect),
             ("server live", self._server_live),
@@ -108,25 +108,25 @@ class _Checkup:
     def _remaining(self) -> float:
         remaining = self._deadline - self._loop.time()
         if remaining <= 0:
-            raise DeadlineExceeded("The time for the health check was over before this step.")
+            raise DeadlineExceeded("timeout_s ran out before this step.")
         return remaining
 
     async def _connect(self) -> str:
         self._live = await self._transport.server_live(timeout_s=self._remaining())
-        return "it answers"
+        return "the server responds"
 
     async def _server_live(self) -> str:
         if not self._live:
-            raise Unavailable("The server answers, but says that it is not live; its log has the reason.")
-        return "it says that it is live"
+            raise Unavailable("The server responds, but says that it is not live; its log has the reason.")
+        return "the server says that it is live"
 
     async def _models_ready(self) -> str:
         await self._transport.models_ready(timeout_s=self._remaining())
-        return "it says that all models are ready"
+        return "the server says that all models are ready"
 
     async def _handshake(self) -> str:
         self._model = await fetch_model(self._transport, timeout_s=self._remaining())
-        return f"it serves {self._model.id}"
+        return f"the server serves {self._model.id}"
 
     async def _canary(self) -> str:
         request_id = uuid.uuid4().hex
@@ -144,7 +144,7 @@ class _Checkup:
         cosine = _cosine(answer.vectors[0], model.canary_vector)
         if not cosine >= CANARY_MIN_COSINE:
             raise ProtocolMismatch(
-                f"The vector of the canary image is wrong (cosine {cosine:.4f}, at least {CANARY_MIN_COSINE} is due); "
+                f"The vector of the canary image is wrong (cosine {cosine:.4f}, must be at least {CANARY_MIN_COSINE}); "
                 "export the model again on this machine.",
                 request_id=request_id,
             )

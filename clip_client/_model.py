@@ -1,4 +1,4 @@
-"""What the client knows of the model that a server serves: its passport, as far as it concerns a client."""
+"""What the client knows about the model that a server serves: the part of its passport that concerns a client."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class ModelInfo:
-    """The model behind a server. Two servers serve the same model when their ``fingerprint`` is equal."""
+    """The model behind a server. Two servers serve the same model if their ``fingerprint`` is equal."""
 
     id: str
     """``"ViT-B-32/laion2b_s34b_b79k@1a2b3c4d"``: architecture, weights, and the start of the weights' SHA-256."""
     model: str
     """Name of the architecture in open_clip."""
     pretrained: str
-    """Which weights; ``random:SEED`` where there are none worth the name."""
+    """The tag of the weights; ``random:SEED`` if they were never trained."""
     preprocess_id: str
     """``"shortest-bicubic-224x224"``: how a picture becomes pixels."""
     preprocess: Mapping[str, Any]
@@ -36,24 +36,24 @@ class ModelInfo:
     precision: str
     """``"fp32"``, ``"fp16"`` or ``"int8"``."""
     fingerprint: tuple[int, int]
-    """Comes back with every vector, so a vector of another model is noticed."""
+    """Returned with every vector, so that the client notices a vector of another model."""
     max_batch_size: int
     """Images that one request may carry."""
     canary_image: bytes = field(repr=False)
-    """A small encoded image that came with the model ..."""
+    """The canary image: a small encoded image that was exported with the model ..."""
     canary_vector: NDArray[np.float32] = field(repr=False)
     """... and the vector (D,) that the server must make of it."""
     transfer: str = "original"
-    """How this client's images reach the model, such as ``thumb-jpeg-q90-444``; the canary always as it is."""
+    """How this client's images are sent, such as ``thumb-jpeg-q90-444``; the canary image is always sent unchanged."""
 
     @property
     def is_random(self) -> bool:
-        """True where the weights were never trained: such vectors tell copies from others, and nothing more."""
+        """True if the weights were never trained: such vectors only tell copies from other images."""
         return self.pretrained.startswith("random")
 
     @property
     def vector_id(self) -> str:
-        """Model, preprocessing and transfer in one text; vectors of different ids must not be compared."""
+        """Model, preprocessing and transfer in one text; never compare vectors of different ids."""
         return f"{self.id}|{self.preprocess_id}|{self.transfer}"
 
     @classmethod

@@ -39,9 +39,9 @@ class SyncClipClient:
         with SyncClipClient("localhost:8001") as clip:
             batch = clip.embed(["a.jpg", "b.jpg"])
 
-    Same arguments, same methods, same errors, but they block. Any number of threads may share one; it works in
-    notebooks, where a loop already runs, and an interrupt (Ctrl-C) ends the call. There is no second implementation
-    behind it.
+    It has the same arguments, methods and errors, but the methods block. Any number of threads may share one. It works
+    in notebooks, where an event loop already runs, and an interrupt (Ctrl-C) ends the call. It runs a
+    :class:`ClipClient` in a thread of its own.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class SyncClipClient:
         self.close()
 
     def close(self) -> None:
-        """Cancel what is on its way, disconnect and end the thread; ``with`` does this on leaving."""
+        """Cancel all requests, disconnect and end the thread; ``with`` does this when you leave it."""
         self._portal = None
         self._stack.close()
 
@@ -98,18 +98,18 @@ class SyncClipClient:
         max_in_flight: int | None = None,
         timeout_s: float | None = None,
     ) -> Generator[EmbeddedItem, None, None]:
-        """See :meth:`ClipClient.embed_stream`; leaving the loop early ends the stream when the generator is closed."""
+        """See :meth:`ClipClient.embed_stream`; if you leave the loop early, closing the generator ends the stream."""
         portal = self._open_portal()
         items = self._client.embed_stream(source, ordered=ordered, max_in_flight=max_in_flight, timeout_s=timeout_s)
-        # A step that was interrupted may still be on its way out when the stream is closed.
-        turn = asyncio.Lock()
+        # A step that was interrupted may not have ended yet when the stream is closed.
+        one_at_a_time = asyncio.Lock()
 
         async def step() -> EmbeddedItem:
-            async with turn:
+            async with one_at_a_time:
                 return await items.__anext__()
 
         async def end() -> None:
-            async with turn:
+            async with one_at_a_time:
                 await items.aclose()
 
         try:
@@ -120,7 +120,7 @@ class SyncClipClient:
                     return
                 yield item
         finally:
-            if self._portal is portal:  # closing the client has ended the stream, too
+            if self._portal is portal:  # otherwise closing the client has ended the stream
                 self._call(end)
 
     def find_duplicates(
@@ -167,7 +167,7 @@ class SyncClipClient:
             return portal.start_task_soon(run).result()
         except BaseException:
             # An interrupt reaches the thread that waits here, and not the one that works; also before there is a
-            # future that could be cancelled, when the other thread may have begun.
+            # future to cancel, when the other thread may have started.
             interrupted = True
             if task is not None and not task.done():
                 with suppress(RuntimeError):  # the loop has been closed meanwhile

@@ -1,4 +1,4 @@
-"""A Triton for tests: real gRPC on a loopback port, no model, and as unkind as a script says.
+"""A Triton for tests: real gRPC on a loopback port, without a model, which fails as a script says.
 
 ::
 

@@ -1,4 +1,4 @@
-"""When to ask again: full-jitter exponential back-off, and a budget that keeps retries a small part of the load."""
+"""When to retry: exponential back-off with full jitter, and a budget that keeps retries a small part of the load."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     import random
 
 RETRIED: Final = (Unavailable, Overloaded, ModelNotReady)
-"""Nothing else is ever sent twice: an image that is bad stays bad, and a refused token stays refused."""
+"""Nothing else is ever retried: a bad image stays bad, and a refused token stays refused."""
 
 _FIRST_DELAY_S: Final = 0.1
 _MAX_DELAY_S: Final = 1.0
-"""A server that comes back is noticed within this time."""
+"""A server that is up again is noticed within this time."""
 
 _BUDGET: Final = 100.0
 _BUDGET_PER_S: Final = 5.0
@@ -22,25 +22,25 @@ _BUDGET_PER_SUCCESS: Final = 0.1
 
 
 def is_retried(error: ClipError) -> bool:
-    """May a request that failed like this be sent again?"""
+    """Return whether a request that failed with this error may be sent again."""
     return isinstance(error, RETRIED)
 
 
 def backoff_s(failures: int, *, random_source: random.Random) -> float:
-    """How long to leave a server alone after so many failures in a row (1 or more).
+    """Return how long to back off after this many failures in a row (1 or more).
 
     "Full jitter" of Brooker, "Exponential Backoff And Jitter" (AWS, 2015): uniform between 0 and the exponential cap,
-    so that clients which lost a server together do not come back together.
+    so that clients that lost a server together do not reconnect together.
     """
     doublings = min(failures - 1, 30)  # an outage of hours must not overflow
     return random_source.uniform(0.0, min(_MAX_DELAY_S, _FIRST_DELAY_S * 2.0**doublings))
 
 
 class RetryBudget:
-    """Tokens for retries: every success earns a tenth, every second five, and a retry costs one (as in Finagle).
+    """Tokens for retries: a success earns a tenth, a second earns five, and a retry costs one (as in Finagle).
 
-    An outage of any length leaves room for the probes of servers that are down, about two a second each; a server that
-    refuses much of what it gets is not asked twice for all of it.
+    During an outage of any length that pays for probing the servers that are down, about two requests a second each. If
+    a server refuses many requests, only some of them are retried.
     """
 
     def __init__(self, now: float) -> None:
@@ -48,11 +48,11 @@ class RetryBudget:
         self._updated = now
 
     def success(self) -> None:
-        """A request was answered."""
+        """Record an answered request."""
         self._tokens = min(_BUDGET, self._tokens + _BUDGET_PER_SUCCESS)
 
     def spend(self, now: float) -> bool:
-        """Take the price of one retry; False where there is not enough left."""
+        """Pay for one retry; return False if there are not enough tokens."""
         self._tokens = min(_BUDGET, self._tokens + (now - self._updated) * _BUDGET_PER_S)
         self._updated = now
         if self._tokens < 1.0:

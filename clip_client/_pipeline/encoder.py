@@ -1,4 +1,4 @@
-"""From an image source to the bytes that travel."""
+"""From an image source to the bytes to send."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ if TYPE_CHECKING:
     from clip_client._model import ModelInfo
     from preprocess_ensemble.imaging.transform import PreprocessConfig
 
-_TURNS: Final = 64
-"""Locks that objects share by their address: several times the threads, so that different ones seldom meet."""
+_OBJECT_LOCKS: Final = 64
+"""Locks that objects share by their address: several times the threads, so that two objects seldom share one."""
 
 
 class ImageEncoder:
-    """Reads images, and reduces them to exactly the pixels that the model takes, where the configuration says so.
+    """Reads images and, unless ``transfer`` is ``"original"``, reduces them to the model's input pixels.
 
-    A picture is reduced by the server's own code: turned upright, decoded at reduced size where that is safe, resized
-    and cropped. What then travels is a JPEG of the model's very input size, so the server has nothing left to resize.
+    The server's own code does that: it decodes at reduced size if that is safe, applies the orientation, resizes and
+    crops. The result is a JPEG of exactly the model's input size, so the server has nothing left to resize.
     """
 
     def __init__(self, config: ClientConfig) -> None:
         self._encoding = IMAGE_ENCODINGS[config.transfer]
         self._max_bytes = config.max_image_bytes
-        # Many threads wait for files, but no more than this decode: each may hold a large picture.
+        # Many threads wait for files, but only this many decode at once: each may hold a large picture.
         self._cores = threading.BoundedSemaphore(os.cpu_count() or 1)
-        self._turns = tuple(threading.Lock() for _ in range(_TURNS))
+        self._object_locks = tuple(threading.Lock() for _ in range(_OBJECT_LOCKS))
 
     def unchanged(self, source: object) -> bytes | None:
-        """The bytes that travel, where there is nothing to do; else None: then :meth:`encode` is due, in a thread."""
-        if type(source) is bytes:  # nearly always, and asked for every image
+        """Return the bytes to send if ``source`` is sent as it is, else None: then call :meth:`encode` in a thread."""
+        if type(source) is bytes:  # the common case, and this runs for every image
             return source if len(source) <= self._encoding.unchanged_up_to else None
         if isinstance(source, bytes | bytearray | memoryview):
             size = source.nbytes if isinstance(source, memoryview) else len(source)
@@ -47,16 +47,16 @@ class ImageEncoder:
         return None
 
     def encode(self, source: object, model: ModelInfo) -> bytes:
-        """Read one image and bring it into the form that travels. Blocks on files and computes: for a worker thread.
+        """Read one image and return the bytes to send. Blocks on files and computes: call it in a worker thread.
 
-        Raises ImageError with the code that the server would give, or ``UNREADABLE``; and ProtocolMismatch where the
-        model's preprocessing is not known here.
+        Raises ImageError with the code that the server would give, or ``UNREADABLE``, and ProtocolMismatch if this
+        version does not know the model's preprocessing.
         """
         if isinstance(source, str | os.PathLike | bytes | bytearray | memoryview):
             return self._encode(source, model)
-        # Reading a file object moves it on, and Pillow decodes a picture when it is first used: where one object is
-        # given twice, two threads must not do that at once.
-        with self._turns[id(source) // 16 % _TURNS]:
+        # Reading a file object moves its position, and Pillow decodes a picture when it is first used: if a caller
+        # passes one object twice, two threads must not do that at once.
+        with self._object_locks[id(source) // 16 % _OBJECT_LOCKS]:
             return self._encode(source, model)
 
     def _encode(self, source: object, model: ModelInfo) -> bytes:
@@ -85,7 +85,7 @@ class ImageEncoder:
 
 
 def _is_ordinary(picture: Image) -> bool:
-    """Whether a picture in memory breaks no limit; one that does goes the way of a file, where the limit is named."""
+    """Return whether a picture in memory is within the limits; if not, the error of its file will say why."""
     from preprocess_ensemble.imaging.decode import DecodeLimits
 
     limits = DecodeLimits()
@@ -102,7 +102,7 @@ def _preprocessing(model: ModelInfo) -> PreprocessConfig:
         return PreprocessConfig.from_mapping(model.preprocess)
     except (ValueError, TypeError, KeyError) as error:
         raise ProtocolMismatch(
-            f"The preprocessing of {model.id} is not known to this client ({error}); install the same version of "
+            f"This client does not know the preprocessing of {model.id} ({error}); install the same version of "
             "clip-triton on both sides, or use transfer='original'."
         ) from None
 

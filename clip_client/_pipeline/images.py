@@ -1,4 +1,4 @@
-"""Whatever a caller calls an image, as the bytes of an encoded image file."""
+"""Turns every kind of image source into the bytes of an encoded image file."""
 
 from __future__ import annotations
 
@@ -19,51 +19,51 @@ if TYPE_CHECKING:
 
 _PNG_MODES = frozenset({"1", "L", "LA", "I;16", "P", "RGB", "RGBA"})
 _PNG_COMPRESS_LEVEL = 1
-"""zlib's fastest: the pictures live as long as one request."""
+"""zlib's fastest level: the files live only as long as one request."""
 _READ_CHUNK = 1 << 20
 
 
 def is_single(images: object) -> bool:
-    """True where ``images`` is one image and not a collection. Text is a path, and bytes are a file's content."""
+    """Return whether ``images`` is one image, not a collection. Text is a path, and bytes are a file's content."""
     if isinstance(images, np.ndarray):
         return images.ndim != 4
     return isinstance(images, str | os.PathLike | bytes | bytearray | memoryview) or _is_pil(images) or _is_file(images)
 
 
 def known_count(images: object) -> int | None:
-    """How many images there are, where that is known beforehand. A file's bytes are one image, however many."""
+    """Return the number of images if it is known beforehand, else None. Bytes are one image, whatever their length."""
     if is_single(images):
         return 1
     return len(images) if isinstance(images, Sized) else None
 
 
 def path_of(source: object) -> str | None:
-    """The path where the source is one, for error messages; names that are not UTF-8 carry surrogate escapes."""
+    """Return the source if it is a path, else None; names that are not UTF-8 carry surrogate escapes."""
     return os.fsdecode(source) if isinstance(source, str | os.PathLike) else None
 
 
 def read_image(source: object, *, max_bytes: int) -> bytes:
-    """Read or encode one image. Blocks on files, so it belongs into a worker thread.
+    """Read or encode one image. Blocks on files: call it in a worker thread.
 
-    PIL images and arrays become PNG, which loses nothing. Raises ImageError and nothing else: ``UNREADABLE`` where a
-    file cannot be read or is not a regular file, ``TOO_LARGE`` above ``max_bytes``, ``NOT_AN_IMAGE`` for an object
-    that is no image source.
+    PIL images and arrays become PNG, which is lossless. Raises ImageError and nothing else: ``UNREADABLE`` if a file
+    cannot be read or is not a regular file, ``TOO_LARGE`` above ``max_bytes``, ``NOT_AN_IMAGE`` for an object that is
+    not an image source.
     """
     with _only_image_errors():
         return _read(source, max_bytes)
 
 
 def picture_of(source: object) -> Image | None:
-    """The upright picture, of mode L or RGB, where the source is one already; None where it must be decoded.
+    """Return the picture, of mode L or RGB and with its orientation applied, if the source is one in memory; else None.
 
-    A picture that only decoding makes plain, such as one with transparency, counts among those. Raises ImageError.
+    None means that the source must be decoded as a file; that includes pictures with transparency. Raises ImageError.
     """
     with _only_image_errors():
         if isinstance(source, np.ndarray):
             return _from_array(source)
         if _is_pil(source):
-            upright = _upright(source)
-            return upright if upright.mode in ("L", "RGB") and not upright.has_transparency_data else None
+            oriented = _with_orientation_applied(source)
+            return oriented if oriented.mode in ("L", "RGB") and not oriented.has_transparency_data else None
     return None
 
 
@@ -76,7 +76,7 @@ def _only_image_errors() -> Iterator[None]:
     except OSError as error:
         raise _unreadable(error.strerror or type(error).__name__) from None
     except Exception as error:
-        # A foreign read(), a PIL plugin, a path with a null byte: whatever it raises concerns this one image.
+        # A caller's read(), a PIL plugin, a path with a null byte: any exception concerns only this image.
         raise _unreadable(f"reading it raised {type(error).__name__}") from None
 
 
@@ -88,7 +88,7 @@ def _read(source: object, max_bytes: int) -> bytes:
     if isinstance(source, np.ndarray):
         return _png(_from_array(source))
     if _is_pil(source):
-        return _png(_upright(source))
+        return _png(_with_orientation_applied(source))
     if _is_file(source):
         return _read_at_most(source, max_bytes)
     raise ImageError(
@@ -98,7 +98,7 @@ def _read(source: object, max_bytes: int) -> bytes:
 
 
 def _is_pil(source: object) -> bool:
-    # By name, so that whoever embeds files never loads Pillow.
+    # By name, so that programs that embed files never load Pillow.
     return any(base.__module__ == "PIL.Image" and base.__name__ == "Image" for base in type(source).__mro__)
 
 
@@ -107,9 +107,9 @@ def _is_file(source: object) -> bool:
 
 
 def _read_path(path: str, max_bytes: int) -> bytes:
-    # O_NONBLOCK: opening a FIFO that nobody writes to would otherwise wait for ever.
+    # O_NONBLOCK: without it, opening a FIFO without a writer would never return.
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
-    # Looked at before it is opened, because opening a device may already do something.
+    # Checked before it is opened, because opening a device may have side effects.
     _check_regular(os.stat(path))
     with open(os.open(path, flags), "rb") as file:
         status = os.fstat(file.fileno())
@@ -148,18 +148,20 @@ def _from_array(array: NDArray[Any]) -> Image:
     return Image.fromarray(np.ascontiguousarray(array))
 
 
-def _upright(image: Any) -> Image:
-    """Turn a PIL image upright, in a mode that PNG can hold without loss."""
+def _with_orientation_applied(image: Any) -> Image:
+    """Apply the orientation of a PIL image; convert it to a mode that PNG can hold without loss."""
     from PIL import ImageOps
 
-    # The orientation tag would not survive the trip in every mode, so it is applied here.
-    upright: Image = ImageOps.exif_transpose(image)
-    if upright.mode == "F":
-        raise ImageError("a PIL image of mode F has no defined white; convert it first.", code="UNSUPPORTED_FORMAT")
-    if upright.mode in _PNG_MODES:
-        return upright
-    # The other integer modes hold 16-bit pictures, too; everything else is colour.
-    return upright.convert("I;16" if upright.mode.startswith("I") else "RGB")
+    # PNG does not keep the orientation tag in every mode.
+    oriented: Image = ImageOps.exif_transpose(image)
+    if oriented.mode == "F":
+        raise ImageError(
+            "a PIL image of mode F has no defined white level; convert it first.", code="UNSUPPORTED_FORMAT"
+        )
+    if oriented.mode in _PNG_MODES:
+        return oriented
+    # The other integer modes also hold 16-bit pictures; all others are in colour.
+    return oriented.convert("I;16" if oriented.mode.startswith("I") else "RGB")
 
 
 def _png(image: Image) -> bytes:

@@ -1,4 +1,4 @@
-"""Images from anywhere - a list, a generator, an async iterator - taken no faster than results are delivered."""
+"""Takes images from a list, a generator or an async iterator, no faster than results are delivered."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _END: Final = object()
 
 _CONTAINERS: Final = (list, tuple, set, frozenset, deque, np.ndarray, KeysView, ValuesView)
-"""Iterating over these can never block; any other iterable might, so it gets a thread."""
+"""Iterating over these never blocks; any other iterable might, so it runs in a thread."""
 
 
 class Source(Protocol):
@@ -31,23 +31,23 @@ class Source(Protocol):
 
     @property
     def exhausted(self) -> bool:
-        """Nothing will come any more; what was buffered has been taken."""
+        """True if the iterable has ended and everything buffered has been taken."""
 
     error: BaseException | None
-    """What the caller's iterable raised, which also ends it."""
+    """What the caller's iterable raised, which also ends the source."""
 
     def take(self) -> list[Any]:
-        """All that is there now, in order; never blocks."""
+        """Return the items that have arrived, in order; never blocks."""
 
     def delivered(self) -> None:
-        """One item has reached the consumer: the iterable may be asked for one more."""
+        """Report that one item has reached the consumer, so the iterable may give one more."""
 
     async def aclose(self) -> None:
-        """Ask for nothing more. An iterable that is blocking just now is left to its thread."""
+        """Stop iterating. If the iterable is blocking, its thread ends when it returns."""
 
 
 def open_source(images: ImageSources, *, max_ahead: int, on_arrival: Callable[[], None]) -> Source:
-    """Choose how to iterate; ``on_arrival`` is called in the event loop whenever there may be something to take."""
+    """Start iterating; ``on_arrival`` is called in the event loop whenever there may be items to take."""
     if is_single(images):
         return _ContainerSource([images], max_ahead)
     if isinstance(images, _CONTAINERS):
@@ -82,7 +82,7 @@ class _ContainerSource:
 
 
 class _BufferedSource:
-    """What the two sources that run beside the consumer have in common."""
+    """The common part of the two sources that run concurrently with the consumer."""
 
     def __init__(self, on_arrival: Callable[[], None]) -> None:
         self.error: BaseException | None = None
@@ -95,7 +95,7 @@ class _BufferedSource:
         return self._ended and not self._buffer
 
     def take(self) -> list[Any]:
-        # Counted first: the other side may append meanwhile.
+        # The length is read first: the other side may append meanwhile.
         return [self._buffer.popleft() for _ in range(len(self._buffer))]
 
 
@@ -116,7 +116,8 @@ class _AsyncSource(_BufferedSource):
         except BaseException as error:
             if self._closed:
                 raise
-            # A CancelledError, too, of something that the source itself waited for: nobody else would hear of the end.
+            # Includes a CancelledError of something that the iterable itself awaited: without this, the consumer would
+            # never learn of the end.
             self.error = error
         self._ended = True
         self._on_arrival()
@@ -135,23 +136,23 @@ class _ThreadSource(_BufferedSource):
     def __init__(self, images: Iterable[Any], max_ahead: int, on_arrival: Callable[[], None]) -> None:
         super().__init__(on_arrival)
         self._loop = asyncio.get_running_loop()
-        # How many more items the thread may take; each number is given once.
+        # Each number is how many more items the thread may take.
         self._permits: SimpleQueue[int] = SimpleQueue()
         self._permits.put(max_ahead)
         self._delivered = 0
-        # The thread is woken for several items at a time: a thread that wakes for each takes longer than the item.
+        # The thread is woken for several items at a time: waking it for each would take longer than the item itself.
         self._permits_at_once = max(1, max_ahead // 8)
         self._closed = threading.Event()
         self._announced = False
         self._task = asyncio.create_task(self._run(images), name="clip_client source")
 
     async def _run(self, images: Iterable[Any]) -> None:
-        # A limiter of its own: a generator that sleeps for hours must not hold one of the threads that others share.
+        # A limiter of its own: a generator that sleeps for hours must not occupy one of the shared threads.
         limiter = anyio.CapacityLimiter(1)
         try:
             await anyio.to_thread.run_sync(self._pump, images, limiter=limiter, abandon_on_cancel=True)
         except Exception as error:
-            # There was no thread to be had: where it runs it raises nothing. Nobody must wait for it for ever.
+            # No thread could be started (_pump itself raises nothing): the consumer must not wait indefinitely.
             self.error = error
             self._ended = True
             self._on_arrival()
@@ -171,13 +172,13 @@ class _ThreadSource(_BufferedSource):
                     break
                 self._buffer.append(item)
                 self._announce()
-        except BaseException as error:  # whatever it is, or the consumer would wait for ever
+        except BaseException as error:  # else the consumer would wait indefinitely
             self.error = error
         self._ended = True
         self._announce()
 
     def _announce(self) -> None:
-        # One wake-up for a burst of items. The flag is cleared before the buffer is read, so that none is missed.
+        # One wake-up for a burst of items. The flag is cleared before the buffer is read, so that no item is missed.
         if not self._announced and not self._closed.is_set():
             self._announced = True
             with contextlib.suppress(RuntimeError):  # the loop has been closed under an abandoned thread

@@ -1,4 +1,4 @@
-"""A Triton without a model, as unkind as a script says."""
+"""A Triton without a model, which fails as a script says."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ PNG_1X1: Final = base64.b64decode(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reply:
-    """How one request for embeddings is answered. The default is: at once, and well."""
+    """How one request for embeddings is answered. The default: at once and without errors."""
 
     delay_s: float = 0.0
-    """Wait so long before anything else; use ``float("inf")`` for a server that never answers."""
+    """Wait this long before anything else; use ``float("inf")`` for a server that never answers."""
     status: grpc.StatusCode | None = None
     """Fail the request with this status ..."""
     details: str = ""
     """... and this text."""
     row_errors: Mapping[int, tuple[int, str]] = field(default_factory=dict)
-    """Row -> (number of an ``ImageStatus``, sentence): these images fail, the others do not."""
+    """Row -> (number of an ``ImageStatus``, sentence): only these images fail."""
     fingerprint: tuple[int, int] | None = None
-    """Answer as if another model had made the vectors."""
+    """Answer with the fingerprint of another model."""
     drop_outputs: frozenset[str] = frozenset()
     """Leave these tensors out of the answer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReceivedRequest:
-    """What the fake has seen of one request for embeddings."""
+    """One request for embeddings, as the fake received it."""
 
     request_id: str
     images: tuple[bytes, ...] = field(repr=False)
@@ -60,7 +60,7 @@ class ReceivedRequest:
 
 
 def fake_vector(image: bytes, dimension: int = 8) -> NDArray[np.float32]:
-    """The unit vector (D,) that a :class:`FakeTriton` gives for these bytes; equal bytes, equal vector."""
+    """Return the unit vector (D,), float32, of a :class:`FakeTriton` for these bytes; equal bytes, equal vector."""
     seed = int.from_bytes(hashlib.sha256(image).digest()[:8], "little")
     vector = np.random.default_rng(seed).standard_normal(dimension).astype(np.float32)
     unit: NDArray[np.float32] = vector / np.float32(np.linalg.norm(vector))
@@ -68,12 +68,11 @@ def fake_vector(image: bytes, dimension: int = 8) -> NDArray[np.float32]:
 
 
 class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
-    """An in-process server that keeps the wire contract. ``async with`` starts and stops it.
+    """An in-process server that follows the wire contract. ``async with`` starts and stops it.
 
     ``dimension`` and ``max_batch_size`` are the model's; ``vector`` replaces :func:`fake_vector`; ``token`` makes it
     refuse requests without that token, as Triton does; ``seconds_per_image`` makes it work on one request at a time
-    and, like Triton, go on working on requests whose client has gone; ``host`` is the loopback name or address to
-    listen on.
+    and, like Triton, keep working on cancelled requests; ``host`` is the loopback name or address to listen on.
     """
 
     def __init__(
@@ -99,15 +98,15 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         self.requests: list[ReceivedRequest] = []
         """Requests for embeddings, in order of arrival."""
         self.images_embedded = 0
-        """How many rows were answered."""
+        """How many images were answered."""
         self.images_worked_on = 0
-        """How many rows ``seconds_per_image`` was spent on, answered or not."""
+        """How many images ``seconds_per_image`` was spent on, answered or not."""
         self.in_flight = 0
-        """Requests that are being answered just now."""
+        """Requests that are being answered now."""
         self.max_in_flight = 0
-        """The most of them at one time so far."""
+        """The highest value of ``in_flight`` so far."""
         self.handshakes = 0
-        """How often the passport was asked for."""
+        """How often the passport was requested."""
         self.live = True
         self.ready_models = {contract.ENSEMBLE, contract.PREPROCESSOR, contract.ENCODER}
         self._keep_requests = keep_requests
@@ -134,15 +133,15 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         return self._port
 
     def script(self, *replies: Reply) -> None:
-        """Answer the next requests for embeddings like this, one reply each."""
+        """Answer the next requests for embeddings with these replies, in order."""
         self._script.extend(replies)
 
     def answer_always(self, reply: Reply) -> None:
-        """Answer like this whenever the script is empty."""
+        """Answer with this reply whenever the script is empty."""
         self._default = reply
 
     def use_tls(self, *, certificate: bytes, key: bytes, client_ca: bytes | None = None) -> None:
-        """Before the start: speak TLS with this PEM pair, and demand client certificates of ``client_ca`` if given."""
+        """Speak TLS with this PEM pair; with ``client_ca``, require client certificates. Call it before the start."""
         self._credentials = grpc.ssl_server_credentials([(key, certificate)], client_ca, client_ca is not None)
 
     def passport(self) -> dict[str, Any]:
@@ -202,25 +201,25 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
     ) -> None:
         await self.stop()
 
-    # From here on the names are those of Triton's gRPC service.
+    # The methods below have the names of Triton's gRPC service.
 
     async def ServerLive(self, request: Any, context: Any) -> Any:
-        """Is the server live?"""
+        """Return whether the server is live."""
         return service_pb2.ServerLiveResponse(live=self.live)
 
     async def ModelReady(self, request: Any, context: Any) -> Any:
-        """Is this model ready?"""
+        """Return whether this model is ready."""
         return service_pb2.ModelReadyResponse(ready=request.name in self.ready_models)
 
     async def RepositoryIndex(self, request: Any, context: Any) -> Any:
-        """All models."""
+        """List all models that are ready."""
         response = service_pb2.RepositoryIndexResponse()
         for name in sorted(self.ready_models):
             response.models.add(name=name, state="READY")
         return response
 
     async def ModelConfig(self, request: Any, context: Any) -> Any:
-        """The part of the configuration that the client reads."""
+        """Return the part of the configuration that the client reads."""
         await self._check_call(request.name, context)
         response = service_pb2.ModelConfigResponse()
         response.config.name = request.name
@@ -228,7 +227,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         return response
 
     async def ModelInfer(self, request: Any, context: Any) -> Any:
-        """The handshake or embeddings, by the name of the model."""
+        """Answer a handshake or a request for embeddings, depending on the model's name."""
         await self._check_call(request.model_name, context)
         if request.model_name == contract.PREPROCESSOR:
             self.handshakes += 1

@@ -1,4 +1,4 @@
-"""Was the event loop ever blocked? A measure, for tests."""
+"""Measures how long the event loop was blocked, for tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TICK_S: Final = 0.005
 
 
 class LoopWatch:
-    """Measures, while it is entered, for how long the running event loop did not come round.
+    """Measures, while it is entered, how long the running event loop was blocked.
 
     ::
 
@@ -28,10 +28,10 @@ class LoopWatch:
         self.worst_s = 0.0
         """The longest time, in seconds, by which a timer was late."""
         self.worst_busy_s = 0.0
-        """The most processor time that the loop's thread took from one timer to the next: what kept the loop from
-        coming round, whoever else had the processor meanwhile. Waiting for a file does not show here."""
+        """The most processor time, in seconds, that the loop's thread used between two timers. Other processes do not
+        affect it. Time spent waiting for a file does not count."""
         self.mean_s = 0.0
-        """By how much the timers were late on average, in seconds."""
+        """The mean time, in seconds, by which timers were late."""
         self._ticks = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -48,11 +48,11 @@ class LoopWatch:
 
     def _arm(self) -> None:
         self._armed_at_s = time.thread_time()
-        due = self._loop.time() + _TICK_S
-        self._timer = self._loop.call_at(due, self._tick, due)
+        due_at = self._loop.time() + _TICK_S
+        self._timer = self._loop.call_at(due_at, self._tick, due_at)
 
-    def _tick(self, due: float) -> None:
-        late_s = self._loop.time() - due
+    def _tick(self, due_at: float) -> None:
+        late_s = self._loop.time() - due_at
         self._ticks += 1
         self.mean_s += (late_s - self.mean_s) / self._ticks
         self.worst_s = max(self.worst_s, late_s)

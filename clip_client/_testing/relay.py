@@ -1,4 +1,4 @@
-"""A network that can be broken, or slow, for tests."""
+"""A network that tests can slow down or break."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 _READ_BYTES: Final = 1 << 16
 _SLOW_READ_BYTES: Final = 1 << 12
-"""Of a slow line: so that what many connections send takes turns."""
+"""Chunk size of a slow line: small, so that many connections share it fairly."""
 _LINE_BUFFER_S: Final = 0.02
-"""A slow line takes bytes so long before it can send them; a timer that is late then costs no capacity."""
+"""How long before it can send them a slow line accepts bytes, so that a late timer costs no capacity."""
 
 
 class Relay:
     """A TCP relay on a loopback port that can lose, stall or cut connections. ``async with`` starts and stops it.
 
-    ``bits_per_s`` makes it as slow as a line of that capacity, in each direction, for all connections together;
-    ``delay_s`` is how much later everything arrives, one way.
+    ``bits_per_s`` is its capacity in each direction, for all connections together; None means unlimited. ``delay_s`` is
+    the delay in each direction.
     """
 
     def __init__(self, port: int, *, bits_per_s: float | None = None, delay_s: float = 0.0) -> None:
@@ -41,7 +41,7 @@ class Relay:
         self._closing = False
         self._answer_bytes_left: int | None = None
         self.connections = 0
-        """How many connections were made so far."""
+        """How many connections were accepted so far."""
 
     @property
     def url(self) -> str:
@@ -54,15 +54,15 @@ class Relay:
             writer.transport.abort()
 
     def cut_after(self, answer_bytes: int) -> None:
-        """Reset the connections once the servers have sent so many more bytes: in the middle of a message."""
+        """Reset the connections after the servers have sent this many more bytes: in the middle of a message."""
         self._answer_bytes_left = answer_bytes
 
     def freeze(self) -> None:
-        """Pass nothing on, but keep the connections: what a network does when a cable is pulled (half-open)."""
+        """Pass nothing on, but keep the connections half-open, as a network does when a cable is pulled."""
         self._flowing.clear()
 
     def thaw(self) -> None:
-        """Pass everything on again, what has piled up first."""
+        """Pass everything on again, starting with what has accumulated."""
         self._flowing.set()
 
     async def __aenter__(self) -> Self:
@@ -79,7 +79,7 @@ class Relay:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        # Last, so that what these tasks were about to open is among it.
+        # Last, so that connections that these tasks were opening are cut, too.
         self.cut()
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -95,7 +95,7 @@ class Relay:
         try:
             upstream_reader, upstream_writer = await asyncio.open_connection("localhost", self._target)
         except OSError:
-            self._forget(writer)
+            self._close(writer)
             return
         self._writers.add(upstream_writer)
         for source, sink, is_answer in ((reader, upstream_writer, False), (upstream_reader, writer, True)):
@@ -108,9 +108,9 @@ class Relay:
 
     async def _pass_on(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, is_answer: bool) -> None:
         is_slow = bool(self._seconds_per_byte or self._delay_s)
-        on_the_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+        in_transit: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
         if is_slow:
-            self._start(self._arrive(on_the_way, sink))
+            self._start(self._arrive(in_transit, sink))
         with contextlib.suppress(OSError):
             while chunk := await source.read(_SLOW_READ_BYTES if is_slow else _READ_BYTES):
                 await self._flowing.wait()
@@ -118,7 +118,7 @@ class Relay:
                     chunk = chunk[: self._answer_bytes_left]
                     self._answer_bytes_left -= len(chunk)
                 if is_slow:
-                    on_the_way.put_nowait((await self._transmit(len(chunk), is_answer=is_answer), chunk))
+                    in_transit.put_nowait((await self._transmit(len(chunk), is_answer=is_answer), chunk))
                 else:
                     sink.write(chunk)
                     await sink.drain()
@@ -126,27 +126,27 @@ class Relay:
                     self._answer_bytes_left = None
                     self.cut()
         if is_slow:
-            on_the_way.put_nowait((0.0, b""))
+            in_transit.put_nowait((0.0, b""))
         else:
-            self._forget(sink)
+            self._close(sink)
 
     async def _transmit(self, size: int, *, is_answer: bool) -> float:
-        """Wait until the line takes so many bytes; return when they arrive."""
+        """Wait until the line accepts this many bytes; return the loop time when they arrive."""
         loop = asyncio.get_running_loop()
         sent_at = max(loop.time(), self._busy_until[is_answer]) + size * self._seconds_per_byte
         self._busy_until[is_answer] = sent_at
         await asyncio.sleep(sent_at - _LINE_BUFFER_S - loop.time())
         return sent_at + self._delay_s
 
-    async def _arrive(self, on_the_way: asyncio.Queue[tuple[float, bytes]], sink: asyncio.StreamWriter) -> None:
+    async def _arrive(self, in_transit: asyncio.Queue[tuple[float, bytes]], sink: asyncio.StreamWriter) -> None:
         loop = asyncio.get_running_loop()
         with contextlib.suppress(OSError):
-            while (arrival := await on_the_way.get())[1]:
+            while (arrival := await in_transit.get())[1]:
                 await asyncio.sleep(arrival[0] - loop.time())
                 sink.write(arrival[1])
                 await sink.drain()
-        self._forget(sink)
+        self._close(sink)
 
-    def _forget(self, writer: asyncio.StreamWriter) -> None:
+    def _close(self, writer: asyncio.StreamWriter) -> None:
         self._writers.discard(writer)
         writer.transport.abort()

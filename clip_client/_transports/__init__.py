@@ -1,1 +1,1 @@
-"""One adapter for each way to reach a model: gRPC, HTTP, or in process; only these know the wire."""
+"""One adapter for each way to reach a model: gRPC, HTTP, or in process. Only these modules know the wire format."""

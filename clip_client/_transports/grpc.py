@@ -75,7 +75,7 @@ class TritonTransport(Transport):
         return read_answer(response, len(images), request_id)
 
     async def passport(self, *, request_id: str, timeout_s: float) -> str:
-        """Ask the preprocessor for its optional output; one empty row, which it then does not even decode."""
+        """Ask the preprocessor for its optional output, with one empty image, which it then does not decode."""
         request = _request(contract.PREPROCESSOR, [b""], [contract.MODEL], request_id)
         try:
             response = await self._call(self._model_infer, request, timeout_s, request_id)
@@ -92,25 +92,25 @@ class TritonTransport(Transport):
         return read_strings(raw, 1, request_id)[0]
 
     async def max_batch_size(self, *, timeout_s: float) -> int:
-        """``max_batch_size`` of the ensemble, from the server's own copy of its configuration."""
+        """Return ``max_batch_size`` of the ensemble, from the server's own copy of its configuration."""
         request = service_pb2.ModelConfigRequest(name=contract.ENSEMBLE)
         response = await self._call(self._stub.ModelConfig, request, timeout_s, None)
         return max(1, int(response.config.max_batch_size))
 
     async def server_live(self, *, timeout_s: float) -> bool:
-        """What the server says of itself."""
+        """Return whether the server says that it is live."""
         response = await self._call(self._stub.ServerLive, service_pb2.ServerLiveRequest(), timeout_s, None)
         return bool(response.live)
 
     async def models_ready(self, *, timeout_s: float) -> None:
-        """Raise ModelNotReady with the model's name where one of the three is not ready."""
+        """Raise ModelNotReady with the model's name if one of the three is not ready."""
         for name in (contract.PREPROCESSOR, contract.ENCODER, contract.ENSEMBLE):
             request = service_pb2.ModelReadyRequest(name=name)
             response = await self._call(self._stub.ModelReady, request, timeout_s, None)
             if not response.ready:
                 raise ModelNotReady(
-                    f"The server at {self.endpoint} has no ready model {name}; export one with clip-export, and look "
-                    "into the server's log for why it was not loaded."
+                    f"The server at {self.endpoint} has no ready model {name}; export one with clip-export, and see "
+                    "the server's log for why it was not loaded."
                 )
 
     async def describe(self, *, timeout_s: float) -> ServerDescription:
@@ -132,7 +132,7 @@ class TritonTransport(Transport):
         return ServerDescription(name=metadata.name, version=metadata.version, models=models)
 
     async def statistics(self, *, timeout_s: float) -> dict[str, ModelStatistics]:
-        """Model name -> Triton's counters since it was loaded."""
+        """Return Triton's counters by model name, since each model was loaded."""
         response = await self._call(self._stub.ModelStatistics, service_pb2.ModelStatisticsRequest(), timeout_s, None)
         return read_statistics(response)
 
@@ -158,8 +158,9 @@ class TritonTransport(Transport):
             failure = self._find_row(error.code(), f"{error.details()}").build(self.endpoint, request_id)
         except grpc.aio.UsageError:
             failure = Unavailable("This client is closed.", request_id=request_id)
-        # Out here it has no context. gRPC's error would show the server's text, with paths and tracebacks, and through
-        # its frames keep the call alive, for which gRPC goes on connecting after the channel is closed.
+        # Raised outside the except block, without gRPC's error as its context. That error would show the server's text,
+        # with paths and tracebacks, and its frames would keep the call alive, for which gRPC goes on connecting after
+        # the channel is closed.
         raise failure
 
 
@@ -229,7 +230,7 @@ def _credentials(config: ClientConfig) -> grpc.ChannelCredentials:
 
 
 def _request(model: str, images: Sequence[bytes], outputs: Sequence[str], request_id: str) -> bytes:
-    """A ``ModelInferRequest``, serialised."""
+    """Return a serialised ``ModelInferRequest``."""
     request = service_pb2.ModelInferRequest(model_name=model, id=request_id)
     request.inputs.add(name=contract.IMAGE, datatype="BYTES", shape=[len(images), 1])
     for name in outputs:

@@ -28,14 +28,14 @@ class ErrorRow:
 
     code: grpc.StatusCode
     pattern: re.Pattern[str] | None
-    """Searched in the server's text; None fits every text."""
+    """Searched for in the server's text; None matches every text."""
     error: type[ClipError]
     sentence: str
     """For people; ``{endpoint}`` is the server's address. The server's own text is never repeated: Triton puts
     tracebacks and paths into it."""
 
     def build(self, endpoint: Endpoint, request_id: str | None) -> ClipError:
-        """The error for one failed request."""
+        """Return the error for one failed request."""
         return self.error(self.sentence.format(endpoint=endpoint), request_id=request_id)
 
 
@@ -46,18 +46,18 @@ def _row(code: str, pattern: str | None, error: type[ClipError], sentence: str) 
 _UNREACHABLE = "No server answers at {endpoint}; is tritonserver running there, and is that its gRPC port?"
 _LOST = "The connection to {endpoint} was lost."
 _WRONG_SERVICE = (
-    "What answers at {endpoint} is not Triton's gRPC port; use that of --grpc-port (8001), not the HTTP one."
+    "The address {endpoint} is not Triton's gRPC port; use the port of --grpc-port (8001), not the HTTP port."
 )
 _NOT_READY = (
     "The server at {endpoint} has no ready model clip_image; export one with clip-export and start the server on "
     "that repository."
 )
 _REFUSED = "The server at {endpoint} refused the credentials; check token= and token_header=."
-_FULL = "The server at {endpoint} has more work than it can do."
+_FULL = "The server at {endpoint} is overloaded."
 _EXPIRED = "The server at {endpoint} did not answer in time."
 _DEAD = (
-    "The process of a model on {endpoint} has ended, or hangs; restart the server, or run it under clip-serve, which "
-    "does that."
+    "The process of a model on {endpoint} has ended or hangs; restart the server, or run it under clip-serve, which "
+    "restarts it."
 )
 _NO_SHARED_MEMORY = (
     "The server at {endpoint} has too little shared memory for this request; give it more (docker run --shm-size=1g), "
@@ -65,9 +65,9 @@ _NO_SHARED_MEMORY = (
 )
 _ALONE = "The server at {endpoint} cannot answer the outputs error or status alone; request embedding with them."
 _FAILED = "The server at {endpoint} failed on this request; its log has the reason."
-_TOO_LARGE = "A request is larger than {endpoint} takes; lower max_request_bytes=."
+_TOO_LARGE = "The server at {endpoint} does not accept a request of this size; lower max_request_bytes=."
 _ODD_REQUEST = (
-    "The server at {endpoint} does not take this client's requests; install the same clip-triton on both sides."
+    "The server at {endpoint} does not accept this client's requests; install the same clip-triton on both sides."
 )
 
 ERROR_TABLE: Final[tuple[ErrorRow, ...]] = (
@@ -83,30 +83,30 @@ ERROR_TABLE: Final[tuple[ErrorRow, ...]] = (
     _row("UNAVAILABLE", r"server is stopping", Unavailable, "The server at {endpoint} is shutting down."),
     # Envoy, circuit breakers ("upstream connect error or disconnect/reset before headers. reset reason: overflow").
     _row("UNAVAILABLE", r"reset reason: overflow", Overloaded, _FULL),
-    # gRPC core, TLS handshake: the other side speaks something that is not TLS.
+    # gRPC core, TLS handshake: the other side does not speak TLS.
     _row(
         "UNAVAILABLE",
         r"WRONG_VERSION_NUMBER|HTTP_REQUEST",
         ProtocolMismatch,
-        "There is no TLS at {endpoint}; write grpc:// where the server has none, else check the port.",
+        "The server at {endpoint} does not speak TLS; write grpc:// if it has none, else check the port.",
     ),
     # gRPC core, TLS handshake: one side did not accept the other's certificate.
     _row(
         "UNAVAILABLE",
         r"CERTIFICATE_VERIFY_FAILED|Hostname Verification|(tls|ssl)v?\d* ?alert|(TLSV1|SSLV3)_ALERT|UNKNOWN_CA",
         Unauthorized,
-        "The certificates of {endpoint} and this client do not fit; check ca_certificate= and client_certificate=.",
+        "The TLS handshake with {endpoint} failed on a certificate; check ca_certificate= and client_certificate=.",
     ),
-    # gRPC core, chttp2: what answers does not speak HTTP/2 ("Failed parsing HTTP/2", "Trying to connect an http1.x
+    # gRPC core, chttp2: the other side does not speak HTTP/2 ("Failed parsing HTTP/2", "Trying to connect an http1.x
     # server").
     _row("UNAVAILABLE", r"Failed parsing HTTP/2|http1\.x", ProtocolMismatch, _WRONG_SERVICE),
-    # gRPC core: connected, and hung up on before the first answer. Triton's HTTP port does that, and so does a TLS
-    # port, and a server that is just going down.
+    # gRPC core: the other side hung up before the first answer. Triton's HTTP port does that, and so do a TLS port and
+    # a server that is shutting down.
     _row(
         "UNAVAILABLE",
         r"failed to connect to all addresses.*Socket closed",
         Unavailable,
-        "What listens at {endpoint} hangs up; is that Triton's gRPC port (8001 by default), and has it TLS (grpcs://)?",
+        "The server at {endpoint} hangs up; is that Triton's gRPC port (8001 by default), and does it need TLS (grpcs://)?",
     ),
     # gRPC core, resolver ("DNS resolution failed for ...", "errors resolving ...: Domain name not found").
     _row(
@@ -144,15 +144,15 @@ ERROR_TABLE: Final[tuple[ErrorRow, ...]] = (
     # A proxy or a service mesh in front of Triton; gRPC maps HTTP 401 and 403 to these two.
     _row("UNAUTHENTICATED", None, Unauthorized, _REFUSED),
     _row("PERMISSION_DENIED", None, Unauthorized, _REFUSED),
-    # gRPC: a message over a limit of the server. Splitting it would not be ours to decide silently.
+    # gRPC: a message over a limit of the server. This client does not split it silently.
     _row("RESOURCE_EXHAUSTED", r"larger than max|message size", ProtocolMismatch, _TOO_LARGE),
     # Envoy's and other proxies' circuit breakers; gRPC servers out of memory or streams.
     _row("RESOURCE_EXHAUSTED", None, Overloaded, _FULL),
     # gRPC: another service behind the port (gRPC maps HTTP 404 to this).
     _row("UNIMPLEMENTED", None, ProtocolMismatch, _WRONG_SERVICE),
-    # Triton, core: a model's request for something that was taken back, or a server that shuts down. Our own
+    # Triton, core: a cancelled request of a model, or a server that shuts down. Our own
     # cancellation never gets here: it is a CancelledError.
-    _row("CANCELLED", None, Unavailable, "The server at {endpoint} gave the request up."),
+    _row("CANCELLED", None, Unavailable, "The server at {endpoint} cancelled the request."),
     # gRPC core: a broken stream ("Stream removed"), before or after the answer.
     _row("UNKNOWN", r"stream removed|http2|HTTP status", Unavailable, _LOST),
     # Envoy, its limit of a request's size: HTTP 413 has no counterpart among gRPC's codes.
@@ -161,19 +161,19 @@ ERROR_TABLE: Final[tuple[ErrorRow, ...]] = (
     _row("UNKNOWN", None, ClipError, _FAILED),
     # gRPC: an optimistic lock of the server lost; by definition safe to retry.
     _row("ABORTED", None, Unavailable, "The server at {endpoint} aborted the request."),
-    # gRPC: the answer was damaged or lost on its way.
+    # gRPC: the answer was damaged or lost in transit.
     _row("DATA_LOSS", None, Unavailable, _LOST),
-    # Triton: TRITONSERVER_ERROR_ALREADY_EXISTS and the like concern model control, which this client never calls.
+    # Triton: TRITONSERVER_ERROR_ALREADY_EXISTS and the like come from model control, which this client never uses.
     _row("ALREADY_EXISTS", None, ClipError, _FAILED),
     _row("FAILED_PRECONDITION", None, ModelNotReady, _NOT_READY),
     _row("OUT_OF_RANGE", None, ProtocolMismatch, _ODD_REQUEST),
-    # A call never ends in error with this one; the row keeps the table total.
+    # No failed call has this status; the row makes the table complete.
     _row("OK", None, ClipError, _FAILED),
 )
-"""First row that fits wins. Triton's status alone does not say enough: UNAVAILABLE is a full queue, an expired request,
-a wrong token and a lost connection, and INTERNAL is a dead process and any exception in a model."""
+"""The first row that matches wins. Triton's status alone does not say enough: UNAVAILABLE is a full queue, an expired
+request, a wrong token and a lost connection, and INTERNAL is a dead process and any exception in a model."""
 
 
 def find_row(code: grpc.StatusCode, details: str) -> ErrorRow:
-    """The row of :data:`ERROR_TABLE` for a status and the server's text."""
+    """Return the row of :data:`ERROR_TABLE` for a status and the server's text."""
     return next(row for row in ERROR_TABLE if row.code is code and (row.pattern is None or row.pattern.search(details)))

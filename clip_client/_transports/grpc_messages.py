@@ -1,4 +1,4 @@
-"""The bytes of requests and answers: what a BYTES tensor is, and what the tensors of an answer mean; free of gRPC."""
+"""The bytes of requests and answers: how BYTES tensors are encoded, and what an answer's tensors mean; no gRPC here."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _LARGEST_REQUEST: Final = 8 * 2**20
 
 
 def with_strings(head: bytes, field: int, strings: Sequence[bytes]) -> bytes:
-    """Put a BYTES tensor, as the next element of the bytes field number ``field``, behind a serialised message.
+    """Append a BYTES tensor to a serialised message, as the next element of its bytes field number ``field``.
 
-    Messages of one type, one behind the other, are one message (protobuf's encoding, "Last One Wins"). To have protobuf
-    itself do it costs two copies more of all that is sent.
+    Concatenated messages of one type are one message (protobuf's encoding, "Last One Wins"). If protobuf did this, it
+    would copy all images twice more.
     """
     tensor_bytes = sum(map(len, strings)) + 4 * len(strings)
     parts = [head, _varint(field << 3 | _LENGTH_DELIMITED), _varint(tensor_bytes)]
@@ -33,7 +33,7 @@ def with_strings(head: bytes, field: int, strings: Sequence[bytes]) -> bytes:
 
 
 def _varint(number: int) -> bytes:
-    """Protobuf's encoding of a number: seven bits to a byte, the lowest first, the top bit where more follow."""
+    """Encode a number as protobuf does: seven bits per byte, the lowest first, with the top bit set if more follow."""
     encoded = bytearray()
     while number > 0x7F:
         encoded.append(number & 0x7F | 0x80)
@@ -43,14 +43,14 @@ def _varint(number: int) -> bytes:
 
 
 def tensors(response: Any, request_id: str) -> dict[str, bytes]:
-    """Name -> bytes of each tensor of a ``ModelInferResponse``. Raises ProtocolMismatch."""
+    """Return the bytes of each tensor of a ``ModelInferResponse``, by name. Raises ProtocolMismatch."""
     if len(response.outputs) != len(response.raw_output_contents):
         raise malformed(request_id)
     return {tensor.name: raw for tensor, raw in zip(response.outputs, response.raw_output_contents, strict=True)}
 
 
 def read_answer(response: Any, rows: int, request_id: str) -> Answer:
-    """What ``clip_image`` answered to ``rows`` images; views, no copies. Raises ProtocolMismatch."""
+    """Read what ``clip_image`` answered to ``rows`` images, without copies. Raises ProtocolMismatch."""
     raw = tensors(response, request_id)
     try:
         return Answer(
@@ -64,9 +64,9 @@ def read_answer(response: Any, rows: int, request_id: str) -> Answer:
 
 
 def read_strings(raw: bytes, count: int, request_id: str) -> tuple[str, ...]:
-    """The ``count`` elements of a BYTES tensor, as text. Raises ProtocolMismatch."""
+    """Return the ``count`` elements of a BYTES tensor as text. Raises ProtocolMismatch."""
     if raw == bytes(4 * count):
-        # All empty, as the sentences about images nearly always are.
+        # All empty, which is the usual case.
         return ("",) * count
     texts, offset = [], 0
     for _ in range(count):
@@ -79,19 +79,20 @@ def read_strings(raw: bytes, count: int, request_id: str) -> tuple[str, ...]:
 
 
 def malformed(request_id: str) -> ProtocolMismatch:
-    """The error for an answer that does not have the form of this contract."""
+    """Return the error for an answer that does not follow the wire contract."""
     return ProtocolMismatch(
-        "The answer does not have the tensors of this contract; install the same clip-triton on both sides.",
+        "The answer does not follow the wire contract; install the same clip-triton on both sides.",
         request_id=request_id,
     )
 
 
 def warm_up_malloc() -> None:
-    """Have the memory of one request used again for the next.
+    """Make glibc reuse the memory of one request for the next.
 
-    glibc gives free memory at the top of its heap back to the system, above twice the size of the largest block that
-    was ever mapped and freed (``mallopt``, M_TRIM_THRESHOLD and M_MMAP_THRESHOLD). A program that frees nothing larger
-    than its requests gives them all back and takes them anew, page by page: 0.7 ms of 1.4 for each 500 KB. This block
-    is as large as any request by default. It is never written to, so it takes no memory; elsewhere it does nothing.
+    glibc returns free memory at the top of its heap to the system if it exceeds twice the size of the largest block
+    that was ever mapped and freed (``mallopt``, M_TRIM_THRESHOLD and M_MMAP_THRESHOLD). A program that frees nothing
+    larger than its requests returns each of them and maps it again, page by page: 0.7 of 1.4 ms for every 500 KB. This
+    function frees one block as large as the largest default request. The block is never written to, so it takes no
+    memory. With other allocators this has no effect.
     """
     bytes(_LARGEST_REQUEST)

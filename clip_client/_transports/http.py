@@ -1,7 +1,7 @@
-"""``http://host:port``: a plain service instead of Triton, with the same answers.
+"""``http://host:port``: a plain service in place of Triton, with the same answers.
 
-It is any service that answers ``POST /embed``, ``GET /model`` and ``GET /healthz`` as ``benchmarks/baseline`` does, so
-that a program moves from one to the other by its URL alone.
+Any service works that answers ``POST /embed``, ``GET /model`` and ``GET /healthz`` as ``benchmarks/peers/baseline``
+does. To move a program from one to the other, change its URL.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ if TYPE_CHECKING:
 _ERRORS: Final[Mapping[int, tuple[type[ClipError], str]]] = {
     401: (Unauthorized, "The server at {url} refused the credentials; check token=."),
     403: (Unauthorized, "The server at {url} refused the credentials; check token=."),
-    404: (ProtocolMismatch, "What answers at {url} is not the plain service; check host and port."),
-    405: (ProtocolMismatch, "What answers at {url} is not the plain service; check host and port."),
-    413: (ProtocolMismatch, "A request is larger than {url} takes; lower max_request_bytes=."),
-    422: (ProtocolMismatch, "The server at {url} does not take this client's requests; update the older of the two."),
-    429: (Overloaded, "The server at {url} has more work than it can do."),
-    502: (Unavailable, "The proxy at {url} does not reach its server."),
+    404: (ProtocolMismatch, "The address {url} is not the plain service; check host and port."),
+    405: (ProtocolMismatch, "The address {url} is not the plain service; check host and port."),
+    413: (ProtocolMismatch, "The server at {url} does not accept a request of this size; lower max_request_bytes=."),
+    422: (ProtocolMismatch, "The server at {url} does not accept this client's requests; update the older of the two."),
+    429: (Overloaded, "The server at {url} is overloaded."),
+    502: (Unavailable, "The proxy at {url} cannot reach its server."),
     503: (ModelNotReady, "The server at {url} has no model ready."),
     504: (DeadlineExceeded, "The server at {url} did not answer in time."),
 }
-"""Status of HTTP -> what it means here; the server's own text is never repeated."""
+"""HTTP status -> error and sentence; the server's own text is never repeated."""
 
 
 class HttpTransport(Transport):
     """Connections to one plain service. Build it inside the event loop that uses it."""
 
     def __init__(self, url: str, *, token: str | None = None) -> None:
-        """``url`` is ``http://host:port`` or ``https://host:port``. Raises ClipError where aiohttp is missing."""
+        """``url`` is ``http://host:port`` or ``https://host:port``. Raises ClipError if aiohttp is missing."""
         try:
             import aiohttp
         except ModuleNotFoundError:
-            raise ClipError('http:// needs aiohttp: pip install "clip-triton[http]"') from None
+            raise ClipError("http:// needs aiohttp: pip install aiohttp") from None
         self.url = url
         self._aiohttp = aiohttp
         headers = {} if token is None else {"authorization": f"Bearer {token}"}
-        # How many requests are under way is the adaptive limit's business, not the connector's.
+        # The adaptive limit bounds the requests in flight, so the connector need not.
         self._session = aiohttp.ClientSession(
             base_url=url, headers=headers, connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout()
         )
@@ -70,11 +70,11 @@ class HttpTransport(Transport):
         return _read_answer(document, len(images), request_id)
 
     async def passport(self, *, request_id: str, timeout_s: float) -> str:
-        """The model's passport as JSON text."""
+        """Return the model's passport as JSON text."""
         return json.dumps(await self._ask("GET", "/model", timeout_s, request_id))
 
     async def max_batch_size(self, *, timeout_s: float) -> int:
-        """How many images one request may carry; it stands beside the passport."""
+        """Return how many images one request may carry; the service sends it with the passport."""
         document = await self._ask("GET", "/model", timeout_s, None)
         try:
             return max(1, int(document["max_batch_size"]))
@@ -82,12 +82,12 @@ class HttpTransport(Transport):
             raise _malformed(None) from None
 
     async def server_live(self, *, timeout_s: float) -> bool:
-        """Whether anything of this kind answers."""
+        """Return True if the service answers."""
         await self._ask("GET", "/healthz", timeout_s, None)
         return True
 
     async def models_ready(self, *, timeout_s: float) -> None:
-        """The port answers only once the model is loaded."""
+        """Check that the service answers, which it does only when its model is loaded."""
         await self._ask("GET", "/healthz", timeout_s, None)
 
     async def close(self) -> None:
@@ -119,12 +119,12 @@ class HttpTransport(Transport):
         except ValueError:
             raise _malformed(request_id) from None
         except RuntimeError:
-            # aiohttp's only word for a session that was closed.
+            # aiohttp raises this if the session was closed.
             raise Unavailable("This client is closed.", request_id=request_id) from None
 
 
 def _read_answer(document: Any, rows: int, request_id: str) -> Answer:
-    """Make rows of NaN of the embeddings that are null; raises ProtocolMismatch for what is no answer."""
+    """Read an answer; an embedding that is null becomes a row of NaN. Raises ProtocolMismatch if it is malformed."""
     try:
         results = document["results"]
         good = [result["embedding"] for result in results if result["embedding"] is not None]
@@ -146,4 +146,4 @@ def _read_answer(document: Any, rows: int, request_id: str) -> Answer:
 
 
 def _malformed(request_id: str | None) -> ProtocolMismatch:
-    return ProtocolMismatch("The server's answer is not one of the plain service.", request_id=request_id)
+    return ProtocolMismatch("The answer does not follow the protocol of the plain service.", request_id=request_id)

@@ -1,8 +1,7 @@
-"""OpenTelemetry spans around requests, where a program uses OpenTelemetry; nothing where it does not.
+"""OpenTelemetry spans around requests, if the program uses OpenTelemetry.
 
-The API package is all that is looked for, and only among what is loaded already: a program that traces has loaded it.
-Without an SDK behind it a span costs a microsecond and goes nowhere. No image, no name of a file and no token becomes
-an attribute.
+A program that traces has already imported the API package, so this module only looks whether it is loaded. Without an
+SDK a span costs a microsecond and is dropped. No image, file name or token becomes an attribute.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ Metadata = tuple[tuple[str, str], ...]
 
 @contextmanager
 def request_span(endpoint: Endpoint, *, rows: int, request_id: str) -> Iterator[Metadata]:
-    """A client span for one request; gives the headers that let the server's spans join it.
+    """Open a client span for one request; yield the headers that let the server's spans join it.
 
-    Rows of several calls may travel together; the span then joins the trace of the call whose row had them sent.
+    If images of several calls share the request, the span joins the trace of the call whose image triggered it.
 
-    An exception ends the span with its class and its sentence, both of this package's own making.
+    An exception ends the span with its class and its message, which are this package's own.
     """
     if "opentelemetry.trace" not in sys.modules:
         yield ()

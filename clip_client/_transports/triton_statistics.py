@@ -1,4 +1,4 @@
-"""Where a Triton spends its time: its own counters, and what they grew by between two looks."""
+"""Where a Triton spends its time: its own counters, and how much they grew between two readings."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 STAGES: Final = ("queue", "compute_input", "compute_infer", "compute_output")
-"""What happens to a request inside a model, in order, by Triton's names."""
+"""The stages of a request inside a model, in order, by Triton's names."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelStatistics:
-    """Counters of one model since it was loaded, or between two looks."""
+    """Counters of one model, since it was loaded or between two readings."""
 
     requests: int
     """Requests that were answered."""
     rows: int
-    """Rows of all requests."""
+    """Images of all requests."""
     runs: int
-    """How often the model ran; a run may take many requests."""
+    """How often the model ran; one run may serve many requests."""
     total_ns: int
-    """From the arrival of each request to its answer, added up over requests."""
+    """Time from the arrival of a request to its answer, summed over requests."""
     stages_ns: Mapping[str, int]
-    """:data:`STAGES` -> the same for that stage; empty for an ensemble."""
+    """:data:`STAGES` -> the same sum for that stage; empty for an ensemble."""
     batches: Mapping[int, int]
-    """Rows to a run -> how many runs were that large."""
+    """Images per run -> number of runs of that size."""
 
     def since(self, before: ModelStatistics | None) -> ModelStatistics:
-        """What was added after ``before``."""
+        """Return what was added after ``before``."""
         if before is None:
             return self
         numbers = {
@@ -47,7 +47,7 @@ class ModelStatistics:
         )
 
     def mean_ms(self) -> dict[str, float]:
-        """Milliseconds a request: ``total`` and each stage; empty where there was no request."""
+        """Return the mean milliseconds per request, ``total`` and for each stage; empty if there was no request."""
         if not self.requests:
             return {}
         return {
@@ -56,18 +56,18 @@ class ModelStatistics:
 
     @property
     def share_batched(self) -> float:
-        """Share of the rows that shared a run with other rows; 0 where there were none."""
+        """Share of the images that shared a run with others, from 0 to 1; 0 if there were no images."""
         rows = sum(size * count for size, count in self.batches.items())
         return 1 - self.batches.get(1, 0) / rows if rows else 0.0
 
     def to_mapping(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the counters as JSON types."""
         document = {field.name: getattr(self, field.name) for field in fields(self)}
         return {**document, "batches": {str(size): count for size, count in sorted(self.batches.items())}}
 
 
 def read_statistics(response: Any) -> dict[str, ModelStatistics]:
-    """Model name -> its counters, from Triton's ``ModelStatisticsResponse``."""
+    """Read Triton's ``ModelStatisticsResponse`` into counters by model name."""
     return {
         model.name: ModelStatistics(
             requests=model.inference_stats.success.count,

@@ -68,7 +68,7 @@ async def test_plain_text_to_a_tls_port_and_tls_to_a_plain_port(tls_server: Fake
     with pytest.raises(ClipError, match="grpcs://"):
         await embed(tls_server.url.replace("grpcs", "grpc"))
     async with FakeTriton() as plain:
-        with pytest.raises(ProtocolMismatch, match="no TLS"):
+        with pytest.raises(ProtocolMismatch, match="does not speak TLS"):
             await embed(plain.url.replace("grpc://", "grpcs://"))
 
 
@@ -86,7 +86,7 @@ async def test_a_closed_client_connects_no_more() -> None:
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         async with ClipClient(f"grpcs://127.0.0.1:{port}", timeout_s=20) as clip:
-            with pytest.raises(ProtocolMismatch, match="no TLS"):
+            with pytest.raises(ProtocolMismatch, match="does not speak TLS"):
                 await clip.embed(b"a")
         # What was under way at that moment may still arrive.
         await asyncio.sleep(0.05)
