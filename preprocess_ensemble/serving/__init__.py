@@ -1,1 +1,1 @@
-"""Start, watch and stop a real ``tritonserver``; nothing here touches images or weights."""
+"""Starts, watches and stops a real ``tritonserver``. No code here reads images or weights."""

@@ -1,10 +1,10 @@
-"""``GET /healthz``: 200 while images are embedded, else 503, and in both cases JSON that says what was found.
+"""The health port. ``GET /healthz`` returns 200 while images can be embedded, otherwise 503, each with JSON details.
 
-``GET /metrics`` has the same for Prometheus, always with 200:
+``GET /metrics`` returns the same for Prometheus, always with 200:
 
 ==============================  ====================================================
-``clip_serve_healthy``          1 while images are embedded, else 0
-``clip_serve_restarts_total``   how often tritonserver was started anew
+``clip_serve_healthy``          1 while images can be embedded, else 0
+``clip_serve_restarts_total``   how often tritonserver was restarted
 ==============================  ====================================================
 """
 
@@ -25,18 +25,17 @@ _REQUEST_S: Final = 5.0
 _REQUEST_BYTES: Final = 8192
 
 _MOST_CONNECTIONS: Final = 64
-"""Open at a time. A probe needs a few milliseconds of one; who holds more than that open would take this program the
-files that it needs to look after the server."""
+"""Open at the same time. A probe needs one for a few milliseconds. More open connections would use up the file
+descriptors that this program needs to supervise the server."""
 
 
 @asynccontextmanager
 async def serve_health(
     host: str, port: int, report: Callable[[], tuple[bool, Mapping[str, Any]]]
 ) -> AsyncIterator[None]:
-    """Answer on ``host:port`` inside the block with what ``report`` returns: healthy, and the JSON.
+    """Answer on ``host:port`` inside the block with what ``report`` returns: whether it is healthy, and the JSON.
 
-    Where too many connections are open, the one that has kept silent for longest gives way. Raises ``OSError`` if the
-    port cannot be opened.
+    If too many connections are open, the oldest one is closed. Raises ``OSError`` if the port cannot be opened.
     """
     connections: dict[asyncio.StreamWriter, None] = {}  # oldest first
 
@@ -66,7 +65,7 @@ def _response(head: bytes, report: Callable[[], tuple[bool, Mapping[str, Any]]])
     path = rest.partition(b" ")[0].partition(b"?")[0]
     content_type = "application/json"
     if path not in (b"/healthz", b"/metrics"):
-        status, text = "404 Not Found", json.dumps({"message": "ask for /healthz or /metrics"}) + "\n"
+        status, text = "404 Not Found", json.dumps({"message": "use /healthz or /metrics"}) + "\n"
     elif method not in (b"GET", b"HEAD"):
         status, text = "405 Method Not Allowed", json.dumps({"message": "use GET"}) + "\n"
     else:

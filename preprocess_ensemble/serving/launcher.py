@@ -1,8 +1,8 @@
-"""Start ``tritonserver``: NVIDIA's where it is installed, else the one inside the ``nvidia-pytriton`` wheel.
+"""Starts ``tritonserver``: NVIDIA's if it is installed, otherwise the one in the ``nvidia-pytriton`` wheel.
 
-The wheel's binary does not run as it lies there. It needs the wheel's libraries, a backend directory with the Python
-backend and the stub for this very Python, and this environment's ``python3`` first on ``PATH``, since that is the one
-that the stub embeds. The launcher arranges that and then becomes the server: same PID, all arguments passed on.
+The wheel's binary does not run by itself. It needs the wheel's libraries, a backend directory with the Python backend
+and the stub for the running Python, and this environment's ``python3`` first on ``PATH``, because the stub embeds that
+one. The launcher arranges this and then becomes the server: same PID, all arguments passed on.
 
 ``python -m preprocess_ensemble.serving.launcher install BIN_DIR`` writes a ``tritonserver`` script into ``BIN_DIR``.
 """
@@ -30,7 +30,8 @@ from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.serving.cleanup import end_orphaned_stubs, region_prefix, remove_stale_regions
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from importlib.machinery import ModuleSpec
 
 __all__ = (
     "PARENT_VARIABLE",
@@ -38,6 +39,7 @@ __all__ = (
     "LaunchError",
     "Wheel",
     "backend_directory",
+    "check_platform",
     "find_wheel",
     "install",
     "main",
@@ -45,10 +47,10 @@ __all__ = (
 )
 
 NVIDIA_SERVER: Final = Path("/opt/tritonserver/bin/tritonserver")
-"""Where NVIDIA's container has its server."""
+"""The server in NVIDIA's container."""
 
 PARENT_VARIABLE: Final = "CLIP_TRITON_PARENT_PID"
-"""Environment variable: the server is to be killed as soon as its parent, the process with this PID, is gone."""
+"""Environment variable with the PID of the server's parent; the kernel kills the server when that process ends."""
 
 _MIN_GLIBC: Final = (2, 35)
 """From the wheel's tag, ``manylinux_2_35_x86_64``."""
@@ -64,8 +66,8 @@ from preprocess_ensemble.backends.onnxruntime.model import TritonPythonModel
 __all__ = ("TritonPythonModel",)
 '''
 
-# A path with spaces, or longer than the kernel's limit for a "#!" line, cannot stand in one; so the shell reads line 2
-# as a command and Python reads it as a string. pip and distlib do the same.
+# A "#!" line cannot hold a path with spaces, or one longer than the kernel's limit. So the shell reads line 2 as a
+# command and Python reads it as a string. pip and distlib do the same.
 _SCRIPT: Final = """\
 #!/bin/sh
 '''exec' {python} "$0" "$@"
@@ -79,12 +81,12 @@ main(sys.argv[1:])
 
 
 class LaunchError(ReportedError):
-    """The server cannot be started here; the message is one sentence that names the remedy."""
+    """The server cannot be started on this machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wheel:
-    """What ``nvidia-pytriton`` installed: ``server`` is its tritonserver folder, ``libraries`` its shared objects."""
+    """An installed ``nvidia-pytriton``: ``server`` is its tritonserver folder, ``libraries`` has its shared objects."""
 
     version: str
     server: Path
@@ -101,22 +103,34 @@ class Wheel:
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
         return self.server / "python_backend_stubs" / version / "triton_python_backend_stub"
 
+    def check(self) -> None:
+        """Raise ``LaunchError`` if the server or the stub is missing."""
+        if not self.binary.is_file():
+            raise LaunchError(
+                f"nvidia-pytriton {self.version} has no tritonserver binary: "
+                "run `pip install --force-reinstall 'nvidia-pytriton>=0.7,<0.8'`."
+            )
+        if not self.stub.is_file():
+            raise LaunchError(
+                f"nvidia-pytriton {self.version} has no Python backend stub for Python {platform.python_version()}: "
+                "create the environment with Python 3.10, 3.11 or 3.12."
+            )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """What to execute: program with its arguments (``argv[0]`` is the path), and the whole environment."""
+    """What to execute: the program with its arguments (``argv[0]`` is the path), and the whole environment."""
 
     argv: tuple[str, ...]
     environment: Mapping[str, str]
 
 
-def find_wheel() -> Wheel:
+def find_wheel(find_spec: Callable[[str], ModuleSpec | None] = importlib.util.find_spec) -> Wheel:
     """Locate the pip-installed server without importing ``pytriton``, which would take a second.
 
-    Raises ``LaunchError`` where the platform cannot run it or the wheel is not installed.
+    Raises ``LaunchError`` if the wheel is missing or incomplete.
     """
-    _check_platform()
-    spec = importlib.util.find_spec("pytriton")
+    spec = find_spec("pytriton")
     if spec is None or not spec.submodule_search_locations:
         raise LaunchError(
             "No tritonserver is installed: run `pip install 'clip-triton[server]'`, or use NVIDIA's Triton container."
@@ -127,26 +141,21 @@ def find_wheel() -> Wheel:
         server=package / "tritonserver",
         libraries=package.parent / "nvidia_pytriton.libs",
     )
-    if not wheel.binary.is_file():
-        raise LaunchError(
-            f"nvidia-pytriton {wheel.version} holds no tritonserver binary: "
-            "run `pip install --force-reinstall 'nvidia-pytriton>=0.7,<0.8'`."
-        )
-    if not wheel.stub.is_file():
-        raise LaunchError(
-            f"nvidia-pytriton {wheel.version} has no Python backend stub for Python {platform.python_version()}: "
-            "make the environment with Python 3.10, 3.11 or 3.12."
-        )
+    wheel.check()
     return wheel
 
 
-def _check_platform() -> None:
-    if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
+def check_platform(system: str, machine: str, libc: tuple[str, str]) -> None:
+    """Raise ``LaunchError`` unless the wheel's binary runs on such a machine.
+
+    The arguments are what ``platform.system``, ``platform.machine`` and ``platform.libc_ver`` return.
+    """
+    if (system, machine) != ("Linux", "x86_64"):
         raise LaunchError(
-            f"The pip-installed tritonserver runs on Linux x86-64 only, not on {platform.system()} "
-            f"{platform.machine()}: use NVIDIA's Triton container or a server on another machine."
+            f"The pip-installed tritonserver runs on Linux x86-64 only, not on {system} {machine}: "
+            "use NVIDIA's Triton container or a server on another machine."
         )
-    name, version = platform.libc_ver()
+    name, version = libc
     if name != "glibc" or tuple(int(part) for part in version.split(".")[:2]) < _MIN_GLIBC:
         found = f"glibc {version}" if name == "glibc" else "another C library"
         raise LaunchError(
@@ -156,12 +165,12 @@ def _check_platform() -> None:
 
 
 def backend_directory(wheel: Wheel) -> Path:
-    """The backend directory for this wheel and this Python, made on first use.
+    """Return the backend directory for this wheel and this Python; create it on first use.
 
-    Its name holds a digest of all that went into it, so another wheel or Python gets a directory of its own and one
-    that exists is complete and right. It stands in the environment, or in the user's cache if that is read-only.
+    Its name holds a digest of its contents, so each wheel and Python has its own directory, and one that exists is
+    complete. It lies in the environment, or in the user's cache if the environment is read-only.
 
-    Raises ``LaunchError`` if it can be written in neither place.
+    Raises ``LaunchError`` if neither place can be written.
     """
     sources = (wheel.stub, wheel.server / "backends" / "python" / "libtriton_python.so")
     versions = (f"{source} {source.stat().st_size}" for source in sources)
@@ -190,8 +199,8 @@ def _build(wheel: Wheel, place: Path, name: str) -> Path:
     place.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=place))
     try:
-        # Copies, since Triton refuses a Python-based backend whose library is a link that leads out of its directory,
-        # and pip does not promise to keep the executable bit that the stub needs.
+        # Copies: Triton rejects a Python-based backend whose library is a link out of its directory, and pip does not
+        # guarantee the executable bit that the stub needs.
         python = work / "python"
         shutil.copytree(wheel.server / "backends" / "python", python, ignore=shutil.ignore_patterns("__pycache__"))
         stub = shutil.copyfile(wheel.stub, python / wheel.stub.name)
@@ -205,7 +214,7 @@ def _build(wheel: Wheel, place: Path, name: str) -> Path:
         try:
             work.rename(directory)
         except OSError:
-            # A rename onto a directory that is not empty fails: another start was faster, and made the same.
+            # A rename onto a non-empty directory fails: another start was faster, and created the same.
             if not _is_complete(directory):
                 raise
         return directory
@@ -213,24 +222,33 @@ def _build(wheel: Wheel, place: Path, name: str) -> Path:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def server_command(arguments: Sequence[str], environment: Mapping[str, str], *, pid: int) -> Command:
-    """The command that starts Triton with these arguments, to be executed by the process ``pid``.
+def server_command(
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    pid: int,
+    nvidia_server: Path = NVIDIA_SERVER,
+    wheel: Wheel | None = None,
+) -> Command:
+    """Return the command that starts Triton with these arguments; the process ``pid`` is to execute it.
 
-    A backend directory, a cache directory and a shared-memory prefix are added only where the arguments name none.
-    Raises ``LaunchError``.
+    A backend directory, a cache directory and a shared-memory prefix are added only if ``arguments`` has none.
+    ``wheel`` is used if there is no ``nvidia_server``; by default it is looked up. Raises ``LaunchError``.
     """
-    # Triton starts its stubs by the bash that it finds on PATH, and waits for ever for those that it cannot start.
+    # Triton starts its stubs through the bash on PATH, and waits without limit for a stub that cannot start.
     env = {"PATH": os.defpath, **environment}
-    # The stub runs the python3 that it finds first. An unresolved path: resolving leads out of a virtual environment.
+    # The stub runs the first python3 on PATH. Not resolved: that would lead out of a virtual environment.
     _prepend(env, "PATH", Path(sys.executable).parent)
     package_root = Path(__file__).resolve().parents[2]
     if not _is_installed(package_root):
         _prepend(env, "PYTHONPATH", package_root)
     extra = []
-    if NVIDIA_SERVER.is_file():
-        binary = NVIDIA_SERVER
+    if nvidia_server.is_file():
+        binary = nvidia_server
     else:
-        wheel = find_wheel()
+        if wheel is None:
+            check_platform(platform.system(), platform.machine(), platform.libc_ver())
+            wheel = find_wheel()
         binary = wheel.binary
         if (folder := libpython_folder(env.get("LD_LIBRARY_PATH", ""))) is not None:
             _prepend(env, "LD_LIBRARY_PATH", folder)
@@ -245,16 +263,16 @@ def server_command(arguments: Sequence[str], environment: Mapping[str, str], *, 
 
 
 def libpython_folder(search_path: str) -> Path | None:
-    """Where the shared library of the running Python lies, which the stub links; ``None`` where the linker finds it.
+    """Return the folder of the running Python's shared library, which the stub links; None if the linker finds it.
 
-    ``search_path`` is that of ``LD_LIBRARY_PATH``. Raises ``LaunchError`` where it is not installed: Triton would wait
-    for its stub for ever.
+    ``search_path`` is the value of ``LD_LIBRARY_PATH``. Raises ``LaunchError`` if the library is not installed: Triton
+    would wait for its stub without limit.
     """
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     name = f"libpython{version}.so.1.0"
     own = Path(sysconfig.get_config_var("LIBDIR") or "")
     if (own / name).is_file():
-        # pyenv, uv and conda install it beside their Python, where the linker does not look.
+        # pyenv, uv and conda install it beside their Python, where the linker does not search.
         return own
     if any((Path(folder) / name).is_file() for folder in search_path.split(os.pathsep) if folder):
         return None
@@ -262,7 +280,7 @@ def libpython_folder(search_path: str) -> Path | None:
         ctypes.CDLL(name)
     except OSError:
         raise LaunchError(
-            f"Triton's Python backend needs {name}, which this Python does not bring: install it (Debian and Ubuntu: "
+            f"Triton's Python backend needs {name}, which is not part of this Python: install it (Debian and Ubuntu: "
             f"`apt-get install libpython{version}`), or use a Python built with --enable-shared."
         ) from None
     return None
@@ -291,21 +309,21 @@ def install(bin_dir: Path) -> Path:
 
 
 def _die_with(parent: int) -> None:
-    """Have the kernel kill this process, also after ``exec``, when its parent ends.
+    """Let the kernel kill this process, also after ``exec``, when its parent ends.
 
-    SIGKILL, because nobody is left then who could insist on a SIGTERM. The stubs notice the end of their server within
-    about two seconds and end by themselves, nearly always (:mod:`preprocess_ensemble.serving.cleanup`).
+    SIGKILL, because no process is left then that could follow up a SIGTERM. The stubs notice the end of their server
+    within about two seconds and end by themselves, with rare exceptions (:mod:`preprocess_ensemble.serving.cleanup`).
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-        raise LaunchError(f"The server cannot be tied to its supervisor: {os.strerror(ctypes.get_errno())}.")
-    # The parent may have ended before prctl took effect; the signal would then never come.
+        raise LaunchError(f"The kernel does not link the server to its supervisor: {os.strerror(ctypes.get_errno())}.")
+    # The parent may have ended before prctl took effect; then the signal would never come.
     if os.getppid() != parent:
         raise LaunchError("The supervisor ended before its server had started.")
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Become ``tritonserver`` with ``arguments`` (default: the command line's), or install the script."""
+    """Become ``tritonserver`` with ``arguments`` (default: those of the command line), or install the script."""
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         if arguments[:1] == ["install"] and len(arguments) == 2:

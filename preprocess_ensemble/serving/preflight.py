@@ -1,4 +1,4 @@
-"""What can be seen to be wrong before Triton is started, which would say it late, or not in one sentence."""
+"""Checks before Triton is started. Triton would report these problems late, or not in one sentence."""
 
 from __future__ import annotations
 
@@ -17,46 +17,48 @@ __all__ = ("ServeError", "check_log_file", "check_ports", "check_repository")
 
 
 class ServeError(ReportedError):
-    """Nothing can be served with these settings; the message is one sentence with the remedy."""
+    """The server cannot run with these settings."""
 
 
 def check_repository(repository: Path) -> None:
     """Raise ServeError unless ``repository`` has the ensemble and an exported model."""
     if not repository.is_dir():
-        raise ServeError(f"There is no model repository {repository}: name one by --repository DIR.")
+        raise ServeError(f"There is no model repository {repository}: name one with --repository DIR.")
     if not (repository / "clip_image" / "config.pbtxt").is_file():
-        raise ServeError(f"{repository} holds no model clip_image: make it by `clip-export --repository {repository}`.")
+        raise ServeError(
+            f"{repository} has no model clip_image: create it with `clip-export --repository {repository}`."
+        )
     encoder = repository / "clip_encoder"
     config = encoder / "config.pbtxt"
     text = config.read_text(encoding="utf-8", errors="replace") if config.is_file() else ""
     elsewhere = re.search(r"default_model_filename\s*:\s*[\"'](?!model\.onnx[\"'])", text)
     if encoder.is_dir() and not elsewhere and not any(encoder.glob("*/model.onnx")):
         raise ServeError(
-            f"{encoder} holds no model.onnx, for no weights are in git: run `clip-export --repository {repository}`."
+            f"{encoder} has no model.onnx, because git holds no weights: run `clip-export --repository {repository}`."
         )
 
 
 def check_ports(addresses: Mapping[str, tuple[str, int]]) -> None:
-    """Raise ServeError unless each of ``addresses``, name of its option -> host and port, can be listened on."""
+    """Raise ServeError unless all ``addresses`` can be opened. They map the name of an option to host and port."""
     taken: dict[int, str] = {}
     for name, (host, port) in addresses.items():
         if port in taken:
-            raise ServeError(f"--{taken[port]}-port and --{name}-port are both {port}: give each a port of its own.")
+            raise ServeError(f"--{taken[port]}-port and --{name}-port are both {port}: choose two different ports.")
         taken[port] = name
         try:
             address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         except socket.gaierror:
-            raise ServeError(f"The address {host!r} is not known: use --host with one of this machine's.") from None
+            raise ServeError(f"The address {host!r} is unknown: use --host with an address of this machine.") from None
         with socket.socket(address[0], socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind(address[4])
             except OSError as error:
                 if error.errno == errno.EADDRNOTAVAIL:
-                    raise ServeError(f"{host} is no address of this machine: use --host with one that is.") from None
+                    raise ServeError(f"{host} is not an address of this machine: choose one with --host.") from None
                 raise ServeError(
                     f"Port {port} on {host} cannot be used ({error.strerror}): "
-                    f"stop what uses it, or choose another by --{name}-port."
+                    f"stop the program that uses it, or choose another port with --{name}-port."
                 ) from None
 
 
@@ -67,5 +69,5 @@ def check_log_file(path: Path) -> None:
             pass
     except OSError as error:
         raise ServeError(
-            f"The log file {path} cannot be written ({error.strerror}): name another by --log-file."
+            f"The log file {path} cannot be written ({error.strerror}): name another with --log-file."
         ) from None

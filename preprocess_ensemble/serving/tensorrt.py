@@ -1,9 +1,8 @@
-"""``clip-serve --tensorrt``: the repository with its encoder on TensorRT, and whether TensorRT can be had here.
+"""``clip-serve --tensorrt``: a repository whose encoder runs on TensorRT, and a check that this machine has TensorRT.
 
-What is served keeps its names: clients ask ``clip_image``, as without TensorRT. The repository itself is not touched: a
-staged one beside it links to its models and differs in the encoder's config.pbtxt, which is derived from the
-repository's own. ``containers/tensorrt/models`` holds the same encoder under another name, for servers that are to have
-both.
+Clients use the same model names as without TensorRT. The repository itself does not change: a staged one links to its
+models and has another config.pbtxt for the encoder, derived from the repository's own. ``containers/tensorrt/models``
+holds the same encoder under another name, for servers that run both.
 """
 
 from __future__ import annotations
@@ -49,19 +48,19 @@ _REMEDY: Final = "start clip-serve without --tensorrt, which runs the model on C
 
 
 class TensorrtMissing(ReportedError):
-    """TensorRT cannot be used here; the message is one sentence that names the remedy."""
+    """TensorRT cannot be used on this machine."""
 
 
 def default_cache() -> Path:
-    """Where engines are kept unless told otherwise: in the user's cache."""
+    """Return the default directory for engines, in the user's cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "clip-triton" / "tensorrt"
 
 
 def on_tensorrt(encoder: ModelConfig, *, cache: str, precision: str) -> ModelConfig:
-    """Return a copy of an encoder's configuration that runs it on TensorRT, one instance to a GPU.
+    """Return a copy of an encoder's configuration that runs it on TensorRT, with one instance per GPU.
 
-    The shape profile lists every input, from one row to ``max_batch_size``, so that no batch size builds an engine of
-    its own. Layer normalisation stays fp32: in fp16 its sums overflow on some images. ``cache`` is a folder.
+    The shape profile lists every input from one row to ``max_batch_size``, so that all batch sizes share one engine.
+    Layer normalisation stays fp32: in fp16 its sums overflow for some images. ``cache`` is a folder.
     """
     config = copy.deepcopy(encoder)
     for group in config.instance_group:
@@ -92,8 +91,8 @@ def _profile(config: ModelConfig, rows: int) -> str:
 class StagedRepository:
     """A model repository in ``directory`` that is ``repository`` with its encoder on TensorRT.
 
-    Engines lie in a folder of ``cache`` that is named by what they are made of: ONNX Runtime looks for them by the
-    graph's form alone, and would run the engine of other weights.
+    Each engine has a folder in ``cache`` whose name depends on the weights: ONNX Runtime finds engines by the graph's
+    form only, and would run the engine of other weights.
     """
 
     def __init__(self, repository: Path, directory: Path, *, cache: Path, precision: str) -> None:
@@ -103,7 +102,7 @@ class StagedRepository:
         self._precision = precision
 
     def refresh(self) -> None:
-        """Write it, or bring it up to date with what has been exported and configured since."""
+        """Write the staged repository, or update it with later exports and configuration changes."""
         for model in self._repository.iterdir():
             if model.name != ENCODER and (model / "config.pbtxt").is_file():
                 _link(self.directory / model.name, model)
@@ -120,7 +119,7 @@ class StagedRepository:
         (staged / "config.pbtxt").write_text(text, encoding="utf-8")
 
     def _engine_name(self, config: Any) -> str:
-        """Model, precision, and a digest of weights, largest batch and the runtime that builds the engine."""
+        """Model, precision, and a digest of the weights, the largest batch and the runtime that builds the engine."""
         passport = installed_passport(self._repository)
         file = encoder_directory(self._repository) / MODEL_FILE
         if passport is not None:
@@ -141,7 +140,7 @@ def _link(link: Path, target: Path) -> None:
 
 
 def _runtime() -> str:
-    """What an engine depends on beside the model; ONNX Runtime itself tells GPUs apart."""
+    """What an engine depends on besides the model; ONNX Runtime itself distinguishes GPUs."""
     if NVIDIA_SERVER.is_file():
         return f"triton {os.environ.get('TRITON_SERVER_VERSION', '')}"
     return " ".join(f"{name} {_version(name)}" for name in ("onnxruntime-gpu", "tensorrt-cu12", "tensorrt-cu13"))
@@ -157,24 +156,24 @@ def _version(distribution: str) -> str:
 def check_tensorrt(
     *, gpus: Callable[[], int] | None = None, provider: Path | None = None, loads: Callable[[str], bool] | None = None
 ) -> None:
-    """Raise ``TensorrtMissing`` unless the server that would be started here can run TensorRT.
+    """Raise ``TensorrtMissing`` unless a server on this machine can run TensorRT.
 
-    ``gpus`` counts GPUs, ``provider`` is ONNX Runtime's library for TensorRT, and ``loads`` says whether a library can
-    be found by its name; the defaults look at this machine.
+    ``gpus`` counts GPUs, ``provider`` is ONNX Runtime's library for TensorRT, and ``loads`` returns whether a library
+    can be loaded by its name; the defaults examine this machine.
     """
     if not (gpus or usable_gpus)():
         raise TensorrtMissing(
-            "TensorRT needs an NVIDIA GPU and its driver, and none can be used here (in a container: docker run "
+            "TensorRT needs an NVIDIA GPU and its driver, and this machine has none (in a container: docker run "
             f"--gpus all): {_REMEDY}."
         )
     library = provider or _provider()
     if not library.is_file():
         remedy = (
-            "use a Triton image whose ONNX Runtime backend has it"
+            "use a Triton image whose ONNX Runtime backend has one"
             if NVIDIA_SERVER.is_file()
             else "run `pip uninstall onnxruntime` and `pip install onnxruntime-gpu`"
         )
-        raise TensorrtMissing(f"ONNX Runtime has no TensorRT provider here ({library}): {remedy}, or {_REMEDY}.")
+        raise TensorrtMissing(f"ONNX Runtime has no TensorRT provider ({library}): {remedy}, or {_REMEDY}.")
     needed = re.search(rb"libnvinfer\.so\.(\d+)", library.read_bytes())
     if needed is not None and not (loads or _loads)(name := needed[0].decode()):
         major = needed[1].decode()
@@ -186,7 +185,7 @@ def check_tensorrt(
 
 
 def usable_gpus() -> int:
-    """GPUs that the driver shows; 0 without a driver."""
+    """Return how many GPUs the driver shows; 0 without a driver."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -200,7 +199,7 @@ def usable_gpus() -> int:
 def _provider() -> Path:
     if NVIDIA_SERVER.is_file():
         return _NVIDIA_PROVIDER
-    # Not imported: that takes most of a second and 100 MB in a process that never runs a model.
+    # Not imported: that would take most of a second and 100 MB in a process that never runs a model.
     spec = importlib.util.find_spec("onnxruntime")
     package = Path(spec.origin).parent if spec is not None and spec.origin else Path("onnxruntime")
     return package / "capi" / "libonnxruntime_providers_tensorrt.so"

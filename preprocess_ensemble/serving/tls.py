@@ -1,7 +1,7 @@
-"""Certificates of the server, tried out before Triton gets them.
+"""Checks the server's certificates before Triton gets them.
 
-Triton reports a key that does not fit by a line deep in its log, and an expired certificate not at all. So both sides
-of the handshake that the canary will make are played here first, in memory.
+Triton reports a key that does not match deep in its log, and does not report an expired certificate. So this module
+first performs both sides of the canary's handshake in memory.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ __all__ = ("ServerTls", "TlsError")
 
 
 class TlsError(ReportedError):
-    """The certificates cannot be used; the message is one sentence that names the file and the remedy."""
+    """The certificates cannot be used; the message names the file."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerTls:
-    """PEM files. With ``client_ca``, every client must show a certificate of that authority, the canary too."""
+    """PEM files. With ``client_ca``, every client needs a certificate from that authority, including the canary."""
 
     certificate: Path
-    """The server's certificate, and behind it those in between, up to the authority that clients trust."""
+    """The server's certificate, followed by the intermediate ones up to the authority that clients trust."""
     key: Path
     client_ca: Path | None = None
     canary_certificate: Path | None = None
-    """By which the canary shows who it is; without one it shows the server's own."""
+    """The canary's client certificate; by default the server's own."""
     canary_key: Path | None = None
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """For tritonserver."""
+        """Arguments for tritonserver."""
         files = (f"--grpc-server-cert={self.certificate}", f"--grpc-server-key={self.key}")
         if self.client_ca is None:
             return ("--grpc-use-ssl=true", *files)
@@ -45,53 +45,53 @@ class ServerTls:
 
     @property
     def canary_files(self) -> tuple[Path, Path] | None:
-        """Certificate and key of the canary; none where the server does not ask for any."""
+        """Certificate and key of the canary; None if the server does not require any."""
         if self.client_ca is None:
             return None
         return (self.canary_certificate or self.certificate, self.canary_key or self.key)
 
     def check(self) -> str:
-        """Make the canary's handshake in memory, and return a name that the server's certificate is good for.
+        """Perform the canary's handshake in memory, and return a name for which the server's certificate is valid.
 
-        Raises ``TlsError`` for files that cannot be read or do not belong together, and for certificates that are
-        expired or of the wrong authority.
+        Raises ``TlsError`` if files cannot be read or do not match, and if a certificate is expired or from the wrong
+        authority.
         """
         server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         _load_pair(server, self.certificate, self.key, "--tls-certificate", "--tls-key")
         client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         client.check_hostname = False
-        # The canary trusts this very certificate, whoever issued it, as gRPC does with what it is given as roots.
+        # The canary trusts this very certificate, whatever its issuer, as gRPC trusts the roots that it is given.
         client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         _load_roots(client, self.certificate, "--tls-certificate")
         if self.canary_files is not None and self.client_ca is not None:
             server.verify_mode = ssl.CERT_REQUIRED
             _load_roots(server, self.client_ca, "--tls-client-ca")
             _load_pair(client, *self.canary_files, "--canary-certificate", "--canary-key")
-        return _name(self._shake_hands(server, client))
+        return _name(self._handshake(server, client))
 
-    def _shake_hands(self, server: ssl.SSLContext, client: ssl.SSLContext) -> ssl.SSLObject:
+    def _handshake(self, server: ssl.SSLContext, client: ssl.SSLContext) -> ssl.SSLObject:
         there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
         caller = client.wrap_bio(back, there, server_side=False)
         callee = server.wrap_bio(there, back, server_side=True)
         self._advance(caller)
         try:
-            # Three turns are enough: hello, answer with certificates, and the caller's own certificate.
+            # Three rounds are enough: hello, answer with certificates, and the caller's own certificate.
             for _ in range(3):
                 self._advance(callee)
                 self._advance(caller)
         except ssl.SSLCertVerificationError as error:
             raise TlsError(f"{self._whose(caller)}: {error.verify_message}.") from None
         except ssl.SSLError as error:
-            raise TlsError(f"The certificates do not make a connection: {error.reason}.") from None
+            raise TlsError(f"The TLS handshake fails with these certificates: {error.reason}.") from None
         return caller
 
     def _whose(self, caller: ssl.SSLObject) -> str:
-        # The caller verifies first; once it has, it is the server that found fault with the canary's certificate.
+        # The caller verifies first. If it succeeded, the server rejected the canary's certificate.
         if caller.version() is None or caller.getpeercert() is None or self.canary_files is None:
-            return f"The server's certificate {self.certificate} is not good"
+            return f"The server's certificate {self.certificate} is not valid"
         return (
-            f"The server would refuse the canary's certificate {self.canary_files[0]}, since all clients must have one "
-            f"of {self.client_ca} (--canary-certificate and --canary-key name another)"
+            f"The server would reject the canary's certificate {self.canary_files[0]}, because all clients need one "
+            f"from {self.client_ca} (choose another with --canary-certificate and --canary-key)"
         )
 
     @staticmethod
@@ -104,11 +104,13 @@ class ServerTls:
 
 def _load_pair(context: ssl.SSLContext, certificate: Path, key: Path, first: str, second: str) -> None:
     try:
-        # A password that is asked for at the terminal would hold the start up for ever.
+        # If no password were given, OpenSSL would ask for one at the terminal and block the start.
         context.load_cert_chain(certificate, key, password="")
     except ssl.SSLError as error:
         why = (
-            "do not belong together" if error.reason == "KEY_VALUES_MISMATCH" else "are no PEM certificate and open key"
+            "do not match"
+            if error.reason == "KEY_VALUES_MISMATCH"
+            else "are not a PEM certificate with an unencrypted key"
         )
         raise TlsError(f"{certificate} and {key} {why}: see {first} and {second}.") from None
     except OSError as error:
@@ -119,7 +121,7 @@ def _load_roots(context: ssl.SSLContext, path: Path, option: str) -> None:
     try:
         context.load_verify_locations(cafile=path)
     except ssl.SSLError:
-        raise TlsError(f"{path} is no PEM certificate: see {option}.") from None
+        raise TlsError(f"{path} is not a PEM certificate: see {option}.") from None
     except OSError as error:
         raise TlsError(f"{path} cannot be read ({error.strerror}): see {option}.") from None
 
@@ -133,4 +135,4 @@ def _name(connection: ssl.SSLObject) -> str:
     for kind, name in names:
         if kind == "IP Address":
             return str(ipaddress.ip_address(name))
-    raise TlsError("The server's certificate names no host (subjectAltName): clients refuse such a certificate.")
+    raise TlsError("The server's certificate has no host name (subjectAltName): clients reject such a certificate.")

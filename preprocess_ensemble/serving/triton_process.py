@@ -1,4 +1,4 @@
-"""One tritonserver as a child process: started, listened to, drained or killed, and cleaned up after."""
+"""One tritonserver as a child process: start it, read its output, drain or kill it, and clean up."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ logger = logging.getLogger(__name__)
 
 _ADMIN_KEY: Final = "clip-admin"
 _ADMIN_PROTOCOLS: Final = "model-repository,shared-memory,trace,logging"
-"""What changes the server or reaches into its machine; what a client needs stays open."""
+"""Protocols that change the server or reach into its machine. What a client needs stays open."""
 
 _GONE_POLL_S: Final = 0.02
 _GONE_POLLS: Final = 250
-"""How often to look whether a killed process group is gone, 5 s in all."""
+"""How often to check whether a killed process group has ended, 5 s in all."""
 
 _LISTEN_S: Final = 2.0
-"""How long to read the last words of a server that has ended."""
+"""How long to read the last output of a server that has ended."""
 
 _IDLE: Final = b"All models are stopped"
-"""In Triton's log, when it shuts down and the last request is answered."""
+"""Triton logs this during its shutdown, after the last request is answered."""
 
 _UNLOAD_S: Final = 6.0
 """For unloading the models after that; ViT-B-32 takes one second."""
 
 _LINE_LIMIT: Final = 2**20
-"""Bytes of one line of output. Longer ones are only seen with verbose logging."""
+"""Bytes of one line of output. Only verbose logging has longer lines."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,27 +57,27 @@ class ServeConfig:
     host: str = "127.0.0.1"
     grpc_port: int = 8001
     http_port: int | None = None
-    """No HTTP unless you ask for it: Triton's knows neither TLS nor limits, and single requests have crashed it."""
+    """None: no HTTP. Triton's HTTP has neither TLS nor limits, and single requests have crashed it."""
     metrics_port: int = 8002
     http_host: str = "127.0.0.1"
-    """It does not follow ``host``, for the same reasons."""
+    """Independent of ``host``, for the same reasons."""
     tls: ServerTls | None = None
     canary_timeout_s: float = 5.0
     """How long the supervisor waits for the answer to its own image."""
     drain_s: int = 30
-    """How long requests that are under way may take once the server is told to stop."""
+    """Time limit for running requests once the server is told to stop."""
     log_file: Path | None = None
-    """Everything that Triton says goes there; warnings and errors also go to this program's log."""
+    """Gets all output of Triton; warnings and errors also go to this program's log."""
     extra: tuple[str, ...] = ()
     """More arguments for tritonserver."""
     open_statistics: bool = False
-    """Let anyone read how much each model is used."""
+    """Let every client read how much each model is used."""
     admin_secret: str = field(default_factory=lambda: secrets.token_hex(16), repr=False)
-    """Value of the header that model control asks for."""
+    """Value of the header that Triton requires for ``_ADMIN_PROTOCOLS``. clip-serve itself does not use them."""
 
     @property
     def client_host(self) -> str:
-        """Where this machine reaches the server."""
+        """The host name under which this machine reaches the server."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
         return f"[{host}]" if ":" in host else host
 
@@ -95,8 +95,8 @@ class ServeConfig:
             f"--model-repository={self.repository}",
             "--model-control-mode=explicit",
             "--load-model=*",
-            # The configurations say everything; else Triton asks each model for the rest, in a process that is started
-            # for that alone, and every load takes more than a second longer.
+            # The configurations are complete. Otherwise Triton starts an additional process for each model to ask for
+            # the rest, and every load takes more than a second longer.
             "--disable-auto-complete-config",
             f"--grpc-address={f'[{self.host}]' if ':' in self.host else self.host}",
             f"--metrics-address={_libevent_address(self.host)}",
@@ -105,7 +105,7 @@ class ServeConfig:
             f"--grpc-restricted-protocol={admin}",
             *self._http_arguments(admin),
             f"--exit-timeout-secs={self.drain_s}",
-            # Quantiles of the latency beside the sums; the sums alone give nothing but a mean.
+            # Quantiles of the latency; without them Triton reports only sums, which give a mean.
             "--metrics-config=summary_latencies=true",
             *(self.tls.arguments if self.tls is not None else ()),
             *self.extra,
@@ -122,15 +122,19 @@ class ServeConfig:
 
 
 class TritonProcess:
-    """A running tritonserver with its stubs. Make it by :meth:`start`, from the main thread's event loop.
+    """A running tritonserver with its stubs. Create it with :meth:`start`, from the main thread's event loop.
 
-    The main thread, because the kernel ends the server together with the *thread* that started it.
+    The main thread, because the kernel ends the server together with the *thread* that started it. ``secret`` is
+    removed from the server's command line; ``unload_s`` is the time limit for unloading the models.
     """
 
-    def __init__(self, process: asyncio.subprocess.Process, log: LogFile | None, *, secret: str) -> None:
+    def __init__(
+        self, process: asyncio.subprocess.Process, log: LogFile | None, *, secret: str, unload_s: float = _UNLOAD_S
+    ) -> None:
         self._process = process
         self._log = log
         self._secret = secret
+        self._unload_s = unload_s
         self._first_error: str | None = None
         self._stubs: EndWatch | None = None
         self._idle = asyncio.Event()
@@ -138,7 +142,7 @@ class TritonProcess:
 
     @classmethod
     async def start(cls, config: ServeConfig) -> TritonProcess:
-        """Start the server in a process group of its own, so that Ctrl-C in a terminal reaches only the supervisor.
+        """Start the server in its own process group, so that Ctrl-C in a terminal reaches only the supervisor.
 
         Raises ``OSError`` if no process can be started.
         """
@@ -163,7 +167,7 @@ class TritonProcess:
 
     @property
     def pid(self) -> int:
-        """The server's process, and its process group."""
+        """The PID of the server, which is also its process group."""
         return self._process.pid
 
     @property
@@ -172,25 +176,25 @@ class TritonProcess:
         return self._process.returncode is None
 
     def computed_s(self) -> float:
-        """Processor time of the server and its stubs, in seconds; it falls when a stub ends."""
+        """Return the processor time of the server and its stubs in seconds; it falls when a stub ends."""
         return processor_time_s(self.pid)
 
     def watch_stubs(self, ended: Callable[[], None]) -> None:
-        """Call ``ended`` when one of the models' processes that there are now ends."""
+        """Call ``ended`` when one of the models' present processes ends."""
         self._stubs = EndWatch(self.pid, ended)
 
     async def ended(self) -> int:
-        """Wait for the end; returns the exit code, negative for a signal."""
+        """Wait for the end; return the exit code, negative for a signal."""
         return await self._process.wait()
 
     async def reason(self) -> str:
-        """Why it ended: the first error it reported, since later ones follow from it, or its exit code."""
+        """Return why it ended: the first error that it reported, since later ones follow from it, or its exit code."""
         code = await self._process.wait()
         await asyncio.wait({self._listener}, timeout=_LISTEN_S)
         return self._first_error or (f"signal {-code}" if code < 0 else f"exit code {code}")
 
     async def stop(self, *, drain_s: float) -> None:
-        """Ask the server to finish what it has and end; kill what is left after ``drain_s`` (0: at once)."""
+        """Ask the server to finish its requests and end; kill the rest after ``drain_s`` (0: at once)."""
         if self._stubs is not None:
             self._stubs.close()
             self._stubs = None
@@ -201,21 +205,21 @@ class TritonProcess:
         await self._clear()
 
     async def _drained(self, drain_s: float) -> None:
-        """Wait until the server has ended or, with all requests answered, fails to.
+        """Wait until the server has ended, or has answered all requests and fails to end.
 
-        An instance whose stub was killed is never unloaded; such a server would wait for it to the end of its time.
+        Triton never unloads an instance whose stub was killed, and would wait for it until its own time limit.
         """
         ended = asyncio.create_task(self._process.wait())
         idle = asyncio.create_task(self._idle.wait())
         await asyncio.wait({ended, idle}, timeout=drain_s, return_when=asyncio.FIRST_COMPLETED)
         if idle.done():
-            await asyncio.wait({ended}, timeout=_UNLOAD_S)
+            await asyncio.wait({ended}, timeout=self._unload_s)
         for task in (ended, idle):
             task.cancel()
 
     async def _clear(self) -> None:
-        """Kill what is left of the process group, wait until it is gone, and remove its shared memory."""
-        # The stubs are no children of this process, so nobody tells when they have ended.
+        """Kill the rest of the process group, wait until it has ended, and remove its shared memory."""
+        # The stubs are not children of this process, so it cannot wait for them.
         for _ in range(_GONE_POLLS):
             if not self._kill_group():
                 break
@@ -228,7 +232,7 @@ class TritonProcess:
         remove_stale_regions()
 
     def _kill_group(self) -> bool:
-        """Kill what is left, and say whether any of that runs still. When it is reaped is up to the machine's init."""
+        """Kill the process group; return whether a process of it still runs. Init reaps the stubs."""
         try:
             os.killpg(self.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -243,11 +247,11 @@ class TritonProcess:
             try:
                 line = await output.readline()
             except ValueError:
-                # A line over the limit; the reader has dropped it.
+                # The line was over the limit and the reader has dropped it.
                 continue
             if not line:
                 return
-            # A server that speaks has read its arguments, and from here on nobody needs to see the secret in `ps`.
+            # A server that writes output has read its arguments, so the secret is no longer needed there.
             hidden = hidden or hide_argument(self.pid, self._secret.encode(), program="tritonserver")
             if self._log is not None:
                 self._log.write(line)

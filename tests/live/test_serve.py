@@ -264,11 +264,11 @@ def test_a_port_in_use_is_named(tiny_repository: Path, name: str) -> None:
 
 def test_missing_things_are_named(tiny_repository: Path, tmp_path: Path) -> None:
     assert f"no model repository {tmp_path / 'none'}" in _failed(f"--repository={tmp_path / 'none'}")
-    assert "holds no model clip_image" in _failed(f"--repository={tmp_path}")
+    assert "has no model clip_image" in _failed(f"--repository={tmp_path}")
     repository = tmp_path / "models"
     shutil.copytree(tiny_repository, repository)
     (repository / "clip_encoder" / "1" / "model.onnx").unlink()
-    assert f"no model.onnx, for no weights are in git: run `clip-export --repository {repository}`" in _failed(
+    assert f"no model.onnx, because git holds no weights: run `clip-export --repository {repository}`" in _failed(
         f"--repository={repository}"
     )
 

@@ -229,16 +229,16 @@ def test_files_that_do_not_fit_are_named_before_the_start(
     authority: Authority, stranger: Authority, tmp_path: Path
 ) -> None:
     good, other = authority.issue("clip.example.org"), authority.issue("other.example.org")
-    with pytest.raises(TlsError, match="do not belong together"):
+    with pytest.raises(TlsError, match="do not match"):
         _server_tls(Pair(good.certificate, other.key)).check()
     with pytest.raises(TlsError, match=r"No such file.*--tls-key"):
         _server_tls(Pair(good.certificate, tmp_path / "none")).check()
     with pytest.raises(TlsError, match="certificate has expired"):
         _server_tls(authority.issue("clip.example.org", expired=True)).check()
-    with pytest.raises(TlsError, match=r"refuse the canary's certificate.*--canary-certificate"):
+    with pytest.raises(TlsError, match=r"reject the canary's certificate.*--canary-certificate"):
         _server_tls(good, client_ca=stranger.file).check()
     (tmp_path / "text").write_text("no certificate", encoding="ascii")
-    with pytest.raises(TlsError, match="no PEM certificate: see --tls-client-ca"):
+    with pytest.raises(TlsError, match="not a PEM certificate: see --tls-client-ca"):
         _server_tls(good, client_ca=tmp_path / "text").check()
 
 
@@ -248,7 +248,7 @@ def test_files_that_do_not_fit_are_named_before_the_start(
         (["--tls-key=k"], "belong together"),
         (["--tls-client-ca=c"], "--tls-client-ca needs"),
         (["--canary-key=k"], "belong together"),
-        (["--canary-key=k", "--canary-certificate=c"], "only asked for with --tls-client-ca"),
+        (["--canary-key=k", "--canary-certificate=c"], "--canary-certificate needs --tls-client-ca"),
     ],
 )
 def test_options_that_do_not_make_sense_are_misuse(options: list[str], sentence: str) -> None:

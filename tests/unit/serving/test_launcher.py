@@ -1,10 +1,7 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.metadata
-import importlib.util
 import os
-import platform
 import re
 import signal
 import site
@@ -12,8 +9,8 @@ import stat
 import subprocess
 import sys
 import sysconfig
-from importlib.machinery import ModuleSpec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -21,6 +18,9 @@ from preprocess_ensemble.serving import launcher
 from preprocess_ensemble.serving.cleanup import end_orphaned_stubs, region_prefix, remove_stale_regions
 from preprocess_ensemble.serving.launcher import LaunchError, Wheel
 from tests.paths import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 
 @pytest.fixture
@@ -47,12 +47,13 @@ def prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return prefix
 
 
-@pytest.fixture
-def embedded(wheel: Wheel, prefix: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Wheel:
-    """No server of NVIDIA's, and the wheel above instead of the installed one."""
-    monkeypatch.setattr(launcher, "NVIDIA_SERVER", tmp_path / "nowhere")
-    monkeypatch.setattr(launcher, "find_wheel", lambda: wheel)
-    return wheel
+def command_for(
+    wheel: Wheel, arguments: Sequence[str] = (), environment: Mapping[str, str] | None = None
+) -> launcher.Command:
+    """The command on a machine without NVIDIA's server, with this wheel instead of the installed one."""
+    return launcher.server_command(
+        arguments, environment or {}, pid=os.getpid(), nvidia_server=Path("/nowhere"), wheel=wheel
+    )
 
 
 def test_the_installed_wheel_is_found_without_importing_it() -> None:
@@ -86,7 +87,7 @@ def test_another_version_gets_another_backend_directory(wheel: Wheel, prefix: Pa
     assert launcher.backend_directory(newer) != launcher.backend_directory(wheel)
 
 
-def test_a_damaged_backend_directory_is_made_anew(wheel: Wheel, prefix: Path) -> None:
+def test_a_damaged_backend_directory_is_replaced(wheel: Wheel, prefix: Path) -> None:
     directory = launcher.backend_directory(wheel)
     (directory / "python" / "libtriton_python.so").unlink()
     assert launcher.backend_directory(wheel) == directory
@@ -106,42 +107,43 @@ def test_no_place_for_the_backend_directory_is_one_sentence(wheel: Wheel, prefix
         launcher.backend_directory(wheel)
 
 
-def test_command_adds_what_the_user_left_out(embedded: Wheel) -> None:
+def test_command_adds_what_the_user_left_out(wheel: Wheel, prefix: Path) -> None:
     environment = {"PATH": "/bin", "LD_LIBRARY_PATH": "/lib/x", "OTHER": "1"}
-    command = launcher.server_command(["--model-repository", "m"], environment, pid=os.getpid())
-    assert command.argv[0] == str(embedded.binary)
+    command = command_for(wheel, ["--model-repository", "m"], environment)
+    assert command.argv[0] == str(wheel.binary)
     assert command.argv[-2:] == ("--model-repository", "m")
-    assert f"--backend-directory={launcher.backend_directory(embedded)}" in command.argv
+    assert f"--backend-directory={launcher.backend_directory(wheel)}" in command.argv
     assert f"--backend-config=python,shm-region-prefix-name={region_prefix(os.getpid())}" in command.argv
     assert command.environment["PATH"] == f"{Path(sys.executable).parent}:/bin"
     folders = command.environment["LD_LIBRARY_PATH"].split(":")
-    assert (folders[0], folders[-1]) == (str(embedded.libraries), "/lib/x")
+    assert (folders[0], folders[-1]) == (str(wheel.libraries), "/lib/x")
     assert command.environment["OTHER"] == "1"
 
 
-def test_command_keeps_what_the_user_chose(embedded: Wheel) -> None:
+def test_command_keeps_what_the_user_chose(wheel: Wheel) -> None:
     mine = [
         "--backend-directory",
         "/b",
         "--cache-directory=/c",
         "--backend-config=python,shm-region-prefix-name=mine",
     ]
-    assert launcher.server_command(mine, {}, pid=os.getpid()).argv == (str(embedded.binary), *mine)
+    assert command_for(wheel, mine).argv == (str(wheel.binary), *mine)
 
 
-def test_nvidias_server_goes_first(embedded: Wheel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nvidias_server_is_preferred(wheel: Wheel, tmp_path: Path) -> None:
     nvidia = tmp_path / "tritonserver"
     nvidia.touch()
-    monkeypatch.setattr(launcher, "NVIDIA_SERVER", nvidia)
-    command = launcher.server_command([], {}, pid=os.getpid())
+    command = launcher.server_command([], {}, pid=os.getpid(), nvidia_server=nvidia, wheel=wheel)
     assert command.argv[0] == str(nvidia)
     assert not any(argument.startswith("--backend-directory") for argument in command.argv)
     assert "LD_LIBRARY_PATH" not in command.environment
 
 
-def test_a_package_that_is_not_installed_reaches_the_stub(embedded: Wheel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_that_is_not_installed_reaches_the_stub(
+    wheel: Wheel, prefix: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(site, "getsitepackages", list)
-    command = launcher.server_command([], {"PYTHONPATH": "/mine"}, pid=os.getpid())
+    command = command_for(wheel, environment={"PYTHONPATH": "/mine"})
     assert command.environment["PYTHONPATH"] == f"{ROOT}:/mine"
     assert "/bin" in command.environment["PATH"].split(":"), "Triton needs a bash, whatever the environment is"
 
@@ -155,40 +157,28 @@ def test_a_package_that_is_not_installed_reaches_the_stub(embedded: Wheel, monke
         ("Linux", "x86_64", ("", ""), "another C library"),
     ],
 )
-def test_a_platform_that_cannot_run_it(
-    system: str, machine: str, libc: tuple[str, str], remedy: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(platform, "system", lambda: system)
-    monkeypatch.setattr(platform, "machine", lambda: machine)
-    monkeypatch.setattr(platform, "libc_ver", lambda: libc)
+def test_a_platform_that_cannot_run_it(system: str, machine: str, libc: tuple[str, str], remedy: str) -> None:
     with pytest.raises(LaunchError, match=remedy):
-        launcher.find_wheel()
+        launcher.check_platform(system, machine, libc)
 
 
-def _pretend_wheel(wheel: Wheel, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = ModuleSpec("pytriton", None, is_package=True)
-    spec.submodule_search_locations = [str(wheel.server.parent)]
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
-    monkeypatch.setattr(importlib.metadata, "version", lambda name: wheel.version)
-    monkeypatch.setattr(launcher, "_check_platform", lambda: None)
+def test_a_platform_that_runs_the_wheel() -> None:
+    launcher.check_platform("Linux", "x86_64", ("glibc", "2.35"))
 
 
-def test_missing_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launcher, "_check_platform", lambda: None)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+def test_missing_wheel() -> None:
     with pytest.raises(LaunchError, match=r"pip install 'clip-triton\[server\]'"):
-        launcher.find_wheel()
+        launcher.find_wheel(find_spec=lambda _: None)
 
 
 @pytest.mark.parametrize(
     ("lost", "sentence"), [("binary", "no tritonserver binary"), ("stub", "no Python backend stub")]
 )
-def test_incomplete_wheel(lost: str, sentence: str, wheel: Wheel, monkeypatch: pytest.MonkeyPatch) -> None:
-    _pretend_wheel(wheel, monkeypatch)
-    assert launcher.find_wheel() == wheel
+def test_incomplete_wheel(lost: str, sentence: str, wheel: Wheel) -> None:
+    wheel.check()
     getattr(wheel, lost).unlink()
     with pytest.raises(LaunchError, match=sentence):
-        launcher.find_wheel()
+        wheel.check()
 
 
 def test_the_script_runs_this_python_even_from_a_path_with_a_space(
@@ -210,25 +200,17 @@ def test_the_script_runs_this_python_even_from_a_path_with_a_space(
     assert (tmp_path / "second" / "tritonserver").is_file()
 
 
-def test_a_failure_is_one_line_and_exit_code_1(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    monkeypatch.setattr(launcher, "NVIDIA_SERVER", tmp_path / "nowhere")
-    monkeypatch.setattr(launcher, "_check_platform", lambda: None)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+def test_a_failure_is_one_line_and_exit_code_1(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
     with pytest.raises(SystemExit) as exit_:
-        launcher.main(["--model-repository", "m"])
+        launcher.main(["install", str(tmp_path / "file" / "bin")])
     assert exit_.value.code == 1
-    assert capsys.readouterr().err.splitlines() == [
-        (
-            "tritonserver: No tritonserver is installed: run `pip install 'clip-triton[server]'`, "
-            "or use NVIDIA's Triton container."
-        )
-    ]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("tritonserver: ")
 
 
 def test_a_server_whose_supervisor_is_gone_does_not_start() -> None:
-    # This process's own parent is none of its child, even where this one is a container's first.
+    # This process's own parent is never the parent of its child, even if this is the first process of a container.
     environment = {**os.environ, launcher.PARENT_VARIABLE: str(os.getppid()), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, "-m", "preprocess_ensemble.serving.launcher", "--help"],
@@ -291,7 +273,7 @@ def test_no_prefix_for_a_process_that_is_gone() -> None:
 def test_the_folder_of_the_shared_python_is_found_or_its_absence_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without it Triton waits for ever for a stub that cannot start."""
+    """Without it Triton waits without limit for a stub that cannot start."""
     name = f"libpython{sys.version_info.major}.{sys.version_info.minor}.so.1.0"
     monkeypatch.setattr(sysconfig, "get_config_var", {"LIBDIR": str(tmp_path)}.get)
     monkeypatch.setattr(ctypes, "CDLL", lambda library: None)

@@ -100,7 +100,7 @@ def test_what_is_missing_is_named_with_its_remedy(tmp_path: Path) -> None:
     with pytest.raises(TensorrtMissing, match=r"needs an NVIDIA GPU.*--gpus all.*without --tensorrt"):
         check_tensorrt(gpus=lambda: 0)
     provider = tmp_path / "libonnxruntime_providers_tensorrt.so"
-    with pytest.raises(TensorrtMissing, match=r"no TensorRT provider here.*pip install onnxruntime-gpu"):
+    with pytest.raises(TensorrtMissing, match=r"no TensorRT provider.*pip install onnxruntime-gpu"):
         check_tensorrt(gpus=lambda: 1, provider=provider)
     provider.write_bytes(b"\0libnvinfer.so.10\0")
     with pytest.raises(TensorrtMissing, match=r"needs libnvinfer.so.10, .*pip install 'tensorrt-cu13==10\.\*'"):

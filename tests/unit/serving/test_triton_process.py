@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
-from preprocess_ensemble.serving import triton_process
 from preprocess_ensemble.serving.logs import LogFile
 from preprocess_ensemble.serving.process_group import any_runs
 from preprocess_ensemble.serving.triton_process import TritonProcess
@@ -22,7 +21,7 @@ SERVE = "echo up > up; while :; do sleep 0.05; done"
 """Say that the traps are set, and go on."""
 
 
-async def start(script: str, folder: Path) -> TritonProcess:
+async def start(script: str, folder: Path, *, unload_s: float = 6.0) -> TritonProcess:
     """Run the script as :meth:`TritonProcess.start` runs tritonserver; it logs to a file named log."""
     process = await asyncio.create_subprocess_exec(
         "sh",
@@ -35,7 +34,7 @@ async def start(script: str, folder: Path) -> TritonProcess:
         limit=2**20,
         start_new_session=True,
     )
-    return TritonProcess(process, LogFile(folder / "log"), secret="s3cret")
+    return TritonProcess(process, LogFile(folder / "log"), secret="s3cret", unload_s=unload_s)
 
 
 @pytest.mark.parametrize(
@@ -96,12 +95,9 @@ async def test_a_server_that_does_not_end_in_its_time_is_killed(tmp_path: Path) 
     assert await process.ended() == -9
 
 
-async def test_a_server_with_nothing_left_to_answer_is_not_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An instance whose stub was killed is never unloaded."""
-    monkeypatch.setattr(triton_process, "_UNLOAD_S", 0.1)
-    process = await start(f"trap 'echo All models are stopped' TERM; {SERVE}", tmp_path)
+async def test_a_server_that_has_answered_everything_and_does_not_end_is_killed(tmp_path: Path) -> None:
+    """Triton never unloads an instance whose stub was killed."""
+    process = await start(f"trap 'echo All models are stopped' TERM; {SERVE}", tmp_path, unload_s=0.1)
     await until((tmp_path / "up").exists)
     with anyio.fail_after(30):
         await process.stop(drain_s=600)
