@@ -1,1 +1,1 @@
-"""The experiments on an NVIDIA card, and the bundle that takes them to a machine without a network."""
+"""Which experiments to run on an NVIDIA card, and the bundle that takes them to a machine without a network."""

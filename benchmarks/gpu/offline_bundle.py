@@ -1,80 +1,91 @@
-"""Gather what a machine without a network needs for the study of its card: ``python -m benchmarks gpu_kit``.
+"""Gather everything that ``python -m benchmarks gpu`` needs on a machine without a network: ``... gpu_kit``.
 
-One folder: wheels for that machine's Python, exported models, photos, this tree, two system libraries, and ``run.py``,
-which unpacks and runs all of it (``docs/gpu.md``). NVIDIA's driver, CUDA and cuDNN are that machine's own.
+The bundle is one folder: wheels for that machine's Python, exported models, photos, this source tree, two system
+libraries, and ``run.py``, which unpacks and runs them (``docs/gpu.md``). NVIDIA's driver, CUDA and cuDNN are not in it.
 """
 
 from __future__ import annotations
 
 import argparse
+import configparser
 import glob
 import hashlib
 import json
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from benchmarks.gpu.photos import write_photos
+from PIL import Image, ImageOps
+
 from benchmarks.harness.environment import output
+from preprocess_ensemble.testing.sample_photos import write_originals, write_thumbnails
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 ROOT: Final = Path(__file__).parents[2]
 TREE: Final = ("benchmarks", "clip_client", "preprocess_ensemble")
-REQUIREMENTS: Final = (
-    "anyio>=4.4",
-    "grpcio>=1.62",
-    # The stubs of the pip-installed Triton lose text tensors with NumPy 2.
-    "numpy>=1.26,<2",
-    "nvidia-ml-py>=12.560",
-    "pillow>=11.3",
-    "protobuf>=4.25",
-    "psutil>=6",
-    "rich>=13.7",
-    "tritonclient[grpc]>=2.51",
-)
+ADDED: Final = ("nvidia-ml-py>=12.560", "rich>=13.7")
+"""What the experiments need and a server does not."""
+LIMITED: Final = {"numpy": "numpy>=1.26,<2"}
+"""The Python stubs of nvidia-pytriton's Triton corrupt text tensors with NumPy 2."""
 ALONE: Final = ("nvidia-pytriton>=0.7,<0.8", "pip")
-"""Without what they require: of nvidia-pytriton the server is used and not its Python."""
+"""Downloaded without their dependencies: of nvidia-pytriton only the server is used, not its Python code."""
 BUILT: Final = ("PyTurboJPEG>=1.7,<2",)
-"""Pure Python that is published as source only; the wheel is made here. Its 2.x needs a newer libjpeg-turbo."""
+"""Pure Python, published as source only; the wheel is built here. Version 2 needs a newer libjpeg-turbo."""
 EXPORT: Final = ("ftfy", "open_clip_torch>=2.30", "python-rapidjson", "tritonclient>=2.51", "urllib3", "wcwidth")
-"""What a Python with PyTorch, torchvision, timm, onnx and gRPC lacks for an export: open_clip, and the messages of
-Triton's configuration with what importing them takes."""
+"""What an export needs in addition to PyTorch, torchvision, timm, onnx and gRPC."""
 GLIBC: Final = range(39, 4, -1)
 """pip matches ``manylinux_2_N`` exactly; the server needs glibc 2.35."""
 LIBRARIES: Final = ("libturbojpeg.so.0", "libb64.so.0d")
-"""Debian's libturbojpeg0 and libb64-0d: the fast JPEG decoder, and perf_analyzer's."""
+"""Debian's libturbojpeg0, the fast JPEG decoder, and libb64-0d, which perf_analyzer needs."""
+SIDE: Final = 224
+QUALITY: Final = 85
 
 
-class KitError(Exception):
-    """The kit cannot be gathered; the message is one sentence with the remedy."""
+class BundleError(Exception):
+    """The bundle cannot be gathered; the message is one sentence with the remedy."""
 
 
-def download(directory: Path, python: str, requirements: Iterable[str], *options: str) -> None:
-    """Let pip fetch wheels for 64-bit Linux on x86 and this version of Python. Raises KitError."""
+def requirements() -> list[str]:
+    """What this package and its server require by ``setup.cfg``, without what is fetched in another way."""
+    config = configparser.ConfigParser(interpolation=None)
+    config.read(ROOT / "setup.cfg")
+    listed = config["options"]["install_requires"] + config["options.extras_require"]["server"]
+    found = [line.partition(";")[0].strip() for line in listed.splitlines() if line.strip()]
+    other = {_name(one) for one in (*ALONE, *BUILT)}
+    return [LIMITED.get(_name(one), one) for one in found if _name(one) not in other] + list(ADDED)
+
+
+def _name(requirement: str) -> str:
+    return requirement.partition(">")[0].partition("[")[0].strip()
+
+
+def download(directory: Path, python: str, names: Iterable[str], *options: str) -> None:
+    """Let pip fetch wheels for Linux on x86-64 and this version of Python. Raises BundleError."""
     platforms = [f"--platform=manylinux_2_{minor}_x86_64" for minor in GLIBC]
     platforms += ["--platform=manylinux2014_x86_64", "--platform=manylinux1_x86_64"]
     target = ["--only-binary=:all:", f"--python-version={python}", "--implementation=cp", *platforms]
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", str(directory), *target, *options]
-    if subprocess.run([*command, *requirements], check=False, stdout=sys.stderr).returncode:
-        raise KitError(f"pip cannot bring {', '.join(requirements)} for Python {python}: see above.")
+    if subprocess.run([*command, *names], check=False, stdout=sys.stderr).returncode:
+        raise BundleError(f"pip cannot download {', '.join(names)} for Python {python}: see above.")
 
 
-def build(directory: Path, requirements: Iterable[str]) -> None:
-    """Let pip make wheels of packages without compiled code. Raises KitError."""
+def build(directory: Path, names: Iterable[str]) -> None:
+    """Let pip make wheels of packages without compiled code. Raises BundleError."""
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(directory)]
-    if subprocess.run([*command, *requirements], check=False, stdout=sys.stderr).returncode:
-        raise KitError(f"pip cannot build {', '.join(requirements)}: see above.")
+    if subprocess.run([*command, *names], check=False, stdout=sys.stderr).returncode:
+        raise BundleError(f"pip cannot build {', '.join(names)}: see above.")
 
 
 def copy_tree(target: Path) -> None:
-    """Copy the packages' tracked and new files without results, and note the commit."""
+    """Copy the packages' tracked and new files, without results, and write the commit to ``COMMIT``."""
     listed = output("git", "-C", str(ROOT), "ls-files", "--cached", "--others", "--exclude-standard", *TREE)
     if listed is None:
-        raise KitError(f"{ROOT} is no git checkout: gather the kit in one.")
+        raise BundleError(f"{ROOT} is no git checkout: gather the bundle in one.")
     for name in listed.splitlines():
         source = ROOT / name
         if source.is_file() and not name.startswith("benchmarks/results/"):
@@ -86,7 +97,7 @@ def copy_tree(target: Path) -> None:
 
 
 def copy_libraries(target: Path) -> list[str]:
-    """Copy the system libraries that are installed here; return the names of those that are not."""
+    """Copy the system libraries that are installed here; return the names of the missing ones."""
     known = {line.split()[0]: line.rpartition("=> ")[2] for line in (output("ldconfig", "-p") or "").splitlines()[1:]}
     target.mkdir(parents=True, exist_ok=True)
     for name in LIBRARIES:
@@ -96,10 +107,10 @@ def copy_libraries(target: Path) -> list[str]:
 
 
 def copy_libpython(target: Path, version: str) -> bool:
-    """Copy the shared library of a Python of this version, which Triton's stub links; False where none is here.
+    """Copy the shared library of a Python of this version, which Triton's stub links; False if there is none here.
 
-    Its own compiled modules go with it: Debian's and Ubuntu's Python has many of them built in, so the library of
-    another build finds no file of them there.
+    Its compiled modules are copied too. The Python of Debian and Ubuntu has many of them built in, so a library of
+    another build would not find them there as files.
     """
     asked = "import sysconfig; print(*map(sysconfig.get_config_var, ('LIBDIR', 'DESTSHARED')))"
     name = f"libpython{version}.so.1.0"
@@ -116,7 +127,7 @@ def copy_libpython(target: Path, version: str) -> bool:
 
 
 def write_exports(target: Path, source: Path | None, model: str, pretrained: str) -> None:
-    """Copy ``source``'s repositories fp32 and fp16, or export them. Raises KitError."""
+    """Copy the repositories fp32 and fp16 from ``source``, or export them. Raises BundleError."""
     for precision in ("fp32", "fp16"):
         if source is not None:
             shutil.copytree(source / precision, target / precision, dirs_exist_ok=True)
@@ -124,11 +135,23 @@ def write_exports(target: Path, source: Path | None, model: str, pretrained: str
         command = [sys.executable, "-m", "preprocess_ensemble.export.command", "--model", model]
         options = ["--pretrained", pretrained, "--precision", precision, "--repository", str(target / precision)]
         if subprocess.run([*command, *options], check=False).returncode:
-            raise KitError(f"{model} cannot be exported in {precision}: see above.")
+            raise BundleError(f"{model} cannot be exported in {precision}: see above.")
+
+
+def write_photos(target: Path) -> None:
+    """Write two folders of small JPEG files: ``224``, squares of the model's input size, and ``256``, thumbnails."""
+    write_thumbnails(target / "256")
+    squares = target / "224"
+    squares.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as originals:
+        for path in write_originals(Path(originals)):
+            with Image.open(path) as photo:
+                square = ImageOps.fit(photo.convert("RGB"), (SIDE, SIDE), Image.Resampling.LANCZOS)
+                square.save(squares / f"{path.stem}.jpg", quality=QUALITY)
 
 
 def write_manifest(directory: Path) -> int:
-    """List every file with its size and SHA-256 in ``MANIFEST.json``, which ``run.py`` checks; return all bytes."""
+    """Write the size and SHA-256 of every file to ``MANIFEST.json``, for ``run.py`` to check; return the total size."""
     files = {}
     total = 0
     for path in sorted(directory.rglob("*")):
@@ -145,40 +168,40 @@ def main() -> int:
     """Gather; 0, or 1 with one sentence."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--python", default="3.12", help="of the machine with the card (default: %(default)s)")
-    parser.add_argument("--onnxruntime", default="onnxruntime-gpu", help="or onnxruntime, to try the kit on a CPU")
+    parser.add_argument("--python", default="3.12", help="version on the machine with the card (default: %(default)s)")
+    parser.add_argument("--onnxruntime", default="onnxruntime-gpu", help="or onnxruntime, to try the bundle on a CPU")
     parser.add_argument("--exports", type=Path, help="folder with repositories fp32 and fp16 (default: made here)")
     parser.add_argument("--model", default="ViT-B-32")
     parser.add_argument("--pretrained", default="random:0")
     parser.add_argument(
-        "--without-models", action="store_true", help="carry what an export over there needs instead: 2 MB, not 500"
+        "--without-models", action="store_true", help="bring what an export on that machine needs: 2 MB instead of 500"
     )
     arguments = parser.parse_args()
-    kit: Path = arguments.output
-    kit.mkdir(parents=True, exist_ok=True)
+    bundle: Path = arguments.output
+    bundle.mkdir(parents=True, exist_ok=True)
     try:
-        wheels = (arguments.onnxruntime, *REQUIREMENTS)
-        download(kit / "wheels", arguments.python, wheels)
-        download(kit / "wheels", arguments.python, ALONE, "--no-deps")
-        build(kit / "wheels", BUILT)
+        download(bundle / "wheels", arguments.python, (arguments.onnxruntime, *requirements()))
+        download(bundle / "wheels", arguments.python, ALONE, "--no-deps")
+        build(bundle / "wheels", BUILT)
         if arguments.without_models:
-            download(kit / "export-wheels", arguments.python, EXPORT, "--no-deps")
+            download(bundle / "export-wheels", arguments.python, EXPORT, "--no-deps")
         else:
-            write_exports(kit / "exports", arguments.exports, arguments.model, arguments.pretrained)
-        write_photos(kit / "photos")
-        copy_tree(kit / "tree")
-        missing = copy_libraries(kit / "libraries")
-        if not copy_libpython(kit / "libpython", arguments.python):
+            write_exports(bundle / "exports", arguments.exports, arguments.model, arguments.pretrained)
+        write_photos(bundle / "photos")
+        copy_tree(bundle / "tree")
+        missing = copy_libraries(bundle / "libraries")
+        if not copy_libpython(bundle / "libpython", arguments.python):
             missing.append(f"libpython{arguments.python}.so.1.0")
-        shutil.copyfile(ROOT / "benchmarks" / "gpu" / "run.py", kit / "run.py")
-    except (KitError, OSError) as error:
+        shutil.copyfile(ROOT / "benchmarks" / "gpu" / "run.py", bundle / "run.py")
+    except (BundleError, OSError) as error:
         print(f"gpu_kit: {error}", file=sys.stderr)
         return 1
     if missing:
         print(
-            f"not here, so not carried: {', '.join(missing)} (apt-get install libturbojpeg0 libb64-0d)", file=sys.stderr
+            f"not installed here, so not in the bundle: {', '.join(missing)} (apt-get install libturbojpeg0 libb64-0d)",
+            file=sys.stderr,
         )
-    print(f"{kit}: {write_manifest(kit) / 1e6:.0f} MB; over there: python3 {kit.name}/run.py")
+    print(f"{bundle}: {write_manifest(bundle) / 1e6:.0f} MB; on the other machine: python3 {bundle.name}/run.py")
     return 0
 
 

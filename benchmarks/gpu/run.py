@@ -1,6 +1,6 @@
-"""Unpack the kit beside this file and run the study of the card: ``python3 run.py [options of benchmarks.gpu.study]``.
+"""Unpack the offline bundle beside this file and measure the card: ``python3 run.py [options of benchmarks gpu]``.
 
-Needs nothing but this Python and its standard library: no pip, no network. A second run uses what the first unpacked.
+It needs only this Python and its standard library: no pip, no network. A second run uses what the first one unpacked.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import sys
 import sysconfig
 from pathlib import Path
 
-KIT = Path(__file__).resolve().parent
+BUNDLE = Path(__file__).resolve().parent
 PROVIDER = "onnxruntime/capi/libonnxruntime_providers_cuda.so"
 OPENED_LATER = ("libcudnn.so.9",)
-"""What the provider opens by name when it first needs it."""
+"""Libraries that the provider opens by name when it first needs them."""
 EXPORTER = (
     "torch",
     "torchvision",
@@ -34,25 +34,25 @@ EXPORTER = (
     "grpc",
     "ml_dtypes",
 )
-"""Modules that an export takes and that ``export-wheels`` does not hold."""
+"""Modules that an export needs and ``export-wheels`` does not contain."""
 
 
 class RunError(Exception):
-    """The kit cannot be run here; the message is one sentence with the remedy."""
+    """The bundle cannot be run here; the message is one sentence with the remedy."""
 
 
-def check_files(kit: Path) -> None:
-    """Compare every file with the manifest; raises RunError for the first that did not arrive whole."""
-    for name, wanted in json.loads((kit / "MANIFEST.json").read_text()).items():
-        path = kit / name
+def check_files(bundle: Path) -> None:
+    """Compare every file with the manifest; raise RunError for the first one that is incomplete or damaged."""
+    for name, wanted in json.loads((bundle / "MANIFEST.json").read_text()).items():
+        path = bundle / name
         if not path.is_file() or path.stat().st_size != wanted["bytes"]:
-            raise RunError(f"{name} is missing or cut short: carry the kit again.")
+            raise RunError(f"{name} is missing or cut short: copy the bundle again.")
         with path.open("rb") as file:
             digest = hashlib.sha256()
             while block := file.read(1 << 22):
                 digest.update(block)
         if digest.hexdigest() != wanted["sha256"]:
-            raise RunError(f"{name} was damaged on its way: carry it again.")
+            raise RunError(f"{name} was damaged on its way: copy it again.")
 
 
 def check_python(wheels: Path) -> None:
@@ -63,30 +63,30 @@ def check_python(wheels: Path) -> None:
     here = f"{sys.version_info.major}{sys.version_info.minor}"
     if wanted and here not in wanted:
         raise RunError(
-            f"The kit is for Python 3.{min(wanted)[1:]} and this is 3.{here[1:]}: run it with that one, or gather it "
-            f"with --python 3.{here[1:]}."
+            f"The bundle is for Python 3.{min(wanted)[1:]} and this is 3.{here[1:]}: run it with that version, or "
+            f"gather it with --python 3.{here[1:]}."
         )
 
 
-def make_environment(kit: Path, directory: Path) -> Path:
-    """A virtual environment of the kit's wheels alone; returns its Python. One that is complete is used again."""
+def make_environment(bundle: Path, directory: Path) -> Path:
+    """Make a virtual environment of the bundle's wheels; return its Python. A complete one is used again."""
     python = directory / "bin" / "python"
     stamp = directory / ".complete"
     if stamp.exists():
         return python
     shutil.rmtree(directory, ignore_errors=True)
-    # Without pip, which many systems do not let venv bring; the kit's own runs from its wheel.
+    # Without pip, which venv cannot install on many systems; the bundle's pip runs from its wheel.
     _run(sys.executable, "-m", "venv", "--without-pip", str(directory))
-    wheels = sorted(str(path) for path in (kit / "wheels").glob("*.whl"))
-    _run(str(python), *_install(kit), "--no-compile", *wheels)
+    wheels = sorted(str(path) for path in (bundle / "wheels").glob("*.whl"))
+    _run(str(python), *_install(bundle), "--no-compile", *wheels)
     libraries = next((directory / "lib").glob("python3*")) / "site-packages"
-    (libraries / "clip-tree.pth").write_text(f"{kit / 'tree'}\n")
+    (libraries / "clip-tree.pth").write_text(f"{bundle / 'tree'}\n")
     stamp.touch()
     return python
 
 
-def _install(kit: Path) -> list[str]:
-    pip = next((kit / "wheels").glob("pip-*.whl")) / "pip"
+def _install(bundle: Path) -> list[str]:
+    pip = next((bundle / "wheels").glob("pip-*.whl")) / "pip"
     return [str(pip), "install", "--quiet", "--no-index", "--no-deps", "--root-user-action=ignore"]
 
 
@@ -95,10 +95,10 @@ def _run(*command: str, env: dict[str, str] | None = None, cwd: Path | None = No
         raise RunError(f"This failed, see above: {' '.join(command[:6])} ...")
 
 
-def library_folders(kit: Path) -> list[Path]:
-    """Where CUDA, cuDNN and TensorRT may lie: pip packages of the Python that runs this, then the system's folders."""
+def library_folders(bundle: Path) -> list[Path]:
+    """Folders that may hold CUDA, cuDNN and TensorRT: packages of the Python that runs this, then the system's."""
     packages = {Path(sysconfig.get_path("purelib")), *map(Path, site.getsitepackages())}
-    found = [kit / "libraries"]
+    found = [bundle / "libraries"]
     for folder in sorted(packages):
         found += [path.parent for path in sorted(folder.glob("nvidia/**/*.so*"))]
         found += [folder / "tensorrt_libs"]
@@ -107,12 +107,14 @@ def library_folders(kit: Path) -> list[Path]:
     return list(dict.fromkeys(folder for folder in found if folder.is_dir()))
 
 
-def missing_libraries(provider: Path, environment: dict[str, str]) -> list[str]:
-    """What the linker would not find for ONNX Runtime's CUDA provider, and what that opens only when it runs."""
+def missing_libraries(
+    provider: Path, environment: dict[str, str], opened_later: tuple[str, ...] = OPENED_LATER
+) -> list[str]:
+    """Libraries of ONNX Runtime's CUDA provider that the linker cannot find, including those that it opens later."""
     done = subprocess.run(["ldd", str(provider)], capture_output=True, text=True, check=False, env=environment)
     missing = [line.split()[0] for line in done.stdout.splitlines() if "not found" in line]
     opened = "import ctypes, sys; ctypes.CDLL(sys.argv[1])"
-    for name in OPENED_LATER:
+    for name in opened_later:
         tried = subprocess.run([sys.executable, "-c", opened, name], capture_output=True, check=False, env=environment)
         if tried.returncode:
             missing.append(name)
@@ -120,7 +122,7 @@ def missing_libraries(provider: Path, environment: dict[str, str]) -> list[str]:
 
 
 def count_gpus() -> int:
-    """GPUs that the driver shows; 0 without a driver."""
+    """Number of GPUs that the driver shows; 0 without a driver."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -130,30 +132,30 @@ def count_gpus() -> int:
 
 
 def check_cuda(site_packages: Path, environment: dict[str, str]) -> None:
-    """Raise RunError unless ONNX Runtime's CUDA provider can start here, as far as libraries and driver tell."""
+    """Raise RunError if the driver or a library that ONNX Runtime's CUDA provider needs is missing."""
     provider = site_packages / PROVIDER
     if not provider.is_file():
-        raise RunError("The kit has no onnxruntime-gpu: gather it without --onnxruntime, or say --device cpu.")
+        raise RunError("The bundle has no onnxruntime-gpu: gather it without --onnxruntime, or add --device cpu.")
     asked = [sys.executable, str(Path(__file__).resolve()), "--count-gpus"]
-    # In a process that has the folders from its start on: the linker reads them only then.
+    # In a new process, because the linker reads these folders only when a process starts.
     counted = subprocess.run(asked, capture_output=True, text=True, check=False, env=environment).stdout.strip()
     if counted in ("", "0"):
         raise RunError(
-            "The driver shows no NVIDIA GPU here (does nvidia-smi?): use a machine that has one, or say --device cpu "
-            "--quick to try everything but the card."
+            "The driver shows no NVIDIA GPU here (does nvidia-smi?): use a machine that has one, or add --device "
+            "cpu --quick to try everything except the card."
         )
     built = (site_packages / "onnxruntime" / "capi" / "build_and_package_info.py").read_text()
     version = match[1] if (match := re.search(r"cuda_version = '([0-9.]+)'", built)) else "of its version"
     if lacking := missing_libraries(provider, environment):
         raise RunError(
-            f"ONNX Runtime's CUDA provider lacks {', '.join(lacking)}: start run.py by a Python that has them as "
-            f"packages (a PyTorch for CUDA {version.partition('.')[0]} brings most), or install CUDA {version} and "
+            f"ONNX Runtime's CUDA provider lacks {', '.join(lacking)}: start run.py with a Python that has them as "
+            f"packages (a PyTorch for CUDA {version.partition('.')[0]} contains most), or install CUDA {version} and "
             "cuDNN 9 and add their folder to LD_LIBRARY_PATH."
         )
 
 
 def has_libpython() -> bool:
-    """Whether this Python's shared library is installed, which Triton's stub links."""
+    """Whether the shared library of this Python, which Triton's stub links, is installed."""
     name = f"libpython{sys.version_info.major}.{sys.version_info.minor}.so.1.0"
     if Path(sysconfig.get_config_var("LIBDIR") or "", name).is_file():
         return True
@@ -164,22 +166,22 @@ def has_libpython() -> bool:
     return True
 
 
-def make_exports(kit: Path, target: Path, python: str, model: str, pretrained: str) -> None:
-    """Export both precisions by a Python that has PyTorch, where the kit brought no models."""
+def make_exports(bundle: Path, target: Path, python: str, model: str, pretrained: str) -> None:
+    """Export both precisions with a Python that has PyTorch, if the bundle contains no models."""
     check_exporter(python)
-    packages = kit / "export-site"
+    packages = bundle / "export-site"
     stamp = packages / ".complete"
-    wheels = [str(path) for path in sorted((kit / "export-wheels").glob("*.whl"))]
+    wheels = [str(path) for path in sorted((bundle / "export-wheels").glob("*.whl"))]
     if not stamp.exists():
         shutil.rmtree(packages, ignore_errors=True)
-        _run(python, *_install(kit), "--target", str(packages), *wheels)
+        _run(python, *_install(bundle), "--target", str(packages), *wheels)
         stamp.touch()
-    # Behind what that Python has itself: only what it lacks is taken from here.
+    # At the end of the path, so that only packages that this Python lacks come from here.
     program = (
         f"import sys; sys.path.append({str(packages)!r}); "
         "from preprocess_ensemble.export.command import main; sys.exit(main())"
     )
-    environment = {**os.environ, "PYTHONPATH": str(kit / "tree")}
+    environment = {**os.environ, "PYTHONPATH": str(bundle / "tree")}
     for precision in ("fp32", "fp16"):
         if not (target / precision / "clip_encoder" / "1" / "model.json").exists():
             options = ("--model", model, "--pretrained", pretrained, "--precision", precision)
@@ -187,47 +189,49 @@ def make_exports(kit: Path, target: Path, python: str, model: str, pretrained: s
 
 
 def check_exporter(python: str) -> None:
-    """Raise RunError unless ``python`` has what an export takes and the kit does not bring."""
+    """Raise RunError if ``python`` lacks a module that an export needs and the bundle does not contain."""
     asked = "import importlib.util as u, sys; print(*(name for name in sys.argv[1:] if u.find_spec(name) is None))"
     try:
         done = subprocess.run([python, "-c", asked, *EXPORTER], capture_output=True, text=True, check=False)
     except OSError as error:
-        raise RunError(f"{python} cannot be started ({error.strerror}): name a Python by --export-with.") from None
+        raise RunError(f"{python} cannot be started ({error.strerror}): name a Python with --export-with.") from None
     if lacking := done.stdout.split():
         raise RunError(
-            f"{python} has no {', '.join(lacking)}, and the kit has no models: name a Python that has them by "
-            "--export-with, or gather the kit without --without-models."
+            f"{python} has no {', '.join(lacking)}, and the bundle has no models: name a Python that has them "
+            "with --export-with, or gather the bundle without --without-models."
         )
 
 
 def environment_with(folders: list[Path]) -> dict[str, str]:
-    """This process's environment with ``folders`` before whatever the linker looks through."""
+    """This process's environment with ``folders`` first in the linker's path."""
     path = [*map(str, folders), os.environ.get("LD_LIBRARY_PATH", "")]
     environment = {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(filter(None, path))}
-    # Packages of the system's Python would stand before the kit's.
+    # Packages of the system's Python would take precedence over the bundle's.
     for name in ("PYTHONPATH", "PYTHONHOME"):
         environment.pop(name, None)
     return environment
 
 
-def carry_libpython(environment: dict[str, str], libpython: Path, site_packages: Path) -> None:
-    """Let the kit's library of Python be found, with the modules of its build, which this Python may have built in.
+def use_bundled_libpython(environment: dict[str, str], libpython: Path, site_packages: Path) -> None:
+    """Let the linker find the bundle's libpython, and Python the modules of that build.
 
-    It is of another build than this Python: only for where there is none, and its modules come last, for those that are
-    found nowhere else. Before them, a Python that has its own would load the other build's.
+    It is another build than this Python, so use it only if this Python has no shared library. Its modules come last, so
+    that this Python loads its own first.
     """
     environment["LD_LIBRARY_PATH"] = os.pathsep.join((str(libpython), environment["LD_LIBRARY_PATH"]))
     (site_packages / "libpython.pth").write_text(f"{libpython / 'lib-dynload'}\n")
 
 
 def main() -> int:
-    """Unpack, check and run; what it does not know goes to benchmarks.gpu.study."""
-    parser = argparse.ArgumentParser(description=__doc__, epilog="All other options are those of benchmarks.gpu.study.")
-    parser.add_argument("--work", type=Path, default=KIT, help="for the environment and exports (default: the kit)")
+    """Check, unpack and run; pass unknown options on to ``benchmarks gpu``."""
+    parser = argparse.ArgumentParser(description=__doc__, epilog="All other options are passed on to benchmarks gpu.")
+    parser.add_argument(
+        "--work", type=Path, default=BUNDLE, help="for the environment and exports (default: the bundle)"
+    )
     parser.add_argument("--output", type=Path, default=Path("gpu-results"), help="for the JSON (default: %(default)s)")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--export-with", default=sys.executable, metavar="PYTHON", help="one that has PyTorch and onnx")
-    parser.add_argument("--model", default="ViT-B-32", help="to export, where the kit has no models")
+    parser.add_argument("--model", default="ViT-B-32", help="to export, if the bundle has no models")
     parser.add_argument("--pretrained", default="random:0")
     parser.add_argument("--count-gpus", action="store_true", help=argparse.SUPPRESS)
     arguments, rest = parser.parse_known_args()
@@ -236,25 +240,33 @@ def main() -> int:
         return 0
     work: Path = arguments.work.resolve()
     try:
-        check_files(KIT)
-        check_python(KIT / "wheels")
-        python = make_environment(KIT, work / "venv")
+        check_files(BUNDLE)
+        check_python(BUNDLE / "wheels")
+        python = make_environment(BUNDLE, work / "venv")
         site_packages = next((work / "venv" / "lib").glob("python3*")) / "site-packages"
-        environment = environment_with(library_folders(KIT))
+        environment = environment_with(library_folders(BUNDLE))
         if not has_libpython():
-            carry_libpython(environment, KIT / "libpython", site_packages)
+            use_bundled_libpython(environment, BUNDLE / "libpython", site_packages)
         if arguments.device == "cuda":
             check_cuda(site_packages, environment)
-        exports = KIT / "exports"
+        exports = BUNDLE / "exports"
         if not exports.is_dir():
             exports = work / "exported"
-            make_exports(KIT, exports, arguments.export_with, arguments.model, arguments.pretrained)
+            make_exports(BUNDLE, exports, arguments.export_with, arguments.model, arguments.pretrained)
     except (RunError, OSError) as error:
         print(f"run.py: {error}", file=sys.stderr)
         return 1
-    command = [str(python), "-m", "benchmarks.gpu.study", "--exports", str(exports), "--photos", str(KIT / "photos")]
+    command = [
+        str(python),
+        "-m",
+        "benchmarks.gpu.command",
+        "--exports",
+        str(exports),
+        "--photos",
+        str(BUNDLE / "photos"),
+    ]
     options = ["--output", str(arguments.output.resolve()), "--device", arguments.device, *rest]
-    return subprocess.run([*command, *options], check=False, env=environment, cwd=KIT / "tree").returncode
+    return subprocess.run([*command, *options], check=False, env=environment, cwd=BUNDLE / "tree").returncode
 
 
 if __name__ == "__main__":

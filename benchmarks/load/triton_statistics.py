@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.harness.gpu_meter import GpuMeter
+from benchmarks.harness.worker import Worker
 from clip_client._config import ClientConfig
 from clip_client._transports.grpc import transport_factory
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from benchmarks.harness.worker import Worker
     from clip_client._transports.triton_statistics import ModelStatistics
 
 
@@ -29,13 +32,34 @@ def statistics(url: str) -> dict[str, ModelStatistics]:
     return asyncio.run(ask())
 
 
-def measured(worker: Worker, url: str, order: Mapping[str, Any]) -> dict[str, Any]:
-    """Let the worker carry out ``order``; its answer, with what every model of the server counted meanwhile."""
+def measured(workers: Worker | Sequence[Worker], url: str, order: Mapping[str, Any]) -> dict[str, Any]:
+    """Let the workers carry out ``order`` together; return their answer and what every model of the server counted.
+
+    Several workers share the ``concurrency`` of a closed loop. With an NVIDIA card the answer holds what it used
+    (``gpu``).
+    """
+    workers = [workers] if isinstance(workers, Worker) else list(workers)
     before = statistics(url)
-    answer = worker.ask(order)
+    with GpuMeter() as meter:
+        answer = workers[0].ask(order) if len(workers) == 1 else _together(workers, order)
     models = {}
     for name, after in statistics(url).items():
         grown = after.since(before.get(name))
         if grown.requests:
             models[name] = {**grown.to_mapping(), "mean_ms": grown.mean_ms(), "share_batched": grown.share_batched}
-    return {**answer, "models": models}
+    used = meter.report(answer["images"])
+    return {**answer, "models": models, **({"gpu": used} if used is not None else {})}
+
+
+def _together(workers: Sequence[Worker], order: Mapping[str, Any]) -> dict[str, Any]:
+    """One closed loop by several processes; its latencies are those of the process that waited longest."""
+    concurrency = order["concurrency"]
+    shares = [concurrency // len(workers) + (number < concurrency % len(workers)) for number in range(len(workers))]
+    active = [(worker, share) for worker, share in zip(workers, shares, strict=True) if share]
+    with ThreadPoolExecutor(len(active)) as threads:
+        start = time.perf_counter()
+        answers = list(threads.map(lambda one: one[0].ask({**order, "concurrency": one[1]}), active))
+        seconds = time.perf_counter() - start
+    images = sum(answer["images"] for answer in answers)
+    slowest = max(answers, key=lambda answer: float(answer["latency_ms"]["p50"]))
+    return {**slowest, "images": images, "rate": images / seconds}

@@ -1,7 +1,7 @@
-"""One page, its pictures and the figures in the documents, from the kept results: ``python -m benchmarks report``.
+"""One page, its pictures and the tables in the documents, from the kept results: ``python -m benchmarks report``.
 
-The newest JSON of each experiment counts. No number is typed by hand: what stands in the README and in
-docs/performance.md between marker lines is written here (see ``figures.py``).
+The newest JSON of each experiment counts. No number is typed by hand: the text in the README and in
+docs/performance.md between marker lines is written here (see ``markdown_tables``).
 """
 
 from __future__ import annotations
@@ -15,20 +15,19 @@ from typing import TYPE_CHECKING, Any, Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from benchmarks.experiments.serving.three_way import SYSTEMS
-from benchmarks.gpu.efficiency import ladder
 from benchmarks.harness.results import RESULTS
 from benchmarks.peers.published import FIGURES, HARDWARE
-from benchmarks.report import efficiency_breakdown, plots
-from benchmarks.report import markdown_tables as figures
+from benchmarks.report import efficiency_breakdown, markdown_tables, plots
+from benchmarks.report.gpu_rows import rows_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 PICTURES: Final[Mapping[str, tuple[tuple[str, str, Callable[[Mapping[str, Any]], bytes]], ...]]] = {
     "three_way": (
         (
             "three_way",
-            "The same model, photos and machine, one image a request; in process: batches of so many.",
+            "The same model, photos and machine, one image a request; in process: batches of that size.",
             plots.three_way,
         ),
     ),
@@ -38,7 +37,7 @@ PICTURES: Final[Mapping[str, tuple[tuple[str, str, Callable[[Mapping[str, Any]],
             "Images per second, and the share of images that shared a run. Boxed: recommended.",
             plots.queue_delay,
         ),
-        ("batches", "How large the runs were with the recommended setting.", plots.batches),
+        ("batches", "Batch sizes with the recommended setting.", plots.batches),
     ),
     "latency": (("latency", "Closed loop, one image a request; steps by Triton's own counters.", plots.latency),),
     "serialisation": (
@@ -63,17 +62,17 @@ TITLES: Final[Mapping[str, str]] = {
     "scaling": "More servers",
 }
 DOCUMENTS: Final = (Path("README.md"), Path("docs/performance.md"))
-"""What has figures between markers."""
+"""Files with generated tables between markers."""
 
 
 def newest(directory: Path) -> dict[str, dict[str, Any]]:
-    """Experiment -> its newest result, by the time that it carries."""
+    """Experiment -> its newest result, by the time that the result states."""
     return _newest(sorted(directory.glob("*.json")))
 
 
 def stated(text: str, directory: Path) -> dict[str, dict[str, Any]]:
     """Experiment -> the result that ``text`` names between its markers, whatever else ``directory`` holds."""
-    return _newest([directory / name for name in sorted(figures.named(text))])
+    return _newest([directory / name for name in sorted(markdown_tables.named(text))])
 
 
 def _newest(paths: Iterable[Path]) -> dict[str, dict[str, Any]]:
@@ -89,7 +88,7 @@ def _newest(paths: Iterable[Path]) -> dict[str, dict[str, Any]]:
 
 
 def own_figures(results: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
-    """What of ours stands beside the published figures; empty where it was not measured."""
+    """Our figures for the comparison with the published ones; those that were not measured are missing."""
     figures: dict[str, float] = {}
     if latency := results.get("latency"):
         summary = latency["summary"]
@@ -114,7 +113,7 @@ def own_figures(results: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
 
 
 def costs(results: Mapping[str, Mapping[str, Any]], price_per_hour: float | None) -> list[dict[str, Any]]:
-    """What 1,000 images take of the machine, by system, at the highest concurrency: seconds, and money if priced."""
+    """Seconds that 1,000 images take, by system, at the highest concurrency, and their cost if there is a price."""
     if "three_way" not in results:
         return []
     rows = []
@@ -125,34 +124,20 @@ def costs(results: Mapping[str, Mapping[str, Any]], price_per_hour: float | None
     return rows
 
 
-def gpu_sections(of_gpus: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Each result with its summary as rows of names, joined by commas, and values."""
-    return [{"result": result, "rows": list(_flat(result.get("summary", {})))} for _, result in sorted(of_gpus.items())]
-
-
-def _flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _flat(inner, f"{name}, {key}" if name else str(key))
-    elif isinstance(value, (int, float, str, bool)):
-        yield name, f"{value:,.4g}" if isinstance(value, float) else str(value)
-
-
-def roofline_pictures(results: Mapping[str, Mapping[str, Any]], directory: Path) -> dict[str, dict[str, str] | None]:
-    """Write the rooflines that there are data for; ``cpu`` and ``gpu`` -> its picture."""
-    known = {
-        "roofline": efficiency_breakdown.of_cpu(results),
-        "gpu_roofline": efficiency_breakdown.of_gpu(figures.of_gpus(results)),
+def roofline_pictures(
+    breakdowns: Mapping[str, efficiency_breakdown.Breakdown | None], directory: Path
+) -> dict[str, dict[str, str] | None]:
+    """Write the picture of each breakdown that can be drawn; file name without ``.png`` -> the picture, or None."""
+    return {
+        stem: _picture(directory, stem, f"The roofline of {shown.machine}.", plots.roofline(shown))
+        if shown is not None and shown.can_be_drawn
+        else None
+        for stem, shown in breakdowns.items()
     }
-    drawn = {
-        stem: _picture(directory, stem, f"The roofline of {shown.machine}.", plots.roofline(shown)) if shown else None
-        for stem, shown in known.items()
-    }
-    return {"cpu": drawn["roofline"], "gpu": drawn["gpu_roofline"]}
 
 
 def _picture(directory: Path, stem: str, caption: str, png: bytes) -> dict[str, str]:
-    """Write a picture beside the page, and return it for the page, which holds it, too."""
+    """Write a picture beside the page, and return it for the page, which also embeds it."""
     (directory / f"{stem}.png").write_bytes(png)
     return {"name": stem, "caption": caption, "data": base64.b64encode(png).decode("ascii")}
 
@@ -167,7 +152,9 @@ def render(results: Mapping[str, Mapping[str, Any]], directory: Path, *, price_p
         for stem, caption, draw in pictures:
             shown.append(_picture(directory, stem, caption, draw(results[name]["summary"])))
         sections.append({"name": name, "title": TITLES[name], "result": results[name], "pictures": shown})
-    roofs = roofline_pictures(results, directory)
+    gpu = markdown_tables.of_gpus(results)
+    on_gpu = efficiency_breakdown.of_gpu(gpu)
+    rooflines = roofline_pictures({"roofline": efficiency_breakdown.of_cpu(results), "gpu_roofline": on_gpu}, directory)
     own = own_figures(results)
     published = [{"figure": figure, "ours": own.get(figure.ours)} for figure in FIGURES]
     environment = Environment(
@@ -182,9 +169,10 @@ def render(results: Mapping[str, Mapping[str, Any]], directory: Path, *, price_p
         perf_analyzer=results.get("perf_analyzer"),
         costs=costs(results, price_per_hour),
         price_per_hour=price_per_hour,
-        gpu=gpu_sections(figures.of_gpus(results)),
-        ladder=ladder(figures.of_gpus(results)),
-        roofs=roofs,
+        gpu=[{"result": result, "rows": rows_of(result)} for _, result in sorted(gpu.items())],
+        gpu_steps=on_gpu.steps if on_gpu is not None else (),
+        cpu_roofline=rooflines["roofline"],
+        gpu_roofline=rooflines["gpu_roofline"],
         others=[
             result for name, result in sorted(results.items()) if name not in PICTURES and not name.startswith("gpu_")
         ],
@@ -195,7 +183,7 @@ def render(results: Mapping[str, Mapping[str, Any]], directory: Path, *, price_p
 
 
 def main() -> None:
-    """Write page and pictures, and the figures in the documents."""
+    """Write page and pictures, and the tables in the documents."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of JSON files; the page is written there")
     parser.add_argument(
@@ -206,8 +194,8 @@ def main() -> None:
     results = newest(arguments.results)
     print(f"page: {render(results, arguments.results, price_per_hour=arguments.price_per_hour)}")
     for document in () if arguments.page_only else DOCUMENTS:
-        document.write_text(figures.fill(document.read_text(encoding="utf-8"), results), encoding="utf-8")
-        print(f"figures: {document}")
+        document.write_text(markdown_tables.fill(document.read_text(encoding="utf-8"), results), encoding="utf-8")
+        print(f"tables: {document}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""How much of a machine the service uses, and where the rest goes, from the kept results: a card's, and a CPU's.
+"""How much of a machine the service uses, and which step loses the rest: of a CPU, and of an NVIDIA card.
 
-Every image counts as the whole tower's ``FLOP_PER_IMAGE``, though the export leaves out 7 % of it that nobody reads: a
-share says how near a machine is to the most images that the tower allows, and is so much above how busy its units are.
+Every image counts as the whole tower's ``FLOP_PER_IMAGE``, though the export leaves out 7 % of it. A share therefore
+says how near the machine is to the most images that the whole tower allows; its units are that much less busy.
 """
 
 from __future__ import annotations
@@ -10,46 +10,79 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.experiments.serving.operators import FLOP_PER_IMAGE
-from benchmarks.gpu.efficiency import card, ladder, precision_of, rungs
+from benchmarks.harness.rounds import LEAST_COSINE
+from benchmarks.report.cards import card
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     Result = Mapping[str, Any]
     Results = Mapping[str, Result]
 
 PARAMETERS: Final = 87.85e6
-"""Of ViT-B-32's image tower. All are read once a run, so small batches wait for the memory that they lie in."""
+"""Of ViT-B-32's image tower. Every run reads all of them once, so small batches wait for memory."""
 BYTES: Final[Mapping[str, int]] = {"fp32": 4, "tf32": 4, "fp16": 2}
 SERVED: Final = ("session", "ensemble")
 PRODUCTS: Final = frozenset({"MatMul", "FusedMatMul", "Gemm", "FusedGemm", "Conv", "FusedConv"})
-"""Nodes that are products of matrices, which is what a roof is measured with."""
+"""Nodes that are products of matrices, as the peak is."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Roofline:
-    """What one picture shows, all in images per second."""
+class Breakdown:
+    """From what a machine can do without a model down to the service; all rates in images per second."""
 
     machine: str
-    """In whose name: cores and CPU, or card."""
-    steps: Sequence[Mapping[str, Any]]
-    """From the roof down to the service, as of :func:`benchmarks.gpu.efficiency.ladder`."""
-    compute: float
-    """What bare products would give."""
-    memory: float
-    """What reading the weights would give, for each image of a batch."""
-    curves: Mapping[str, Sequence[tuple[int, float]]]
-    """Label -> (images in a run, images per second)."""
+    """Cores and CPU, or card, and the precision."""
     precision: str
-    """Of both roofs."""
+    """Of ``compute`` and ``memory``."""
+    steps: Sequence[Mapping[str, Any]]
+    """``what``, ``rate``, and its share ``of_above`` (of the step before) and ``of_first``."""
+    compute: float
+    """Limit that bare matrix products set; 0 if unknown."""
+    memory: float
+    """Limit that reading the weights sets, for each image of a batch; 0 if unknown."""
+    curves: Mapping[str, Sequence[tuple[int, float]]]
+    """Label -> (images in a run, rate)."""
+
+    @property
+    def can_be_drawn(self) -> bool:
+        """Whether there are both limits and curves to compare with them."""
+        return bool(self.compute and self.memory and self.curves)
 
 
-def of_cpu(results: Results) -> Roofline | None:
-    """Of the CPU's own experiments, at fp32; None before ``operators`` has measured roofs for ViT-B-32 there."""
+def break_down(
+    machine: str,
+    precision: str,
+    steps: Sequence[tuple[str, float]],
+    peak: Result | None,
+    curves: Mapping[str, Sequence[tuple[int, float]]],
+) -> Breakdown:
+    """Relate ``steps`` to each other; ``peak`` has ``flop_s`` and ``byte_s``, or is None if the limits are unknown."""
+    return Breakdown(
+        machine=f"{machine}, {precision}",
+        precision=precision,
+        steps=[
+            {
+                "what": what,
+                "rate": rate,
+                "of_above": rate / steps[number - 1][1] if number else 1.0,
+                "of_first": rate / steps[0][1],
+            }
+            for number, (what, rate) in enumerate(steps)
+        ],
+        compute=peak["flop_s"] / FLOP_PER_IMAGE if peak else 0.0,
+        memory=peak["byte_s"] / (PARAMETERS * BYTES[precision]) if peak else 0.0,
+        curves=curves,
+    )
+
+
+def of_cpu(results: Results) -> Breakdown | None:
+    """Of the CPU's own experiments, at fp32; None before ``operators`` has measured the peak with ViT-B-32 there."""
     operators = results.get("operators")
     if operators is None or "roofs" not in operators or not _is_fp32_vit(operators["model"]):
         return None
-    compute = operators["roofs"]["product_gflops"]["fp32"]["best"] * 1e9 / FLOP_PER_IMAGE
+    peak = _measured_peak(operators["roofs"], "fp32")
+    compute = peak["flop_s"] / FLOP_PER_IMAGE
     most = max(operators["summary"], key=int)
     found = operators["summary"][most]
     products_ms = sum(row["ms"] for row in found["operators"] if row["operator"] in PRODUCTS)
@@ -72,45 +105,64 @@ def of_cpu(results: Results) -> Roofline | None:
             (int(rows), one["images_per_second"]["ensemble"]["median"]) for rows, one in _by_rows(served)
         ]
     where = operators["environment"]
-    return Roofline(
-        machine=f"{where['cores']} cores of {where['cpu']}, no GPU used, fp32",
-        steps=rungs(steps),
-        compute=compute,
-        memory=operators["roofs"]["memory_gb_s"]["best"] * 1e9 / (PARAMETERS * BYTES["fp32"]),
-        curves=curves,
-        precision="fp32",
-    )
+    return break_down(f"{where['cores']} cores of {where['cpu']}, no GPU used", "fp32", steps, peak, curves)
 
 
-def of_gpu(results: Results) -> Roofline | None:
-    """Of a card's parts, at fp16; None where its kernels or its roofs are not known."""
-    session = results.get("gpu_session")
-    if session is None:
-        return None
-    known = card(session["environment"]["gpu"])
-    roofs = next((cell for cell in results.get("gpu_roofs", {}).get("cells", {}).values() if "side" in cell), None)
-    if roofs is not None:
-        flops, bytes_a_second = roofs["product_gflops"]["fp16"]["best"] * 1e9, roofs["memory_gb_s"]["best"] * 1e9
-    elif known is not None:
-        flops, bytes_a_second = known.fp16 * 1e12, known.memory * 1e12
-    else:
+def of_gpu(results: Results) -> Breakdown | None:
+    """Of the results ``gpu_...`` of one card, at fp16; None if they give no rate at all."""
+    name = next((one["environment"]["gpu"] for one in results.values() if "environment" in one), None)
+    known = card(name)
+    steps: list[tuple[str, float]] = []
+    peak = None
+    if known is not None:
+        peak = {"flop_s": known.fp16 * 1e12, "byte_s": known.memory * 1e12}
+        steps.append((f"peak of the card ({known.source})", peak["flop_s"] / FLOP_PER_IMAGE))
+    for cell in _cells(results, "gpu_peak_throughput"):
+        if "fp16" in cell.get("product_gflops", {}):
+            peak = _measured_peak(cell, "fp16")
+            steps.append(("bare matrix products, measured", peak["flop_s"] / FLOP_PER_IMAGE))
+    sessions = [cell for cell in _cells(results, "gpu_session") if cell.get("batches")]
+    good = [
+        (int(rows), point)
+        for cell in sessions
+        if precision_of(cell) == "fp16" and cell["canary_cosine"] >= LEAST_COSINE
+        for rows, point in cell["batches"].items()
+    ]
+    if good:
+        steps.append(("the model's kernels", max(1e3 * rows / point["kernels_ms"]["p50"] for rows, point in good)))
+        steps.append(("with copies to the card and back", max(point["rate"] for _, point in good)))
+    for part, what in (("gpu_throughput_224", "served, from 224 px"), ("gpu_throughput_256", "served, from 256 px")):
+        if rates := [point["rate"] for cell in _cells(results, part) for point in points_that_count(cell)]:
+            steps.append((what, max(rates)))
+    if not steps or (known is not None and len(steps) == 1):
         return None
     curves = {
-        name: [(int(rows), 1e3 * int(rows) / one["kernels_ms"]["p50"]) for rows, one in cell["batches"].items()]
-        for name, cell in (
-            (_label(cell), cell) for cell in session["cells"].values() if precision_of(cell) and cell.get("batches")
-        )
+        _label(cell): [(int(rows), 1e3 * int(rows) / one["kernels_ms"]["p50"]) for rows, one in cell["batches"].items()]
+        for cell in sessions
     }
-    if not curves:
-        return None
-    return Roofline(
-        machine=f"{session['environment']['gpu']}, fp16",
-        steps=ladder(results),
-        compute=flops / FLOP_PER_IMAGE,
-        memory=bytes_a_second / (PARAMETERS * BYTES["fp16"]),
-        curves=curves,
-        precision="fp16",
-    )
+    return break_down(name or "a card", "fp16", steps, peak, curves)
+
+
+def points_that_count(cell: Result) -> Sequence[Mapping[str, Any]]:
+    """The points of a result of ``latency``; none if its vectors are not the model's, which may be the fastest."""
+    return cell.get("by_concurrency", ()) if cell.get("cosine", 1.0) >= LEAST_COSINE else ()
+
+
+def precision_of(cell: Mapping[str, Any]) -> str:
+    """``fp16``, ``tf32`` or ``fp32`` of a session that was measured; empty if it failed."""
+    return "tf32" if cell.get("setting", {}).get("tf32") else str(cell.get("precision", ""))
+
+
+def _cells(results: Results, name: str) -> Iterator[Mapping[str, Any]]:
+    yield from results.get(name, {}).get("cells", {}).values()
+
+
+def _measured_peak(found: Result, precision: str) -> dict[str, float]:
+    """FLOP/s and bytes/s from a result of ``peak_throughput``."""
+    return {
+        "flop_s": found["product_gflops"][precision]["best"] * 1e9,
+        "byte_s": found["memory_gb_s"]["best"] * 1e9,
+    }
 
 
 def _label(cell: Mapping[str, Any]) -> str:
@@ -126,7 +178,7 @@ def _by_rows(result: Result) -> list[tuple[str, Mapping[str, Any]]]:
 
 
 def _compares(served: Result, operators: Result, compute: float, most: str) -> bool:
-    """Whether two runs can stand in one picture: the same machine, as busy. What is above the roof met a faster one."""
+    """Whether two runs may share a picture: the same machine, and no rate above the peak, which was a busier hour's."""
     if _where(served) != _where(operators) or most not in served["summary"]:
         return False
     rates = (one["images_per_second"][name]["median"] for one in served["summary"].values() for name in SERVED)
@@ -134,5 +186,4 @@ def _compares(served: Result, operators: Result, compute: float, most: str) -> b
 
 
 def _where(result: Result) -> tuple[Any, ...]:
-    """Results of other machines do not stand in one picture."""
     return tuple(result["environment"][key] for key in ("cpu", "cores"))

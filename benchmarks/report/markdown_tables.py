@@ -1,7 +1,7 @@
-"""What the README and docs/performance.md say in numbers, as Markdown made from the kept results.
+"""The tables of the README and docs/performance.md, as Markdown made from the kept results.
 
-In those files it stands between ``<!-- NAME -->`` and ``<!-- /NAME -->``; ``python -m benchmarks report`` writes it
-there. A test compares the files with the results that they name, so a new result breaks nothing before you run it.
+``python -m benchmarks report`` writes them between ``<!-- NAME -->`` and ``<!-- /NAME -->``. A test compares the files
+with the results that they name, so a new result breaks no test before you run the report.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.experiments.serving.operators import EXPORTED, FLOP_PER_IMAGE
 from benchmarks.experiments.serving.three_way import SYSTEMS
-from benchmarks.gpu.efficiency import ladder
+from benchmarks.report import efficiency_breakdown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,7 @@ _RESULT_LINK: Final = re.compile(r"benchmarks/results/([^)/]+\.json)\)")
 
 
 def fill(text: str, results: Results) -> str:
-    """Return ``text`` with what belongs between its markers; one that :data:`PARTS` does not know stays as it is."""
+    """Return ``text`` with its marked parts rewritten; a marker that :data:`PARTS` does not know stays as it is."""
 
     def part(match: re.Match[str]) -> str:
         name = match["name"]
@@ -48,21 +48,21 @@ def named(text: str) -> set[str]:
 
 
 def of_gpus(results: Results) -> dict[str, Result]:
-    """The results of ``benchmarks/gpu/study.py`` that are of a card; it can run on a CPU, too."""
+    """The results of ``python -m benchmarks gpu`` that were measured on a card; it can also run on a CPU."""
     return {
         name: result for name, result in results.items() if name.startswith("gpu_") and result.get("device") != "cpu"
     }
 
 
 def machine(result: Result) -> str:
-    """Cores, CPU, flags and GPU of the machine that ``result`` is of."""
+    """Cores, CPU, flags and GPU of the machine that gave ``result``."""
     where = result["environment"]
     flags = f" ({', '.join(where['cpu_flags'])})" if where["cpu_flags"] else ""
     return f"{where['cores']} cores of {where['cpu']}{flags}, {where['gpu'] or 'no GPU'}"
 
 
 def source(result: Result, folder: str) -> str:
-    """A link to the raw figures, and the command that made them."""
+    """A link to the raw measurements."""
     return f"[{result['experiment']}]({folder}/{result['file']})"
 
 
@@ -73,12 +73,12 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def missing(name: str) -> str:
-    """What stands where there is no result yet."""
+    """The text for an experiment without a result."""
     return f"Not measured yet: `python -m benchmarks {name}`."
 
 
 def readme(results: Results) -> str:
-    """All of the README's figures."""
+    """All tables of the README."""
     parts = [_systems(results), _ceiling(results), _on_a_gpu(results), _single_figures(results)]
     return "\n\n".join(part for part in parts if part)
 
@@ -122,8 +122,10 @@ def _ceiling(results: Results) -> str:
 def _on_a_gpu(results: Results) -> str:
     kept = of_gpus(results)
     if not kept:
-        return "On a GPU: unproved, there is no result."
-    rows = [[step["what"], f"{step['rate']:,.0f}", f"{step['of_above']:.0%}"] for step in ladder(kept)]
+        return "GPU: not measured yet."
+    shown = efficiency_breakdown.of_gpu(kept)
+    steps = shown.steps if shown is not None else ()
+    rows = [[step["what"], f"{step['rate']:,.0f}", f"{step['of_above']:.0%}"] for step in steps]
     sources = ", ".join(source(result, "benchmarks/results") for result in kept.values())
     headings = ["from the card's peak down, fp16", "images per second", "of the line above"]
     return f"{machine(next(iter(kept.values())))}, `python -m benchmarks gpu`, {sources}:\n\n{table(headings, rows)}"
@@ -246,7 +248,7 @@ def _memory(result: Result) -> str:
 
 
 def _harm(result: Result) -> str:
-    # Harm without what is found says nothing: a detector that finds nothing does none.
+    # Harm alone says nothing: a detector that finds nothing does no harm.
     found = {row["detector"]: row for row in result["detectors"]}
     every = next((name for name in found if name.startswith("all tiers")), "all tiers")
     names = ("same pixels (default of --apply)", "pHash, 3 bits", every, "imagededup pHash, 10 bits (its default)")
@@ -255,7 +257,7 @@ def _harm(result: Result) -> str:
 
 
 def ratios(result: Result) -> str:
-    """What the comparison of systems must show, and whether it does."""
+    """The ratios that the comparison of systems requires, and whether they hold."""
     rows = [
         [
             f"{SYSTEMS[ratio['of']]} / {SYSTEMS[ratio['to']]}",
@@ -271,7 +273,7 @@ def ratios(result: Result) -> str:
 
 
 def queue_delay(result: Result) -> str:
-    """The recommended delay and instances, with what others cost."""
+    """The recommended delay and instances, beside the other settings."""
     summary = result["summary"]
     advice, cells = summary["recommended"], summary["cells"]
     alone, crowd = (choose(cell["concurrency"] for cell in cells) for choose in (min, max))
@@ -293,7 +295,7 @@ def _ranged(cell: Result) -> str:
 
 
 def latency(result: Result) -> str:
-    """Where the server is full, and what more callers get."""
+    """The concurrency at which the server is full, and what more callers get."""
     summary = result["summary"]
     curve = {point["concurrency"]: point for point in summary["by_concurrency"]}
     full, alone, most = curve[summary["saturated_at"]], curve[min(curve)], curve[max(curve)]
@@ -340,7 +342,7 @@ def travel(result: Result) -> str:
 
 
 def operators(result: Result) -> str:
-    """Where the model's own time goes."""
+    """The model's own time by kind of node."""
     batch, found = max(result["summary"].items(), key=lambda item: int(item[0]))
     shares = ", ".join(f"{row['operator']} {row['share']:.0%}" for row in found["operators"][:4])
     attention = ", ".join(found["fused_attention"]) or "not fused"
@@ -362,7 +364,7 @@ def operators(result: Result) -> str:
 
 
 def scaling(result: Result) -> str:
-    """What more servers give."""
+    """Rates by number of servers."""
     summary = result["summary"]
     rates = ", ".join(
         f"{count} {'servers' if int(count) > 1 else 'server'} {rate:.1f} images/s ({summary['efficiency'][count]:.0%})"
@@ -384,4 +386,4 @@ PARTS: Final[Mapping[str, tuple[str, Callable[[Result], str]]]] = {
     "operators": ("operators", operators),
     "scaling": ("scaling", scaling),
 }
-"""Marker -> the experiment that it is of, and what makes of its result what stands there."""
+"""Marker -> the experiment, and the function that turns its result into text."""

@@ -1,4 +1,4 @@
-"""The pictures of the report, one function each: a result's summary in, a PNG out."""
+"""The pictures of the report: each function turns the summary of a result into a PNG."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
-    from benchmarks.report.efficiency_breakdown import Roofline
+    from benchmarks.report.efficiency_breakdown import Breakdown
 
 INK: Final = "#1f2933"
 OURS: Final = "#2563eb"
@@ -30,7 +30,7 @@ OTHERS: Final = "#9aa5b1"
 STAGES: Final = {"decode": "#f59e0b", "queue": "#cbd2d9", "model": "#2563eb", "rest": "#7b8794"}
 LOST: Final = "#dbeafe"
 NARROW: Final = 8
-"""Rates that differ by less have an axis that begins at zero."""
+"""If rates differ by a smaller factor than this, their axis starts at zero."""
 CURVES: Final = (OURS, "#0ea5a4", "#f59e0b", "#7b8794", "#d64545")
 STYLE: Final[Any] = {
     "font.size": 10,
@@ -70,7 +70,7 @@ def queue_delay(summary: Mapping[str, Any]) -> bytes:
     instances = sorted({cell["instances"] for cell in cells})
     delays = sorted({cell["delay_us"] for cell in cells})
     sizes = sorted({cell["concurrency"] for cell in cells})
-    # Rates of few and of many callers have one scale for each column: what matters is which delay is best there.
+    # Each column has its own scale: what matters is which delay is best for that number of callers.
     best = {size: max(cell["rate"] for cell in cells if cell["concurrency"] == size) for size in sizes}
     advice = summary["recommended"]
     with plt.rc_context(STYLE):
@@ -157,7 +157,7 @@ def _breakdown(axes: Any, curve: list[Mapping[str, Any]]) -> None:
         "queue": [sum(point["server_ms"][step]["queue"] for step in point["server_ms"]) for point in curve],
         "model": [point["server_ms"]["clip_encoder"]["compute_infer"] for point in curve],
     }
-    # The server counts means, so the whole is one, too; results of before there was one have the median.
+    # The server counts means, so the whole is a mean too; older results hold only the median.
     seen = [point["latency_ms"].get("mean", point["latency_ms"]["p50"]) for point in curve]
     whole = [max(ms, sum(part[i] for part in parts.values())) for i, ms in enumerate(seen)]
     parts["rest"] = [total - sum(parts[name][i] for name in parts) for i, total in enumerate(whole)]
@@ -182,7 +182,7 @@ def serialisation(summary: Mapping[str, Any]) -> bytes:
             line = [point for point in points if point["form"] == form]
             rows = [point["rows"] for point in line]
             times = [point["ms_per_image"] for point in line]
-            # Two that end at one height would write their figures upon each other.
+            # Labels of two lines that end at the same height would overlap.
             near = sum(abs(math.log(times[-1] / other)) < 0.15 for other in ends)
             ends.append(times[-1])
             axes.plot(rows, times, marker="o", color=colours[form], label=label)
@@ -283,14 +283,14 @@ def operators(summary: Mapping[str, Any]) -> bytes:
 
 
 def scaling(summary: Mapping[str, Any]) -> bytes:
-    """Images per second by number of servers, beside so many times the rate of one."""
+    """Images per second by number of servers, beside multiples of the rate of one server."""
     counts = sorted(map(int, summary["rates"]))
     rates = [summary["rates"][str(count)] for count in counts]
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(figsize=(5, 3))
         axes.bar(range(len(counts)), rates, color=OURS, width=0.6)
         axes.plot(
-            range(len(counts)), [count * rates[0] for count in counts], "--o", color=OTHERS, label="so many times one"
+            range(len(counts)), [count * rates[0] for count in counts], "--o", color=OTHERS, label="multiples of one"
         )
         for place, (count, rate) in enumerate(zip(counts, rates, strict=True)):
             text = f"{rate:.1f} ({summary['efficiency'][str(count)]:.0%})"
@@ -303,18 +303,18 @@ def scaling(summary: Mapping[str, Any]) -> bytes:
         return _png(figure)
 
 
-def roofline(shown: Roofline) -> bytes:
-    """From the roof down to the service, with what each step loses; beside it both roofs over the batch size."""
+def roofline(shown: Breakdown) -> bytes:
+    """From the peak down to the service, with what each step loses; beside it both limits over the batch size."""
     with plt.rc_context(STYLE):
         figure, (left, right) = plt.subplots(1, 2, figsize=(12, 1.6 + 0.45 * len(shown.steps)), width_ratios=(1.15, 1))
         counted = f"counted as {FLOP_PER_IMAGE / 1e9:.2f} GFLOP an image, of which the export computes {EXPORTED:.0%}"
         figure.suptitle(f"{shown.machine}; ViT-B-32 {counted}", fontsize=10)
-        _ladder(left, shown.steps)
-        _roofs(right, shown)
+        _steps(left, shown.steps)
+        _limits(right, shown)
         return _png(figure)
 
 
-def _ladder(axes: Any, steps: Sequence[Mapping[str, Any]]) -> None:
+def _steps(axes: Any, steps: Sequence[Mapping[str, Any]]) -> None:
     widest = max(step["rate"] for step in steps)
     for place, step in enumerate(steps):
         above = steps[place - 1]["rate"] if place else step["rate"]
@@ -327,13 +327,13 @@ def _ladder(axes: Any, steps: Sequence[Mapping[str, Any]]) -> None:
         axes.annotate(label + share, where, xytext=(5, 0), textcoords="offset points", va="center")
     axes.set_yticks(range(len(steps)), [fill(step["what"], 34) for step in steps])
     axes.invert_yaxis()
-    axes.set_xlabel("images per second, and the share of the roof; light: lost at this step")
+    axes.set_xlabel("images per second, and the share of the peak; light: lost at this step")
     axes.xaxis.set_major_formatter(lambda rate, _: f"{rate:,.0f}")
     axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.set_xlim(0, 1.28 * widest)
 
 
-def _roofs(axes: Any, shown: Roofline) -> None:
+def _limits(axes: Any, shown: Breakdown) -> None:
     sizes = sorted({rows for points in shown.curves.values() for rows, _ in points})
     ends = [sizes[0], sizes[-1]]
     knee = shown.compute / shown.memory

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.experiments.imaging.fuzz import fuzz_live
 from benchmarks.experiments.robustness.soak import Series, mixed_calls, soak
-from benchmarks.gpu.photos import write_photos
+from benchmarks.gpu.offline_bundle import write_photos
 from preprocess_ensemble.testing.tiny_model import TINY_CLIP
 from tests.paths import ROOT
 
@@ -108,7 +108,7 @@ def test_scaling(tiny_repository: Path, tmp_path: Path) -> None:
 
 
 def test_gpu_with_the_cpu_provider(tiny_repository: Path, tmp_path: Path) -> None:
-    """The study of a card where there is none: everything but the provider. The second run finds all done."""
+    """Without a card: everything except the provider. The second command finds that all is done."""
     exports, photos = tmp_path / "exports", tmp_path / "photos"
     exports.mkdir()
     for precision in ("fp32", "fp16"):
@@ -116,7 +116,17 @@ def test_gpu_with_the_cpu_provider(tiny_repository: Path, tmp_path: Path) -> Non
     write_photos(photos)
     parts = ["session", "single", "tensorrt"]
     options = ("--exports", str(exports), "--photos", str(photos), "--output", str(tmp_path / "out"))
-    command = [sys.executable, "-m", "benchmarks.gpu.study", "--device", "cpu", "--quick", "--seconds", "0.2", *options]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.gpu.command",
+        "--device",
+        "cpu",
+        "--quick",
+        "--seconds",
+        "0.2",
+        *options,
+    ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     for said in ("complete; kept in", "complete already"):
         ran = subprocess.run(
@@ -128,9 +138,11 @@ def test_gpu_with_the_cpu_provider(tiny_repository: Path, tmp_path: Path) -> Non
     session = results["session"]["cells"]["fp16, graphs, batch 2"]
     assert session["buckets"] == [1, 2]
     assert session["canary_cosine"] > 0.9999
-    single = results["single"]["summary"]["fp16, graphs, batch 32"]
-    assert single["least cosine"] > 0.9999
-    assert 0 < single["1 callers"]["encoder, ms"] < single["1 callers"]["p99, ms"]
+    single = results["single"]["cells"]["fp16, graphs, batch 32"]
+    assert single["cosine"] > 0.9999
+    (point,) = single["by_concurrency"]
+    assert 0 < point["server_ms"]["clip_encoder"]["compute_infer"] < point["latency_ms"]["p99"]
+    assert "unproved" in results["tensorrt"]["cells"]["engine built"]
 
 
 async def test_soak(server: Server) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.experiments.serving import provider_options
 from benchmarks.experiments.serving.provider_options import OPTIONS, Option
-from benchmarks.gpu.settings import Setting, repository_with
+from benchmarks.fixtures.server_setting import ServerSetting
 from benchmarks.harness.environment import environment
 from preprocess_ensemble.testing.server import serving
 from tests.paths import ROOT
@@ -24,7 +24,7 @@ OPENVINO = ROOT / "build" / "openvino" / "bin" / "python"
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
 def test_an_option_arrives(option: Option) -> None:
-    """On a machine with a card: pip install onnxruntime-gpu in place of onnxruntime, then this file."""
+    """On a machine with an NVIDIA card, install onnxruntime-gpu in place of onnxruntime and run this file."""
     if reason := provider_options.unusable(option.device):
         pytest.skip(reason)
     found = option.check()
@@ -49,9 +49,8 @@ def test_openvino_computes_in_the_precision_that_was_asked_for() -> None:
 def test_the_log_of_a_server_on_a_card_names_what_cuda_was_told(tiny_repository: Path, tmp_path: Path) -> None:
     if reason := provider_options.unusable("cuda"):
         pytest.skip(reason)
-    (tmp_path / "fp32").symlink_to(tiny_repository)
-    setting = Setting(precision="fp32", tf32=True, graphs=True, max_batch_size=32)
+    setting = ServerSetting(device="cuda", tf32=True, graphs=True)
     log = tmp_path / "log"
-    with repository_with(setting, tmp_path, "cuda") as repository, serving(repository, "--log-file", str(log)):
+    with setting.applied_to(tiny_repository) as repository, serving(repository, "--log-file", str(log)):
         (line,) = (line for line in log.read_text().splitlines() if "CUDAExecutionProvider: " in line)
     assert {"device_id=0", "use_tf32=1", "enable_cuda_graph=1"} <= set(line.rpartition(": ")[2].split(", "))

@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.experiments.serving.peak_throughput import measure
+from benchmarks.fixtures.server_setting import ServerSetting, add_session_options
 from benchmarks.harness.results import RESULTS, write_result
 from preprocess_ensemble.contract import ENCODER
 from preprocess_ensemble.model_repository.config import encoder_directory, installed_passport, read_config
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from preprocess_ensemble.backends.onnxruntime.session_plan import SessionPlan
-    from preprocess_ensemble.model_repository.config import ModelConfig
 
 FUSED_ATTENTION: Final = frozenset({"Attention", "MultiHeadAttention", "PackedMultiHeadAttention", "FlashAttention"})
 FLOP_PER_IMAGE: Final = 8.82e9
@@ -82,12 +82,14 @@ def profile(model: Path, size: int, batch: int, runs: int, plan: SessionPlan) ->
     return summarise((event for event in events if event.get("ts", 0) >= ends[0]), runs, plan.providers[0].name)
 
 
-def served_plan(config: ModelConfig, kind: str) -> SessionPlan:
-    """How the server's backend opens the encoder of ``config``, a protobuf message, on ``CPU`` or ``GPU``."""
+def served_plan(repository: Path, setting: ServerSetting) -> SessionPlan:
+    """How the server's backend opens the encoder of ``repository`` with ``setting``, whose device must be given."""
     from preprocess_ensemble.backends.onnxruntime.session_plan import plan_session
 
+    config = read_config(repository / ENCODER / "config.pbtxt")
+    setting.change_encoder(config)
     described = json_format.MessageToDict(config, preserving_proto_field_name=True)
-    return plan_session(described, kind=kind, device_id=0)
+    return plan_session(described, kind="GPU" if setting.device == "cuda" else "CPU", device_id=0)
 
 
 def main() -> None:
@@ -96,27 +98,27 @@ def main() -> None:
     parser.add_argument("--repository", type=Path, default=Path("triton_models"))
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 32])
     parser.add_argument("--runs", type=int, default=10)
-    parser.add_argument("--kind", choices=("CPU", "GPU"), default="CPU", help="where it runs (default: %(default)s)")
     parser.add_argument(
+        "--peak-seconds",
         "--roof-seconds",
         type=float,
         default=2.0,
-        help="for what the machine does without a model (default: %(default)s)",
+        help="of each kind of product without a model (default: %(default)s)",
     )
     parser.add_argument("--results", type=Path, default=RESULTS)
+    add_session_options(parser, device="cpu")
     arguments = parser.parse_args()
     passport = installed_passport(arguments.repository)
     if passport is None:
         parser.error(f"there is no exported model in {arguments.repository}: run clip-export")
     model = encoder_directory(arguments.repository) / "model.onnx"
-    config = read_config(arguments.repository / ENCODER / "config.pbtxt")
+    setting = ServerSetting.from_arguments(arguments)
+    side = passport.preprocess["size"][0]
     summary = {
-        str(batch): profile(
-            model, passport.preprocess["size"][0], batch, arguments.runs, served_plan(config, arguments.kind)
-        )
+        str(batch): profile(model, side, batch, arguments.runs, served_plan(arguments.repository, setting))
         for batch in arguments.batch
     }
-    roofs = measure({"CPU": "cpu", "GPU": "cuda"}[arguments.kind], arguments.roof_seconds)
+    peak = measure(arguments.device, arguments.peak_seconds)
     for batch, found in summary.items():
         rate = FLOP_PER_IMAGE * int(batch) / found["total_ms"] / 1e6
         title = f"Batch {batch}: {found['total_ms']:.1f} ms a run"
@@ -128,12 +130,12 @@ def main() -> None:
             table.add_row(row["operator"], f"{row['ms']:.2f}", f"{row['share']:.1%}")
         Console().print(table)
         attention = ", ".join(found["fused_attention"]) or "not fused"
-        print(f"nodes: {found['nodes_by_provider']}; on the CPU all the same: {found['cpu_fallbacks'] or 'none'}; ")
+        print(f"nodes: {found['nodes_by_provider']}; fell back to the CPU: {found['cpu_fallbacks'] or 'none'}; ")
         print(f"attention: {attention}\n")
-    for kind, rate in roofs["product_gflops"].items():
+    for kind, rate in peak["product_gflops"].items():
         print(f"bare matrix products, {kind}: {rate['best']:,.0f} GFLOP/s at best, {rate['median']:,.0f} in the median")
-    print(f"memory, read and written: {roofs['memory_gb_s']['best']:,.1f} GB/s")
-    record = {"model": passport.id, "precision": passport.precision, "summary": summary, "roofs": roofs}
+    print(f"memory, read and written: {peak['memory_gb_s']['best']:,.1f} GB/s")
+    record = {"model": passport.id, "precision": passport.precision, "summary": summary, "roofs": peak}
     print(f"kept in {write_result('operators', record, arguments.results)}")
 
 

@@ -1,7 +1,7 @@
-"""What a machine can do at all, measured: bare matrix products and bare copies, through ONNX Runtime itself.
+"""How fast is this machine without a model? ``python -m benchmarks peak_throughput --device cpu``.
 
-A data sheet's peak is reached by nothing; these are the roofs that a model's kernels are held against. The two models
-are of one node each and written byte by byte, so that a machine needs no ``onnx`` for them.
+Matrix products and copies alone, through ONNX Runtime. No program reaches the peak of a data sheet, so a model's
+kernels are compared with these. Each of the two models has one node and is written byte by byte, without ``onnx``.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from benchmarks.harness.results import write_result
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 SIDES: Final = {"cuda": 8192, "cpu": 1536}
 """Of the square matrices: 1.1 TFLOP and 7 GFLOP a product. On two cores of a CPU 1024 and 2048 were slower."""
 COPIED_BYTES: Final = {"cuda": 2**30, "cpu": 2**28}
-"""Of the array that is read; as much is written. Far more than any cache holds."""
+"""Size of the array that is read, far above that of any cache; the same amount is written."""
 KINDS: Final[Mapping[str, tuple[str, ...]]] = {"cuda": ("fp16", "tf32", "fp32"), "cpu": ("fp32",)}
 LEAST_RUNS: Final = 5
 FLOAT, FLOAT16 = 1, 10  # TensorProto.DataType
@@ -48,8 +50,8 @@ def _varint(value: int) -> bytes:
 def one_node(operator: str, inputs: Sequence[str], element: int, weight: npt.NDArray[Any] | None = None) -> bytes:
     """An ONNX model of a single node, matrices in and a matrix ``y`` out; field numbers are those of ``onnx.proto``.
 
-    With ``weight`` that is the last input, and a constant, as a model's weights are: a runtime may lay it out once, as
-    it likes best, and a roof that does without is one that models rise above.
+    ``weight`` makes the last input a constant, like the weights of a model. A runtime may then choose its layout once;
+    without that, models would exceed the measured peak.
     """
 
     def matrix(name: str) -> bytes:
@@ -71,7 +73,7 @@ def _constant(name: str, element: int, values: npt.NDArray[Any]) -> bytes:
 
 
 def opened(model: bytes, device: str, *, tf32: bool = False) -> onnxruntime.InferenceSession:
-    """A session as the server's backend opens one; on ``cuda`` raises ``ModelLoadError`` where that does not start."""
+    """Open a session as the server's backend does. Raises ``ModelLoadError`` if CUDA is wanted and does not start."""
     from preprocess_ensemble.backends.onnxruntime.session import open_session
     from preprocess_ensemble.backends.onnxruntime.session_plan import plan_session
 
@@ -87,7 +89,7 @@ def opened(model: bytes, device: str, *, tf32: bool = False) -> onnxruntime.Infe
 def seconds_a_run(
     session: onnxruntime.InferenceSession, inputs: Mapping[str, Any], device: str, seconds: float
 ) -> list[float]:
-    """Seconds of each run for about ``seconds``, after two that do not count; all arrays stay on the device."""
+    """Seconds of each run for about ``seconds``, after two warm-up runs; all arrays stay on the device."""
     import onnxruntime
 
     binding = session.io_binding()
@@ -108,7 +110,7 @@ def seconds_a_run(
 
 
 def measure(device: str, seconds: float, *, side: int | None = None, copied_bytes: int | None = None) -> dict[str, Any]:
-    """GFLOP/s of matrix products by kind of number, and GB/s read and written; each the best and the median run."""
+    """GFLOP/s of matrix products by data type, and GB/s read and written: the best and the median run of each."""
     side = side or SIDES[device]
     random = np.random.default_rng(1)
     left, right = (random.standard_normal((side, side), np.float32) for _ in range(2))
@@ -129,11 +131,12 @@ def _rates(work: float, times: Sequence[float]) -> dict[str, float]:
 
 
 def main() -> int:
-    """Measure and print one line of JSON; 1 and one sentence where the device cannot be used."""
+    """Measure and print one line of JSON; 1 and one sentence if the device cannot be used."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", choices=tuple(SIDES), required=True)
     parser.add_argument("--seconds", type=float, default=1.0, help="of each kind of product (default: %(default)s)")
-    parser.add_argument("--check", action="store_true", help="run one small product, and say only whether it ran")
+    parser.add_argument("--check", action="store_true", help="run one small product and report only whether it ran")
+    parser.add_argument("--results", type=Path, help="also keep the result as JSON in this folder")
     arguments = parser.parse_args()
     from preprocess_ensemble.backends.onnxruntime.model_config import ModelLoadError
 
@@ -148,6 +151,8 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 1
     print(json.dumps(found))
+    if arguments.results:
+        write_result("peak_throughput", {"device": arguments.device, "summary": found}, arguments.results)
     return 0
 
 

@@ -1,5 +1,7 @@
-"""Does every option of a provider arrive? Each is set as an operator would, read back from the open session, and where
-it can be seen in an answer, tried: the part ``options`` of the study of a card, and tests where there is a provider.
+"""Does every option of an execution provider take effect? ``python -m benchmarks provider_options``.
+
+Each option is set as an operator would set it and read back from the open session. If a result can show its effect, the
+effect is tested too.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from benchmarks.experiments.serving.peak_throughput import FLOAT, one_node
+from benchmarks.harness.results import write_result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -28,14 +31,14 @@ PROVIDERS: Final = {
     "tensorrt": "TensorrtExecutionProvider",
 }
 ROUNDED: Final = 10.0
-"""Rounded inputs (TF32, bf16) make a product's error at least so many times larger than fp32 has it; 100 is usual."""
+"""Rounded inputs (TF32, bf16) multiply the error of an fp32 product at least by this; a factor of 100 is usual."""
 SMALL_BYTES: Final = 32 * 2**20
 GRAPH: Final = "1"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """One option: what an operator writes, and what ONNX Runtime must say that it read."""
+    """One option: what an operator writes, and what ONNX Runtime must report."""
 
     device: str
     keys: Mapping[str, str] = field(default_factory=dict)
@@ -43,9 +46,9 @@ class Option:
     parameters: Mapping[str, str] = field(default_factory=dict)
     """Parameters of the model."""
     expected: Mapping[str, str]
-    """Of the provider's options; on the CPU, of the session's. Empty where the provider lists none."""
+    """Of the provider's options; on the CPU, of the session's. Empty if the provider lists none."""
     effect: Callable[[Option, Path], bool] | None = None
-    """Whether the option changes what it should; None where no answer shows it."""
+    """Tests whether the option has its effect; None if no result shows it."""
 
     @property
     def name(self) -> str:
@@ -54,7 +57,7 @@ class Option:
         return f"{self.device}: {', '.join(f'{key}={value}' for key, value in written.items()) or 'device'}"
 
     def open(self, cache: Path, **changed: str) -> onnxruntime.InferenceSession:
-        """A session as the server's backend opens it; ``changed`` replaces keys, ``CACHE`` in them is a folder."""
+        """Open a session as the server's backend does; ``changed`` replaces keys, ``CACHE`` stands for ``cache``."""
         from preprocess_ensemble.backends.onnxruntime.session import open_session
         from preprocess_ensemble.backends.onnxruntime.session_plan import plan_session
 
@@ -71,7 +74,7 @@ class Option:
         return open_session(model, plan_session(config, kind=kind.upper(), device_id=0))
 
     def check(self) -> dict[str, Any]:
-        """What was read back, and whether that and the effect are as they should be."""
+        """Read the option back and test its effect; ``ok`` says whether both are right."""
         with tempfile.TemporaryDirectory() as scratch:
             cache = Path(scratch)
             session = self.open(cache)
@@ -92,13 +95,13 @@ def _product_error(session: onnxruntime.InferenceSession) -> float:
 
 
 def _rounds(option: Option, cache: Path) -> bool:
-    """A product is further from the exact one than at full precision."""
+    """The error of a product is larger than at full precision."""
     full = {"use_tf32": "0"} if option.device == "cuda" else {"precision": "FP32"}
     return _product_error(option.open(cache)) > ROUNDED * _product_error(option.open(cache, **full))
 
 
 def _is_exact(option: Option, cache: Path) -> bool:
-    """A product of 512 terms keeps fp32's digits."""
+    """A product of 512 terms is as exact as fp32 allows."""
     return _product_error(option.open(cache)) < 1e-3
 
 
@@ -114,7 +117,7 @@ def _refuses_what_is_too_large(option: Option, cache: Path) -> bool:
 
 
 def _replays(option: Option, cache: Path) -> bool:
-    """A captured graph reads the content that its buffers have now."""
+    """A captured graph reads the current content of its buffers."""
     import onnxruntime
 
     session = option.open(cache)
@@ -133,7 +136,7 @@ def _replays(option: Option, cache: Path) -> bool:
 
 
 def _keeps_engines(option: Option, cache: Path) -> bool:
-    """An engine lies in the cache after a run, and the next session makes no other."""
+    """After a run the cache holds an engine, and the next session builds no second one."""
     x = np.ones((4, 64), np.float32)
     for _ in range(2):
         option.open(cache).run(["y"], {"a": x, "b": np.ones((64, 64), np.float32)})
@@ -181,14 +184,14 @@ OPTIONS: Final = (
         keys={"trt_timing_cache_enable": "true", "trt_builder_optimization_level": "2", "trt_cuda_graph_enable": "1"},
         expected={"trt_timing_cache_enable": "1", "trt_builder_optimization_level": "2", "trt_cuda_graph_enable": "1"},
     ),
-    # OpenVINO's provider lists no options. Its own choice is bf16 where the CPU has it, so fp32 shows, too.
+    # OpenVINO's provider lists no options. It chooses bf16 if the CPU has it, so an fp32 result shows the option too.
     Option(device="openvino", keys={"precision": "FP32", "num_threads": "1"}, expected={}, effect=_is_exact),
     Option(device="openvino", keys={"precision": "BF16"}, expected={}, effect=_rounds),
 )
 
 
 def unusable(device: str) -> str | None:
-    """Why the options of a device cannot be tried here, in one sentence; None where they can."""
+    """One sentence that says why the options of a device cannot be tried here; None if they can."""
     import onnxruntime
 
     from preprocess_ensemble.serving.tensorrt import TensorrtMissing, check_tensorrt, usable_gpus
@@ -209,6 +212,7 @@ def main() -> int:
     """Check all options of the devices and print one line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", nargs="+", choices=tuple(PROVIDERS), default=list(PROVIDERS), help="default: all")
+    parser.add_argument("--results", type=Path, help="also keep the result as JSON in this folder")
     arguments = parser.parse_args()
     found: dict[str, Any] = {}
     for device in arguments.device:
@@ -218,9 +222,11 @@ def main() -> int:
         for option in (one for one in OPTIONS if one.device == device):
             try:
                 found[option.name] = option.check()
-            except Exception as error:  # The next one may do.
+            except Exception as error:  # The next option may work.
                 found[option.name] = {"ok": False, "error": f"{type(error).__name__}: {error}"}
     print(json.dumps(found))
+    if arguments.results:
+        write_result("provider_options", {"summary": found}, arguments.results)
     return 0
 
 

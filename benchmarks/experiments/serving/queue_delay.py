@@ -12,6 +12,7 @@ import statistics
 import tempfile
 from collections import Counter
 from contextlib import ExitStack
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -19,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.fixtures.repository_variants import variant
-from benchmarks.harness.checkpoint import Checkpoint
+from benchmarks.fixtures.server_setting import ServerSetting, add_session_options
+from benchmarks.harness.checkpoint import CHECKPOINTS, Checkpoint
 from benchmarks.harness.results import RESULTS
 from benchmarks.harness.worker import Worker
 from benchmarks.load.triton_statistics import measured
@@ -32,6 +33,7 @@ from preprocess_ensemble.testing.server import QUIET, serving
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+AS_IT_IS: Final = ServerSetting()
 TIE: Final = 0.03
 """Settings whose images per second or latencies differ by less than this share are equal on any machine."""
 
@@ -80,11 +82,14 @@ def measure(
     concurrencies: Sequence[int],
     rounds: int,
     seconds: float,
+    setting: ServerSetting = AS_IT_IS,
+    photos: Path | None = None,
 ) -> list[dict[str, Any]]:
     """Fill the checkpoint and return one cell for each setting and concurrency, medians over the rounds."""
     with tempfile.TemporaryDirectory() as scratch:
-        photos = Path(scratch)
-        write_thumbnails(photos)
+        if photos is None:
+            photos = Path(scratch)
+            write_thumbnails(photos)
         for number in range(1, rounds + 1):
             for count in instances:
                 for delay_us in delays_us:
@@ -92,14 +97,10 @@ def measure(
                     if checkpoint.has(*names.values()):
                         continue
 
-                    def change(config: Any, count: int = count, delay_us: int = delay_us) -> None:
-                        config.instance_group[0].count = count
-                        config.dynamic_batching.max_queue_delay_microseconds = delay_us
-
                     with ExitStack() as stack:
-                        server = stack.enter_context(
-                            serving(stack.enter_context(variant(repository, change)), *QUIET, "--open-statistics")
-                        )
+                        changed = replace(setting, encoders=count, delay_us=delay_us)
+                        served = stack.enter_context(changed.applied_to(repository))
+                        server = stack.enter_context(serving(served, *QUIET, "--open-statistics"))
                         options = ("--url", server.grpc_url, "--photos", str(photos), "--repository", str(repository))
                         worker = stack.enter_context(Worker("load", "benchmarks.load.worker", "transport", *options))
                         for size, name in names.items():
@@ -143,7 +144,11 @@ def main() -> None:
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 4, 16, 64])
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=3.0, help="per cell and round")
+    parser.add_argument("--photos", type=Path, metavar="DIR", help="JPEG files (default: thumbnails, made here)")
+    parser.add_argument("--checkpoints", type=Path, default=CHECKPOINTS, metavar="DIR")
     parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--decoders", type=int, metavar="N", help="instances of the preprocessor")
+    add_session_options(parser)
     arguments = parser.parse_args()
     plan = {
         "delays_us": arguments.delays_us,
@@ -154,8 +159,10 @@ def main() -> None:
     }
     passport = installed_passport(arguments.repository)
     total = len(arguments.delays_us) * len(arguments.instances) * len(arguments.concurrency) * arguments.rounds
-    checkpoint = Checkpoint("queue_delay", {**plan, "model": passport and passport.id}, total=total)
-    cells = measure(checkpoint, arguments.repository, **plan)
+    setting = ServerSetting.from_arguments(arguments)
+    identity = {"setting": asdict(setting), "model": passport and passport.id}
+    checkpoint = Checkpoint("queue_delay", {**plan, **identity}, arguments.checkpoints, total=total)
+    cells = measure(checkpoint, arguments.repository, **plan, setting=setting, photos=arguments.photos)
     advice = recommend(cells)
 
     table = Table(title="Images per second (share of images that shared a run)")

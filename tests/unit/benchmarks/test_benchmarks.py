@@ -302,7 +302,7 @@ def test_page_and_figures_come_from_the_newest_result(tmp_path: Path) -> None:
     results = report.newest(tmp_path)
     text = markdown_tables.fill("before\n<!-- benchmarks -->\nold\n<!-- /benchmarks -->\nafter\n", results)
     assert text.startswith("before\n<!-- benchmarks -->\n2 cores of a CPU (avx2), no GPU;")
-    assert text.endswith("On a GPU: unproved, there is no result.\n<!-- /benchmarks -->\nafter\n")
+    assert text.endswith("GPU: not measured yet.\n<!-- /benchmarks -->\nafter\n")
     assert "| ensemble, JPEG over gRPC | 19.0 | 1.000000 |" in text
     assert "old" not in text
     assert markdown_tables.fill(text, results) == text
@@ -310,14 +310,14 @@ def test_page_and_figures_come_from_the_newest_result(tmp_path: Path) -> None:
     assert "182.9 ms" in page
     assert "three_way-2026-01-02.json" in page
     assert "<td>0.05263</td>" in page  # 1,000 images at 19 a second and 0.001 a second
-    assert "Unproved: there is no result of a machine with a GPU." in page
+    assert "Not measured yet: there is no result from a machine with a GPU." in page
     assert (tmp_path / "three_way.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_part_without_results_names_the_command_that_makes_them() -> None:
     for name in ("benchmarks", *markdown_tables.PARTS):
         text = markdown_tables.fill(f"<!-- {name} -->\n<!-- /{name} -->\n", {})
-        assert ("unproved" if name == "benchmarks" else "python -m benchmarks") in text, name
+        assert ("not measured yet" if name == "benchmarks" else "python -m benchmarks") in text, name
 
 
 def test_pictures_of_operators_scaling_and_slow_lines(tmp_path: Path) -> None:

@@ -1,10 +1,11 @@
-"""The study of a card as far as arithmetic and files go; a live test runs it with the CPU provider."""
+"""``python -m benchmarks gpu`` and its offline bundle: files and processes. A live test runs the experiments."""
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,74 +14,15 @@ import onnxruntime
 import pytest
 
 from benchmarks.experiments.serving import peak_throughput
-from benchmarks.gpu import parts, run
-from benchmarks.gpu import study as gpu
-from benchmarks.gpu.efficiency import GOALS, card, ladder, peak_rate, summarise
-from benchmarks.gpu.meter import GpuMeter
-from benchmarks.gpu.offline_bundle import copy_tree, write_manifest
-from benchmarks.gpu.settings import Setting
-from benchmarks.report import efficiency_breakdown, plots
+from benchmarks.fixtures.server_setting import ServerSetting
+from benchmarks.gpu import command, run
+from benchmarks.gpu.offline_bundle import copy_tree, requirements, write_manifest
+from benchmarks.gpu.parts import PARTS, Plan
+from benchmarks.harness.gpu_meter import GpuMeter
 from preprocess_ensemble.contract import ENCODER
 from preprocess_ensemble.model_repository.config import DEFAULT_SHAPES, configs
 from preprocess_ensemble.serving.tensorrt import usable_gpus
-
-H200 = "NVIDIA H200, 580.159.04"
-
-
-@pytest.mark.parametrize(
-    ("name", "fp16"),
-    [(H200, 989.4), ("NVIDIA H100 80GB HBM3", 989.4), ("NVIDIA H100 PCIe", 756.0), ("NVIDIA A100-SXM4-40GB", 312.0)],
-)
-def test_cards_are_known_by_name(name: str, fp16: float) -> None:
-    known = card(name)
-    assert known is not None
-    assert known.fp16 == fp16
-    # 8.82 GFLOP an image.
-    assert peak_rate(known, "fp16") == pytest.approx(fp16 * 1e3 / 8.82)
-
-
-def test_an_unknown_card_has_no_roofline() -> None:
-    assert card("GeForce 256") is None
-    assert card(None) is None
-
-
-def session_cell(kernels_ms: float) -> dict[str, Any]:
-    point = {"latency_ms": {"p50": 2 * kernels_ms}, "kernels_ms": {"p50": kernels_ms}, "rate": 16e3 / kernels_ms}
-    return {
-        "setting": {"precision": "fp16", "tf32": False},
-        "providers": ["CUDAExecutionProvider"],
-        "canary_cosine": 1.0,
-        "ready_s": 3.0,
-        "batches": {"1": point, "32": point},
-    }
-
-
-def test_the_ladder_leads_from_the_peak_to_the_service() -> None:
-    results: dict[str, dict[str, Any]] = {
-        "gpu_session": {"environment": {"gpu": H200}, "cells": {"a": session_cell(1.0), "b": {"error": "x"}}},
-        "gpu_throughput_224": {"cells": {"1": {"rate": 8_000.0}, "start": {"ready_s": 1.0}}},
-    }
-    steps = ladder(results)
-    assert [round(step["rate"]) for step in steps] == [112_177, 32_000, 16_000, 8_000]
-    assert steps[1]["of_above"] == pytest.approx(32_000 / 112_176.9, rel=1e-4)
-    assert [step["of_above"] for step in steps[2:]] == [0.5, 0.5]
-    assert ladder({}) == []
-
-
-def roofs_cell(gflops: float) -> dict[str, Any]:
-    rate = {"best": gflops, "median": gflops, "runs": 5}
-    return {"side": 8192, "product_gflops": {"fp16": rate}, "memory_gb_s": {"best": 3_000.0, "median": 3_000.0}}
-
-
-def test_what_the_card_does_without_a_model_stands_below_its_data_sheet() -> None:
-    results: dict[str, dict[str, Any]] = {
-        "gpu_roofs": {"cells": {"cuda": roofs_cell(882_000.0)}},
-        "gpu_session": {"environment": {"gpu": H200}, "cells": {"a": session_cell(1.0)}},
-    }
-    assert [round(step["rate"]) for step in ladder(results)] == [112_177, 100_000, 32_000, 16_000]
-    summary = summarise("roofs", results["gpu_roofs"]["cells"], H200)
-    assert summary["bare products, fp16, share of the data sheet's peak"] == pytest.approx(0.8914, rel=1e-3)
-    assert summarise("roofs", {"cuda": {"error": "no CUDA"}}, H200) == {"cuda": "no CUDA"}
+from tests.paths import ROOT
 
 
 def test_bare_products_and_copies_are_measured_by_models_written_byte_by_byte() -> None:
@@ -93,136 +35,146 @@ def test_bare_products_and_copies_are_measured_by_models_written_byte_by_byte() 
     assert found["memory_gb_s"]["best"] > 0
 
 
-CPU: dict[str, Any] = {"cpu": "a CPU", "cores": 2, "gpu": None}
-PROFILE: dict[str, Any] = {
-    "total_ms": 200.0,
-    "operators": [
-        {"operator": "MatMul", "ms": 150.0},
-        {"operator": "Conv", "ms": 10.0},
-        {"operator": "Add", "ms": 40.0},
-    ],
-}
+FAKE = """
+import json, pathlib, sys, time
+words, _, results = sys.argv[1:4]
+print("said:", words, flush=True)
+if words == "hangs":
+    time.sleep(600)
+if words == "breaks":
+    sys.exit("first\\nthe reason")
+if words == "continues":
+    checkpoint = pathlib.Path(results, "fake.jsonl")
+    count = len(checkpoint.read_text().splitlines()) if checkpoint.exists() else 0
+    with checkpoint.open("a") as file:
+        print(json.dumps({"cell": f"cell {count}", "result": {"rate": count}}), file=file)
+    if count < 3:
+        time.sleep(600)
+pathlib.Path(results, "fake.json").write_text(json.dumps({"summary": {"words": words}}))
+"""
+"""Stands in for an experiment: its first argument says how it behaves, and the third is the folder for its result."""
 
 
-def cpu_results(**environment: Any) -> dict[str, dict[str, Any]]:
-    fp32 = {"product_gflops": {"fp32": {"best": 88.2}}, "memory_gb_s": {"best": 20.0}}
-    operators = {
-        "environment": CPU,
-        "model": "ViT-B-32/random:0@0",
-        "roofs": fp32,
-        "summary": {"1": PROFILE, "16": {**PROFILE, "total_ms": 2_000.0}},
+def run_part(tmp_path: Path, *words: str, times: int = 1, cannot: str | None = None) -> dict[str, Any]:
+    """Run a part of such experiments in a new process, because it kills all of its children; return what it kept."""
+    (tmp_path / "fake.py").write_text(FAKE)
+    seconds = 3.0 if {"hangs", "continues"} & set(words) else 600.0
+    script = f"""
+import time
+from pathlib import Path
+from benchmarks.gpu.command import PartRunner
+from benchmarks.gpu.parts import Part, Plan, Run
+path = Path({str(tmp_path)!r})
+plan = Plan(exports=path, photos=path, output=path, device="cpu", seconds=0.0, quick=True)
+runs = [Run(label=words, module="fake", options=(words,), cannot={cannot!r}) for words in {words!r}]
+runner = PartRunner(name="x", part=Part(runs=lambda plan: runs, limit_s=600), plan=plan, least_s=0.0)
+for _ in range({times}):
+    runner.measure(time.monotonic() + {seconds})
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(tmp_path)))}
+    subprocess.run([sys.executable, "-c", script], check=True, env=environment, cwd=tmp_path, capture_output=True)
+    kept: dict[str, Any] = json.loads((tmp_path / "gpu_x.json").read_text())
+    return kept
+
+
+def test_a_run_that_fails_is_a_finding_and_the_next_one_runs(tmp_path: Path) -> None:
+    kept = run_part(tmp_path, "breaks", "works")
+    assert kept["complete"]
+    assert kept["cells"]["works"] == {"words": "works"}
+    assert kept["cells"]["breaks"]["error"].endswith("the reason\n")
+    assert "said: works" in (tmp_path / "gpu.log").read_text()
+
+
+def test_a_run_that_is_impossible_here_says_why(tmp_path: Path) -> None:
+    assert run_part(tmp_path, "works", cannot="no card")["cells"] == {"works": {"unproved": "no card"}}
+
+
+def test_a_run_that_hangs_is_cut_and_not_tried_a_third_time(tmp_path: Path) -> None:
+    kept = run_part(tmp_path, "hangs")
+    assert not kept["complete"]
+    assert kept["cut"]["hangs"]["cut"].startswith("cut after")
+    kept = run_part(tmp_path, "hangs")
+    assert kept["complete"]
+    assert "2 times in a row without a new measurement" in kept["cells"]["hangs"]["error"]
+
+
+def test_a_run_that_is_cut_keeps_what_it_measured_and_continues(tmp_path: Path) -> None:
+    """However often it is cut, because it gets further each time."""
+    kept = run_part(tmp_path, "continues", times=3)
+    assert kept["cut"]["continues"]["cells"] == {f"cell {number}": {"rate": number} for number in range(3)}
+    kept = run_part(tmp_path, "continues")
+    assert kept["cells"]["continues"] == {"words": "continues"}
+
+
+def test_a_limit_cuts_what_a_command_prints_nothing_about(tmp_path: Path) -> None:
+    script = f"""
+import sys
+from pathlib import Path
+from benchmarks.gpu.command import execute
+print(execute([sys.executable, "-c", "import time; time.sleep(60)"], 0.5, Path({str(tmp_path / "log")!r})))
+print(execute([sys.executable, "-c", "print(1)"], 60, Path({str(tmp_path / "log")!r})))
+"""
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert ran.stdout.splitlines() == ["cut after 0 s", "None"]
+
+
+def plan(output: Path) -> Plan:
+    return Plan(exports=output, photos=output, output=output, device="cuda", seconds=4.0, quick=False)
+
+
+def test_every_experiment_knows_the_options_that_it_is_given(tmp_path: Path) -> None:
+    """Otherwise a wrong option would be found only on the machine with the card."""
+    runs = {name: part.runs(plan(tmp_path)) for name, part in PARTS.items()}
+    assert all(len({one.label for one in several}) == len(several) for several in runs.values())
+    first = {
+        name: (several[0].module, [*several[0].options, *(["--checkpoints", "x"] * several[0].keeps_checkpoint)])
+        for name, several in runs.items()
     }
-    served = {"images_per_second": {"session": {"median": 7.0}, "ensemble": {"median": 6.0}}}
-    end_to_end = {"environment": {**CPU, **environment}, "summary": {"1": served, "16": served}}
-    return {"operators": operators, "end_to_end": end_to_end}
+    script = f"""
+import importlib, sys
+for name, (module, options) in {first!r}.items():
+    sys.argv = [name, *options, "--results", "x", "--no-such-option"]
+    try:
+        importlib.import_module(module).main()
+    except SystemExit:
+        pass
+"""
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
+    refused = [line for line in ran.stderr.splitlines() if ": error: " in line]
+    assert refused == [f"{name}: error: unrecognized arguments: --no-such-option" for name in PARTS]
 
 
-def test_the_roofline_of_a_cpu_leads_from_bare_products_to_the_ensemble() -> None:
-    shown = efficiency_breakdown.of_cpu(cpu_results())
-    assert shown is not None
-    assert [round(step["rate"], 2) for step in shown.steps] == [10.0, 100.0, 8.0, 7.0, 6.0]
-    assert shown.steps[-1]["of_first"] == pytest.approx(0.6)
-    assert shown.machine.startswith("2 cores of a CPU, no GPU used")
-    assert plots.roofline(shown).startswith(b"\x89PNG")
-
-
-def test_another_machine_or_a_busier_hour_has_no_place_in_a_roofline() -> None:
-    slower = cpu_results()
-    slower["operators"]["roofs"]["product_gflops"]["fp32"]["best"] = 60.0
-    for results in (cpu_results(cores=4), slower):
-        shown = efficiency_breakdown.of_cpu(results)
-        assert shown is not None
-        assert len(shown.steps) == 3
-        assert list(shown.curves) == ["the model's nodes"]
-    kept_before_roofs = {key: value for key, value in cpu_results()["operators"].items() if key != "roofs"}
-    assert efficiency_breakdown.of_cpu({"operators": kept_before_roofs}) is None
-
-
-def test_the_roofline_of_a_card_is_drawn_from_its_parts() -> None:
-    cell = session_cell(1.0)
-    cell["setting"]["graphs"] = True
-    results = {"gpu_session": {"environment": {"gpu": H200}, "cells": {"a": cell, "b": {"error": "x"}}}}
-    shown = efficiency_breakdown.of_gpu(results)
-    assert shown is not None
-    assert shown.compute == pytest.approx(peak_rate(card(H200), "fp16"))  # type: ignore[arg-type]
-    assert dict(shown.curves["kernels, fp16, CUDA graphs"]) == {1: 1_000.0, 32: 32_000.0}
-    measured = efficiency_breakdown.of_gpu({**results, "gpu_roofs": {"cells": {"cuda": roofs_cell(882_000.0)}}})
-    assert measured is not None
-    assert measured.compute == pytest.approx(100_000)
-    assert plots.roofline(measured).startswith(b"\x89PNG")
-    assert efficiency_breakdown.of_gpu({}) is None
-
-
-def study(output: Path) -> parts.Study:
-    return parts.Study(exports=output, photos=output, output=output, device="cpu", seconds=0.0, quick=True)
-
-
-def test_whatever_fails_becomes_a_cell_and_what_hangs_is_not_tried_for_ever(tmp_path: Path) -> None:
-    def broken() -> dict[str, Any]:
-        raise KeyError("nobody thought of this")
-
-    def hangs() -> dict[str, Any]:
-        raise KeyboardInterrupt
-
-    assert "nobody thought" in parts._cell(study(tmp_path).checkpoint("x"), "broken", broken)["error"]
-    for _ in range(2):
-        with pytest.raises(KeyboardInterrupt):
-            parts._cell(study(tmp_path).checkpoint("x"), "hangs", hangs)
-    assert parts._cell(study(tmp_path).checkpoint("x"), "hangs", hangs) == {"error": "begun 2 times and never ended"}
-    # Another plan begins anew.
-    other = replace(study(tmp_path), seconds=1.0)
-    assert parts._cell(other.checkpoint("x"), "hangs", lambda: {"rate": 1.0}) == {"rate": 1.0}
+def test_all_parts_fit_into_25_minutes() -> None:
+    assert sum(part.limit_s for part in PARTS.values()) <= 25 * 60
 
 
 def test_servers_are_not_tried_with_graphs_that_no_session_started_with(tmp_path: Path) -> None:
-    assert parts.graphs_start(study(tmp_path)), "nothing is known"
-    journal = study(tmp_path).checkpoint("session")
-    journal.cell("fp16, graphs, batch 128", lambda: {"error": "refused"})
-    assert not parts.graphs_start(study(tmp_path))
-    assert not any(setting.graphs for setting in parts.throughput_settings(graphs=False))
-    study(tmp_path).checkpoint("session").forget()
-    assert study(tmp_path).checkpoint("session").cells == {}
+    def labels() -> str:
+        return " ".join(one.label for one in PARTS["throughput_224"].runs(plan(tmp_path)))
+
+    assert "graphs" in labels(), "nothing is known"
+    for cells, expected in (
+        ({"fp16, graphs": {"error": "refused"}, "fp32": {}}, False),
+        ({"fp16, graphs": {"error": "refused"}, "tf32, graphs": {}}, True),
+    ):
+        (tmp_path / "gpu_session.json").write_text(json.dumps({"cells": cells}))
+        assert ("graphs" in labels()) == expected
 
 
-def test_what_was_measured_is_kept_though_nobody_can_sum_it_up(tmp_path: Path) -> None:
-    study(tmp_path).checkpoint("single").cell("odd", lambda: {"form": "unknown"})
-    path = gpu.keep(study(tmp_path), "single", None)
-    kept = path.read_text()
-    assert '"form": "unknown"' in kept
-    assert "no summary" in kept
-    assert gpu.failures(study(tmp_path), "single") == ""
-    study(tmp_path).checkpoint("single").cell("bad", lambda: {"error": "first\nthe reason"})
-    assert gpu.failures(study(tmp_path), "single") == ", but 1 of 2 failed (the reason; see gpu.log)"
-
-
-def test_a_part_that_is_cut_says_so_and_its_words_are_in_the_log(tmp_path: Path) -> None:
-    # In a process of its own: what ends a part ends every child of its process, and this one has other tests' servers.
-    script = f"""
-from pathlib import Path
-from benchmarks.gpu import study as gpu
-log = Path({str(tmp_path / "log")!r})
-print(gpu.run_part("session", ["--exports", {str(tmp_path)!r}], 60, log) is not None)
-print(gpu.run_part("session", [], 0.0, log))
-"""
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert ran.stdout.splitlines() == ["True", "cut after 0 s"]
-    assert "there is no exported model" in (tmp_path / "log").read_text()
-
-
-def test_nothing_that_a_part_started_outlives_it() -> None:
-    """Even what began a session of its own, as tritonserver does, and whose parent was killed."""
+def test_nothing_that_a_run_started_outlives_it() -> None:
+    """Not even a process with its own session, like tritonserver, whose parent was killed."""
     stub = "import time; print(1, flush=True); time.sleep(60)"
     server = (
         f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {stub!r}], start_new_session=True).wait()"
     )
     script = f"""
 import subprocess, sys
-from benchmarks.harness import process_cleanup as orphans
-orphans.adopt()
+from benchmarks.harness import process_cleanup
+process_cleanup.adopt()
 part = subprocess.Popen([sys.executable, "-c", {server!r}], stdout=subprocess.PIPE, start_new_session=True)
 part.stdout.readline()
-orphans.end_group(part.pid, within_s=5)
-print(orphans.kill_children(within_s=5), orphans.kill_children(within_s=5))
+process_cleanup.end_group(part.pid, within_s=5)
+print(process_cleanup.kill_children(within_s=5), process_cleanup.kill_children(within_s=5))
 """
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert ran.stdout.split() == ["1", "0"]
@@ -230,9 +182,9 @@ print(orphans.kill_children(within_s=5), orphans.kill_children(within_s=5))
 
 @pytest.mark.skipif(usable_gpus() > 0, reason="there is a GPU")
 def test_without_a_gpu_one_sentence_says_so(tmp_path: Path) -> None:
-    assert gpu.unusable("cuda") == "the driver shows no NVIDIA GPU (does nvidia-smi?)"
+    assert command.unusable("cuda") == "the driver shows no NVIDIA GPU (does nvidia-smi?)"
     provider = tmp_path / run.PROVIDER
-    with pytest.raises(run.RunError, match="The kit has no onnxruntime-gpu"):
+    with pytest.raises(run.RunError, match="The bundle has no onnxruntime-gpu"):
         run.check_cuda(tmp_path, run.environment_with([]))
     provider.parent.mkdir(parents=True)
     provider.touch()
@@ -240,10 +192,10 @@ def test_without_a_gpu_one_sentence_says_so(tmp_path: Path) -> None:
         run.check_cuda(tmp_path, run.environment_with([]))
 
 
-def test_what_a_cuda_provider_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_libraries_of_a_cuda_provider_are_named() -> None:
     (library,) = (Path(onnxruntime.__file__).parent / "capi").glob("onnxruntime_pybind11_state*.so")
-    monkeypatch.setattr(run, "OPENED_LATER", ("libm.so.6", "libnobody.so.9"))
-    assert run.missing_libraries(library, run.environment_with([])) == ["libnobody.so.9"]
+    opened_later = ("libm.so.6", "libnosuch.so.9")
+    assert run.missing_libraries(library, run.environment_with([]), opened_later) == ["libnosuch.so.9"]
 
 
 def test_a_python_that_cannot_export_is_refused(tmp_path: Path) -> None:
@@ -256,46 +208,26 @@ def test_a_python_that_cannot_export_is_refused(tmp_path: Path) -> None:
         run.check_exporter(str(bare))
 
 
-def test_what_failed_stays_in_the_summary_with_its_reason() -> None:
-    cells = {"good": session_cell(1.0), "bad": {"error": "RuntimeError: first\nthe reason"}}
-    summary = summarise("session", cells, H200)
-    assert summary["bad"] == "the reason"
-    assert summary["good"]["kernels, share of peak"] == pytest.approx(32_000 / 112_176.9, rel=1e-4)
-    assert summarise("tensorrt", {"tensorrt": {"unproved": "no card"}}, None) == {"tensorrt": "no card"}
-
-
-def test_a_goal_is_judged_by_the_best_rate() -> None:
-    gpu = {"images_per_joule": 40.0, "samples": [{"s": 0.2, "watts": 500.0, "gpu_percent": 90, "memory_mb": 4e3}]}
-    point = {"rate": GOALS["throughput_224"], "latency_ms": {"p50": 9.0}, "server": {}, "gpu": gpu}
-    cells: dict[str, dict[str, Any]] = {"start": {"cosine": 0.99995}, "a": point, "b": {**point, "rate": 1.0}}
-    summary = summarise("throughput_224", cells, H200)
-    assert summary["goal reached"]
-    assert (summary["with"], summary["least cosine"], summary["watts, median"]) == ("a", 0.99995, 500.0)
-
-
-def test_a_setting_that_gives_other_vectors_reaches_no_goal() -> None:
-    point = {"rate": 10.0, "latency_ms": {"p50": 9.0}, "server": {}, "gpu": None, "cosine": 0.99995}
-    cells: dict[str, dict[str, Any]] = {"good": point, "wrong": {**point, "rate": 1e6, "cosine": 0.5}}
-    summary = summarise("throughput_224", cells, H200)
-    assert (summary["with"], summary["goal reached"], summary["wrong"]) == ("good", False, "other vectors")
-    assert [step["rate"] for step in ladder({"gpu_throughput_224": {"cells": cells}})] == [10.0]
-    assert summarise("throughput_224", {"wrong": cells["wrong"]}, H200) == {"wrong": "other vectors"}
-
-
-def test_settings_are_written_as_an_operator_would() -> None:
-    setting = Setting(precision="fp32", tf32=True, graphs=True, max_batch_size=16, encoders=2, delay_us=500)
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_a_setting_is_written_as_an_operator_would_write_it(device: str) -> None:
+    setting = ServerSetting(device=device, tf32=True, graphs=True, max_batch_size=16, encoders=2, delay_us=500)
     assert setting.name == "tf32, graphs, batch 16, 2 x encoder, delay 500 us"
     config = configs(DEFAULT_SHAPES)[ENCODER]
-    setting.change_encoder(config, "cuda")
-    (accelerator,) = config.optimization.execution_accelerators.gpu_execution_accelerator
-    assert dict(accelerator.parameters) == {"use_tf32": "1", "enable_cuda_graph": "1"}
-    assert (config.instance_group[0].count, config.instance_group[0].kind) == (2, 1)
+    setting.change_encoder(config)
+    assert (config.instance_group[0].count, config.instance_group[0].kind) == (2, 1 if device == "cuda" else 2)
     assert config.dynamic_batching.max_queue_delay_microseconds == 500
     assert [warmup.batch_size for warmup in config.model_warmup] == [1, 16]
-    on_cpu = configs(DEFAULT_SHAPES)[ENCODER]
-    setting.change_encoder(on_cpu, "cpu")
-    assert on_cpu.parameters["batch_buckets"].string_value == "1,2,4,8,16"
-    assert not on_cpu.optimization.execution_accelerators.gpu_execution_accelerator
+    accelerators = config.optimization.execution_accelerators.gpu_execution_accelerator
+    if device == "cuda":
+        assert dict(accelerators[0].parameters) == {"use_tf32": "1", "enable_cuda_graph": "1"}
+    else:
+        assert not accelerators
+        assert config.parameters["batch_buckets"].string_value == "1,2,4,8,16"
+
+
+def test_without_a_setting_the_repository_itself_is_served(tmp_path: Path) -> None:
+    with ServerSetting().applied_to(tmp_path) as served:
+        assert served == tmp_path
 
 
 def test_without_a_card_the_meter_is_silent() -> None:
@@ -304,13 +236,13 @@ def test_without_a_card_the_meter_is_silent() -> None:
     assert meter.report(10) is None
 
 
-def test_a_kit_that_did_not_arrive_whole_is_refused(tmp_path: Path) -> None:
+def test_a_bundle_that_did_not_arrive_whole_is_refused(tmp_path: Path) -> None:
     (tmp_path / "wheels").mkdir()
     file = tmp_path / "wheels" / "onnxruntime_gpu-1.31.1-cp39-cp39-manylinux.whl"
     file.write_bytes(b"wheel")
     assert write_manifest(tmp_path) == 5
     run.check_files(tmp_path)
-    with pytest.raises(run.RunError, match=r"The kit is for Python 3\.9 and this is 3\."):
+    with pytest.raises(run.RunError, match=r"The bundle is for Python 3\.9 and this is 3\."):
         run.check_python(tmp_path / "wheels")
     file.write_bytes(b"whale")
     with pytest.raises(run.RunError, match="damaged on its way"):
@@ -320,11 +252,18 @@ def test_a_kit_that_did_not_arrive_whole_is_refused(tmp_path: Path) -> None:
         run.check_files(tmp_path)
 
 
-def test_the_tree_of_a_kit_runs_where_it_lies(tmp_path: Path) -> None:
+def test_the_tree_of_a_bundle_runs_in_place(tmp_path: Path) -> None:
     copy_tree(tmp_path)
     assert (tmp_path / "COMMIT").read_text().strip()
     assert not (tmp_path / "benchmarks" / "results").exists()
-    command = [sys.executable, "-m", "benchmarks.gpu.study", "--exports", str(tmp_path / "none")]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    asked = [sys.executable, "-m", "benchmarks.gpu.command", "--exports", str(tmp_path / "none")]
+    done = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "there is no exported model" in done.stderr
+
+
+def test_a_bundle_brings_what_the_package_and_its_server_require() -> None:
+    names = [one.partition(">")[0] for one in requirements()]
+    assert {"anyio", "grpcio", "tritonclient[grpc]", "psutil", "nvidia-ml-py", "rich"} <= set(names)
+    assert not {"nvidia-pytriton", "PyTurboJPEG"} & set(names), "these come without their dependencies"
+    assert "numpy>=1.26,<2" in requirements()

@@ -1,4 +1,4 @@
-"""What the card does meanwhile: memory, utilisation, power and energy, sampled through NVML; nothing without one."""
+"""Memory, utilisation, power and energy of an NVIDIA card during a measurement, sampled through NVML."""
 
 from __future__ import annotations
 
@@ -14,22 +14,8 @@ if TYPE_CHECKING:
 INTERVAL_S: Final = 0.2
 
 
-def card_name() -> str | None:
-    """Name and driver of the first GPU, as nvidia-smi lists them; None without one. For machines without nvidia-smi."""
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        name = pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(0))
-        listed = f"{name}, {pynvml.nvmlSystemGetDriverVersion()}"
-        pynvml.nvmlShutdown()
-    except Exception:  # no package, no driver or no card: NVML has a class for each of some thirty errors
-        return None
-    return listed
-
-
 class GpuMeter:
-    """A context manager that watches GPU ``index`` for the length of its block."""
+    """A context manager that samples GPU ``index`` until its block ends; without a card it does nothing."""
 
     def __init__(self, index: int = 0) -> None:
         self._index = index
@@ -46,9 +32,9 @@ class GpuMeter:
         except Exception:  # no package, no driver or no card: NVML has a class for each of some thirty errors
             return self
         self._nvml = pynvml
-        self._begun = time.perf_counter()
+        self._start = time.perf_counter()
         self._energy_mj = self._energy()
-        self._thread = threading.Thread(target=self._watch, name="GPU meter", daemon=True)
+        self._thread = threading.Thread(target=self._sample, name="GPU meter", daemon=True)
         self._thread.start()
         return self
 
@@ -59,10 +45,10 @@ class GpuMeter:
             return
         self._ended.set()
         self._thread.join()
-        self._seconds = time.perf_counter() - self._begun
+        self._seconds = time.perf_counter() - self._start
         before, after = self._energy_mj, self._energy()
         watts = [sample["watts"] for sample in self._samples if "watts" in sample]
-        # Cards before Volta have no counter of energy.
+        # Cards before Volta have no energy counter.
         self._joules = (
             (after - before) / 1e3
             if before is not None and after is not None
@@ -71,7 +57,7 @@ class GpuMeter:
         self._nvml.nvmlShutdown()
 
     def report(self, images: int) -> dict[str, Any] | None:
-        """After the block: joules, images per joule and the samples over time; None where there is no card."""
+        """After the block: seconds, joules, images per joule and the samples over time; None without a card."""
         if self._nvml is None:
             return None
         return {
@@ -85,9 +71,9 @@ class GpuMeter:
         energy: int | None = self._read("nvmlDeviceGetTotalEnergyConsumption")
         return energy
 
-    def _watch(self) -> None:
+    def _sample(self) -> None:
         while not self._ended.wait(INTERVAL_S):
-            sample = {"s": round(time.perf_counter() - self._begun, 3)}
+            sample = {"s": round(time.perf_counter() - self._start, 3)}
             if (watts := self._read("nvmlDeviceGetPowerUsage")) is not None:
                 sample["watts"] = watts / 1e3
             if (rates := self._read("nvmlDeviceGetUtilizationRates")) is not None:
@@ -99,9 +85,9 @@ class GpuMeter:
             self._samples.append(sample)
 
     def _read(self, function: str, *arguments: int) -> Any:
-        """What NVML answers; None for what this card does not tell."""
+        """Call an NVML function; None if this card does not support it."""
         assert self._nvml is not None
         try:
             return getattr(self._nvml, function)(self._handle, *arguments)
-        except Exception:  # see above; virtual cards tell little
+        except Exception:  # see above; virtual cards support few functions
             return None

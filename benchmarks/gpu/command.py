@@ -1,0 +1,238 @@
+"""How fast is one NVIDIA card, measured within 25 minutes and without a network? ``python -m benchmarks gpu``.
+
+It runs experiments with options that fit a card, in order of value (see ``parts``). Each runs in a process group with a
+time limit. What it has measured is kept if it fails or is cut, and the same command continues. ``docs/gpu.md`` says
+what to take to a machine that has nothing. ``--device cpu`` runs the same with the CPU provider.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Final
+
+from benchmarks.gpu.parts import PARTS, Part, Plan, Run
+from benchmarks.harness import process_cleanup
+from benchmarks.harness.checkpoint import Checkpoint
+from benchmarks.harness.environment import environment
+from preprocess_ensemble.serving.tensorrt import usable_gpus
+
+TERMINATE_S: Final = 15.0
+"""For servers to end after a run was cut."""
+LOG: Final = "gpu.log"
+"""Everything that the runs and their servers print, in the output folder."""
+ERROR_LINES: Final = 20
+"""Of a run that failed, kept in its result."""
+MOST_CUTS: Final = 2
+"""A run that was cut this often without a new measurement hangs, and is not tried again."""
+CHECK_S: Final = 120.0
+"""For one product of two small matrices: a first start reads a gigabyte of libraries."""
+
+
+def unusable(device: str) -> str | None:
+    """One sentence that says why ``device`` cannot be used; None if it multiplies two small matrices."""
+    if device == "cuda" and not usable_gpus():
+        return "the driver shows no NVIDIA GPU (does nvidia-smi?)"
+    command = [sys.executable, "-m", "benchmarks.experiments.serving.peak_throughput", "--device", device, "--check"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=CHECK_S)
+    except subprocess.TimeoutExpired:
+        return f"a product of two small matrices takes longer than {CHECK_S:.0f} s"
+    sys.stderr.write(done.stderr)
+    if not done.returncode:
+        return None
+    printed = done.stderr.strip().splitlines()
+    return printed[-1] if printed else f"a product of two small matrices ended with exit code {done.returncode}"
+
+
+def execute(command: list[str], limit_s: float, log: Path) -> str | None:
+    """Run ``command`` in its own process group and copy its output to ``log``.
+
+    Returns None, or why it is not complete: the end of its output after a failure, or ``cut after ...``. Every process
+    that it started has ended when this returns.
+    """
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True
+    )
+    last: deque[str] = deque(maxlen=ERROR_LINES)
+    listener = threading.Thread(target=_listen, args=(process.stdout, last, log), daemon=True)
+    listener.start()
+    try:
+        code = process.wait(limit_s)
+        why = f"exit code {code}: {{}}" if code else None
+    except subprocess.TimeoutExpired:
+        why = f"cut after {limit_s:.0f} s"
+    # A process that is left over would hold the card's memory during the next run.
+    process_cleanup.end_group(process.pid, within_s=TERMINATE_S)
+    process_cleanup.kill_children(within_s=TERMINATE_S)
+    process.wait()
+    listener.join(timeout=TERMINATE_S)
+    return why and why.format("".join(last))
+
+
+def _listen(lines: IO[str], last: deque[str], log: Path) -> None:
+    with lines, log.open("a") as file:
+        for line in lines:
+            sys.stderr.write(line)
+            file.write(line)
+            file.flush()
+            last.append(line)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartRunner:
+    """Runs the experiments of one part and keeps what they measure."""
+
+    name: str
+    part: Part
+    plan: Plan
+    least_s: float = TERMINATE_S
+    """A run does not start with less time than this."""
+
+    @property
+    def _folder(self) -> Path:
+        return self.plan.output / "runs" / self.name
+
+    def _folder_of(self, run: Run) -> Path:
+        return self._folder / "".join(letter if letter.isalnum() else "_" for letter in run.label)
+
+    def forget(self) -> None:
+        """Discard everything that the part has measured."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self.plan.result_of(self.name).unlink(missing_ok=True)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether an earlier command finished the part on this device with this model; failed runs count as done."""
+        path = self.plan.result_of(self.name)
+        if not path.exists():
+            return False
+        kept: dict[str, Any] = json.loads(path.read_text())
+        return bool(kept["complete"]) and (kept["device"], kept["model"]) == (self.plan.device, self.plan.model)
+
+    def measure(self, end: float) -> str:
+        """Run what is not measured yet, until the part's limit or ``end`` (monotonic seconds); return one line."""
+        runs = self.part.runs(self.plan)
+        end = min(end, time.monotonic() + self.part.limit_s)
+        plan = {key: getattr(self.plan, key) for key in ("device", "seconds", "quick", "model")}
+        checkpoint = Checkpoint(f"gpu_{self.name}", plan, self._folder)
+        cut: dict[str, Any] = {}
+        for run in runs:
+            if not checkpoint.has(run.label):
+                # Twice the fair share, so that a run that hangs does not take their time.
+                limit_s = min(end - time.monotonic(), max(60.0, 2 * self.part.limit_s / len(runs)))
+                found = self._measured(run, limit_s)
+                if "cut" in found:
+                    cut[run.label] = found
+                else:
+                    checkpoint.cell(run.label, lambda found=found: found)  # type: ignore[misc]
+        self._keep(checkpoint.cells, cut)
+        errors = [cell["error"].strip().splitlines()[-1] for cell in checkpoint.cells.values() if "error" in cell]
+        failures = f", but {len(errors)} of {len(runs)} failed ({errors[0]}; see {LOG})" if errors else ""
+        state = f"cut: {', '.join(cut)}" if cut else "complete"
+        return f"{state}{failures}; kept in {self.plan.result_of(self.name)}"
+
+    def _measured(self, run: Run, limit_s: float) -> dict[str, Any]:
+        """The summary of a run, its ``error``, or why it was ``cut`` and the ``cells`` that it has measured."""
+        if run.cannot is not None:
+            return {"unproved": run.cannot}
+        folder = self._folder_of(run)
+        folder.mkdir(parents=True, exist_ok=True)
+        before = self._cells(folder)
+        if limit_s < self.least_s:
+            return {"cut": "no time left", "cells": before}
+        options = ("--results", str(folder), *(("--checkpoints", str(folder)) if run.keeps_checkpoint else ()))
+        command = [sys.executable, "-m", run.module, *run.options, *options]
+        why = execute(command, limit_s, self.plan.output / LOG)
+        cells = self._cells(folder)
+        if why is None:
+            kept = max(folder.glob("*.json"), key=lambda path: path.stat().st_mtime)
+            summary: dict[str, Any] = json.loads(kept.read_text())["summary"]
+            return summary
+        if not why.startswith("cut"):
+            return {"error": why, "cells": cells}
+        cuts = folder / "cuts"
+        cuts.write_text((cuts.read_text() if cuts.exists() and len(cells) == len(before) else "") + "x")
+        if len(cuts.read_text()) < MOST_CUTS:
+            return {"cut": why, "cells": cells}
+        return {"error": f"{why}, {MOST_CUTS} times in a row without a new measurement", "cells": cells}
+
+    def _cells(self, folder: Path) -> dict[str, Any]:
+        """What an experiment that did not finish has in its checkpoint."""
+        lines = [line for path in folder.glob("*.jsonl") for line in path.read_text().splitlines()]
+        kept = [json.loads(line) for line in lines if line.endswith("}")]
+        return {line["cell"]: line["result"] for line in kept if "cell" in line}
+
+    def _keep(self, cells: dict[str, Any], cut: dict[str, Any]) -> None:
+        record = {
+            "experiment": f"gpu_{self.name}",
+            "environment": environment(),
+            "device": self.plan.device,
+            "model": self.plan.model,
+            "complete": not cut,
+            "cells": cells,
+            "cut": cut,
+        }
+        path = self.plan.result_of(self.name)
+        new = path.with_suffix(".new")
+        new.write_text(json.dumps(record, indent=1) + "\n")
+        new.replace(path)
+
+
+def main() -> int:
+    """Run the parts; 0 if all that were asked for are complete."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--exports", type=Path, default=Path("exports"), help="folder with the repositories fp32 and fp16"
+    )
+    parser.add_argument("--photos", type=Path, default=Path("photos"), help="folder with 224/ and 256/, of JPEG files")
+    parser.add_argument("--output", type=Path, default=Path("build/gpu"), help="for the JSON (default: %(default)s)")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="run these, in this order")
+    parser.add_argument("--skip", nargs="+", choices=PARTS, default=[], help="leave these out")
+    parser.add_argument("--again", nargs="+", choices=PARTS, default=[], help="discard what these parts have measured")
+    parser.add_argument("--minutes", type=float, default=25.0, help="for all parts together (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=4.0, help="of one measurement (default: %(default)s)")
+    parser.add_argument("--quick", action="store_true", help="the fewest settings that use all of the code")
+    arguments = parser.parse_args()
+    end = time.monotonic() + 60 * arguments.minutes
+    plan = Plan(
+        exports=arguments.exports.resolve(),
+        photos=arguments.photos.resolve(),
+        output=arguments.output.resolve(),
+        device=arguments.device,
+        seconds=arguments.seconds,
+        quick=arguments.quick,
+    )
+    if plan.model is None:
+        parser.error(f"there is no exported model in {plan.exports / 'fp32'}: see docs/gpu.md")
+    if reason := unusable(plan.device):
+        print(f"benchmarks gpu: {plan.device} cannot be used here: {reason}", file=sys.stderr)
+        return 1
+    plan.output.mkdir(parents=True, exist_ok=True)
+    runners = {name: PartRunner(name=name, part=PARTS[name], plan=plan) for name in PARTS}
+    for name in arguments.again:
+        runners[name].forget()
+    process_cleanup.adopt()
+    wanted = [runners[name] for name in arguments.parts if name not in arguments.skip]
+    for runner in wanted:
+        if runner.is_complete:
+            print(f"{runner.name}: complete already")
+        elif end - time.monotonic() < 2 * TERMINATE_S:
+            print(f"{runner.name}: no time left")
+        else:
+            # A run that is cut needs time to end, and the whole must fit.
+            print(f"{runner.name}: {runner.measure(end - TERMINATE_S)}", flush=True)
+    return int(not all(runner.is_complete for runner in wanted))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
