@@ -25,8 +25,9 @@ from preprocess_ensemble.testing.sample_photos import write_with_copies
 from tests.fixtures.raw_files import dng
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator, AsyncIterator
 
+    from clip_client import EmbeddedItem
     from clip_client.dedup import DuplicateReport
     from preprocess_ensemble.testing.server import Server
 
@@ -160,23 +161,26 @@ async def test_a_file_that_goes_away_does_not_take_its_copies_along(
         if path == str(paths[-1]):
             last_is_read.set()
         elif path == str(paths[0]):
-            last_is_read.wait(1)  # for ever, on a machine with one core
+            last_is_read.wait(1)
         return os_open(path, *args, **named)
 
     monkeypatch.setattr(os, "open", read_the_first_last)
     async with ClipClient(server.grpc_url) as clip:
-        embed_stream = clip.embed_stream
 
-        def remove_then_embed(source: AsyncIterator[str], **named: Any) -> AsyncIterator[Any]:
-            async def removing() -> AsyncIterator[str]:
-                async for path in source:
-                    paths[0].unlink(missing_ok=True)
-                    yield path
+        class RemovesTheFirst:
+            """The client, in a world where the first file goes away before it is embedded."""
 
-            return embed_stream(removing(), **named)
+            model = clip.model
 
-        monkeypatch.setattr(clip, "embed_stream", remove_then_embed)
-        report = await find_duplicates(clip, [tmp_path])
+            def embed_stream(self, source: Any, *, ordered: bool = True) -> AsyncGenerator[EmbeddedItem, None]:
+                async def removing() -> AsyncIterator[str]:
+                    async for path in source:
+                        paths[0].unlink(missing_ok=True)
+                        yield path
+
+                return clip.embed_stream(removing(), ordered=ordered)
+
+        report = await find_duplicates(RemovesTheFirst(), [tmp_path])
     assert [(failure.path, failure.code) for failure in report.failed] == [(str(paths[0]), "UNREADABLE")]
     assert as_sets(report) == {frozenset(map(str, paths[1:]))}
     assert report.compared == 2

@@ -102,20 +102,24 @@ def test_a_killed_search_goes_on_where_it_was(server: Server, tmp_path: Path) ->
         for path in originals:
             (album / f"{number} {path.name}").write_bytes(path.read_bytes() + bytes(number + 1))
     script = (
-        "import os, signal, sys\n"
-        "from clip_client.dedup import library, shelf\n"
-        "library._REMEMBER_S = 0.0\n"
+        "import asyncio, os, signal, sys\n"
+        "from clip_client import ClipClient\n"
+        "from clip_client.dedup import Store, scan\n"
+        "from clip_client.dedup.features.collect import collect_features\n"
         "writes, replace = 0, os.replace\n"
         "def counted(*paths):\n"
         "    global writes\n"
         "    replace(*paths)\n"
         "    writes += 1\n"
         "    writes < 6 or os.kill(os.getpid(), signal.SIGKILL)\n"
-        "shelf.os.replace = counted\n"
-        "from clip_client.cli.main import main\n"
-        "main(sys.argv[1:])\n"
+        "os.replace = counted\n"
+        "async def main(album, url, folder):\n"
+        "    async with ClipClient(url) as clip:\n"
+        "        with Store(folder) as store:\n"
+        "            await collect_features(clip, scan(album).files, store, lambda *_: None, save_every_s=0)\n"
+        "asyncio.run(main(*sys.argv[1:]))\n"
     )
-    arguments = ["dedup", str(album), "--url", server.grpc_url, "--store", str(tmp_path / "store")]
+    arguments = [str(album), server.grpc_url, str(tmp_path / "store")]
     killed = subprocess.run([sys.executable, "-c", script, *arguments], check=False, capture_output=True)
     assert killed.returncode == -signal.SIGKILL
     report = asyncio.run(find(server, tmp_path / "store", album))

@@ -1,1 +1,1 @@
-"""Which photos show the same, and which one to keep; numbers in, groups out, no input or output."""
+"""Which photos show the same and which one to keep: arithmetic on features. Nothing here reads or writes a file."""

@@ -1,4 +1,4 @@
-"""Rows that must not share a group, as sets: all pairs of 5,000 photos that somebody wants to keep would be 200 MB."""
+"""Rows that must not share a group, as sets: the pairs of 5,000 photos that a person keeps would take 200 MB."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class CannotLink:
     """Sets of rows; no two rows of one set may share a group."""
 
     def __init__(self, sets: Iterable[Indices] = ()) -> None:
-        """Take ``sets``, each in ascending order."""
+        """Take sets of rows, each in ascending order."""
         self._sets = [rows for rows in sets if len(rows) > 1]
         self._sets_of: defaultdict[int, list[int]] = defaultdict(list)
         for number, rows in enumerate(self._sets):
@@ -36,17 +36,17 @@ class CannotLink:
         return bool(self._sets)
 
     def sets_of(self, row: int) -> list[int]:
-        """Return the numbers of the sets that ``row`` is in: two rows may share a group if they have none in common."""
+        """Return the numbers of the sets of ``row``; two rows may share a group if they have no set in common."""
         return self._sets_of.get(row, [])
 
     def after(self, row: int) -> Iterable[Indices]:
-        """Yield rows after ``row`` that must not share a group with it, set by set."""
+        """Yield the rows after ``row`` that must not share a group with it, one set at a time."""
         for number in self.sets_of(row):
             rows = self._sets[number]
             yield rows[np.searchsorted(rows, row, side="right") :]
 
     def among(self, rows: Indices) -> CannotLink:
-        """Return the same for some rows only, under their positions in ``rows``."""
+        """Return the sets reduced to ``rows``, as positions in ``rows``."""
         if not self:
             return self
         sets: defaultdict[int, list[int]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""From components to the groups of a report: who is kept, how sure each copy is, and why."""
+"""Makes the groups of a report from components: which photo is kept, how sure each copy is, and why."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Comparison:
-    """What a search knows about its contents; all arrays run in parallel."""
+    """What a search knows about its contents; element i of each array is about row i."""
 
     candidates: Mapping[int, Sequence[Candidate]]
-    """Row -> the files of that content, best first; a row that is in no component may be missing if it has one file."""
+    """Row -> the files of that content, best first; a row with one file and in no component may be missing."""
     vectors: NDArray[np.float32]
     """(N, D) unit rows; NaN for pictures of nearly one colour."""
     pixels: NDArray[np.intp]
@@ -38,18 +38,18 @@ class Comparison:
     has_hash: NDArray[np.bool_]
     hash_bits: int
     components: Sequence[NDArray[np.intp]]
-    """Rows that hang together, two or more each."""
+    """Rows of each connected component of two or more."""
     cannot_link: CannotLink
-    """What people decided to be different."""
+    """What people declared to be different."""
     rules: KeepRules
 
 
 def make_groups(comparison: Comparison, thresholds: Thresholds) -> list[DuplicateGroup]:
-    """Cut each component into groups around a kept photo, and make a group of copies of the same bytes elsewhere."""
+    """Divide each component into groups around a kept photo, and group files of the same bytes that are in none."""
     groups = []
     grouped: set[int] = set()
     for component in comparison.components:
-        # Best photo first, which no order of the input changes.
+        # Best photo first, whatever the order of the input.
         best_first = sorted(component.tolist(), key=lambda row: comparison.rules.rank(comparison.candidates[row][0]))
         rows = np.array(best_first)
         for star in _stars(comparison, rows, thresholds.similar):
@@ -77,7 +77,7 @@ def _stars(comparison: Comparison, rows: NDArray[np.intp], threshold: float) -> 
 def _group(
     comparison: Comparison, rows: Sequence[int], similarities: Sequence[float], thresholds: Thresholds
 ) -> DuplicateGroup:
-    """Make the group of the contents ``rows``, the kept one first; ``similarities`` are those to it."""
+    """Make the group of the contents ``rows``, the kept one first; ``similarities`` are to the kept one."""
     kept = comparison.candidates[rows[0]][0]
     originals = _originals(comparison, rows)
     members = [
@@ -101,9 +101,9 @@ def _group(
 
 
 def _originals(comparison: Comparison, rows: Sequence[int]) -> dict[str, tuple[str, str]]:
-    """Find the copies of other pictures than the kept one: path -> (path of the best file of that picture, tier).
+    """Return the copies of pictures other than the kept one: path -> (path of the best file of that picture, tier).
 
-    A frame of a burst that was backed up is no copy of the frame that is kept, but it is one of itself.
+    The backup of a frame of a burst is no copy of the kept frame, but it is a copy of its own frame.
     """
     same_picture: defaultdict[int, list[tuple[Candidate, int]]] = defaultdict(list)
     for row in rows:
@@ -145,7 +145,7 @@ def _member(
         tier = SAME_PIXELS if same_pixels else near
     return Member(
         path=candidate.path,
-        # Of two pictures of one colour only the pixels were compared.
+        # Only the pixels of two pictures of one colour were compared.
         similarity=1.0 if np.isnan(similarity) else similarity,
         width=candidate.features.width,
         height=candidate.features.height,

@@ -1,4 +1,4 @@
-"""Which photo of a group is kept: an ordered list of rules, the first that tells two photos apart decides."""
+"""Which photo of a group is kept: the first of an ordered list of rules that prefers one photo decides."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 DEFAULT_RULES: Final = ("reference", "original", "companions", "pixels", "bytes", "metadata", "oldest", "name")
 
 _TIE_BREAKS: Final = ("oldest", "name")
-"""Asked in the end whatever was asked for: the original is older than its copy, or at least has no copy's name."""
+"""Always the last rules: the original is older than its copy, or at least does not have the name of a copy."""
 
 _COPY = "copy|kopie|copie|copia|c\u00f3pia|kopia|kopi"
 _COPY_MARK: Final = re.compile(
@@ -32,11 +32,11 @@ _COPY_MARK: Final = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
-"""What systems and browsers write into the name of a copy, in some languages; applied to a name without its ending."""
+"""What systems and browsers add to the name of a copy, in several languages. Applied to a name without its ending."""
 
 
 _CAMERA_FORMATS: Final = frozenset({"JPEG", "HEIC", RAW})
-"""What cameras write. A PNG or a TIFF with all fields of a camera was converted from one of these."""
+"""What cameras write. A PNG or TIFF file with the metadata of a camera was converted from one of these."""
 
 _EDITORS: Final = re.compile(
     r"""\b(?:
@@ -49,12 +49,12 @@ _EDITORS: Final = re.compile(
     )""",
     re.IGNORECASE | re.VERBOSE,
 )
-"""Programs that write changed pictures. Cameras and phones write the version of their own software into that field."""
+"""Programs that edit pictures. Cameras and phones write the version of their own software into the same field."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Candidate:
-    """A file that might be the one to keep."""
+    """A file that may be kept."""
 
     path: str
     sha256: str
@@ -63,15 +63,15 @@ class Candidate:
     features: ImageFeatures
     is_reference: bool = False
     is_by_link: bool = False
-    """Only a symbolic link reaches it."""
+    """Only a symbolic link leads to it."""
     companions: tuple[str, ...] = ()
-    """Kinds of what belongs to it, such as ``"RAW file"``."""
+    """The kinds of its companions, such as ``"RAW file"``."""
     in_library: LibraryPhoto | None = None
     """Where Apple Photos keeps it."""
 
     @property
     def name(self) -> str:
-        """Name of the file, as its owner knows it."""
+        """Name of the file; in a library of Apple Photos, its name at the import."""
         return self.in_library.name if self.in_library else os.path.basename(self.path)
 
     @property
@@ -81,19 +81,19 @@ class Candidate:
 
     @property
     def is_original(self) -> bool:
-        """Tell whether the file says all that a camera writes, and nothing that a program adds or leaves behind."""
-        said = self.features.metadata
+        """Whether the file has all the metadata that a camera writes, and no trace of another program."""
+        metadata = self.features.metadata
         return (
             self.features.format in _CAMERA_FORMATS
-            and bool(self.features.capture_time.camera and said.taken)
-            and bool(said.has_exposure or said.has_maker_note or said.lens or said.latitude is not None)
-            and not said.is_resized
-            and not _EDITORS.search(said.software)
+            and bool(self.features.capture_time.camera and metadata.taken)
+            and bool(metadata.has_exposure or metadata.has_maker_note or metadata.lens or metadata.latitude is not None)
+            and not metadata.is_resized
+            and not _EDITORS.search(metadata.software)
         )
 
     @property
     def taken_ns(self) -> int:
-        """When it was taken, as Photos or its EXIF says, else when the file was last changed."""
+        """When it was taken, by Photos or EXIF, else when the file was last changed; nanoseconds since 1970."""
         if self.in_library is not None and self.in_library.taken_ns is not None:
             return self.in_library.taken_ns
         taken_ms = self.features.capture_time.taken_ms
@@ -106,14 +106,14 @@ class Rule:
 
     rank: Callable[[Candidate], Any]
     reason: Callable[[Candidate, Candidate], str]
-    """Of the kept one and the next best."""
+    """Takes the kept candidate and the next best."""
 
 
 class KeepRules:
-    """An ordered list of rules, and in the end, whatever it holds, ``oldest``, ``name`` and the order of the paths.
+    """An ordered list of rules, always followed by ``oldest``, ``name`` and the order of the paths.
 
-    So the choice never depends on anything else. Before all rules, a file that only a symbolic link reaches comes after
-    every other, because it lies outside what was searched. The names: ``reference`` (in a reference folder),
+    So the choice depends on nothing else. Before all rules, any other file is preferred to one that only a symbolic
+    link leads to, because that file lies outside what was searched. The rules: ``reference`` (in a reference folder),
     ``original`` (as a camera wrote it), ``companions`` (has a RAW file, a film or sidecars beside it, or a film
     inside), ``pixels`` (most), ``bytes`` (most), ``metadata`` (most EXIF fields), ``oldest`` (taken first, then the
     older file), ``newest``, ``name`` (no copy mark such as "Copy of" or "(1)", then the shortest), ``format=heic,jpg``
@@ -178,13 +178,13 @@ def _why_name(kept: Candidate, other: Candidate) -> str:
     return "name without a copy mark" if _is_named_as_copy(other) != _is_named_as_copy(kept) else "shortest name"
 
 
-def _belongings(kinds: Sequence[str]) -> str:
+def _listed(kinds: Sequence[str]) -> str:
     """Write ``"a film and an edited version"``."""
     return " and ".join(f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}" for kind in sorted(set(kinds)))
 
 
 def _why_companions(kept: Candidate) -> str:
-    beside = f"has {_belongings(kept.companions)} beside it" if kept.companions else ""
+    beside = f"has {_listed(kept.companions)} beside it" if kept.companions else ""
     inside = f"holds more than its picture: {kept.features.embedded}" if kept.features.embedded else ""
     return "; ".join(filter(None, (beside, inside)))
 

@@ -1,8 +1,8 @@
-"""Comparing vectors when there are too many to compare all with all.
+"""Joins alike vectors when there are too many to compare each with each.
 
-k-means cuts the vectors into cells, each vector is put into its nearest few, and all are compared with all inside each
-cell. Two alike vectors are missed only where they have no cell in common; how often that happens is measured against
-an exact search on a sample, in every run, and more cells per vector are tried until it is rare.
+k-means divides the vectors into cells, each vector goes into its nearest few cells, and the vectors inside a cell are
+compared with each other. Two alike vectors are missed only if they have no cell in common. Each run measures how often
+that happens, by an exact search on a sample, and tries more cells per vector until it is rare.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
     Indices = NDArray[np.intp]
 
 EXACT_ROWS: Final = 50_000
-"""Up to here all are compared with all, which takes some 4 seconds on two cores."""
+"""Up to this many rows, each is compared with each, which takes about 4 seconds on two cores."""
 
 LEAST_RECALL: Final = 0.995
-"""Share of the alike pairs that must have a cell in common."""
+"""Share of alike pairs that must have a cell in common."""
 
 _CELLS_PER_VECTOR: Final = (2, 3, 4, 6, 8)
-"""Tried in turn; the pairs that are compared grow with the square."""
+"""Tried in this order; the number of comparisons grows with the square."""
 _POINTS_PER_CELL: Final = 32
-"""Vectors per cell that k-means learns from; more changes little and takes most of the time."""
+"""Vectors per cell that k-means learns from; more change little and take most of the time."""
 _ITERATIONS: Final = 8
 _SAMPLE: Final = 1000
-"""Rows whose neighbours are searched exactly at a time, to measure the recall ..."""
+"""Rows whose alike rows are found exactly in one batch, to measure the recall."""
 _TELLING_ROWS: Final = 400
-"""... until so many of them had a neighbour: 2 missed of 400 are 0.5 % ..."""
+"""Batches stop once this many sampled rows have an alike one: 2 missed of 400 are 0.5 %."""
 _MOST_SAMPLED: Final = 5000
-"""... or so many were searched, which is a small part of the work with a million rows."""
+"""Batches stop at this many sampled rows, which is little of the work with a million rows."""
 _BLOCK_ROWS: Final = 4096
 _Z: Final = 1.96
-"""95 % of a normal distribution lie within so many standard deviations."""
+"""95 % of a normal distribution lie within this many standard deviations."""
 
 
 EXACT: Final = RecallEstimate(method="exact", recall=1.0, recall_95=(1.0, 1.0), pairs=0)
@@ -50,7 +50,11 @@ EXACT: Final = RecallEstimate(method="exact", recall=1.0, recall_95=(1.0, 1.0), 
 def join_vectors(
     union_find: UnionFind, vectors: Vectors, threshold: float, *, exact_rows: int = EXACT_ROWS, seed: int = 0
 ) -> RecallEstimate:
-    """Join the rows of ``vectors``, (N, D) unit rows or NaN, whose cosine similarity is at least ``threshold``."""
+    """Join the rows of ``vectors`` whose cosine similarity is at least ``threshold``.
+
+    ``vectors`` is (N, D) float32 of unit rows, or NaN for a row that is joined with none. Up to ``exact_rows`` rows
+    each is compared with each.
+    """
     rows = usable_rows(vectors)
     projected = project(vectors, rows, threshold, seed=seed)
     if len(rows) <= exact_rows:
@@ -59,22 +63,21 @@ def join_vectors(
     nearest = _nearest_cells(vectors, rows, threshold, seed)
     sample = _Sample(vectors, rows, nearest, threshold, seed, projected)
     for count in _CELLS_PER_VECTOR:
-        coverage = sample.coverage(count)
-        if coverage.recall >= LEAST_RECALL:
+        estimate = sample.estimate(count)
+        if estimate.recall >= LEAST_RECALL:
             break
     links = [
         alike_links(rows[members], vectors, threshold, projected=projected) for members in _members(nearest[:, :count])
     ]
-    # All at once, because each call of join goes over the labels of all rows.
+    # All at once, because each call of join passes over the labels of all rows.
     union_find.join(np.concatenate([left for left, _ in links]), np.concatenate([right for _, right in links]))
-    return coverage
+    return estimate
 
 
 def _nearest_cells(vectors: Vectors, rows: Indices, threshold: float, seed: int) -> NDArray[np.int32]:
     """Return the numbers of each row's nearest cells, nearest first.
 
-    k-means puts many centres where many vectors are, and cuts one scene of a thousand photos into pieces. Cells whose
-    centres are alike themselves are one cell.
+    k-means divides one scene of a thousand photos into several cells. Cells whose centres are alike are merged.
     """
     import faiss
 
@@ -97,10 +100,10 @@ def _nearest_cells(vectors: Vectors, rows: Indices, threshold: float, seed: int)
 
 
 class _Sample:
-    """Rows with all their alike rows, found exactly, and how many cells per vector each such pair needs to meet.
+    """For sampled rows, their alike rows by the number of cells per vector that a pair needs to share one.
 
-    The smaller of two figures is the recall: the share of all pairs, and the mean share over the sampled rows that have
-    neighbours, in which a scene of a thousand photos weighs no more than any other photo.
+    The recall is the smaller of two figures: the share of all pairs, and the mean share over the sampled rows that have
+    alike rows. In the second a scene of a thousand photos weighs no more than any other photo.
     """
 
     def __init__(
@@ -124,13 +127,13 @@ class _Sample:
         needs = np.concatenate(batches)
         self._needs = needs[needs.any(axis=1)]
 
-    def coverage(self, count: int) -> RecallEstimate:
-        """Return what ``count`` cells per vector would cover."""
-        pairs, met = self._needs.sum(axis=1), self._needs[:, : count + 1].sum(axis=1)
+    def estimate(self, count: int) -> RecallEstimate:
+        """Return the recall with ``count`` cells per vector."""
+        pairs, found = self._needs.sum(axis=1), self._needs[:, : count + 1].sum(axis=1)
         if not len(pairs):
             return RecallEstimate(method="cells", recall=1.0, recall_95=(0.0, 1.0), pairs=0)
-        recall = min(float((met / pairs).mean()), float(met.sum() / pairs.sum()))
-        # The rows are the independent draws: pairs of one scene are met or missed together.
+        recall = min(float((found / pairs).mean()), float(found.sum() / pairs.sum()))
+        # The draws are the rows: the pairs of one scene are found or missed together.
         interval = _wilson(recall, len(pairs))
         return RecallEstimate(method="cells", recall=recall, recall_95=interval, pairs=int(pairs.sum()))
 
@@ -143,12 +146,12 @@ def _pairs_by_need(
     sample: Indices,
     projected: Vectors | None,
 ) -> NDArray[np.int64]:
-    """Count, for each of ``sample``, its alike rows by how many cells per vector it takes until they share one.
+    """Count, for each row of ``sample``, its alike rows by how many cells per vector they need to share one.
 
-    Returns (len(sample), cells + 2): the last column counts those that share none.
+    Returns (len(sample), cells + 2); the last column counts those that share none.
     """
     cells = nearest.shape[1]
-    # Two vectors share a cell that is the i-th of one and the j-th of the other once both are in max(i, j) cells.
+    # A cell that is the i-th of one vector and the j-th of the other is shared once both are in max(i, j) cells.
     both = np.maximum.outer(np.arange(1, cells + 1), np.arange(1, cells + 1)).astype(np.int8)
     sampled = rows[sample]
     needs = np.zeros(len(sample) * (cells + 2), dtype=np.int64)
@@ -166,11 +169,11 @@ def _pairs_by_need(
 
 
 def _wilson(share: float, draws: int) -> tuple[float, float]:
-    """Return the 95 % interval of a share that was seen in so many draws (Wilson 1927)."""
+    """Return the 95 % interval of a ``share`` that was seen in ``draws`` draws (Wilson 1927)."""
     shrink = 1 + _Z**2 / draws
     middle = (share + _Z**2 / (2 * draws)) / shrink
     half = _Z / shrink * (share * (1 - share) / draws + _Z**2 / (4 * draws**2)) ** 0.5
-    # With nothing missed the upper end is 1, which rounding may miss.
+    # If nothing was missed, the upper end is 1, which rounding may hide.
     return max(0.0, middle - half), min(1.0, max(share, middle + half))
 
 
@@ -179,5 +182,5 @@ def _members(nearest: NDArray[np.int32]) -> list[Indices]:
     cells = nearest.ravel()
     order = np.argsort(cells, kind="stable")
     starts = np.flatnonzero(np.diff(cells[order], prepend=-1))
-    # Once each: several of a row's cells may have become one.
+    # Each row once, although several of its cells may have been merged.
     return [np.unique(members) for members in np.split(order // nearest.shape[1], starts[1:])]

@@ -1,4 +1,4 @@
-"""Which photos may have equal pixels: the few that are worth decoding at full size."""
+"""Selects the photos that may have equal pixels, which are few, so that only they are decoded at full size."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def pixel_candidates(sizes: NDArray[Any], hashes: Hashes, is_scaled: NDArray[Any
     decoded at a fraction of its size. Photos of one size are candidates if their hashes are equal, or if one hash was
     made from scaled pixels and the other was not, and they differ in a few bits. So the frames of a burst, which are
     all scaled, are not decoded, however alike they are. The hash of a picture of nearly one colour (``is_flat``) is
-    noise: every two such pictures of one size, one scaled and one not, are candidates.
+    noise, so any two such pictures of one size, one scaled and one not, are candidates.
     """
     is_candidate = np.zeros(len(hashes), dtype=bool)
     _, which = np.unique(sizes, axis=0, return_inverse=True)

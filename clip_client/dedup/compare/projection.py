@@ -1,9 +1,9 @@
-"""Short stand-ins for vectors whose products are never smaller than the vectors' own.
+"""Shorter vectors whose products are upper bounds of the products of the vectors.
 
-Most of comparing all with all is multiplying vectors that have nothing in common. Turned so that the first directions
-hold as much as possible, a vector ``x`` is ``(x1, x2)``, and by Cauchy and Schwarz ``x @ y <= x1 @ y1 + |x2| |y2|``. So
-rows ``(x1, |x2|)`` of 64 numbers instead of 512 tell for an eighth of the work which pairs cannot be alike, and none is
-lost; what they leave is multiplied in full.
+Most products in an all-pairs comparison are of vectors that have nothing in common. Rotate the vectors so that the
+first directions carry as much of their length as possible, and split each into ``(x1, x2)``. By the Cauchy-Schwarz
+inequality ``x @ y <= x1 @ y1 + |x2| |y2|``. So rows ``(x1, |x2|)`` of 64 numbers instead of 512 exclude most pairs for
+an eighth of the work, and never an alike one. The remaining pairs are multiplied in full.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     Indices = NDArray[np.intp]
 
 LEAST_ROWS: Final = 4096
-"""With fewer rows it costs more to find the directions than they save."""
+"""With fewer rows, finding the directions takes longer than they save."""
 
 _WIDTHS: Final = (32, 64, 128)
-"""Numbers per row, tried in turn; with more of them little is saved."""
+"""Numbers per row, tried in this order; more save little."""
 _SAMPLE: Final = 2048
-"""Rows that the directions are found from; as many are compared to try a width."""
+"""Rows to find the directions from, and to try each width with."""
 _MOST_LEFT: Final = 1e-4
-"""Share of the unlike pairs that may be left: to fetch the rows of one takes as long as a thousand short products."""
+"""Share of the unlike pairs that may remain: fetching the rows of one takes as long as a thousand short products."""
 _ORDINARY: Final = 0.75
-"""Share of the rows that this is asked of; the others may be one night's frames."""
+"""Share of the rows that have to meet this; the others may be frames of one scene."""
 _BLOCK_ROWS: Final = 65_536
 
 
 def project(vectors: Vectors, rows: Indices, threshold: float, *, seed: int = 0) -> Vectors | None:
-    """Return (N, width), of which only ``rows`` mean anything; None where it would save nothing.
+    """Return (N, width) float32, valid for ``rows`` only; None if it would save no time.
 
     The product of two rows is at least that of the same rows of ``vectors``, (N, D), but for rounding (1e-6).
     """
@@ -44,12 +44,12 @@ def project(vectors: Vectors, rows: Indices, threshold: float, *, seed: int = 0)
     sample = vectors[np.sort(chosen)]
     # The directions in which the rows are longest on average, longest first.
     _, directions = np.linalg.eigh(sample.T.astype(np.float64) @ sample)
-    turn = np.ascontiguousarray(directions[:, ::-1], dtype=np.float32)
+    rotation = np.ascontiguousarray(directions[:, ::-1], dtype=np.float32)
     unlike = sample @ sample.T < threshold
     for width in _WIDTHS:
         if 2 * width > dimension:
             return None
-        short = _shorten(sample, turn, width)
+        short = shorten(sample, rotation, width)
         left = np.sort(((short @ short.T >= threshold) & unlike).sum(axis=1))
         if left[: round(_ORDINARY * len(left))].mean() <= _MOST_LEFT * len(left):
             break
@@ -58,13 +58,17 @@ def project(vectors: Vectors, rows: Indices, threshold: float, *, seed: int = 0)
     projected = np.empty((len(vectors), width), dtype=np.float32)
     for start in range(0, len(vectors), _BLOCK_ROWS):
         some = slice(start, start + _BLOCK_ROWS)
-        projected[some] = _shorten(vectors[some], turn, width)
+        projected[some] = shorten(vectors[some], rotation, width)
     return projected
 
 
-def _shorten(vectors: Vectors, turn: Vectors, width: int) -> Vectors:
-    turned = vectors @ turn
-    # The length of the rest is taken from the rest itself: what is left of 1 would be mostly rounding.
-    rest = np.linalg.norm(turned[:, width - 1 :], axis=1, keepdims=True)
-    short: Vectors = np.concatenate([turned[:, : width - 1], rest], axis=1)
+def shorten(vectors: Vectors, rotation: Vectors, width: int) -> Vectors:
+    """Rotate ``vectors``, (N, D), by the orthogonal ``rotation``, (D, D), and cut them to (N, ``width``).
+
+    The last column is the length of what was cut off.
+    """
+    rotated = vectors @ rotation
+    # Computed from the cut part itself: one minus the rest would be mostly rounding.
+    rest = np.linalg.norm(rotated[:, width - 1 :], axis=1, keepdims=True)
+    short: Vectors = np.concatenate([rotated[:, : width - 1], rest], axis=1)
     return short

@@ -1,7 +1,7 @@
-"""Which rows hang together: connected components of everything that is alike, without ever storing all pairs.
+"""Joins alike rows into connected components, without storing all pairs.
 
-Components are only the unit of work for ``star_groups``. A camera that fired all night gives 2e8
-pairs of 20,000 photos; here they cost time, one product each at most, but never memory.
+Components only divide the work for ``star_groups``. The 20,000 photos of a camera that ran all night have 2e8 pairs;
+here a pair takes at most the time of one product, and no memory.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ BLOCK_ROWS: Final = 1024
 """Rows per block: the products of two blocks take 4 MB, their pairs at most 40 MB."""
 
 _SLACK: Final = 1e-5
-"""What float32 block products may be off. Components are found with that much less: a too large one costs work only,
-since the stars inside it are decided in float64."""
+"""The error of float32 block products. Components are found with a threshold that is lower by this much: one that is
+too large only costs time, because the groups inside it are found in float64."""
 
-_HOT_ROWS: Final = 4096
-"""From here on it pays to look for a clump first, before all pairs are multiplied."""
+_CLUSTER_ROWS: Final = 4096
+"""With this many rows it pays to find dense clusters before all pairs are multiplied."""
 _PIVOTS: Final = 32
-"""Clumps that are looked for; each costs one product per row."""
+"""Dense clusters to look for; each costs one product per row."""
 
 _DENSE_ROWS: Final = 64
-"""A clump of fewer rows is not worth a second look."""
+"""Smaller clusters are not refined by a second search from their middle."""
 
 _FEW_PAIRS: Final = 4096
-"""So many pairs of two blocks are multiplied one by one; where more are left, whole blocks are as fast."""
+"""Up to this many pairs of two blocks are multiplied one by one; with more, a product of whole blocks is as fast."""
 
 _BITS: Final = 64
 
 _PENDING_PAIRS: Final = 1 << 18
-"""Pairs of hashes that are joined at once: each call goes over the labels of all rows, each pair takes 16 bytes."""
+"""Pairs of hashes that are joined at once: each call passes over the labels of all rows, each pair takes 16 bytes."""
 
 
 def components(vectors: Vectors, threshold: float, *, block_rows: int = BLOCK_ROWS) -> list[Indices]:
-    """Find which rows hang together through pairs with cosine similarity >= ``threshold``, comparing all with all.
+    """Return the connected components of rows whose cosine similarity is at least ``threshold``, of two rows or more.
 
-    ``vectors`` is (N, D) of unit rows; a row that holds NaN hangs together with nothing. A component may be too large
-    by pairs that are below the threshold by less than float32 can tell.
+    ``vectors`` is (N, D) float32 with unit rows; a row with NaN is in no component. A component may include pairs that
+    miss the threshold by less than the error of float32.
     """
     union_find = UnionFind(len(vectors))
     join_alike(union_find, usable_rows(vectors), vectors, threshold, block_rows=block_rows)
@@ -78,17 +78,17 @@ def join_alike(
 def alike_links(
     rows: Indices, vectors: Vectors, threshold: float, *, projected: Vectors | None = None, block_rows: int = BLOCK_ROWS
 ) -> tuple[Indices, Indices]:
-    """Compare all of ``rows`` of ``vectors`` with each other; return pairs that join what hangs together.
+    """Compare all of ``rows`` of ``vectors`` with each other; return pairs that connect each component.
 
-    These are fewer than ``rows``, however many pairs are alike. ``sketch`` is what
-    :func:`clip_client.dedup.compare.projection.make_sketch` made of ``vectors``.
+    There are fewer of them than ``rows``, however many pairs are alike. ``projected`` is what
+    :func:`clip_client.dedup.compare.projection.project` returned for ``vectors``.
     """
     if len(rows) < 2:
         return rows[:0], rows[:0]
     inside = UnionFind(len(rows))
-    if len(rows) >= _HOT_ROWS:
+    if len(rows) >= _CLUSTER_ROWS:
         clusters = _dense_clusters(vectors[rows], threshold)
-        # Clumps stand together from here on, so that blocks of one clump need no products.
+        # Sort the rows by cluster: a block inside one cluster needs no products.
         order = np.argsort(clusters, kind="stable")
         rows = rows[order]
         starts = np.flatnonzero(np.diff(clusters[order], prepend=-1))
@@ -109,7 +109,7 @@ def alike_pairs(
 ) -> tuple[Indices, Indices]:
     """Return the positions in ``left`` and ``right`` of all pairs of rows that are alike.
 
-    ``shorts`` are the rows' sketches.
+    ``shorts`` are the projections of both.
     """
     if shorts is not None:
         a, b = where(shorts[0] @ shorts[1].T >= threshold - _SLACK)
@@ -117,20 +117,27 @@ def alike_pairs(
             alike = np.einsum("ij,ij->i", vectors[left[a]], vectors[right[b]]) >= threshold
             return a[alike], b[alike]
     one = vectors[left]
-    # The same rows are given as the same array, since that halves the work.
+    # BLAS does half the work if both operands are the same array.
     other = one if np.array_equal(left, right) else vectors[right]
     return where(one @ other.T >= threshold)
 
 
 def block_pairs(rows: int, block_rows: int = BLOCK_ROWS) -> Iterator[tuple[slice, slice]]:
-    """Yield each two blocks of rows once, a block with itself too."""
+    """Yield each pair of blocks of rows once, including each block with itself."""
     starts = range(0, rows, block_rows)
     for first in starts:
         for second in starts[first // block_rows :]:
             yield slice(first, min(first + block_rows, rows)), slice(second, min(second + block_rows, rows))
 
 
-def join_hashes(union_find: UnionFind, rows: Indices, hashes: NDArray[np.uint64], most_bits: int) -> None:
+def join_hashes(
+    union_find: UnionFind,
+    rows: Indices,
+    hashes: NDArray[np.uint64],
+    most_bits: int,
+    *,
+    pairs_at_once: int = _PENDING_PAIRS,
+) -> None:
     """Join those of ``rows`` whose ``hashes`` differ in at most ``most_bits`` of 64 bits, compared exactly.
 
     Two such hashes agree in at least one of ``most_bits + 1`` bands, so only hashes with a band in common are compared
@@ -144,7 +151,7 @@ def join_hashes(union_find: UnionFind, rows: Indices, hashes: NDArray[np.uint64]
     edges = np.linspace(0, _BITS, most_bits + 2).astype(int)
     for low, high in itertools.pairwise(edges.tolist()):
         band = (distinct >> np.uint64(low)) & np.uint64((1 << (high - low)) - 1)
-        pending = _PendingPairs(inside)
+        pending = _PendingPairs(inside, pairs_at_once)
         for members in equal_runs(band):
             for first, second in block_pairs(len(members)):
                 left, right = members[first], members[second]
@@ -156,10 +163,11 @@ def join_hashes(union_find: UnionFind, rows: Indices, hashes: NDArray[np.uint64]
 
 
 class _PendingPairs:
-    """Pairs on their way into a :class:`Joining`, some at a time, and none that it has joined already."""
+    """Collects pairs and joins many at once, without those whose rows are joined already."""
 
-    def __init__(self, union_find: UnionFind) -> None:
+    def __init__(self, union_find: UnionFind, at_once: int) -> None:
         self._union_find = union_find
+        self._at_once = at_once
         self._pairs: list[tuple[Indices, Indices]] = []
         self._count = 0
 
@@ -169,7 +177,7 @@ class _PendingPairs:
         if unequal.any():
             self._pairs.append((left[unequal], right[unequal]))
             self._count += np.count_nonzero(unequal)
-        if self._count >= _PENDING_PAIRS:
+        if self._count >= self._at_once:
             self.join()
 
     def join(self) -> None:
@@ -180,14 +188,14 @@ class _PendingPairs:
 
 
 def where(true: NDArray[np.bool_]) -> tuple[Indices, Indices]:
-    """Return the rows and columns where a matrix is true: ``np.nonzero``, 25 times faster where that is rare."""
+    """Return rows and columns of the true elements of a matrix; ``np.nonzero`` takes 25 times as long if few are."""
     rows, columns = np.divmod(np.flatnonzero(true), true.shape[1])
     return rows, columns
 
 
 def bits_that_differ(first: NDArray[np.uint64], second: NDArray[np.uint64]) -> NDArray[np.uint8]:
     """Return the Hamming distance of two arrays of 64-bit hashes, element by element."""
-    # The usual sideways addition; numpy 1 has no count of bits.
+    # Sideways addition; numpy 1 has no function that counts bits.
     x = first ^ second
     x = x - ((x >> np.uint64(1)) & np.uint64(0x5555555555555555))
     x = (x & np.uint64(0x3333333333333333)) + ((x >> np.uint64(2)) & np.uint64(0x3333333333333333))
@@ -196,7 +204,7 @@ def bits_that_differ(first: NDArray[np.uint64], second: NDArray[np.uint64]) -> N
 
 
 def _dense_clusters(vectors: Vectors, threshold: float) -> Indices:
-    """Label rows by clumps: what is alike with one row, then what is alike with the first one left over, and so on."""
+    """Label rows by cluster: the rows alike to the first one, then those alike to the first one left, and so on."""
     clusters = UnionFind(len(vectors))
     alone = np.ones(len(vectors), dtype=bool)
     for _ in range(_PIVOTS):
@@ -208,7 +216,7 @@ def _dense_clusters(vectors: Vectors, threshold: float) -> Indices:
         alone[near] = False
         alone[pivot] = False
         if len(near) >= _DENSE_ROWS:
-            # The first row met lies anywhere in its clump; the one in the middle is alike to most of it.
+            # The pivot may lie anywhere in its cluster; the row in the middle is alike to most of it.
             middle = near[(vectors[near] @ vectors[near].mean(axis=0)).argmax()]
             near = np.flatnonzero(vectors @ vectors[middle] >= threshold - _SLACK)
             clusters.join(near, np.full(len(near), middle))

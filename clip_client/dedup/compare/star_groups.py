@@ -1,11 +1,10 @@
-"""From alike photos to groups. Pure numpy: no files, no server.
+"""Divides alike photos into groups around a kept one.
 
 Connected components chain: A is like B, B is like C, and A and C share a group although they differ. So components
 only divide the work. Inside one, groups are stars: the best photo is kept, and each other member passes a test against
 the kept photo itself.
 
-No pairs are stored, so 20,000 pictures of one scene cost time (each pair is one dot product) but not the 2e8 pairs'
-memory.
+No pairs are stored: 20,000 pictures of one scene take the time of 2e8 dot products, and no memory for the pairs.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ if TYPE_CHECKING:
     Indices = NDArray[np.intp]
 
 _DECIMALS: Final = 6
-"""Similarities are rounded to these, so that the last bits of a float sum, which depend on how many rows are
-multiplied at once, neither move a photo over the threshold nor show in a report. Float32 vectors carry no more."""
+"""Similarities are rounded to this. The last bits of a float sum depend on how many rows are multiplied at once; they
+must neither move a photo over the threshold nor show in a report. Float32 vectors carry no more."""
 
-_KEEPERS_AT_ONCE: Final = 64
-"""Rows that are compared with all after them in one product."""
+_BLOCK_ROWS: Final = 64
+"""Rows that one product compares with all rows after them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,26 +39,26 @@ class Star:
 
     keep: int
     members: tuple[int, ...]
-    """Without ``keep``; by falling similarity, then by row number."""
+    """Without ``keep``, by descending similarity, then by row number."""
     similarities: tuple[float, ...]
-    """Of each member to ``keep``; NaN where the vectors say nothing."""
+    """Of each member to ``keep``; NaN if one of them has no vector."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Evidence:
-    """What is known about rows that may be alike; all arrays run in parallel."""
+    """What rows are compared by; element i of each array is about row i."""
 
     vectors: Vectors
-    """(N, D) unit rows; NaN where the vector says nothing."""
+    """(N, D) unit rows; NaN for a row without a usable vector."""
     pixels: Indices | None = None
     """(N,), equal for rows of equal pixels."""
     hashes: NDArray[np.uint64] | None = None
     """(N,) perceptual hashes."""
     has_hash: NDArray[np.bool_] | None = None
-    """(N,), False where the hash says nothing."""
+    """(N,), False for a row without a usable hash."""
 
     def of(self, rows: Indices) -> Evidence:
-        """Return the same for some rows."""
+        """Return the evidence for ``rows`` only."""
         return replace(
             self,
             vectors=self.vectors[rows],
@@ -75,20 +74,22 @@ def star_groups(
     *,
     most_bits: int = -1,
     cannot_link: Mapping[int, Indices] | CannotLink | None = None,
+    block_rows: int = _BLOCK_ROWS,
 ) -> list[Star]:
     """Group rows that come best first; each member is alike to the kept row of its group.
 
     Alike are rows of cosine similarity >= ``threshold``, of equal pixels, or of hashes that differ in at most
-    ``most_bits`` bits. Going down the rows, one that is alike to no kept row is kept itself; each other row then
-    belongs to the kept row that it is most similar to, equal pixels before all else. So the kept row is always better
+    ``most_bits`` bits. From the first row to the last, a row that is alike to no kept row is kept. Each other
+    row joins the kept row that it is most similar to; equal pixels count as most similar. So the kept row is better
     than its members. ``cannot_link`` holds the rows that must not share a group: sets of them, or a mapping of each row
-    to the others, in both directions. Returns the groups of two or more, by their kept row.
+    to the others, in both directions. ``block_rows`` rows at a time are multiplied with those after them. Returns the
+    groups of two or more, by their kept row.
     """
     if not isinstance(evidence, Evidence):
         evidence = Evidence(vectors=evidence)
     if not isinstance(cannot_link, CannotLink):
         cannot_link = CannotLink.from_pairs(cannot_link or {})
-    nearest, best = _choose(evidence, threshold, most_bits, cannot_link)
+    nearest, best = _choose(evidence, threshold, most_bits, cannot_link, block_rows)
     kept, sizes = np.unique(nearest, return_counts=True)
     stars, rejected = [], []
     for keep in kept[sizes > 1].tolist():
@@ -99,11 +100,13 @@ def star_groups(
         if members:
             stars.append(_star(keep, np.array(members), best))
     if rejected:
-        # They can join none of the groups that they are alike to, but they may be alike to each other.
+        # They may join no group that they are alike to, but they may be alike to each other.
         rows = np.array(sorted(rejected))
-        for star in star_groups(evidence.of(rows), threshold, most_bits=most_bits, cannot_link=cannot_link.among(rows)):
-            there = tuple(rows[list(star.members)].tolist())
-            stars.append(replace(star, keep=int(rows[star.keep]), members=there))
+        among = cannot_link.among(rows)
+        again = star_groups(evidence.of(rows), threshold, most_bits=most_bits, cannot_link=among, block_rows=block_rows)
+        for star in again:
+            members = rows[list(star.members)].tolist()
+            stars.append(replace(star, keep=int(rows[star.keep]), members=tuple(members)))
     return sorted(stars, key=lambda star: star.keep)
 
 
@@ -115,7 +118,7 @@ def minimum_similarity(vectors: Vectors, *, block_rows: int = BLOCK_ROWS) -> flo
 
 
 def _choose(
-    evidence: Evidence, threshold: float, most_bits: int, cannot_link: CannotLink
+    evidence: Evidence, threshold: float, most_bits: int, cannot_link: CannotLink, block_rows: int
 ) -> tuple[Indices, NDArray[np.float64]]:
     """Return the kept row that each row belongs to, itself for a kept one, and its similarity to that."""
     exact = evidence.vectors.astype(np.float64)
@@ -125,8 +128,8 @@ def _choose(
     nearest = np.arange(count)
     start = 0
     while start < count:
-        # Rows that no kept row has claimed so far may turn out to be kept; the others need no products.
-        open_rows = start + np.flatnonzero(np.isneginf(rank[start:]))[:_KEEPERS_AT_ONCE]
+        # Only rows that are alike to no kept row so far may be kept themselves; the others need no products.
+        open_rows = start + np.flatnonzero(np.isneginf(rank[start:]))[:block_rows]
         if not len(open_rows):
             break
         similarities = _similarities(exact[open_rows], exact[start:].T)  # (open rows, count - start)
@@ -148,7 +151,7 @@ def _choose(
 def _closeness(
     evidence: Evidence, row: int, similarity: NDArray[np.float64], threshold: float, most_bits: int
 ) -> NDArray[np.float64]:
-    """Return how close the rows after ``row`` are to it; -inf where they are not alike."""
+    """Return how close the rows after ``row`` are to it; -inf for rows that are not alike."""
     alike = similarity >= threshold  # False for NaN
     closeness = np.where(alike, similarity, -np.inf)
     if evidence.hashes is not None and evidence.has_hash is not None and evidence.has_hash[row]:
@@ -161,7 +164,7 @@ def _closeness(
 
 
 def _split(members: list[int], cannot_link: CannotLink) -> tuple[list[int], list[int]]:
-    """Take the members best first; reject those that must not be with one that was taken."""
+    """Take members in order; reject each that must not share a group with one taken before. Return both lists."""
     taken: list[int] = []
     rejected: list[int] = []
     sets_taken: set[int] = set()

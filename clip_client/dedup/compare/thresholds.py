@@ -1,4 +1,4 @@
-"""How alike two vectors must be, per model: a threshold of one model says nothing about another's vectors."""
+"""How similar two vectors must be, for each model: vectors of different models have different similarities."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _IMMICH: Final = Thresholds(
 )
 
 _PER_MODEL: Final = {("ViT-B-32", "openai"): _IMMICH, ("ViT-B-32-quickgelu", "openai"): _IMMICH}
-"""(model, pretrained) -> thresholds; open_clip lists OpenAI's weights under both names."""
+"""(model, pretrained) -> thresholds. open_clip lists OpenAI's weights under both names."""
 
 _TRAINED: Final = replace(
     _IMMICH, source="taken over from ViT-B-32/openai and not measured for this model; check some groups by eye"
@@ -34,8 +34,8 @@ _RANDOM: Final = Thresholds(
 def thresholds_for(model_id: str, threshold: float | None = None, *, near_identical: float | None = None) -> Thresholds:
     """Return the thresholds for a model id such as ``"ViT-B-32/openai@1a2b3c4d"``.
 
-    ``threshold`` replaces ``similar``, which is never above the other one. Raises ValueError where one is not between 0
-    and 1, or where ``near_identical`` is below ``threshold``.
+    ``threshold`` replaces ``similar``, and ``near_identical`` the stricter threshold, which is never lower. Raises
+    ValueError if one of them is not between 0 and 1, or if ``near_identical`` is below ``threshold``.
     """
     table = _RANDOM if is_random(model_id) else _PER_MODEL.get(split_model_id(model_id), _TRAINED)
     if threshold is None and near_identical is None:

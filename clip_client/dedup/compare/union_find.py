@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
 
 class UnionFind:
-    """Rows that are joined pair by pair; labels name the components."""
+    """Connected components of rows; rows with the same number in ``labels`` are in one."""
 
     def __init__(self, rows: int) -> None:
         self.labels: Indices = np.arange(rows)
 
     def join(self, left: Indices, right: Indices) -> None:
-        """Join the pairs (``left``, ``right``).
+        """Join the pairs (``left``, ``right``), both (N,).
 
-        Each round hooks every larger label to the smallest one that it meets and then follows the hooks to their ends,
-        so the number of rounds grows with the logarithm of the component, and no pair is looked at in Python.
+        Each round hooks every label to the smallest one that it is paired with and then follows the hooks to their
+        ends, so the number of rounds grows with the logarithm of the component, without a Python loop over pairs.
         """
         while True:
             a, b = self.labels[left], self.labels[right]
@@ -37,17 +37,17 @@ class UnionFind:
             self.labels = hooks[self.labels]
 
     def components(self) -> list[Indices]:
-        """Return the rows of each component of two or more, ascending, the components by their first row."""
+        """Return the rows of each component of two or more, in ascending order, sorted by their first rows."""
         return equal_runs(self.labels)
 
 
 def equal_runs(values: NDArray[Any]) -> list[Indices]:
-    """Return the positions of each value that occurs twice or more, ascending, by rising value."""
+    """Return the positions, in ascending order, of each value that occurs more than once; sorted by value."""
     order = np.argsort(values, kind="stable")
     ordered = values[order]
     starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])) if len(order) else order
     sizes = np.diff(starts, append=len(order))
-    # Most values of a collection occur once, and are to cost no Python.
+    # Most values occur once and must not cost a step in Python.
     many = sizes > 1
     return [
         order[start : start + size] for start, size in zip(starts[many].tolist(), sizes[many].tolist(), strict=True)

@@ -52,7 +52,6 @@ _LARGEST_BYTES: Final = 64 * 2**20
 """A larger file is hashed in pieces and not decoded, because no server takes it (``DecodeLimits.max_bytes``)."""
 _NOT_AN_IMAGE: Final = "NOT_AN_IMAGE"
 """Name of the ``ImageStatus`` of a file that has no known image format."""
-_SAVE_EVERY_S: Final = 5.0
 
 
 # asyncio.run asks for the repr of what it returns, which would write every vector out.
@@ -112,16 +111,24 @@ async def collect_features(
     *,
     read: ReadFile = read_file,
     extract: Callable[..., ImageFeatures] = extract_features,
+    save_every_s: float = 5.0,
 ) -> CollectedFeatures:
     """Collect the features and vectors of ``files``: those that ``store`` holds, and the rest from files and server.
 
-    New ones reach the store within seconds, so an interrupted search continues where it was. Files are read while
-    others are embedded. Raises StoreError, and what ``embedder.embed_stream`` raises if the server fails. ``read`` and
-    ``extract`` replace :func:`read_file` and :func:`extract_features`.
+    New ones reach the store within ``save_every_s`` seconds, so an interrupted search continues where it was. Files are
+    read while others are embedded. ``read`` and ``extract`` replace :func:`read_file` and :func:`extract_features`.
+    Raises StoreError, and what ``embedder.embed_stream`` raises if the server fails.
     """
     model = await embedder.model()
     collector = FeatureCollector(
-        embedder, store, store.vectors(model.vector_id, model.dimension), len(files), on_progress, read, extract
+        embedder,
+        store,
+        store.vectors(model.vector_id, model.dimension),
+        len(files),
+        on_progress,
+        read=read,
+        extract=extract,
+        save_every_s=save_every_s,
     )
     await to_thread.run_sync(collector.load_cached, files)
     try:
@@ -145,11 +152,14 @@ class FeatureCollector:
         vectors: ParquetStore,
         total: int,
         on_progress: OnProgress,
+        *,
         read: ReadFile,
         extract: Callable[..., ImageFeatures],
+        save_every_s: float,
     ) -> None:
         self._embedder = embedder
         self._read, self._extract = read, extract
+        self._save_every_s = save_every_s
         self._index = store.files
         self._features, self._vectors = cached_features(store), vectors
         self.collected = CollectedFeatures(
@@ -277,7 +287,7 @@ class FeatureCollector:
                 table.compact()
 
     def _save_sometimes(self) -> None:
-        if time.monotonic() - self._saved_at > _SAVE_EVERY_S:
+        if time.monotonic() - self._saved_at > self._save_every_s:
             self.save()
             self._saved_at = time.monotonic()
 

@@ -1,4 +1,4 @@
-"""Which files a walk passes over, by kind, so that a report can say so."""
+"""Counts the files that a scan skips, by kind, for the report."""
 
 from __future__ import annotations
 
@@ -13,26 +13,25 @@ from clip_client.dedup.files.reading import open_file
 
 NO_ENDING: Final = "no ending"
 OTHER_ENDINGS: Final = "other endings"
-"""Of names with a dot whose last part is no ending, such as ``"letter to Dr. Who"``."""
+"""Of names in which a dot does not begin an ending, such as ``"letter to Dr. Who"``."""
 
 _ENDING: Final = re.compile(r"\.\w{1,10}")
 _FIRST_BYTES: Final = 512
-
-_MOST_OPENED: Final = 10_000
-"""Files of unknown endings that one walk opens. On a network share each costs about a millisecond."""
 
 _UNREAD_IMAGES: Final = frozenset({"HEIC", "JPEG XL"})
 """Formats of photos that not every installation reads."""
 
 
 class SkippedFiles:
-    """Counts files by kind: by their ending, and images whose ending does not say so by their format, too.
+    """Counts files by their endings; an image with an ending of no image is counted by its format too.
 
-    Only a file whose ending says nothing (``photo.jpg_large``, ``photo.dat``, no ending) is opened, for its first bytes
-    and no more than 10,000 times. Endings that Python's :mod:`mimetypes` knows, such as .txt, are believed.
+    Only files with an unknown ending (``photo.jpg_large``, ``photo.dat``) or none are opened, for their first bytes,
+    and at most ``most_opened`` of them: on a network share each takes about a millisecond. Endings that Python's
+    :mod:`mimetypes` knows, such as .txt, are believed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, most_opened: int = 10_000) -> None:
+        self._most_opened = most_opened
         self._counts: Counter[str] = Counter()
         self._believed = frozenset(mimetypes.MimeTypes().types_map[True])
         self._opened = 0
@@ -41,7 +40,7 @@ class SkippedFiles:
         """Count a regular file."""
         ending = suffix_of(os.path.basename(path))
         kind = NO_ENDING if not ending else ending if _ENDING.fullmatch(ending) else OTHER_ENDINGS
-        if ending not in self._believed and self._opened < _MOST_OPENED:
+        if ending not in self._believed and self._opened < self._most_opened:
             self._opened += 1
             if image_format := _image_format(path):
                 kind = f"{image_format} image with {'the ending ' if kind == ending else ''}{kind}"
@@ -53,7 +52,7 @@ class SkippedFiles:
 
 
 def _image_format(path: str) -> str:
-    """Return the format of an image that a search could compare; empty for any other file."""
+    """Return the format of an image that a search could compare; empty for all other files."""
     from preprocess_ensemble.imaging.formats import identify
 
     try:

@@ -1,4 +1,4 @@
-"""What hangs together: exactly, by hashes, and in cells."""
+"""Components of alike rows: found exactly, by hashes, and in cells."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clip_client.dedup.compare import partitioned_join, projection, similarity_join
-from clip_client.dedup.compare.partitioned_join import join_vectors
-from clip_client.dedup.compare.projection import project
-from clip_client.dedup.compare.similarity_join import bits_that_differ, components, join_hashes
+from clip_client.dedup.compare.partitioned_join import LEAST_RECALL, join_vectors
+from clip_client.dedup.compare.projection import project, shorten
+from clip_client.dedup.compare.similarity_join import bits_that_differ, components, join_alike, join_hashes
 from clip_client.dedup.compare.union_find import UnionFind
 
 if TYPE_CHECKING:
@@ -40,26 +39,32 @@ def as_sets(found: list[NDArray[np.intp]]) -> set[frozenset[int]]:
     return {frozenset(rows.tolist()) for rows in found}
 
 
-def test_a_clump_is_found_without_comparing_all_with_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One scene taken all night, among others: the same components whether the shortcut is taken or not."""
+def all_pairs(vectors: NDArray[np.float32], threshold: float) -> set[frozenset[int]]:
+    """Return the components by definition."""
+    union_find = UnionFind(len(vectors))
+    union_find.join(*np.nonzero(vectors @ vectors.T >= threshold))
+    return as_sets(union_find.components())
+
+
+def test_dense_clusters_change_no_component() -> None:
+    """A scene taken all night, among other photos, and enough rows for the search of dense clusters."""
     random = np.random.default_rng(0)
     scene = unit(np.ones((400, 32)) + 0.02 * random.standard_normal((400, 32)))
-    others, _ = families(600, 100)
-    vectors = np.concatenate([scene, unit(others[:, :32])])[random.permutation(1000)]
-    expected = as_sets(components(vectors, 0.98, block_rows=50))
-    monkeypatch.setattr(similarity_join, "_HOT_ROWS", 10)
-    assert as_sets(components(vectors, 0.98, block_rows=50)) == expected
-    assert max(map(len, expected)) >= 400
+    others, _ = families(4000, 600)
+    vectors = np.concatenate([scene, unit(others[:, :32])])[random.permutation(4400)]
+    found = as_sets(components(vectors, 0.98))
+    assert found == all_pairs(vectors, 0.98)
+    assert max(map(len, found)) >= 400
 
 
 def test_cells_find_what_an_exact_search_finds_and_say_how_sure_that_is() -> None:
     vectors, pairs = families(3000, 300)
     exact, in_cells = UnionFind(3000), UnionFind(3000)
     assert join_vectors(exact, vectors, 0.95).method == "exact"
-    coverage = join_vectors(in_cells, vectors, 0.95, exact_rows=100)
-    assert coverage.method == "cells"
-    assert coverage.pairs > 0
-    assert coverage.recall >= partitioned_join.LEAST_RECALL
+    estimate = join_vectors(in_cells, vectors, 0.95, exact_rows=100)
+    assert estimate.method == "cells"
+    assert estimate.pairs > 0
+    assert estimate.recall >= LEAST_RECALL
     assert (exact.labels[pairs[0]] == exact.labels[pairs[1]]).all()
     missed = (in_cells.labels[pairs[0]] != in_cells.labels[pairs[1]]).mean()
     assert missed <= 0.01
@@ -68,7 +73,7 @@ def test_cells_find_what_an_exact_search_finds_and_say_how_sure_that_is() -> Non
         assert len(np.unique(exact.labels[rows])) == 1
 
 
-def test_rows_without_a_vector_hang_together_with_nothing() -> None:
+def test_rows_without_a_vector_are_in_no_component() -> None:
     vectors, _ = families(50, 10)
     vectors[:5] = np.nan
     joined = UnionFind(50)
@@ -81,7 +86,7 @@ def test_rows_without_a_vector_hang_together_with_nothing() -> None:
     seeds=st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=6),
     flips=st.lists(st.tuples(st.integers(0, 5), st.sets(st.integers(0, 63), max_size=8)), max_size=20),
     most_bits=st.integers(0, 8),
-    pairs_at_once=st.sampled_from([1, 3, similarity_join._PENDING_PAIRS]),
+    pairs_at_once=st.sampled_from([1, 3, 2**18]),
 )
 def test_hashes_are_joined_exactly(
     seeds: list[int], flips: list[tuple[int, set[int]]], most_bits: int, pairs_at_once: int
@@ -89,9 +94,7 @@ def test_hashes_are_joined_exactly(
     numbers = [*seeds, *(seeds[base % len(seeds)] ^ sum(1 << bit for bit in bits) for base, bits in flips)]
     hashes = np.array(numbers, dtype=np.uint64)
     found, expected = UnionFind(len(hashes)), UnionFind(len(hashes))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(similarity_join, "_PENDING_PAIRS", pairs_at_once)
-        join_hashes(found, np.arange(len(hashes)), hashes, most_bits)
+    join_hashes(found, np.arange(len(hashes)), hashes, most_bits, pairs_at_once=pairs_at_once)
     left, right = np.nonzero([[(a ^ b).bit_count() <= most_bits for b in numbers] for a in numbers])
     expected.join(left, right)
     assert as_sets(found.components()) == as_sets(expected.components())
@@ -120,40 +123,35 @@ def test_bits_are_counted_as_python_counts_them() -> None:
 
 
 @settings(max_examples=12, deadline=None, derandomize=True)
-@given(
-    seed=st.integers(0, 1000), spread=st.sampled_from([0.01, 0.1, 0.5]), threshold=st.sampled_from([0.8, 0.95, 0.99])
-)
-def test_a_sketch_never_says_less_than_the_vectors(seed: int, spread: float, threshold: float) -> None:
+@given(seed=st.integers(0, 1000), spread=st.sampled_from([0.01, 0.1, 0.5]), width=st.sampled_from([2, 32, 64]))
+def test_products_of_projections_are_upper_bounds(seed: int, spread: float, width: int) -> None:
     """Whatever the vectors: alike in most directions, in a few, or in none."""
     random = np.random.default_rng(seed)
     scale = random.random(64) ** 4
     vectors = unit(
         random.standard_normal((5, 64))[random.integers(0, 5, 60)] + spread * scale * random.standard_normal((60, 64))
     )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(projection, "LEAST_ROWS", 60)
-        patch.setattr(projection, "_SAMPLE", 60)
-        patch.setattr(projection, "_MOST_LEFT", 1.0)
-        short = project(vectors, np.arange(60), threshold)
-    assert short is not None
-    assert short.shape == (60, 32)
+    rotation = np.linalg.qr(random.standard_normal((64, 64)))[0].astype(np.float32)
+    short = shorten(vectors, rotation, width)
+    assert short.shape == (60, width)
     assert (short @ short.T >= vectors @ vectors.T - 1e-5).all()
 
 
-@pytest.mark.parametrize("few", [0, 4096])
-def test_the_same_hangs_together_with_and_without_a_sketch(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(similarity_join, "_FEW_PAIRS", few)
-    monkeypatch.setattr(projection, "_SAMPLE", 1000)
-    monkeypatch.setattr(projection, "LEAST_ROWS", 1000)
-    vectors, _ = families(1200, 300)
-    short = project(vectors, np.arange(1200), 0.95)
-    assert short is not None
-    joined = UnionFind(1200)
-    similarity_join.join_alike(joined, np.arange(1200), vectors, 0.95, projected=short, block_rows=100)
-    assert as_sets(joined.components()) == as_sets(components(vectors, 0.95))
+@pytest.mark.parametrize("family_size", [2, 35])
+def test_a_projection_changes_no_component(family_size: int) -> None:
+    """Few alike pairs, which are multiplied one by one, and so many that whole blocks are multiplied."""
+    random = np.random.default_rng(0)
+    base = unit(random.standard_normal((4200 // family_size, 64)))
+    near = np.repeat(base, family_size, axis=0) + 0.01 * random.standard_normal((4200, 64))
+    vectors = unit(near)[random.permutation(4200)]
+    projected = project(vectors, np.arange(4200), 0.95)
+    assert projected is not None
+    joined = UnionFind(4200)
+    join_alike(joined, np.arange(4200), vectors, 0.95, projected=projected)
+    assert as_sets(joined.components()) == all_pairs(vectors, 0.95)
 
 
-def test_no_sketch_where_it_would_leave_most_pairs() -> None:
+def test_no_projection_if_it_would_leave_most_pairs() -> None:
     random = np.random.default_rng(0)
     vectors = unit(1 + 0.5 * random.standard_normal((4096, 64)))  # any two are alike by some 0.8
     assert project(vectors, np.arange(4096), 0.8) is None
@@ -163,9 +161,9 @@ def test_no_sketch_where_it_would_leave_most_pairs() -> None:
 def test_the_recall_is_stated_with_its_interval() -> None:
     vectors, _ = families(3000, 300)
     joined = UnionFind(3000)
-    coverage = join_vectors(joined, vectors, 0.95, exact_rows=100)
-    low, high = coverage.recall_95
-    assert 0.97 < low <= coverage.recall <= high <= 1
+    estimate = join_vectors(joined, vectors, 0.95, exact_rows=100)
+    low, high = estimate.recall_95
+    assert 0.97 < low <= estimate.recall <= high <= 1
     alone = unit(np.random.default_rng(0).standard_normal((300, 64)))
     nothing = join_vectors(UnionFind(300), alone, 0.95, exact_rows=100)
     assert (nothing.pairs, nothing.recall_95) == (0, (0.0, 1.0))

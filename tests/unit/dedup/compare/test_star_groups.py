@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clip_client.dedup import Evidence, star_groups
-from clip_client.dedup.compare import star_groups as grouping
 from clip_client.dedup.compare.cannot_link import CannotLink
 
 if TYPE_CHECKING:
@@ -84,10 +83,10 @@ def by_definition(
     ),
     sets=st.lists(st.sets(st.integers(0, 13), max_size=5), max_size=4),
     most_bits=st.integers(-1, 2),
-    keepers_at_once=st.sampled_from([1, 2, 64]),
+    block_rows=st.sampled_from([1, 2, 64]),
 )
 def test_groups_are_what_their_definition_says(
-    rows: list[tuple[float, int, int, bool]], sets: list[set[int]], most_bits: int, keepers_at_once: int
+    rows: list[tuple[float, int, int, bool]], sets: list[set[int]], most_bits: int, block_rows: int
 ) -> None:
     count = len(rows)
     angles, pixels, hashes, has_hash = zip(*rows, strict=True)
@@ -101,14 +100,13 @@ def test_groups_are_what_their_definition_says(
     threshold = float(np.cos(np.radians(6.5)))
     inside = [sorted(row for row in one if row < count) for one in sets]
     forbidden = {frozenset(pair) for one in inside for pair in itertools.combinations(one, 2)}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(grouping, "_KEEPERS_AT_ONCE", keepers_at_once)
-        stars = star_groups(
-            evidence,
-            threshold,
-            most_bits=most_bits,
-            cannot_link=CannotLink(np.array(one, dtype=np.intp) for one in inside),
-        )
+    stars = star_groups(
+        evidence,
+        threshold,
+        most_bits=most_bits,
+        cannot_link=CannotLink(np.array(one, dtype=np.intp) for one in inside),
+        block_rows=block_rows,
+    )
     assert {(star.keep, frozenset(star.members)) for star in stars} == by_definition(
         evidence, range(count), threshold, most_bits, forbidden
     )

@@ -13,7 +13,6 @@ from clip_client.cli.main import main
 from clip_client.dedup import scan
 from clip_client.dedup.actions.apple_photos_album import ALBUM, NoAlbum, fill_album
 from clip_client.dedup.actions.plan import plan_moves
-from clip_client.dedup.files import apple_photos
 from clip_client.dedup.files.apple_photos import is_library, read_library
 from clip_client.dedup.files.file_types import EDITED, FILM, RAW
 from tests.fixtures.albums import member, report, snapshot, without_access, write
@@ -99,7 +98,7 @@ def test_a_file_that_photos_refers_to_stays_photos(library: PhotosLibrary, tmp_p
 
 def test_without_osxphotos_a_library_is_one_failure(library: PhotosLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
     library.add(b"x", "IMG_1.JPG")
-    monkeypatch.setattr(apple_photos, "find_spec", lambda _name: None)
+    monkeypatch.setitem(sys.modules, "osxphotos", None)  # as if it were not installed
     found = scan([library.folder])
     assert found.photos == ()
     assert [failure.path for failure in found.failed] == [str(library.folder)]
