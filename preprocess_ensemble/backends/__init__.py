@@ -1,1 +1,1 @@
-"""What the two Triton models are made of; nothing outside a server runs it."""
+"""The parts of the two Triton models. They run inside a server; nothing here may import the client."""

@@ -1,15 +1,14 @@
-"""Which image formats are read, how a file is told from its first bytes, and what its structure says before decoding.
+"""Which image formats are read, and how the first bytes of a file tell its format.
 
-An explicit allow list: raster formats that keep all they show in the one file. Left out on purpose, though Pillow opens
-them: EPS and WMF (run an interpreter), stubs for foreign libraries (BUFR, GRIB, HDF5), containers whose inner pictures
-escape a check of the header (ICO, ICNS), formats without a signature (TGA, PCD), which would swallow any text file, and
-layered or texture formats that no camera or web page makes (PSD, DDS, BLP). Each decoder is attack surface.
+An explicit allow list of raster formats that keep the whole picture in one file. Each decoder is attack surface, so
+these are left out although Pillow opens them: EPS and WMF (they run an interpreter), stubs for foreign libraries (BUFR,
+GRIB, HDF5), containers whose inner pictures escape a check of the header (ICO, ICNS), formats without a signature (TGA,
+PCD), which would accept any text file, and layered or texture formats that no camera or web page makes (PSD, DDS, BLP).
 """
 
 from __future__ import annotations
 
 import re
-import struct
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Final
 
@@ -31,20 +30,20 @@ from PIL import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ("FORMATS", "ImageFormat", "count_frames", "identify", "structure_end")
+__all__ = ("FORMATS", "ImageFormat", "identify")
 
 _HEAD_BYTES: Final = 512
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageFormat:
-    """One format; ``opener`` is None where it is known by its signature only."""
+    """One format; ``opener`` is None if the format is recognised but not read."""
 
     name: str
     signature: re.Pattern[bytes]
     opener: Callable[[IO[bytes]], ImageFile.ImageFile] | None = None
     pillow_feature: str | None = None
-    """The optional part of Pillow that reads it."""
+    """The optional part of Pillow that reads it, if any."""
 
     @property
     def readable(self) -> bool:
@@ -64,9 +63,9 @@ def _known(name: str, signature: bytes) -> ImageFormat:
     return ImageFormat(name=name, signature=re.compile(signature, re.DOTALL))
 
 
-# The plugins' classes are called directly: `Image.open` would warn or raise about the number of pixels before the size
-# is known here, and it would split a multi-picture JPEG, of which only the first picture is wanted.
-# Order matters among the ISO media brands: AVIF and HEIC may both call themselves "mif1".
+# The plugins' classes are called directly: `Image.open` would warn or raise about the number of pixels before this code
+# has the size, and it would split a multi-picture JPEG, of which only the first picture is wanted.
+# Order matters among the ISO media brands: AVIF and HEIC files may both have the brand "mif1".
 FORMATS: Final[tuple[ImageFormat, ...]] = (
     _known("JPEG-LS", rb"\xff\xd8\xff\xf7"),
     _readable("JPEG", rb"\xff\xd8\xff", JpegImagePlugin.JpegImageFile),
@@ -111,105 +110,6 @@ FORMATS: Final[tuple[ImageFormat, ...]] = (
 
 
 def identify(data: bytes) -> ImageFormat | None:
-    """The format that the first bytes belong to, or None."""
+    """Return the format of a file by its first bytes, or None for an unknown one."""
     head = data[:_HEAD_BYTES]
     return next((known for known in FORMATS if known.signature.match(head)), None)
-
-
-def count_frames(image: ImageFile.ImageFile, data: bytes, at_most: int) -> int:
-    """How many pictures the file holds, without decoding any; counting stops one past `at_most`.
-
-    Pillow's own ``n_frames`` parses every directory of a TIFF and every block of a GIF, however many there are.
-    """
-    if isinstance(image, TiffImagePlugin.TiffImageFile):
-        return _count_tiff_directories(data, at_most)
-    if isinstance(image, GifImagePlugin.GifImageFile):
-        return _count_gif_frames(data, at_most)
-    return int(getattr(image, "n_frames", 1))
-
-
-def _count_tiff_directories(data: bytes, at_most: int) -> int:
-    # TIFF 6.0, section 2; BigTIFF widens count, entry and offset. A chain that loops runs into the limit.
-    order = "<" if data[:1] == b"I" else ">"
-    big = 43 in data[2:4]
-    count_format, entry_bytes, offset_format = (order + "Q", 20, order + "Q") if big else (order + "H", 12, order + "I")
-    frames = 0
-    try:
-        (position,) = struct.unpack_from(offset_format, data, 8 if big else 4)
-        while position and frames <= at_most:
-            frames += 1
-            (entries,) = struct.unpack_from(count_format, data, position)
-            (position,) = struct.unpack_from(
-                offset_format, data, position + struct.calcsize(count_format) + entry_bytes * entries
-            )
-    except struct.error:
-        pass  # The chain leaves the file; what was counted so far is what can be reached.
-    return max(1, frames)
-
-
-def _count_gif_frames(data: bytes, at_most: int) -> int:
-    # GIF89a specification, section 18 and on: a colour table has 3 * 2 ** (n + 1) bytes, if flag 7 is set.
-    def table_bytes(flags: int) -> int:
-        return 3 << ((flags & 7) + 1) if flags & 0x80 else 0
-
-    frames = 0
-    try:
-        position = 13 + table_bytes(data[10])
-        while frames <= at_most:
-            if data[position] == 0x21:
-                position += 2
-            elif data[position] == 0x2C:
-                frames += 1
-                position += 11 + table_bytes(data[position + 9])
-            else:
-                break
-            while length := data[position]:
-                position += length + 1
-            position += 1
-    except IndexError:
-        pass  # The file ends early; what was counted so far is what can be reached.
-    return max(1, frames)
-
-
-def structure_end(image_format: ImageFormat, image: ImageFile.ImageFile | None, data: bytes) -> int:
-    """Where the file's own structure says that it ends, in bytes; 0 for formats that do not say.
-
-    ``image`` is the opened file, or None where it could not be opened.
-    """
-    if image_format.name == "WebP":
-        return 8 + int.from_bytes(data[4:8], "little")
-    if image_format.name == "AVIF":
-        return _iso_boxes_end(data)
-    if isinstance(image, TiffImagePlugin.TiffImageFile):
-        return _tiff_pixels_end(image)
-    return 0
-
-
-def _iso_boxes_end(data: bytes) -> int:
-    # Top-level boxes of ISO/IEC 14496-12, section 4.2: a size of 1 means that 64 bits follow, 0 "up to the end".
-    position = 0
-    while position + 16 <= len(data):
-        size = int.from_bytes(data[position : position + 4], "big")
-        if size == 1:
-            size = int.from_bytes(data[position + 8 : position + 16], "big")
-        if size < 8:
-            break
-        position += size
-    return position
-
-
-def _tiff_pixels_end(image: TiffImagePlugin.TiffImageFile) -> int:
-    tags = image.tag_v2
-    end = 0
-    for offsets, counts in (
-        (TiffImagePlugin.STRIPOFFSETS, TiffImagePlugin.STRIPBYTECOUNTS),
-        (TiffImagePlugin.TILEOFFSETS, TiffImagePlugin.TILEBYTECOUNTS),
-    ):
-        pairs = zip(_whole_numbers(tags.get(offsets)), _whole_numbers(tags.get(counts)), strict=False)
-        end = max([end, *(offset + count for offset, count in pairs)])
-    return end
-
-
-def _whole_numbers(value: object) -> tuple[int, ...]:
-    items = value if isinstance(value, tuple) else (value,)
-    return tuple(item for item in items if isinstance(item, int))

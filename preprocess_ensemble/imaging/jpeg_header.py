@@ -1,7 +1,7 @@
-"""What the header of a JPEG file says, read without decoding: enough to choose a decoder, and strict about all else.
+"""The header of a JPEG file: what is needed to choose a decoder.
 
-Only files whose every marker is where ITU-T T.81 wants it are described. Whatever is odd goes to Pillow, whose reader
-is lenient and whose answer counts.
+Only headers that follow ITU-T T.81 to the letter are read. All other files go to Pillow, whose reader is lenient and
+whose answer counts.
 """
 
 from __future__ import annotations
@@ -15,55 +15,55 @@ Sampling = tuple[tuple[int, int], ...]
 
 _START_OF_SCAN: Final = 0xDA
 _COMMENT: Final = 0xFE
-# T.81, table B.1: these have the layout of a frame header; 0xC4, 0xC8 and 0xCC lie between them and are none.
+# T.81, table B.1: these have the layout of a frame header; 0xC4, 0xC8 and 0xCC lie between them and have another.
 _FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-# Without a length: TEM, restart markers, start and end of image. None of them belongs into a header.
+# Markers without a length: TEM, restart markers, start and end of image. None of them belongs in a header.
 _BARE: Final = frozenset({0x00, 0x01, *range(0xD0, 0xDA), 0xFF})
 
 _SEGMENT: Final = struct.Struct(">BBH")
-"""0xFF, the marker, and the length of all that follows the marker."""
+"""0xFF, the marker, and the length of what follows the marker."""
 _FRAME: Final = struct.Struct(">BHHB")
-"""Bits a sample, height, width, number of components."""
+"""Bits per sample, height, width, number of components."""
 
 _PROGRESSIVE: Final = 0xC2
 _HUFFMAN_8_BIT: Final = frozenset({0xC0, 0xC1, _PROGRESSIVE})
-"""Baseline, extended sequential and progressive; arithmetic and lossless coding are rare, and not in every library."""
+"""Baseline, extended sequential and progressive. Arithmetic and lossless coding are rare; some libraries lack them."""
 
 _MAX_SCANS: Final = 1000
 _MAX_SCANNED_PIXELS: Final = 2_000_000_000
-"""Scans times pixels. A scan of a few bytes costs its decoder up to 0.65 ms a megapixel, so this is 1.3 s; encoders
+"""Scans times pixels. A scan of a few bytes takes up to 0.65 ms per megapixel to decode, so this is 1.3 s; encoders
 make about ten scans, so 128 megapixels fit."""
 
 
 class JpegHeader(NamedTuple):
-    """A frame and what stood before its first scan."""
+    """The frame header and what stands before the first scan."""
 
     width: int
     height: int
     coding: int
-    """The frame's marker, 0xC0 and on."""
+    """The frame's marker, 0xC0 to 0xCF."""
     precision: int
-    """Bits a sample."""
+    """Bits per sample."""
     sampling: Sampling
     """(horizontal, vertical) factor of each component."""
     metadata_bytes: int
-    """All application segments and comments."""
+    """Total length of application segments and comments."""
     has_app1: bool
-    """An EXIF or XMP block, which may hold an orientation."""
+    """Whether there is an EXIF or XMP block, which may hold an orientation."""
 
     @property
     def is_progressive(self) -> bool:
-        """All frequencies of the picture come before any of its pixels."""
+        """Whether a decoder must hold all frequencies of the picture before it can make a pixel."""
         return self.coding == _PROGRESSIVE
 
     @property
     def is_plain(self) -> bool:
-        """Grey or three components of 8 bits in the codings that every JPEG library reads."""
+        """Whether it has one or three components of 8 bits, in a coding that every JPEG library reads."""
         return self.coding in _HUFFMAN_8_BIT and self.precision == 8 and len(self.sampling) in (1, 3)
 
 
 def read_header(data: bytes) -> JpegHeader | None:
-    """Read up to the first scan; None where anything is odd, such as padding, a second frame or a missing part."""
+    """Read up to the first scan; None for anything unusual, such as padding, a second frame or a missing part."""
     metadata_bytes = 0
     has_app1 = False
     frame: tuple[int, int, int, int, Sampling] | None = None
@@ -99,11 +99,11 @@ def read_header(data: bytes) -> JpegHeader | None:
 
 
 def count_scans(data: bytes) -> int:
-    """How many scans the file may have: those of a picture inside the metadata are counted too."""
+    """Return how many scans the file may have; those of a picture inside the metadata count too."""
     return data.count(b"\xff\xda")
 
 
 def may_have_scans(data: bytes, pixels: int) -> bool:
-    """Whether the scans of a file of so many ``pixels`` can be decoded in reasonable time."""
+    """Whether the scans of a file of ``pixels`` (width times height) can be decoded in reasonable time."""
     scans = count_scans(data)
     return scans <= _MAX_SCANS and scans * pixels <= _MAX_SCANNED_PIXELS

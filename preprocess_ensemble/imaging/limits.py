@@ -1,4 +1,4 @@
-"""What one image may cost, and the error for an image that cannot be decoded."""
+"""What an image may cost, and the error for an image that cannot be decoded."""
 
 from __future__ import annotations
 
@@ -22,14 +22,20 @@ class DecodeError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeLimits:
-    """What an image may cost; all but ``max_bytes`` are checked on its header, before a pixel is decoded."""
+    """What one image may cost, and how long all images of one request may take.
+
+    All limits of one image but ``max_bytes`` are checked on its header, before a pixel is decoded. Raises
+    ``ValueError`` for a limit that no image could meet.
+    """
 
     max_bytes: int = 64 * 2**20
+    """Size of the encoded file."""
     max_pixels: int = 128_000_000
-    """Room for the 108-megapixel cameras of telephones. A pixel takes 4 bytes, 8 while it is turned, 12 with
-    alpha: at this limit half a gigabyte to one and a half. Images over 32 megapixels take turns for it.
+    """Width times height; enough for the 108-megapixel cameras of phones. A pixel takes 4 bytes, 8 while the image is
+    rotated and 12 with alpha: half a gigabyte to one and a half at this limit. Only one image over 32 megapixels is
+    decoded at a time.
 
-    Above twice ``PIL.Image.MAX_IMAGE_PIXELS`` (179 megapixels) Pillow refuses some formats by itself."""
+    Above twice ``PIL.Image.MAX_IMAGE_PIXELS`` (179 megapixels) Pillow itself refuses some formats."""
     max_side_ratio: float = 50.0
     """Longer side over shorter side."""
     max_frames: int = 10_000
@@ -37,10 +43,18 @@ class DecodeLimits:
     max_metadata_bytes: int = 8 * 2**20
     """EXIF, XMP, colour profile and text together."""
     allow_truncated: bool = False
-    """Take what a file that ends early still shows; the rest is grey or black."""
+    """Decode what is present of a file that ends early; the missing part is grey or black."""
+    max_decode_s: float = 10.0
+    """Processor time in seconds for all images of one request. What an image costs does not follow from its bytes: a
+    JPEG 2000 of 4 KB may hold 128 megapixels and take 4 s, and 32 of them are one small request. A phone's photo takes
+    0.015 to 0.4 s."""
+    always_pixels: int = 16_000_000
+    """Images up to this size are decoded even if their request has used up its time; the slowest takes 0.5 s."""
 
     def __post_init__(self) -> None:
         for name in ("max_bytes", "max_pixels", "max_side_ratio", "max_frames", "max_metadata_bytes"):
             value = getattr(self, name)
             if not value >= 1:
                 raise ValueError(f"{name} must be at least 1, not {value}.")
+        if not self.max_decode_s > 0:
+            raise ValueError(f"max_decode_s must be above 0, not {self.max_decode_s}.")

@@ -1,4 +1,4 @@
-"""The EXIF orientation, and how it moves a picture that was decoded smaller than it is."""
+"""The EXIF orientation, and what it does to an image from a scaled decode."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from PIL import Image
 
-__all__ = ("SCALE_INFO", "ScaleInfo", "apply_transpose", "is_sideways", "transpose_for")
+__all__ = ("SCALE_INFO", "ScaleInfo", "apply_transpose", "swaps_sides", "transpose_for")
 
 _ORIENTATIONS: Final = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -20,8 +20,8 @@ _ORIENTATIONS: Final = {
 }
 """EXIF 2.32, tag 0x0112, as in ``PIL.ImageOps.exif_transpose``."""
 
-# What a turn does to the columns and rows of the stored image; the sideways ones exchange the two afterwards.
-_SIDEWAYS: Final = frozenset(
+# What a transpose does to the columns and rows of the stored image. Those in _SWAPPED swap the two afterwards.
+_SWAPPED: Final = frozenset(
     {Image.Transpose.TRANSPOSE, Image.Transpose.ROTATE_270, Image.Transpose.TRANSVERSE, Image.Transpose.ROTATE_90}
 )
 _MIRRORED_COLUMNS: Final = frozenset(
@@ -43,52 +43,52 @@ _MIRRORED_ROWS: Final = frozenset(
 
 
 class ScaleInfo(NamedTuple):
-    """What a scaled image was before, upright."""
+    """The whole picture that a scaled image stands for, both after their orientation was applied."""
 
     size: tuple[int, int]
-    """(width, height) of the file's picture."""
+    """(width, height) of the whole picture in pixels."""
     box: tuple[float, float, float, float]
-    """Left, top, right, bottom of the picture inside the scaled image: where its sides are no multiple of the scale,
-    the last column and row stand for less than a whole pixel."""
+    """Left, top, right, bottom of the picture inside the scaled image, in its pixels. If a side is no multiple of the
+    scale, the last column or row stands for less than a whole pixel."""
 
     def describes(self, image: Image.Image) -> bool:
-        """Whether ``image`` is that scaled image still: Pillow hands ``info`` on to what is made of it."""
+        """Whether ``image`` is still that scaled image: Pillow copies ``info`` to every image made from it."""
         left, top, right, bottom = self.box
         return image.size == (math.ceil(right - left), math.ceil(bottom - top))
 
 
 SCALE_INFO: Final = "scale_info"
-"""Key of a :class:`ScaleInfo` in the ``info`` of an image that :func:`decode` has scaled."""
+"""Key of the :class:`ScaleInfo` in the ``info`` of an image from a scaled decode."""
 
 
 def transpose_for(orientation: object) -> Image.Transpose | None:
-    """How to turn an image of this EXIF ``orientation``; None where it is upright or the number means nothing."""
+    """Return what shows an image of this EXIF ``orientation`` as it was meant; None for 1 and for unknown values."""
     return _ORIENTATIONS.get(orientation) if isinstance(orientation, int) else None
 
 
-def is_sideways(turn: Image.Transpose | None) -> bool:
-    """Whether ``turn`` exchanges width and height."""
-    return turn in _SIDEWAYS
+def swaps_sides(transpose: Image.Transpose | None) -> bool:
+    """Whether ``transpose`` swaps width and height."""
+    return transpose in _SWAPPED
 
 
-def apply_transpose(image: Image.Image, turn: Image.Transpose | None) -> Image.Image:
-    """Turn ``image``, and what its ``info`` says of a scaled decode."""
-    if turn is None:
+def apply_transpose(image: Image.Image, transpose: Image.Transpose | None) -> Image.Image:
+    """Transpose ``image`` and its :class:`ScaleInfo`; None leaves both as they are."""
+    if transpose is None:
         return image
-    turned = image.transpose(turn)
+    transposed = image.transpose(transpose)
     if (scaled := image.info.get(SCALE_INFO)) is not None:
-        turned.info[SCALE_INFO] = _turned(scaled, image.size, turn)
-    return turned
+        transposed.info[SCALE_INFO] = _transposed(scaled, image.size, transpose)
+    return transposed
 
 
-def _turned(scaled: ScaleInfo, size: tuple[int, int], turn: Image.Transpose | None) -> ScaleInfo:
-    """`scaled`, of an image of `size`, once the image has been turned."""
+def _transposed(scaled: ScaleInfo, size: tuple[int, int], transpose: Image.Transpose) -> ScaleInfo:
+    """Transpose `scaled`, which describes an image of `size`, along with the image."""
     left, top, right, bottom = scaled.box
     width, height = size
-    if turn in _MIRRORED_COLUMNS:
+    if transpose in _MIRRORED_COLUMNS:
         left, right = width - right, width - left
-    if turn in _MIRRORED_ROWS:
+    if transpose in _MIRRORED_ROWS:
         top, bottom = height - bottom, height - top
-    if turn in _SIDEWAYS:
+    if transpose in _SWAPPED:
         return ScaleInfo(scaled.size[::-1], (top, left, bottom, right))
     return ScaleInfo(scaled.size, (left, top, right, bottom))

@@ -1,49 +1,44 @@
-"""The one way from encoded image files to the pixels that the model takes, in the server and for ``local:``."""
+"""Encoded image files to model input: the one path of the server, ``local:`` and the benchmarks."""
 
 from __future__ import annotations
 
+import time
 import traceback
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from preprocess_ensemble.contract import ImageStatus
-from preprocess_ensemble.imaging.decode import (
-    DecodeError,
-    DecodeLimits,
-    DecodePath,
-    Decoder,
-    decode_image,
-    decode_into,
-    quiet_libraries,
-)
-from preprocess_ensemble.imaging.time_budget import MAX_DECODE_S, DecodeTimeBudget
+from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, decode_image, quiet_libraries
+from preprocess_ensemble.imaging.time_budget import DecodeTimeBudget
 from preprocess_ensemble.imaging.transform import preprocess
 from preprocess_ensemble.imaging.worker_pool import WorkerPool, usable_cores
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
+    from preprocess_ensemble.imaging.decode import DecodePath, Decoder
     from preprocess_ensemble.imaging.transform import PreprocessConfig
 
 __all__ = ("Preprocessed", "Preprocessor")
 
-_INTERNAL_MESSAGE: Final = "An internal error kept the image from being processed; the log has the details."
+_INTERNAL_MESSAGE: Final = "The image could not be processed because of an internal error; the log has the details."
 
 
 class Preprocessed(NamedTuple):
-    """What became of one image."""
+    """The outcome for one image."""
 
     status: ImageStatus
     decode_path: DecodePath | None = None
-    """How a good image was decoded, and by whom."""
+    """How a good image was decoded; None if it failed."""
     decoder: Decoder | None = None
+    """What decoded a good image; None if it failed."""
     message: str = ""
     """One sentence for the client; empty if the image is good."""
     log: str = ""
-    """The traceback of an internal error. It may hold paths: log it, and never send it."""
+    """The traceback of an internal error, else empty. It may hold paths: log it, but never send it."""
 
 
 class _Task(NamedTuple):
@@ -55,11 +50,11 @@ class _Task(NamedTuple):
 
 
 class Preprocessor:
-    """Decodes, resizes and crops images in threads. An image that fails, for whatever reason, fails alone.
+    """Decodes, resizes and crops images in threads. An image that fails does not affect any other.
 
-    ``threads`` is the number of them; None means one for each core that this process may use. ``fast_decode`` decodes
-    large JPEG files at reduced size, as far as the model's input allows. ``max_decode_s`` is the processor time that
-    the images of one request may take together.
+    ``threads`` is their number; None means one for each core that this process may use. ``fast_decode`` decodes large
+    JPEG files at reduced size, as far as the model's input allows. ``clock`` returns the processor time of the calling
+    thread in seconds, for ``limits.max_decode_s``.
     """
 
     def __init__(
@@ -69,47 +64,44 @@ class Preprocessor:
         threads: int | None = None,
         fast_decode: bool = True,
         limits: DecodeLimits | None = None,
-        max_decode_s: float = MAX_DECODE_S,
+        clock: Callable[[], float] = time.thread_time,
     ) -> None:
         self._config = config
         self._limits = limits or DecodeLimits()
-        self._max_decode_s = max_decode_s
+        self._clock = clock
         self._at_least = config.decode_at_least if fast_decode else None
         self._pool = WorkerPool(threads or usable_cores(), "clip decode")
 
     def run(self, requests: Sequence[Sequence[bytes]]) -> tuple[npt.NDArray[np.uint8], list[Preprocessed]]:
-        """Preprocess the files of several requests, which share the threads.
+        """Preprocess the files of several requests, which share the threads but not the time to decode.
 
-        Returns pixels, uint8 (N, H, W, 3), and what became of each image, both in order over all requests. The pixels
-        of an image that failed are black.
+        Returns RGB pixels, uint8 (N, H, W, 3), and the outcome of each image, both in order over all requests. The
+        pixels of an image that failed are zero. Raises nothing because of an image.
         """
         files = [file for request in requests for file in request]
-        # One for all images of a request, and none for its neighbours to share.
         budgets = [
             budget
             for request in requests
-            for budget in [DecodeTimeBudget(self._max_decode_s, self._limits)] * len(request)
+            for budget in [DecodeTimeBudget(self._limits, clock=self._clock)] * len(request)
         ]
-        # One array for all requests, and not one for each, which took a twentieth more processor time an image.
+        # One array for all requests: one for each took a twentieth more processor time per image.
         pixels = np.empty((len(files), *self._config.size, 3), dtype=np.uint8)
         with quiet_libraries():
             return pixels, self._pool.map(self._preprocess, list(map(_Task, files, pixels, budgets)))
 
     def close(self, *, wait: bool = True) -> None:
-        """Stop the threads; without ``wait``, each stops when it is done with the image that it has begun."""
+        """Stop the threads; without ``wait``, return while they finish the images in progress."""
         self._pool.close(wait=wait)
 
     def _preprocess(self, task: _Task) -> Preprocessed:
         file, pixels, budget = task
         try:
             with budget.limits_for(file) as limits:
-                if decode_into(file, pixels, limits):
-                    decode_path = DecodePath.OFF if self._at_least is None else DecodePath.SMALL
-                    return Preprocessed(ImageStatus.OK, decode_path, Decoder.TURBOJPEG)
-                decoded = decode_image(file, limits, at_least=self._at_least)
-                preprocess(decoded.image, self._config, pixels)
+                decoded = decode_image(file, limits, at_least=self._at_least, out=pixels)
+                if decoded.image is not None:
+                    preprocess(decoded.image, self._config, pixels)
         except Exception as error:
-            pixels[...] = 0  # the memory is recycled, and may hold what another client sent
+            pixels[...] = 0  # the memory is reused, and may hold the pixels of another client
             if isinstance(error, DecodeError) and error.status is not ImageStatus.INTERNAL:
                 return Preprocessed(error.status, message=error.message)
             return Preprocessed(ImageStatus.INTERNAL, message=_INTERNAL_MESSAGE, log=traceback.format_exc())

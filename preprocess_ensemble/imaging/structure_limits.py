@@ -1,17 +1,18 @@
-"""Limits for what Pillow handles part by part, in Python, before or after the pixels.
+"""What the structure of a file says before its pixels are decoded: parts, frames and length, and limits for them.
 
-A part may cost a thousand times its bytes: each colour profile of a PNG is inflated to a megabyte, each tile of a TIFF
-is read anew, and what a tag of EXIF or TIFF says may lie where a thousand other tags say that theirs lies.
+Pillow handles the parts of a file one by one, in Python, and a part may cost a thousand times its bytes: each colour
+profile of a PNG is inflated to a megabyte, each tile of a TIFF is read separately, and a thousand tags of EXIF or TIFF
+may all point at the same bytes.
 """
 
 from __future__ import annotations
 
 import io
 import struct
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
 import PIL
-from PIL import TiffImagePlugin
+from PIL import GifImagePlugin, TiffImagePlugin
 
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging.limits import DecodeError
@@ -19,27 +20,30 @@ from preprocess_ensemble.imaging.limits import DecodeError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ("TagReader", "bound_tags", "check_parts", "check_reads")
+    from PIL import ImageFile
+
+    from preprocess_ensemble.imaging.formats import ImageFormat
+
+__all__ = ("TagReader", "bound_tags", "check_parts", "check_reads", "count_frames", "structure_end")
 
 _MAX_READS: Final = 10_000
-"""Of a header. A camera's takes a few hundred; a GIF with 400 KB of XMP, which lies in blocks of 85 bytes, so many."""
+"""For a header. A camera's takes a few hundred; a GIF with 400 KB of XMP, in blocks of 85 bytes, takes 10,000."""
 
 _MAX_CHUNKS: Final = 1_000
-"""Of a PNG, other than pixels. Two seconds of work if each is a colour profile made for that."""
+"""In a PNG, besides those with pixels. Two seconds of work if each is a colour profile made for an attack."""
 _PIXEL_CHUNKS: Final = frozenset({b"IDAT", b"fcTL", b"fdAT"})
 
 _MAX_TILES: Final = 100_000
-"""Strips or tiles of a TIFF: half a second where each is one byte. 128 megapixels in tiles of 64 x 64 have 31,250."""
+"""Strips or tiles in a TIFF: half a second if each is one byte. 128 megapixels in tiles of 64 x 64 have 31,250."""
 _TILE_TAGS: Final = frozenset({TiffImagePlugin.STRIPOFFSETS, TiffImagePlugin.TILEOFFSETS})
-
 
 _PLAIN_PPM: Final = (b"P1", b"P2", b"P3")
 _MAX_COMMENTS: Final = 1_000
-"""Of a PPM in text, where each costs a copy of a megabyte: 600 KB of comments took three seconds, and 15 MB minutes."""
+"""In a plain-text PPM, in which each costs a copy of a megabyte: 600 KB took three seconds, and 15 MB minutes."""
 
 
 def check_parts(name: str, data: bytes) -> None:
-    """Raise :class:`DecodeError` (LIMIT) for a PNG, TIFF or PPM file of too many parts."""
+    """Raise :class:`DecodeError` (LIMIT) for a PNG, TIFF or PPM file with too many parts."""
     if name == "PNG":
         _check_count(_chunks(data), _MAX_CHUNKS, "PNG file", "chunks besides its pixels")
     elif name == "TIFF":
@@ -73,25 +77,135 @@ def _tiles(data: bytes) -> int:
     return max((count for tag, count in _first_directory(data) if tag in _TILE_TAGS), default=0)
 
 
+class _TiffLayout(NamedTuple):
+    """How the directories of a TIFF are stored: TIFF 6.0, section 2; BigTIFF widens count, entry and offset."""
+
+    first_offset: int
+    """Where the offset of the first directory stands."""
+    offset: struct.Struct
+    entries: struct.Struct
+    entry: struct.Struct
+    """Tag and number of values."""
+
+    @classmethod
+    def of(cls, data: bytes) -> _TiffLayout:
+        order = "<" if data[:1] == b"I" else ">"
+        if 43 in data[2:4]:
+            return cls(8, struct.Struct(order + "Q"), struct.Struct(order + "Q"), struct.Struct(order + "HxxQ8x"))
+        return cls(4, struct.Struct(order + "I"), struct.Struct(order + "H"), struct.Struct(order + "HxxI4x"))
+
+
 def _first_directory(data: bytes) -> Iterator[tuple[int, int]]:
-    # Tag and number of values of each entry: TIFF 6.0, section 2, and BigTIFF.
-    order = "<" if data[:1] == b"I" else ">"
-    big = 43 in data[2:4]
+    """Yield tag and number of values of each entry."""
+    layout = _TiffLayout.of(data)
     try:
-        (start,) = struct.unpack_from(order + ("Q" if big else "I"), data, 8 if big else 4)
-        (entries,) = struct.unpack_from(order + ("Q" if big else "H"), data, start)
-        entry = struct.Struct(order + ("HxxQ8x" if big else "HxxI4x"))
-        first = start + (8 if big else 2)
-        for number in range(min(entries, _MAX_READS)):  # with more of them its header is refused
-            yield entry.unpack_from(data, first + number * entry.size)
+        (start,) = layout.offset.unpack_from(data, layout.first_offset)
+        (entries,) = layout.entries.unpack_from(data, start)
+        for number in range(min(entries, _MAX_READS)):  # a header with more entries is refused
+            yield layout.entry.unpack_from(data, start + layout.entries.size + number * layout.entry.size)
     except (struct.error, OverflowError):
-        return  # The file ends early; what was read so far is what there is.
+        return  # The file ends early.
+
+
+def count_frames(image: ImageFile.ImageFile, data: bytes, at_most: int) -> int:
+    """Count the pictures in a file without decoding any; stop at one more than ``at_most``.
+
+    Pillow's own ``n_frames`` parses every directory of a TIFF and every block of a GIF, however many there are.
+    """
+    if isinstance(image, TiffImagePlugin.TiffImageFile):
+        return _count_tiff_directories(data, at_most)
+    if isinstance(image, GifImagePlugin.GifImageFile):
+        return _count_gif_frames(data, at_most)
+    return int(getattr(image, "n_frames", 1))
+
+
+def _count_tiff_directories(data: bytes, at_most: int) -> int:
+    # A chain that loops runs into the limit.
+    layout = _TiffLayout.of(data)
+    frames = 0
+    try:
+        (position,) = layout.offset.unpack_from(data, layout.first_offset)
+        while position and frames <= at_most:
+            frames += 1
+            (entries,) = layout.entries.unpack_from(data, position)
+            (position,) = layout.offset.unpack_from(data, position + layout.entries.size + layout.entry.size * entries)
+    except (struct.error, OverflowError):
+        pass  # The chain leaves the file: only the directories counted so far can be reached.
+    return max(1, frames)
+
+
+def _count_gif_frames(data: bytes, at_most: int) -> int:
+    # GIF89a specification, section 18 and on: a colour table has 3 * 2 ** (n + 1) bytes, if flag 7 is set.
+    def table_bytes(flags: int) -> int:
+        return 3 << ((flags & 7) + 1) if flags & 0x80 else 0
+
+    frames = 0
+    try:
+        position = 13 + table_bytes(data[10])
+        while frames <= at_most:
+            if data[position] == 0x21:
+                position += 2
+            elif data[position] == 0x2C:
+                frames += 1
+                position += 11 + table_bytes(data[position + 9])
+            else:
+                break
+            while length := data[position]:
+                position += length + 1
+            position += 1
+    except IndexError:
+        pass  # The file ends early: only the frames counted so far can be reached.
+    return max(1, frames)
+
+
+def structure_end(image_format: ImageFormat, image: ImageFile.ImageFile | None, data: bytes) -> int:
+    """Return the length in bytes that the file's own structure claims, or 0 for formats without such a claim.
+
+    ``image`` is the opened file, or None if it could not be opened.
+    """
+    if image_format.name == "WebP":
+        return 8 + int.from_bytes(data[4:8], "little")
+    if image_format.name == "AVIF":
+        return _iso_boxes_end(data)
+    if isinstance(image, TiffImagePlugin.TiffImageFile):
+        return _tiff_pixels_end(image)
+    return 0
+
+
+def _iso_boxes_end(data: bytes) -> int:
+    # Top-level boxes of ISO/IEC 14496-12, section 4.2: a size of 1 means that 64 bits follow, 0 that no box follows.
+    position = 0
+    while position + 16 <= len(data):
+        size = int.from_bytes(data[position : position + 4], "big")
+        if size == 1:
+            size = int.from_bytes(data[position + 8 : position + 16], "big")
+        if size < 8:
+            break
+        position += size
+    return position
+
+
+def _tiff_pixels_end(image: TiffImagePlugin.TiffImageFile) -> int:
+    tags = image.tag_v2
+    end = 0
+    for offsets, counts in (
+        (TiffImagePlugin.STRIPOFFSETS, TiffImagePlugin.STRIPBYTECOUNTS),
+        (TiffImagePlugin.TILEOFFSETS, TiffImagePlugin.TILEBYTECOUNTS),
+    ):
+        pairs = zip(_whole_numbers(tags.get(offsets)), _whole_numbers(tags.get(counts)), strict=False)
+        end = max([end, *(offset + count for offset, count in pairs)])
+    return end
+
+
+def _whole_numbers(value: object) -> tuple[int, ...]:
+    items = value if isinstance(value, tuple) else (value,)
+    return tuple(item for item in items if isinstance(item, int))
 
 
 class TagReader:
-    """A directory of tags and what lies around it, of which no more can be read than twice what there is.
+    """Reads a file with a directory of tags, at most twice its length in all.
 
-    ``OSError`` beyond that, which ends Pillow's reading of the tags; those it has are kept.
+    Beyond that, ``read`` raises ``OSError``. Pillow then stops reading tags and keeps those it has.
     """
 
     def __init__(self, source: IO[bytes]) -> None:
@@ -102,20 +216,20 @@ class TagReader:
         source.seek(start)
 
     def read(self, size: int = -1, /) -> bytes:
-        """As of the source."""
+        """Read as the source does. Raises ``OSError`` once twice its length has been read."""
         chunk = self._read(size)
         self._left -= len(chunk)
         if self._left < 0:
-            raise OSError("The tags claim more bytes than there are.")
+            raise OSError("The tags claim more bytes than the file has.")
         return chunk
 
 
 def bound_tags() -> None:
-    """Have Pillow before 13 stop at tags that claim more bytes together than there are, as 13 does by itself.
+    """Make Pillow before 13 stop at tags that together claim more bytes than the file has, as Pillow 13 does itself.
 
-    Before, 1 MB of TIFF, or of EXIF in any format, took up to 64 GB: all tags may name the same bytes, and each gets a
-    copy. Some formats' EXIF is read as the file is opened, so there is no other place to stop it. Pillow 13 needs
-    Python 3.11, and Triton 24.10 has 3.10.
+    Without this limit, 1 MB of TIFF, or of EXIF in any format, took up to 64 GB: all tags may point at the same bytes,
+    and each gets a copy. Some formats read their EXIF while the file is opened, so the limit cannot be set anywhere
+    else. Pillow 13 needs Python 3.11, and Triton 24.10 has 3.10.
     """
     if int(PIL.__version__.partition(".")[0]) >= 13:
         return

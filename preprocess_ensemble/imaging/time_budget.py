@@ -1,4 +1,4 @@
-"""How long the images of one request may be worked on."""
+"""How long the images of one request may take to decode."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging.limits import DecodeError, DecodeLimits
@@ -14,40 +14,33 @@ from preprocess_ensemble.imaging.limits import DecodeError, DecodeLimits
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ("MAX_DECODE_S", "DecodeTimeBudget")
-
-MAX_DECODE_S: Final = 10.0
-"""Seconds of processor time. What an image costs does not follow from its bytes: a JPEG 2000 of 4 KB may hold 128
-megapixels and take 4 s, and 32 of them are one small request. Photos of telephones take 0.015 to 0.4 s each."""
-
-_ALWAYS_PIXELS: Final = 16_000_000
-"""An image up to this size is decoded whatever its neighbours took; the worst of them takes half a second."""
+__all__ = ("DecodeTimeBudget",)
 
 
 class DecodeTimeBudget:
-    """Processor time that one request may still take for large images. Each request has its own.
+    """Processor time that one request may still spend on large images. Each request has its own.
 
-    Several threads work on one request and may use it at once. ``clock`` tells the processor time of the calling one.
+    Several threads may use it at once. ``clock`` returns the processor time of the calling thread in seconds.
     """
 
-    def __init__(self, seconds: float, limits: DecodeLimits, *, clock: Callable[[], float] = time.thread_time) -> None:
-        self._seconds = self._left_s = seconds
+    def __init__(self, limits: DecodeLimits, *, clock: Callable[[], float] = time.thread_time) -> None:
         self._limits = limits
+        self._left_s = limits.max_decode_s
         self._clock = clock
         self._lock = threading.Lock()
 
     @contextmanager
     def limits_for(self, file: bytes) -> Iterator[DecodeLimits]:
-        """Limits for the image in ``file``. What the calling thread computes in the block is charged; waiting is free.
+        """Return limits for the image in ``file``, and charge what the calling thread computes in the block.
 
-        Raises :class:`DecodeError` (LIMIT) for a large image once nothing is left. What has begun is finished, so a
-        request may take one image more in each thread.
+        Waiting is free. Raises :class:`DecodeError` (LIMIT) for an image over ``always_pixels`` once the budget is
+        spent. Images in progress are finished, so a request may decode one image more in each thread.
         """
         is_spent = self._left_s <= 0
         limits = self._limits
         if is_spent:
-            limits = replace(limits, max_pixels=min(limits.max_pixels, _ALWAYS_PIXELS))
-        begun = self._clock()
+            limits = replace(limits, max_pixels=min(limits.max_pixels, limits.always_pixels))
+        start = self._clock()
         try:
             yield limits
         except DecodeError as error:
@@ -55,12 +48,12 @@ class DecodeTimeBudget:
                 raise DecodeError(ImageStatus.LIMIT, self._refusal(error.message)) from None
             raise
         finally:
-            spent_s = self._clock() - begun
+            spent_s = self._clock() - start
             with self._lock:
                 self._left_s -= spent_s
 
     def _refusal(self, message: str) -> str:
         return (
-            f"{message.rstrip('.')}, since the images before it in its request took more than {self._seconds:g} s of "
-            "processor time; send it again with fewer."
+            f"{message.rstrip('.')}, because the images before it in its request took more than "
+            f"{self._limits.max_decode_s:g} s of processor time; send it again with fewer images."
         )

@@ -1,8 +1,8 @@
-"""Resize and crop to the model's input size with Pillow alone, to the very pixels of open_clip's transform.
+"""Resize and crop to the model's input size with Pillow alone; the pixels are those of open_clip's transform.
 
 The reference is ``open_clip.transform.image_transform(is_train=False)`` up to its ``ToTensor``: torchvision resizes
-PIL images through Pillow, in the image's own mode, then crops or pads, and only then converts to RGB. Mean and standard
-deviation are carried here, and applied inside the ONNX graph.
+PIL images through Pillow, in the image's own mode, then crops or pads, and only then converts to RGB. The ONNX graph
+applies mean and standard deviation.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 __all__ = ("SCALING_FLOOR", "PreprocessConfig", "preprocess")
 
 SCALING_FLOOR: Final = 2.1
-"""A scaled decode keeps each side at least this many times the target's. Then the embedding agrees with that of a full
-decode to a cosine of 0.9999 in every measured class; at exactly 2, where each pixel of the target meets the same part
-of a JPEG block, fine textures lose more than at 1.75 (``python -m benchmarks fidelity``)."""
+"""Least size of a scaled decode: this many times the model's input, on each side. The embedding then agrees with that
+of a full decode to a cosine of 0.9999 in every measured class. At exactly 2, each pixel of the input meets the same
+part of a JPEG block, and fine textures lose more than at 1.75 (``python -m benchmarks fidelity``)."""
 
 ResizeMode = Literal["shortest", "longest", "squash"]
 Interpolation = Literal["bicubic", "bilinear"]
@@ -39,17 +39,17 @@ _RESIZE_MODES: Final = ("shortest", "longest", "squash")
 
 @dataclass(frozen=True, kw_only=True)
 class PreprocessConfig:
-    """An open_clip preprocessing configuration, as in a model's passport; ``ValueError`` where it makes no sense."""
+    """An open_clip preprocessing configuration, as in a passport. Raises ``ValueError`` for an invalid value."""
 
     size: tuple[int, int]
     """(H, W) in pixels."""
     interpolation: Interpolation = "bicubic"
     resize_mode: ResizeMode = "shortest"
-    """``shortest`` side to size, then crop; ``longest`` side to size, then pad; ``squash`` whatever the shape."""
+    """``shortest`` side to size, then crop; ``longest`` side to size, then pad; ``squash`` both sides to size."""
     fill_color: int = 0
     """Value of every channel of the padding, 0 to 255."""
     mean: tuple[float, float, float]
-    """Per channel R, G, B, of values in 0..1."""
+    """For R, G, B, of values from 0 to 1."""
     std: tuple[float, float, float]
 
     def __post_init__(self) -> None:
@@ -68,7 +68,10 @@ class PreprocessConfig:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> PreprocessConfig:
-        """Read a passport's ``preprocess``, or open_clip's own: ``size`` may be one number, ``mode`` is RGB."""
+        """Read a passport's ``preprocess``, or open_clip's own: ``size`` may be one number, ``mode`` must be RGB.
+
+        Raises ``ValueError`` for unknown or missing keys and invalid values.
+        """
         unknown = sorted(set(values) - {"size", "interpolation", "resize_mode", "fill_color", "mean", "std", "mode"})
         missing = sorted({"size", "mean", "std"} - set(values))
         if unknown or missing:
@@ -86,7 +89,7 @@ class PreprocessConfig:
         )
 
     def to_mapping(self) -> dict[str, Any]:
-        """The passport's ``preprocess`` object; the inverse of :meth:`from_mapping`."""
+        """Return the passport's ``preprocess`` object; the inverse of :meth:`from_mapping`."""
         return {
             "size": list(self.size),
             "interpolation": self.interpolation,
@@ -98,13 +101,13 @@ class PreprocessConfig:
 
     @property
     def decode_at_least(self) -> tuple[int, int]:
-        """(height, width) that a scaled decode must keep, so that the resize has something left to filter."""
+        """Least (height, width) of a scaled decode, so that the resize has enough pixels to filter."""
         height, width = self.size
         return math.ceil(SCALING_FLOOR * height), math.ceil(SCALING_FLOOR * width)
 
     @property
     def id(self) -> str:
-        """What decides the pixels, such as ``shortest-bicubic-224x224``; a fill colour counts where it can show."""
+        """What decides the pixels, such as ``shortest-bicubic-224x224``; with the fill colour if it can be seen."""
         height, width = self.size
         fill = f"-fill{self.fill_color}" if self.resize_mode == "longest" and self.fill_color else ""
         return f"{self.resize_mode}-{self.interpolation}-{height}x{width}{fill}"
@@ -113,11 +116,11 @@ class PreprocessConfig:
 def preprocess(
     image: Image.Image, config: PreprocessConfig, out: npt.NDArray[np.uint8] | None = None
 ) -> npt.NDArray[np.uint8]:
-    """Bring one upright image to the model's input size.
+    """Bring one image, whose orientation has been applied, to the model's input size.
 
-    Returns a C-contiguous uint8 array of shape (H, W, 3), RGB: ``out``, where it is given, else a new one. The pixels
-    are open_clip's for every image that open_clip can transform; a side that it would round down to nothing becomes
-    one pixel here. An image from a scaled decode is treated as the whole picture that it stands for.
+    Returns C-contiguous uint8 of shape (H, W, 3), RGB: ``out`` if it is given, else a new array. The pixels are
+    open_clip's for every image that open_clip can transform; a side that it would round down to nothing becomes one
+    pixel here. An image from a scaled decode is treated as the whole picture that it stands for.
     """
     scaled: ScaleInfo | None = image.info.get(SCALE_INFO)
     if scaled is not None and scaled.describes(image):
@@ -136,11 +139,11 @@ def preprocess(
 
 
 def _resize(image: Image.Image, size: tuple[int, int], config: PreprocessConfig) -> Image.Image:
-    """Resize to `size`, less the columns that the crop is going to cut off.
+    """Resize to `size`, less the columns that the crop will cut off.
 
-    Pillow resizes the columns first and the rows then. Between the two is the place to leave out what nobody will
-    see: the rest has the same pixels, in less time. Not where more rows than columns go: there Pillow may, since its
-    release 13, begin with the rows, and each order rounds its own way in between. A target that is no square has that.
+    Pillow resizes the columns first and then the rows. Cropping the columns between the two passes takes less time and
+    gives the same pixels. The exception is an image that loses more rows than columns, which happens with a target that
+    is not square: since release 13 Pillow may begin with the rows, and each order rounds differently in between.
     """
     width, height = size
     target_width = config.size[1]
@@ -153,9 +156,9 @@ def _resize(image: Image.Image, size: tuple[int, int], config: PreprocessConfig)
 
 
 def _resize_scaled(image: Image.Image, scaled: ScaleInfo, config: PreprocessConfig) -> Image.Image:
-    """Resize what the crop is going to leave of a scaled image, and nothing else.
+    """Resize only what the crop will leave of a scaled image.
 
-    Only here, where pixels are near the reference's and not the same: Pillow rounds the sides of a box.
+    Pillow rounds the sides of a box, so this serves only images whose pixels need not be exact.
     """
     height, width = _resized_size(scaled.size[1], scaled.size[0], config)
     rows, columns = min(height, config.size[0]), min(width, config.size[1])
@@ -182,14 +185,14 @@ def _resized_size(height: int, width: int, config: PreprocessConfig) -> tuple[in
 
 
 def _resampling(config: PreprocessConfig) -> Image.Resampling:
-    # open_clip does not pass the interpolation on for shortest side and a target that is not square.
+    # open_clip ignores the interpolation for `shortest` and a target that is not square.
     if config.resize_mode == "shortest" and config.size[0] != config.size[1]:
         return Image.Resampling.BICUBIC
     return _RESAMPLING[config.interpolation]
 
 
 def _center_crop_or_pad(image: Image.Image, size: tuple[int, int], fill_color: int) -> Image.Image:
-    """As `open_clip.transform.center_crop_or_pad`: the padding has the fill colour in the image's own mode."""
+    """Do as `open_clip.transform.center_crop_or_pad`: the padding has the fill colour in the image's own mode."""
     height, width = size
     if height > image.height or width > image.width:
         canvas = Image.new(
@@ -206,7 +209,7 @@ def _center_crop_or_pad(image: Image.Image, size: tuple[int, int], fill_color: i
 
 
 def _margin(side: int, kept: int) -> int:
-    """What a crop in the middle cuts off before `kept`: half to even, as Python rounds, and as torchvision does."""
+    """Return what a centre crop cuts off before `kept`; rounds half to even, as torchvision does."""
     return round((side - kept) / 2)
 
 

@@ -1,12 +1,12 @@
-"""libjpeg-turbo through PyTurboJPEG, where both are installed.
+"""libjpeg-turbo through PyTurboJPEG, if both are installed.
 
-Beside Pillow, which contains a libjpeg-turbo of its own, it saves Python's work per call and the detour through
+Pillow contains a libjpeg-turbo of its own. Calling the library directly saves Python's work per call and a copy through
 Pillow's memory. It is used only as far as it is safe:
 
-- Full-size pixels: for the samplings that a probe at first use shows to be bit-identical with Pillow's. Two releases of
-  the library may differ in how they smooth the colour.
-- The end: libjpeg-turbo fills the missing part of a truncated file with grey and only warns, so a file that does not
-  end with its end marker is left to Pillow, which refuses it. So is any file that it complains about.
+- Full-size pixels: only for the chroma samplings for which a probe at load gives the very pixels of Pillow, because two
+  releases of the library may smooth the colour differently.
+- The end of the file: libjpeg-turbo fills the missing part of a truncated file with grey and only warns. So a file
+  without its end marker is left to Pillow, which refuses it, and so is every file that the library warns about.
 
 Each call has a decompressor of its own, so threads share nothing.
 """
@@ -16,28 +16,28 @@ from __future__ import annotations
 import ctypes
 import io
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from PIL import Image
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from preprocess_ensemble.imaging.jpeg_header import Sampling, read_header
 
+if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from preprocess_ensemble.imaging.jpeg_header import JpegHeader, Sampling
+    from preprocess_ensemble.imaging.jpeg_header import JpegHeader
 
-__all__ = ("decode", "decode_into", "has_pillows_pixels", "library")
+__all__ = ("TurboJpeg", "installed", "library")
 
-_PIXEL_FORMATS: Final = {"RGB": 0, "L": 6}
-"""TJPF_RGB and TJPF_GRAY of turbojpeg.h."""
+_PIXEL_FORMATS: Final = {3: 0, 1: 6}
+"""Channels -> TJPF_RGB or TJPF_GRAY of turbojpeg.h."""
 
 _BYTES: Final = ctypes.POINTER(ctypes.c_ubyte)
 
 _END: Final = b"\xff\xd9"
 
-# Pillow's encoder can make these; 4:4:0, 4:1:1 and odder ones cannot be probed, and stay with Pillow.
+# Pillow's encoder can make these. 4:4:0, 4:1:1 and rarer ones cannot be probed, so Pillow decodes them.
 _PROBES: Final[dict[Sampling, dict[str, Any]]] = {
     ((1, 1),): {},
     ((1, 1), (1, 1), (1, 1)): {"subsampling": 0},
@@ -46,91 +46,79 @@ _PROBES: Final[dict[Sampling, dict[str, Any]]] = {
 }
 
 
-class _Turbo(NamedTuple):
-    """What is used of PyTurboJPEG."""
+class TurboJpeg:
+    """Decodes JPEG files with libjpeg-turbo.
 
-    decode: Callable[..., npt.NDArray[np.uint8]]
-    # The library's tjInitDecompress, tjDecompress2 and tjDestroy, declared as in turbojpeg.h.
-    start: Callable[[], int | None]
-    decompress: Callable[..., int]
-    destroy: Callable[[int | None], int]
+    Raises ``ImportError``, ``OSError``, ``RuntimeError`` or ``AttributeError`` if PyTurboJPEG or the library is not
+    installed, or is of an unknown release.
+    """
+
+    def __init__(self) -> None:
+        from turbojpeg import TurboJPEG
+
+        # PyTurboJPEG's `decode` reads the header a second time and makes arrays of both sides, all of it under Python's
+        # lock: a tenth of the time that 224 x 224 pixels take. So this class calls tjInitDecompress, tjDecompress2 and
+        # tjDestroy itself. PyTurboJPEG has no public names for them; every release before 2 has these.
+        turbo = TurboJPEG()
+        self._start = turbo._TurboJPEG__init_decompress
+        self._decompress = turbo._TurboJPEG__decompress
+        self._destroy = turbo._TurboJPEG__destroy
+        self._exact_samplings = frozenset(
+            sampling for sampling, options in _PROBES.items() if self._has_pillows_pixels(sampling, options)
+        )
+
+    def is_exact(self, header: JpegHeader) -> bool:
+        """Whether a decode at full size gives the very pixels of Pillow."""
+        return header.sampling in self._exact_samplings
+
+    def decode(self, data: bytes, header: JpegHeader, scale: int = 1) -> npt.NDArray[np.uint8] | None:
+        """Decode a plain file to grey or RGB at 1/``scale`` (1, 2, 4 or 8).
+
+        Returns uint8 (ceil(H / scale), ceil(W / scale), 1 or 3), or None if the file should be left to Pillow.
+        """
+        channels = len(header.sampling)
+        pixels = np.empty((-(-header.height // scale), -(-header.width // scale), channels), np.uint8)
+        return pixels if self.decode_into(data, pixels) else None
+
+    def decode_into(self, data: bytes, out: npt.NDArray[np.uint8]) -> bool:
+        """Decode to ``out``, C-contiguous uint8 (H, W, 1 or 3), at the largest scale at which the picture fits.
+
+        Returns False if the file should be left to Pillow; ``out`` may then hold anything. Nothing is written outside
+        ``out``, however large the picture is.
+        """
+        if not data.endswith(_END):
+            return False
+        height, width, channels = out.shape
+        source, target = ctypes.cast(ctypes.c_char_p(data), _BYTES), ctypes.cast(out.ctypes.data, _BYTES)
+        handle = self._start()
+        try:
+            return not self._decompress(
+                handle, source, len(data), target, width, out.strides[0], height, _PIXEL_FORMATS[channels], 0
+            )
+        finally:
+            self._destroy(handle)
+
+    def _has_pillows_pixels(self, sampling: Sampling, options: dict[str, Any]) -> bool:
+        noise = np.random.default_rng(0).integers(0, 256, (37, 51, 3), dtype=np.uint8)
+        mode = "L" if len(sampling) == 1 else "RGB"
+        buffer = io.BytesIO()
+        Image.fromarray(noise).convert(mode).save(buffer, "JPEG", quality=80, **options)
+        header = read_header(buffer.getvalue())
+        assert header is not None
+        pixels = self.decode(buffer.getvalue(), header)
+        with Image.open(buffer) as expected:
+            return pixels is not None and np.array_equal(pixels.squeeze(), np.asarray(expected))
 
 
 @cache
-def _turbo() -> _Turbo | None:
+def installed() -> TurboJpeg | None:
+    """Return the decoder, or None if PyTurboJPEG or libjpeg-turbo is not installed or is of an unknown release."""
     try:
-        from turbojpeg import TurboJPEG
-
-        turbo = TurboJPEG()
-        # It has no public names for the library's functions. Every release before 2 has these; one that has not is
-        # treated as absent.
-        return _Turbo(
-            turbo.decode, turbo._TurboJPEG__init_decompress, turbo._TurboJPEG__decompress, turbo._TurboJPEG__destroy
-        )
-    except (ImportError, OSError, RuntimeError, AttributeError):  # no package, no library, or a release that differs
+        return TurboJpeg()
+    except (ImportError, OSError, RuntimeError, AttributeError):
         return None
 
 
 def library() -> str | None:
-    """Name the library that scaled decoding uses besides Pillow; None where there is none."""
-    return None if _turbo() is None else "libjpeg-turbo (PyTurboJPEG)"
-
-
-def decode(data: bytes, *, mode: str, scale: int = 1) -> npt.NDArray[np.uint8] | None:
-    """Decode to ``mode`` RGB or L at 1/``scale`` (1, 2, 4 or 8).
-
-    Returns uint8 (ceil(H / scale), ceil(W / scale), 3 or 1), or None where the library is absent or the file is better
-    left to Pillow.
-    """
-    turbo = _turbo()
-    if turbo is None or not data.endswith(_END):
-        return None
-    try:
-        return turbo.decode(data, _PIXEL_FORMATS[mode], None if scale == 1 else (1, scale))
-    except (OSError, ValueError, Warning):
-        return None
-
-
-def decode_into(data: bytes, out: npt.NDArray[np.uint8]) -> bool:
-    """Decode to RGB at full size into ``out``, uint8 (H, W, 3) of the image's own H and W, each row contiguous.
-
-    False where :func:`decode` returns None; ``out`` may hold anything then. Nothing is written outside ``out``, however
-    large the picture is: the library scales it down, or refuses it.
-    """
-    turbo = _turbo()
-    if turbo is None or not data.endswith(_END):
-        return False
-    # PyTurboJPEG's `decode` reads the header again and makes arrays of both sides, all of it under Python's lock: a
-    # tenth of the time that 224 x 224 pixels take.
-    height, width, _ = out.shape
-    source, target = ctypes.cast(ctypes.c_char_p(data), _BYTES), ctypes.cast(out.ctypes.data, _BYTES)
-    handle = turbo.start()
-    try:
-        return not turbo.decompress(
-            handle, source, len(data), target, width, out.strides[0], height, _PIXEL_FORMATS["RGB"], 0
-        )
-    finally:
-        turbo.destroy(handle)
-
-
-def has_pillows_pixels(header: JpegHeader) -> bool:
-    """Whether :func:`decode` at full size gives Pillow's very pixels."""
-    return header.sampling in _identical_samplings()
-
-
-@cache
-def _identical_samplings() -> frozenset[Sampling]:
-    turbo = _turbo()
-    if turbo is None:
-        return frozenset()
-    noise = np.random.default_rng(0).integers(0, 256, (37, 51, 3), dtype=np.uint8)
-    identical = set()
-    for sampling, options in _PROBES.items():
-        picture = Image.fromarray(noise).convert("L" if len(sampling) == 1 else "RGB")
-        buffer = io.BytesIO()
-        picture.save(buffer, "JPEG", quality=80, **options)
-        with Image.open(buffer) as reopened:
-            expected = np.asarray(reopened.convert("RGB"))
-        if np.array_equal(turbo.decode(buffer.getvalue(), _PIXEL_FORMATS["RGB"]), expected):
-            identical.add(sampling)
-    return frozenset(identical)
+    """Name the library that scaled decoding uses besides Pillow; None if it is not installed."""
+    return None if installed() is None else "libjpeg-turbo (PyTurboJPEG)"

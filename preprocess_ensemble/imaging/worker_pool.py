@@ -1,4 +1,4 @@
-"""Threads that work through one list together."""
+"""Threads that share the items of one list."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Result = TypeVar("Result")
 
 
 class WorkerPool:
-    """So many threads, of which the one that calls :meth:`map` is one.
+    """A number of threads that includes the one that calls :meth:`map`.
 
-    ``ThreadPoolExecutor.map`` hands over each item by itself, which wakes three threads that all want Python's lock to
-    say so: with two threads on two cores that cost a quarter of the rate of images that take 1.6 ms each. Here a thread
-    is woken once a list, takes the next item when it is done with one, and a list of one item wakes nobody.
+    ``ThreadPoolExecutor.map`` hands over each item separately, and each handover wakes three threads that all need
+    Python's lock. With two threads on two cores and 1.6 ms per image, that cost a quarter of the rate. Here a thread is
+    woken once per list and takes the next item when it has finished one; a list of one item wakes no thread.
     """
 
     def __init__(self, threads: int, name: str = "") -> None:
@@ -28,9 +28,10 @@ class WorkerPool:
         self._others = ThreadPoolExecutor(threads - 1, thread_name_prefix=name) if threads > 1 else None
 
     def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-        """Call ``function`` with every item and return the results in order; an exception of any call is raised."""
+        """Call ``function`` with every item and return the results in order. Raises what a failing call raises."""
         results: list[Result | None] = [None] * len(items)
-        places = iter(range(len(items)))  # `next` is one step under Python's lock, so no two threads get one place
+        # `next` is one step under Python's lock, so no two threads get the same place.
+        places = iter(range(len(items)))
 
         def work() -> None:
             for place in places:
@@ -47,13 +48,13 @@ class WorkerPool:
         return cast("list[Result]", results)
 
     def close(self, *, wait: bool = True) -> None:
-        """Stop the threads, and by default wait until they have."""
+        """Stop the threads, and by default wait until they have stopped."""
         if self._others is not None:
             self._others.shutdown(wait=wait)
 
 
 def usable_cores() -> int:
-    """How many cores this process may use: one pinned to some must not start a thread for each core of its host."""
-    if not hasattr(os, "sched_getaffinity"):  # as on macOS and Windows
+    """Return how many cores this process may use; fewer than the machine has if the process is pinned."""
+    if not hasattr(os, "sched_getaffinity"):  # macOS and Windows
         return os.cpu_count() or 1
     return len(os.sched_getaffinity(0))

@@ -26,7 +26,6 @@ from preprocess_ensemble.contract import (
 )
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.imaging.decode import DecodeLimits
-from preprocess_ensemble.imaging.time_budget import MAX_DECODE_S
 from preprocess_ensemble.model_repository.passport import Passport
 
 if TYPE_CHECKING:
@@ -213,7 +212,7 @@ def _preprocessor(pixels: list[int]) -> ModelConfig:
         "passport": f"../{ENCODER}/1/{PASSPORT_FILE}",
         "decode_threads": "0",
         "fast_decode": "true",
-        "max_decode_seconds": f"{MAX_DECODE_S:g}",
+        "max_decode_seconds": f"{limits.max_decode_s:g}",
         "max_image_bytes": str(limits.max_bytes),
         "max_megapixels": f"{limits.max_pixels / 1e6:g}",
         "max_side_ratio": f"{limits.max_side_ratio:g}",

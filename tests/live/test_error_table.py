@@ -31,6 +31,7 @@ from clip_client._transports.grpc import TritonTransport, transport_factory
 from clip_client._transports.grpc_errors import ERROR_TABLE, ErrorRow, find_row
 from preprocess_ensemble.testing.server import free_port, python_with_shared_memory, serving
 from tests.fake_server.waiting import until
+from tests.fixtures import image_files
 from tests.live.bare import launched, wait_until_live
 from tests.live.raw import infer
 from tests.unit.client.test_errors import SEEN
@@ -49,19 +50,16 @@ from pathlib import Path
 
 import triton_python_backend_utils as pb_utils
 
-from preprocess_ensemble.imaging import preprocessor
+from PIL import QoiImagePlugin
+
 from preprocess_ensemble.triton_model import TritonPythonModel as RealModel
 
-decode_into = preprocessor.decode_into
+
+def defect(self):
+    raise AttributeError("not foreseen")
 
 
-def decode_with_a_defect(file, *arguments):
-    if file == b"defect of my own":
-        raise RuntimeError("not foreseen")
-    return decode_into(file, *arguments)
-
-
-preprocessor.decode_into = decode_with_a_defect
+QoiImagePlugin.QoiImageFile.load_prepare = defect
 
 
 class TritonPythonModel(RealModel):
@@ -207,14 +205,14 @@ def triton(obedient_repository: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 async def test_a_defect_is_found_in_the_servers_log_by_the_id_that_the_client_has(triton: Triton) -> None:
     async with ClipClient(triton.url, transfer="original") as clip:
-        batch = await clip.embed([b"", b"defect of my own"])
+        batch = await clip.embed([b"", image_files.encoded(image_files.picture(), "QOI")])
     error = batch.errors[1]
     assert error.code == "INTERNAL"
     assert error.request_id
     await until(lambda: f"of request {error.request_id} failed" in triton.log.read_text(encoding="utf-8"))
     log = triton.log.read_text(encoding="utf-8")
-    assert "RuntimeError: not foreseen" in log
-    assert "defect of my own" not in log, "nothing of the image"
+    assert "AttributeError: not foreseen" in log
+    assert "qoif" not in log, "nothing of the image"
     assert "not foreseen" not in str(error)
 
 

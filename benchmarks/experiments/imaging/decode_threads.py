@@ -32,9 +32,9 @@ from PIL import Image
 
 from benchmarks.harness.results import RESULTS, write_result
 from preprocess_ensemble.imaging import turbojpeg_decoder
-from preprocess_ensemble.imaging.decode import decode, decode_into, quiet_libraries
-from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
-from preprocess_ensemble.imaging.worker_pool import WorkerPool
+from preprocess_ensemble.imaging.preprocessor import Preprocessor
+from preprocess_ensemble.imaging.transform import PreprocessConfig
+from preprocess_ensemble.imaging.turbojpeg_decoder import TurboJpeg
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -60,21 +60,15 @@ def file(size: tuple[int, int]) -> bytes:
 def work(data: bytes, threads: int, cores: list[int], seconds: float, start: Barrier, results: Any) -> None:
     """Decode batches as the server does, and report images a second."""
     os.sched_setaffinity(0, cores)
-    out = np.empty((BATCH, *CONFIG.size, 3), np.uint8)
-
-    def one(row: int) -> None:
-        if not decode_into(data, out[row]):
-            preprocess(decode(data, at_least=CONFIG.decode_at_least), CONFIG, out[row])
-
-    with quiet_libraries():
-        pool = WorkerPool(threads)
-        pool.map(one, range(BATCH))
-        start.wait()
-        begin, images = time.perf_counter(), 0
-        while time.perf_counter() - begin < seconds:
-            images += len(pool.map(one, range(BATCH)))
-        results.put(images / (time.perf_counter() - begin))
-        pool.close()
+    preprocessor = Preprocessor(CONFIG, threads=threads)
+    batch = [[data] * BATCH]
+    preprocessor.run(batch)
+    start.wait()
+    begin, images = time.perf_counter(), 0
+    while time.perf_counter() - begin < seconds:
+        images += len(preprocessor.run(batch)[1])
+    results.put(images / (time.perf_counter() - begin))
+    preprocessor.close()
 
 
 def rate(data: bytes, processes: int, threads: int, cores: list[int], seconds: float) -> float:
@@ -116,17 +110,16 @@ def parts(data: bytes, images: int = 100) -> Parts:
 
         return call
 
-    out = np.empty((*CONFIG.size, 3), np.uint8)
+    preprocessor = Preprocessor(CONFIG, threads=1)
     rows = []
     with (
-        quiet_libraries(),
-        mock.patch.object(turbojpeg_decoder, "decode", timed(turbojpeg_decoder.decode)),
+        mock.patch.object(TurboJpeg, "decode", timed(TurboJpeg.decode)),
         mock.patch.object(Image.Image, "resize", timed(Image.Image.resize)),
     ):
         for _ in range(images):
             spent.clear()
             start = time.thread_time()
-            preprocess(decode(data, at_least=CONFIG.decode_at_least), CONFIG, out)
+            preprocessor.run([[data]])
             rows.append([*spent, time.thread_time() - start - sum(spent)])
     decoding, *resizes, python = np.median(rows, axis=0).tolist()
     return Parts(decode=decoding, resizes=tuple(resizes), python=python)
@@ -135,30 +128,32 @@ def parts(data: bytes, images: int = 100) -> Parts:
 @contextmanager
 def asleep(data: bytes, measured: Parts) -> Iterator[None]:
     """Replace decode and resize by sleeps of the same length, for one file, in this process and those it forks."""
-    image = decode(data, at_least=CONFIG.decode_at_least)
-    pixels = np.asarray(image)
+    pixels: list[Any] = []
+    blank: dict[tuple[int, int], Image.Image] = {}
+    decode, resize = TurboJpeg.decode, Image.Image.resize
+
+    def decoding(*arguments: Any) -> Any:
+        pixels.append(decode(*arguments))
+        return pixels[0]
+
+    def resizing(self: Image.Image, size: tuple[int, int], *positional: Any, **named: Any) -> Image.Image:
+        blank[size] = Image.new("RGB", size)
+        return resize(self, size, *positional, **named)
+
+    with mock.patch.object(TurboJpeg, "decode", decoding), mock.patch.object(Image.Image, "resize", resizing):
+        Preprocessor(CONFIG, threads=1).run([[data]])
     stages = threading.local()
 
     def decoded(*_: Any, **__: Any) -> Any:
         stages.resizes = itertools.cycle(measured.resizes)
         time.sleep(measured.decode)
-        return pixels
+        return pixels[0]
 
     def resized(self: Image.Image, size: tuple[int, int], *_: Any, **__: Any) -> Image.Image:
         time.sleep(next(stages.resizes))
         return blank[size]
 
-    sizes: list[tuple[int, int]] = []
-    resize = Image.Image.resize
-
-    def noted(self: Image.Image, size: tuple[int, int], *positional: Any, **named: Any) -> Image.Image:
-        sizes.append(size)
-        return resize(self, size, *positional, **named)
-
-    with mock.patch.object(Image.Image, "resize", noted):
-        preprocess(image, CONFIG)
-    blank = {size: Image.new("RGB", size) for size in sizes}
-    with mock.patch.object(turbojpeg_decoder, "decode", decoded), mock.patch.object(Image.Image, "resize", resized):
+    with mock.patch.object(TurboJpeg, "decode", decoded), mock.patch.object(Image.Image, "resize", resized):
         yield
 
 

@@ -78,7 +78,7 @@ def deviations(encoder: Encoder, files: list[bytes], at_least: tuple[int, int]) 
     scaled = []
     for file in files:
         decoded = decode_image(file, at_least=at_least)
-        if decoded.decode_path is not DecodePath.SCALED:
+        if decoded.decode_path is not DecodePath.SCALED or decoded.image is None:
             raise AssertionError(f"expected a scaled decode, got {decoded.decode_path.value}")
         scaled.append(preprocess(decoded.image, encoder.config))
     fast = np.stack(scaled)

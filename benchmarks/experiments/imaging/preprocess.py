@@ -33,8 +33,9 @@ from rich.table import Table
 from benchmarks.fixtures.fidelity_pictures import mosaic
 from benchmarks.harness.results import RESULTS, write_result
 from preprocess_ensemble.imaging import turbojpeg_decoder
-from preprocess_ensemble.imaging.decode import decode, decode_into, quiet_libraries
-from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
+from preprocess_ensemble.imaging.decode import quiet_libraries
+from preprocess_ensemble.imaging.preprocessor import Preprocessor
+from preprocess_ensemble.imaging.transform import PreprocessConfig
 from preprocess_ensemble.testing.sample_photos import write_originals
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ QUALITY: Final = 85
 OURS: Final = ("fast path", "exact path")
 
 _reference = open_clip.image_transform(SIDE, is_train=False)
+_fast = Preprocessor(CONFIG, threads=1)
+_exact = Preprocessor(CONFIG, threads=1, fast_decode=False)
 
 
 def resize_and_crop(image: Image.Image) -> Pixels:
@@ -80,16 +83,14 @@ def by_open_clip(data: bytes) -> Pixels:
 
 def by_fast_path(data: bytes) -> Pixels:
     """As the server does it."""
-    out = np.empty((SIDE, SIDE, 3), np.uint8)
-    if decode_into(data, out):
-        return out
-    return preprocess(decode(data, at_least=CONFIG.decode_at_least), CONFIG, out)
+    pixels: Pixels = _fast.run([[data]])[0][0]
+    return pixels
 
 
 def by_exact_path(data: bytes) -> Pixels:
     """As the server does it with ``fast_decode`` off."""
-    out = np.empty((SIDE, SIDE, 3), np.uint8)
-    return out if decode_into(data, out) else preprocess(decode(data), CONFIG, out)
+    pixels: Pixels = _exact.run([[data]])[0][0]
+    return pixels
 
 
 def by_draft(data: bytes) -> Pixels:

@@ -30,9 +30,8 @@ from rich.table import Table
 from benchmarks.harness.results import RESULTS, write_result
 from benchmarks.harness.rounds import spread
 from benchmarks.load.raw_grpc_load import flood
-from preprocess_ensemble.imaging.decode import decode, decode_into, quiet_libraries
-from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
-from preprocess_ensemble.imaging.worker_pool import WorkerPool
+from preprocess_ensemble.imaging.preprocessor import Preprocessor
+from preprocess_ensemble.imaging.transform import PreprocessConfig
 from preprocess_ensemble.model_repository import config as model_repository
 from preprocess_ensemble.model_repository.passport import Canary, Passport
 from preprocess_ensemble.testing.sample_photos import write_thumbnails
@@ -102,20 +101,13 @@ def null_repository(directory: Path, source: Path) -> Path:
 
 def bare_threads(files: list[bytes], config: PreprocessConfig, threads: int) -> Callable[[float], float]:
     """Decode and transform in this process; returns a function from seconds to images a second."""
-    out = np.empty((len(files), *config.size, 3), np.uint8)
-
-    def one(row: int) -> None:
-        if not decode_into(files[row], out[row]):
-            preprocess(decode(files[row], at_least=config.decode_at_least), config, out[row])
-
-    pool = WorkerPool(threads)
+    preprocessor = Preprocessor(config, threads=threads)
 
     def run(seconds: float) -> float:
         images = 0
         start = time.perf_counter()
-        with quiet_libraries():
-            while time.perf_counter() - start < seconds:
-                images += len(pool.map(one, range(len(files))))
+        while time.perf_counter() - start < seconds:
+            images += len(preprocessor.run([files])[1])
         return images / (time.perf_counter() - start)
 
     return run

@@ -1,1 +1,1 @@
-"""The Triton backend ``onnxruntime`` for servers without the C++ one; it knows tensors and sessions, and no image."""
+"""The Triton backend ``onnxruntime``, for servers without the C++ one. Nothing here may know about images."""

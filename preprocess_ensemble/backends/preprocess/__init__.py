@@ -1,1 +1,1 @@
-"""What ``clip_preprocess`` needs beside imaging: metrics and settings; nothing here decodes."""
+"""The metrics and settings of ``clip_preprocess``. Nothing here may decode an image."""

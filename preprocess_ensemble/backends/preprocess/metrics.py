@@ -1,12 +1,12 @@
 """The preprocessor's own metrics, in Prometheus' text on the server's metrics port beside Triton's.
 
 ======================================================  ==============================================================
-``clip_preprocess_images_total{status}``                images by what became of them: OK, TRUNCATED, ...
-``clip_preprocess_decoded_total{route,decoder}``        good images: decoded ``scaled``, or else why not; and who did it
+``clip_preprocess_images_total{status}``                images by their status: OK, TRUNCATED, ...
+``clip_preprocess_decoded_total{route,decoder}``        good images by decode path, and by decoder
 ``clip_preprocess_requests_total{rows}``                requests by their number of images: 1, 2-4, 5-8, 9-16, ...
 ======================================================  ==============================================================
 
-Each update is a message to the server's process, so a batch is counted here first and told once for each label.
+Each update is a message to the server's process, so a batch is counted first and sent once per label.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from preprocess_ensemble.imaging.decode import DecodePath, Decoder
 
     _Outcome = tuple[ImageStatus, DecodePath | None, Decoder | None]
-    """How one image ended and, where it is good, how it was decoded."""
+    """The status of one image and, if it is good, how it was decoded."""
 
 __all__ = ("BatchCounts", "PreprocessMetrics")
 
@@ -35,29 +35,29 @@ _Labels = tuple[tuple[str, str], ...]
 
 
 class BatchCounts:
-    """Counts of one batch."""
+    """Images and requests of one batch, counted by the labels of the metrics."""
 
     def __init__(self) -> None:
         self._outcomes: Counter[_Outcome] = Counter()
         self._requests: Counter[int] = Counter()
 
-    def request(self, outcomes: Sequence[_Outcome]) -> None:
-        """Count one request and what became of each of its images."""
+    def add_request(self, outcomes: Sequence[_Outcome]) -> None:
+        """Count one request and each of its images."""
         self._outcomes.update(outcomes)
         self._requests[len(outcomes)] += 1
 
     @property
-    def counts(self) -> Counter[tuple[str, _Labels]]:
-        """(name, labels) of a metric -> by how much it is more."""
-        counts: Counter[tuple[str, _Labels]] = Counter()
+    def increments(self) -> Counter[tuple[str, _Labels]]:
+        """(name, labels) of a metric -> by how much to increment it."""
+        increments: Counter[tuple[str, _Labels]] = Counter()
         for (status, decode_path, decoder), images in self._outcomes.items():
-            counts["clip_preprocess_images_total", (("status", status.name),)] += images
+            increments["clip_preprocess_images_total", (("status", status.name),)] += images
             if decode_path is not None and decoder is not None:
                 labels = (("route", decode_path.value), ("decoder", decoder.value))
-                counts["clip_preprocess_decoded_total", labels] += images
+                increments["clip_preprocess_decoded_total", labels] += images
         for rows, requests in self._requests.items():
-            counts["clip_preprocess_requests_total", (("rows", _size_class(rows)),)] += requests
-        return counts
+            increments["clip_preprocess_requests_total", (("rows", _size_class(rows)),)] += requests
+        return increments
 
 
 class PreprocessMetrics:
@@ -72,7 +72,7 @@ class PreprocessMetrics:
 
     def add(self, counts: BatchCounts) -> None:
         """Add the counts of one batch."""
-        for key, count in counts.counts.items():
+        for key, count in counts.increments.items():
             metric = self._metrics.get(key)
             if metric is None:
                 name, labels = key
@@ -80,7 +80,7 @@ class PreprocessMetrics:
             metric.increment(count)
 
     def close(self) -> None:
-        """Let go of the metrics while the server still listens; they belong to its process."""
+        """Release the metrics, which belong to the server's process, while the server still listens."""
         self._metrics.clear()
         self._families = {}
 

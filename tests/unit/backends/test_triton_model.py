@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import sys
 import types
 from collections import Counter
@@ -13,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from PIL import Image, QoiImagePlugin
 
 from preprocess_ensemble.contract import ImageStatus
-from preprocess_ensemble.imaging import preprocessor, time_budget
-from preprocess_ensemble.imaging.decode import DecodeLimits, decode, decode_image
+from preprocess_ensemble.imaging.decode import decode
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
 from preprocess_ensemble.model_repository.passport import Canary, Parity, Passport
 from tests.fixtures import image_files
@@ -238,14 +239,11 @@ def test_batches_keep_their_order(model: Any) -> None:
     assert np.array_equal(responses[1]["pixels"][1], expected_pixels(GOOD[3]))
 
 
-def test_the_handshake_decodes_nothing(model: Any, module: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_decode(*args: object) -> None:
-        raise AssertionError("an image was decoded")
-
-    monkeypatch.setattr(preprocessor, "decode_image", no_decode)
+def test_the_handshake_decodes_nothing(model: Any) -> None:
     (response,) = model.execute([request(b"", outputs=("model",))])
     assert response.names == {"model"}
     assert Passport.from_json(response["model"][0, 0]).model == "tiny"
+    assert MetricFamily.counts == {}, "every decoded image is counted"
 
 
 def test_model_beside_the_decoded_outputs(model: Any) -> None:
@@ -276,19 +274,18 @@ def test_a_malformed_request_fails_alone(model: Any, inputs: list[Tensor]) -> No
 def test_a_defect_stays_in_its_row_and_its_text_in_the_log(
     model: Any, module: types.ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def defect(file: bytes, limits: DecodeLimits, *, at_least: tuple[int, int]) -> Any:
-        if file == GOOD[1]:
-            raise RuntimeError("/secret/path")
-        return decode_image(file, limits, at_least=at_least)
+    def defect(self: QoiImagePlugin.QoiImageFile) -> None:
+        raise AttributeError("/secret/path")
 
-    monkeypatch.setattr(preprocessor, "decode_image", defect)
-    (response,) = model.execute([request(*GOOD[:3])])
+    monkeypatch.setattr(QoiImagePlugin.QoiImageFile, "load_prepare", defect)
+    bad = image_files.encoded(image_files.picture(), "QOI")
+    (response,) = model.execute([request(GOOD[0], bad, GOOD[2])])
     assert response["status"].ravel().tolist() == [0, ImageStatus.INTERNAL, 0]
     assert b"secret" not in response["error"][1, 0]
     assert not response["pixels"][1].any()
     assert "Image 1 of request a-request" in Logger.errors[0]
     assert "/secret/path" in Logger.errors[0]
-    assert "PNG" not in Logger.errors[0], "nothing of the image"
+    assert "qoif" not in Logger.errors[0], "nothing of the image"
 
 
 @pytest.mark.parametrize(
@@ -313,17 +310,15 @@ def test_parameters_have_their_effect(
     assert response["status"].tolist() == [[status]]
 
 
-def test_a_request_that_took_its_time_gets_no_large_image_more(
-    module: types.ModuleType, repository: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(time_budget, "_ALWAYS_PIXELS", 1000)
+def test_a_request_that_spent_its_time_gets_no_more_large_images(module: types.ModuleType, repository: Path) -> None:
+    large = image_files.encoded(Image.new("L", (4100, 4000), 100), "JPEG")  # over 16 megapixels
     small = image_files.jpeg(size=(30, 20))
     model = module.TritonPythonModel()
-    model.initialize(arguments(repository, max_decode_seconds="1e-9", max_image_bytes="100000", decode_threads="1"))
-    slow, neighbour = model.execute([request(GOOD[0], GOOD[0], small, bytes(200_000)), request(GOOD[0])])
+    model.initialize(arguments(repository, max_decode_seconds="1e-9", max_image_bytes="500000", decode_threads="1"))
+    slow, neighbour = model.execute([request(large, large, small, bytes(600_000)), request(large)])
     model.finalize()
     assert slow["status"].ravel().tolist() == [0, ImageStatus.LIMIT, 0, ImageStatus.TOO_LARGE]
-    assert b"since the images before it in its request took more than 1e-09 s" in slow["error"][1, 0]
+    assert b"took more than 1e-09 s" in slow["error"][1, 0]
     assert not slow["pixels"][1].any()
     assert neighbour["status"].tolist() == [[ImageStatus.OK]]
 
@@ -385,7 +380,7 @@ def test_the_repository_re_exports_this_model(module: types.ModuleType) -> None:
 def test_instances_share_the_cores(
     module: types.ModuleType, repository: Path, monkeypatch: pytest.MonkeyPatch, instances: int, threads: int
 ) -> None:
-    monkeypatch.setattr(module, "usable_cores", lambda: 6)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)))
     args = arguments(repository, decode_threads="0")
     config = json.loads(args["model_config"]) | {"instance_group": [{"count": instances}]}
     model = module.TritonPythonModel()

@@ -7,13 +7,14 @@ import struct
 import sys
 import types
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, JpegImagePlugin
 
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging import turbojpeg_decoder
@@ -25,13 +26,13 @@ from preprocess_ensemble.imaging.decode import (
     Decoder,
     decode,
     decode_image,
-    decode_into,
 )
 from preprocess_ensemble.imaging.jpeg_header import may_have_scans, read_header
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
 from tests.fixtures import image_files
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     import numpy.typing as npt
@@ -43,14 +44,28 @@ LEAST_PSNR_DB = 35.0
 
 
 @pytest.fixture(params=["turbojpeg", "pillow"])
-def decoder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Decoder:
-    """Both scaled decoders in turn; Pillow's is what remains where PyTurboJPEG or its library is not installed."""
-    if request.param == "pillow":
-        monkeypatch.setattr(turbojpeg_decoder, "_turbo", lambda: None)
-        monkeypatch.setattr(turbojpeg_decoder, "_identical_samplings", frozenset)
-    elif turbojpeg_decoder.library() is None:
+def decoder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Decoder]:
+    """Both scaled decoders in turn; Pillow's is used if PyTurboJPEG or its library is not installed."""
+    if request.param == "turbojpeg":
+        skip_without_turbojpeg()
+        yield Decoder.TURBOJPEG
+    else:
+        with turbojpeg_package(None, monkeypatch):
+            yield Decoder.PILLOW
+
+
+def skip_without_turbojpeg() -> None:
+    if turbojpeg_decoder.library() is None:
         pytest.skip("PyTurboJPEG and libturbojpeg are not both installed")
-    return Decoder(request.param)
+
+
+@contextmanager
+def turbojpeg_package(package: types.ModuleType | None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have ``import turbojpeg`` find this package; None: find none."""
+    monkeypatch.setitem(sys.modules, "turbojpeg", package)
+    turbojpeg_decoder.installed.cache_clear()
+    yield
+    turbojpeg_decoder.installed.cache_clear()
 
 
 def smooth(mode: str = "RGB", size: tuple[int, int] = (400, 300)) -> Image.Image:
@@ -72,6 +87,7 @@ def psnr_db(one: npt.NDArray[np.uint8], other: npt.NDArray[np.uint8]) -> float:
 def deviation_db(data: bytes, config: PreprocessConfig = CONFIG) -> float:
     fast = decode_image(data, at_least=config.decode_at_least)
     assert fast.decode_path is DecodePath.SCALED
+    assert fast.image is not None
     return psnr_db(preprocess(fast.image, config), preprocess(decode(data), config))
 
 
@@ -113,6 +129,7 @@ def test_never_smaller_than_asked(size: tuple[int, int], at_least: tuple[int, in
     height, width = at_least
     decoded = decode_image(data, at_least=at_least)
     whole = decode(data).size
+    assert decoded.image is not None
     if decoded.decode_path is DecodePath.SCALED:
         assert decoded.image.width >= width
         assert decoded.image.height >= height
@@ -154,6 +171,7 @@ def test_the_header_decides(decoder: Decoder, name: str) -> None:
     data, decode_path = DECODE_PATHS[name]
     decoded = decode_image(data, at_least=AT_LEAST)
     assert decoded.decode_path is decode_path
+    assert decoded.image is not None
     assert (decoded.image.size == decode(data).size) is (decode_path is not DecodePath.SCALED)
 
 
@@ -171,18 +189,49 @@ def test_without_a_size_every_pixel_is_exact(decoder: Decoder, photos: Path) -> 
 
 
 def test_a_library_with_other_pixels_decodes_nothing_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turbojpeg_decoder, "_identical_samplings", frozenset)
-    assert decode_image(image_files.jpeg()).decoder is Decoder.PILLOW
+    skip_without_turbojpeg()
+    real = sys.modules["turbojpeg"]
+
+    class Other(real.TurboJPEG):  # type: ignore[name-defined,misc]
+        def __init__(self) -> None:
+            super().__init__()
+            decompress: Any = self._TurboJPEG__decompress  # type: ignore[has-type]
+
+            def decompress_otherwise(handle: Any, source: Any, size: int, target: Any, *arguments: Any) -> Any:
+                failed = decompress(handle, source, size, target, *arguments)
+                target[0] ^= 1
+                return failed
+
+            self._TurboJPEG__decompress = decompress_otherwise
+
+    other = types.ModuleType("turbojpeg")
+    vars(other)["TurboJPEG"] = Other
+    with turbojpeg_package(other, monkeypatch):
+        assert decode_image(image_files.jpeg()).decoder is Decoder.PILLOW
+        assert decode_image(large_jpeg(), at_least=AT_LEAST).decoder is Decoder.TURBOJPEG
+
+
+def test_an_unknown_release_of_the_library_counts_as_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = types.ModuleType("turbojpeg")
+    vars(other)["TurboJPEG"] = types.SimpleNamespace
+    with turbojpeg_package(other, monkeypatch):
+        assert turbojpeg_decoder.library() is None
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L"])
-def test_decode_into_takes_files_of_the_very_size(mode: str) -> None:
-    if turbojpeg_decoder.library() is None:
-        pytest.skip("PyTurboJPEG and libturbojpeg are not both installed")
+@pytest.mark.parametrize("at_least", [None, AT_LEAST])
+def test_files_of_the_very_size_are_decoded_in_place(mode: str, at_least: tuple[int, int] | None) -> None:
+    skip_without_turbojpeg()
     data = image_files.jpeg(mode, (64, 64))
     out = np.zeros((64, 64, 3), np.uint8)
-    assert decode_into(data, out)
+    decoded = decode_image(data, at_least=at_least, out=out)
+    assert (decoded.image, decoded.decoder) == (None, Decoder.TURBOJPEG)
+    assert decoded.decode_path is (DecodePath.SMALL if at_least else DecodePath.OFF)
     assert np.array_equal(out, preprocess(decode(data), CONFIG))
+
+
+ORIENTED = Image.Exif()
+ORIENTED[image_files.ORIENTATION] = 6
 
 
 @pytest.mark.parametrize(
@@ -191,45 +240,69 @@ def test_decode_into_takes_files_of_the_very_size(mode: str) -> None:
         image_files.jpeg(size=(64, 48)),
         image_files.jpeg("CMYK", (64, 64)),
         image_files.encoded(image_files.picture(size=(64, 64)), "PNG"),
-        image_files.jpeg(size=(64, 64))[:-2],
-        image_files.jpeg(size=(64, 64))[:300],
-        b"",
-        b"\xff\xd8",
+        image_files.jpeg(size=(64, 64), exif=ORIENTED.tobytes()),
     ],
 )
-def test_decode_into_leaves_all_else_alone(data: bytes) -> None:
-    assert not decode_into(data, np.zeros((64, 64, 3), np.uint8))
+def test_other_files_are_not_decoded_in_place(data: bytes) -> None:
+    out = np.full((64, 64, 3), 7, np.uint8)
+    image = decode_image(data, out=out).image
+    assert (out == 7).all()
+    assert image is not None
+    assert np.array_equal(np.asarray(image), np.asarray(decode(data)))
 
 
-def test_decode_into_minds_orientation_and_limits() -> None:
-    exif = Image.Exif()
-    exif[image_files.ORIENTATION] = 6
+@pytest.mark.parametrize(
+    ("data", "limits", "status"),
+    [
+        (image_files.jpeg(size=(64, 64)), DecodeLimits(max_pixels=4000), ImageStatus.TOO_LARGE),
+        (image_files.jpeg(size=(64, 64))[:-2], DecodeLimits(), ImageStatus.TRUNCATED),
+        (image_files.jpeg(size=(64, 64))[:300], DecodeLimits(), ImageStatus.TRUNCATED),
+        (b"", DecodeLimits(), ImageStatus.EMPTY),
+        (b"\xff\xd8", DecodeLimits(), ImageStatus.NOT_AN_IMAGE),
+    ],
+)
+def test_limits_and_damage_are_seen_in_place_too(data: bytes, limits: DecodeLimits, status: ImageStatus) -> None:
+    with pytest.raises(DecodeError) as caught:
+        decode_image(data, limits, out=np.zeros((64, 64, 3), np.uint8))
+    assert caught.value.status is status
+
+
+def test_what_a_file_lacks_is_not_filled_in_place() -> None:
+    limits = DecodeLimits(allow_truncated=True)
     out = np.zeros((64, 64, 3), np.uint8)
-    assert not decode_into(image_files.jpeg(size=(64, 64), exif=exif.tobytes()), out)
-    assert not decode_into(image_files.jpeg(size=(64, 64)), out, DecodeLimits(max_pixels=4000))
-    assert not decode_into(image_files.jpeg(size=(64, 64)), out, DecodeLimits(allow_truncated=True))
+    assert decode_image(image_files.jpeg(size=(64, 64)), limits, out=out).decoder is Decoder.PILLOW
 
 
-def test_decode_into_leaves_a_damaged_file_to_pillow() -> None:
+def test_a_damaged_file_is_left_to_pillow() -> None:
     good = image_files.jpeg(size=(64, 64))
     damaged = good[: len(good) // 2] + b"\xff\xd9"
-    assert not decode_into(damaged, np.zeros((64, 64, 3), np.uint8))
+    assert decode_image(damaged, out=np.zeros((64, 64, 3), np.uint8)).decoder is Decoder.PILLOW
 
 
 @pytest.mark.parametrize("size", [(65, 64), (64, 640), (2000, 1000), (9, 9)])
 def test_nothing_is_written_outside_the_given_memory(size: tuple[int, int]) -> None:
-    if turbojpeg_decoder.library() is None:
+    turbojpeg = turbojpeg_decoder.installed()
+    if turbojpeg is None:
         pytest.skip("PyTurboJPEG and libturbojpeg are not both installed")
     memory = np.full((3, 64, 64, 3), 7, np.uint8)
-    turbojpeg_decoder.decode_into(image_files.jpeg(size=size), memory[1])
+    turbojpeg.decode_into(image_files.jpeg(size=size), memory[1])
     assert (memory[[0, 2]] == 7).all()
 
 
-def test_a_release_of_another_make_counts_as_absent(monkeypatch: pytest.MonkeyPatch) -> None:
-    other = types.ModuleType("turbojpeg")
-    monkeypatch.setattr(other, "TurboJPEG", types.SimpleNamespace, raising=False)
-    monkeypatch.setitem(sys.modules, "turbojpeg", other)
-    assert turbojpeg_decoder._turbo.__wrapped__() is None
+@pytest.mark.parametrize("size", [(64, 48), (1000, 800)], ids=["in full", "scaled"])
+def test_the_header_of_an_oriented_jpeg_is_read_once_by_pillow(
+    size: tuple[int, int], decoder: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[object] = []
+    read = JpegImagePlugin.JpegImageFile._open
+
+    def count_and_open(self: JpegImagePlugin.JpegImageFile) -> None:
+        opened.append(self)
+        read(self)
+
+    monkeypatch.setattr(JpegImagePlugin.JpegImageFile, "_open", count_and_open)
+    decode(image_files.jpeg(size=size, exif=ORIENTED.tobytes()), at_least=AT_LEAST)
+    assert len(opened) == 1
 
 
 @pytest.mark.parametrize("progressive", [False, True])

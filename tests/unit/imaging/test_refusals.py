@@ -11,7 +11,6 @@ import pytest
 from PIL import Image, ImageFile, features
 
 from preprocess_ensemble.contract import ImageStatus
-from preprocess_ensemble.imaging import decode as decode_module
 from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, decode
 from tests.fixtures import image_files
 from tests.fixtures.good_files import GOOD_FILES, animation, assert_same_pixels, reference
@@ -226,14 +225,14 @@ def test_metadata() -> None:
 
 
 def test_a_defect_is_internal_and_keeps_its_text_to_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    def defect(*args: object) -> None:
-        raise RuntimeError("/secret/path")
+    def defect(self: ImageFile.ImageFile) -> None:
+        raise AttributeError("/secret/path")
 
-    monkeypatch.setattr(decode_module, "_decode", defect)
-    error = refused(image_files.jpeg())
+    monkeypatch.setattr(ImageFile.ImageFile, "load_prepare", defect)
+    error = refused(GOOD_FILES["png"])
     assert error.status is ImageStatus.INTERNAL
     assert "secret" not in error.message
-    assert isinstance(error.__cause__, RuntimeError)
+    assert isinstance(error.__cause__, AttributeError)
 
 
 def test_pillows_own_pixel_limit_is_an_answer_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,7 +240,9 @@ def test_pillows_own_pixel_limit_is_an_answer_too(monkeypatch: pytest.MonkeyPatc
     assert refused(GOOD_FILES["tiff"]).status is ImageStatus.TOO_LARGE
 
 
-@pytest.mark.parametrize("field", ["max_bytes", "max_pixels", "max_side_ratio", "max_frames", "max_metadata_bytes"])
+@pytest.mark.parametrize(
+    "field", ["max_bytes", "max_pixels", "max_side_ratio", "max_frames", "max_metadata_bytes", "max_decode_s"]
+)
 def test_limits_that_would_refuse_everything_are_refused(field: str) -> None:
     with pytest.raises(ValueError, match=field):
         DecodeLimits(**dict[str, Any]({field: 0}))

@@ -10,7 +10,8 @@ from PIL import Image, TiffImagePlugin
 
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging.decode import DecodeError, decode
-from preprocess_ensemble.imaging.formats import FORMATS, structure_end
+from preprocess_ensemble.imaging.formats import FORMATS
+from preprocess_ensemble.imaging.structure_limits import structure_end
 from tests.fixtures import image_files
 
 AVIF, TIFF, WEBP, PNG = (

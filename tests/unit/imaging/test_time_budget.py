@@ -33,20 +33,20 @@ def pixels_allowed(budget: DecodeTimeBudget, images: int) -> list[int]:
 
 def test_each_image_is_charged_what_it_took() -> None:
     costs = [0.0] * 100 + [3.0, 6.75, 0.125, 0.125, 0.0]
-    allowed = pixels_allowed(DecodeTimeBudget(10.0, LIMITS, clock=clock_of(*costs)), len(costs))
+    allowed = pixels_allowed(DecodeTimeBudget(LIMITS, clock=clock_of(*costs)), len(costs))
     assert set(allowed[:-1]) == {100_000_000}
     assert allowed[-1] == 16_000_000, "the images before it took ten seconds"
 
 
 def test_an_image_that_fails_is_charged_as_well() -> None:
-    budget = DecodeTimeBudget(10.0, LIMITS, clock=clock_of(11.0, 0.0))
+    budget = DecodeTimeBudget(LIMITS, clock=clock_of(11.0, 0.0))
     with pytest.raises(DecodeError, match="broken"), budget.limits_for(b"x"):
         raise DecodeError(ImageStatus.CORRUPT, "broken")
     assert pixels_allowed(budget, 1) == [16_000_000]
 
 
 def test_a_smaller_limit_stays() -> None:
-    budget = DecodeTimeBudget(10.0, DecodeLimits(max_pixels=1000), clock=clock_of(11.0, 0.0))
+    budget = DecodeTimeBudget(DecodeLimits(max_pixels=1000), clock=clock_of(11.0, 0.0))
     assert pixels_allowed(budget, 2) == [1000, 1000]
 
 
@@ -82,7 +82,7 @@ def test_no_charge_is_lost_between_two_threads() -> None:
         end = _Reading(6.0)
         end.met = met
         readings[name] = [0.0, end]
-    budget = DecodeTimeBudget(10.0, LIMITS, clock=lambda: readings[threading.current_thread().name].pop(0))
+    budget = DecodeTimeBudget(LIMITS, clock=lambda: readings[threading.current_thread().name].pop(0))
 
     def decode() -> None:
         with budget.limits_for(b"x"):

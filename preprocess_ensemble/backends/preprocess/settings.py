@@ -1,0 +1,93 @@
+"""The ``parameters`` of ``clip_preprocess`` in config.pbtxt."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from preprocess_ensemble.imaging.limits import DecodeLimits
+from preprocess_ensemble.imaging.worker_pool import usable_cores
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ("PreprocessSettings",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreprocessSettings:
+    """What config.pbtxt sets in its ``parameters``."""
+
+    passport: str
+    """Path of model.json, relative to the model's folder."""
+    decode_threads: int
+    fast_decode: bool
+    """Decode large JPEG files at reduced size, as far as the model's input allows."""
+    limits: DecodeLimits
+
+    @classmethod
+    def from_parameters(cls, parameters: Mapping[str, str], instances: int) -> PreprocessSettings:
+        """Read the parameters of a model with this number of ``instances``, which share the cores.
+
+        Raises ``ValueError`` that names the parameter, its value and what it may be.
+        """
+        # Names in capitals are Triton's own, such as EXECUTION_ENV_PATH.
+        unknown = sorted(name for name in parameters if name not in _PARAMETERS and not name.isupper())
+        if unknown:
+            raise ValueError(f"unknown parameters {unknown}; the known ones are {sorted(_PARAMETERS)}")
+        values: dict[str, Any] = {}
+        for name in parameters.keys() & _PARAMETERS.keys():
+            field, read = _PARAMETERS[name]
+            try:
+                values[field] = read(parameters[name])
+            except (ValueError, OverflowError):
+                raise ValueError(f"parameter {name} cannot be {parameters[name]!r}") from None
+        if "passport" not in values:
+            raise ValueError('parameter passport is missing; it should be "../clip_encoder/1/model.json"')
+        return cls(
+            passport=values.pop("passport"),
+            decode_threads=values.pop("decode_threads", 0) or math.ceil(usable_cores() / instances),
+            fast_decode=values.pop("fast_decode", True),
+            limits=DecodeLimits(**values),
+        )
+
+
+def _read_threads(text: str) -> int:
+    threads = int(text)
+    if not 0 <= threads <= 1024:
+        raise ValueError(text)
+    return threads
+
+
+def _read_seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds < math.inf:
+        raise ValueError(text)
+    return seconds
+
+
+def _read_switch(text: str) -> bool:
+    switch = {"true": True, "1": True, "false": False, "0": False}.get(text.lower())
+    if switch is None:
+        raise ValueError(text)
+    return switch
+
+
+def _read_megapixels(text: str) -> int:
+    return round(float(text) * 1_000_000)
+
+
+_PARAMETERS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
+    "passport": ("passport", str),
+    "decode_threads": ("decode_threads", _read_threads),
+    "fast_decode": ("fast_decode", _read_switch),
+    "max_decode_seconds": ("max_decode_s", _read_seconds),
+    "max_image_bytes": ("max_bytes", int),
+    "max_megapixels": ("max_pixels", _read_megapixels),
+    "max_side_ratio": ("max_side_ratio", float),
+    "max_frames": ("max_frames", int),
+    "max_metadata_bytes": ("max_metadata_bytes", int),
+    "allow_truncated": ("allow_truncated", _read_switch),
+}
+"""Name in config.pbtxt -> field of the settings or of DecodeLimits, and how to read its text."""
