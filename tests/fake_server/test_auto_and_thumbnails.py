@@ -13,7 +13,7 @@ from PIL import Image
 
 from clip_client import ClientConfig, ClipClient, ModelNotReady, ProtocolMismatch, Unauthorized
 from clip_client.testing import FakeTriton, InMemoryTransports, Relay
-from tests.fake_server.simulation import simulate
+from tests.fixtures.simulated_time import simulate
 
 NOISE = np.random.default_rng(0).integers(0, 256, (300, 400, 3), dtype=np.uint8)
 

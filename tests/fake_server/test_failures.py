@@ -23,8 +23,8 @@ from clip_client._balancing.retry import is_retried
 from clip_client._transports.grpc import channel_options
 from clip_client._transports.grpc_errors import ERROR_TABLE
 from clip_client.testing import FakeTriton, Relay, Reply
-from tests.fake_server.waiting import until
-from tests.unit.client.test_errors import SEEN
+from tests.fixtures.service_errors import SEEN
+from tests.fixtures.waiting import until
 
 WIRE = [(status, text, kind) for status, text, kind in SEEN if status != "OK"]
 

@@ -12,7 +12,7 @@ import pytest
 
 from clip_client import ClientConfig, ClipClient, DeadlineExceeded
 from clip_client.testing import PNG_1X1, FakeTriton, InMemoryTransports, Reply, fake_vector
-from tests.fake_server.simulation import simulate
+from tests.fixtures.simulated_time import simulate
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

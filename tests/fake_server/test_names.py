@@ -12,7 +12,7 @@ import trustme
 
 from clip_client import ClientConfig, ClipClient, Unavailable
 from clip_client.testing import FakeTriton, InMemoryTransports, Reply
-from tests.fake_server.simulation import simulate
+from tests.fixtures.simulated_time import simulate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

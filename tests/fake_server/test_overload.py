@@ -11,7 +11,7 @@ import pytest
 
 from clip_client import ClipClient, DeadlineExceeded, Overloaded
 from clip_client.testing import FakeTriton, InMemoryTransports, Reply
-from tests.fake_server.simulation import simulate
+from tests.fixtures.simulated_time import simulate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

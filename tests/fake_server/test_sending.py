@@ -13,7 +13,7 @@ import pytest
 from clip_client import ClientConfig, ClipClient, ClipError, DeadlineExceeded, ImageError, Overloaded, Unavailable
 from clip_client.testing import FakeTriton, InMemoryTransports, Reply
 from preprocess_ensemble.contract import ENSEMBLE
-from tests.fake_server.simulation import simulate
+from tests.fixtures.simulated_time import simulate
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine

@@ -19,7 +19,7 @@ import pytest
 
 from clip_client import ClientConfig, ClipClient, ClipError, EmbeddedItem, ImageSources, ProtocolMismatch, Unavailable
 from clip_client.testing import FakeTriton, Relay, Reply
-from tests.fake_server.waiting import until
+from tests.fixtures.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -30,11 +30,11 @@ from clip_client import ClientConfig, ClipClient, ClipError, DeadlineExceeded, P
 from clip_client._transports.grpc import TritonTransport, transport_factory
 from clip_client._transports.grpc_errors import ERROR_TABLE, ErrorRow, find_row
 from preprocess_ensemble.testing.server import free_port, python_with_shared_memory, serving
-from tests.fake_server.waiting import until
 from tests.fixtures import image_files
+from tests.fixtures.service_errors import SEEN
+from tests.fixtures.waiting import until
 from tests.live.bare import launched, wait_until_live
 from tests.live.raw import infer
-from tests.unit.client.test_errors import SEEN
 
 if TYPE_CHECKING:
     import subprocess

@@ -11,7 +11,7 @@ import anyio
 import anyio.to_thread
 
 from clip_client._pipeline.source import open_source
-from tests.fake_server.waiting import until
+from tests.fixtures.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

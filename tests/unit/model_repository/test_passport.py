@@ -8,22 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from preprocess_ensemble.model_repository.passport import Canary, Parity, Passport, PassportError, compute_fingerprint
-
-PASSPORT = Passport(
-    model="ViT-B-32",
-    pretrained="file:épreuve.pt",
-    weights_sha256="1a2b3c4d" + "0" * 56,
-    preprocess={"size": [224, 224], "mean": [0.5, 0.5, 0.5]},
-    preprocess_id="shortest-bicubic-224x224",
-    dimension=2,
-    precision="fp32",
-    fingerprint=(-1, 2**31 - 1),
-    parity=Parity(images=8, min_cosine=0.99999, required=0.9999),
-    canary=Canary(image=b"\x89PNG\x00", vector=(0.6, -0.8)),
-    opset=17,
-    ir_version=8,
-)
+from preprocess_ensemble.model_repository.passport import Passport, PassportError, compute_fingerprint
+from tests.fixtures.passports import PASSPORT
 
 
 def test_json_keeps_everything_and_is_ascii() -> None:

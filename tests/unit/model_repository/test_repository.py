@@ -15,7 +15,7 @@ from preprocess_ensemble.model_repository.config import (
     installed_passport,
     pending_files,
 )
-from tests.unit.model_repository.test_passport import PASSPORT
+from tests.fixtures.passports import PASSPORT
 
 if TYPE_CHECKING:
     from pathlib import Path

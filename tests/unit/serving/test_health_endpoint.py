@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from preprocess_ensemble.serving.health_endpoint import serve_health
-from tests.fake_server.simulation import simulate
+from tests.fixtures.simulated_time import simulate
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping

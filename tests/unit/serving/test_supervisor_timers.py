@@ -16,7 +16,7 @@ from preprocess_ensemble.serving.supervisor import (
     Supervisor,
     SupervisorConfig,
 )
-from tests.fake_server.simulation import simulate
+from tests.fixtures.simulated_time import simulate
 from tests.unit.serving.test_supervisor import BROKEN, OK, SLOW, FakeProcess
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import pytest
 from preprocess_ensemble.serving.logs import LogFile
 from preprocess_ensemble.serving.process_group import any_runs
 from preprocess_ensemble.serving.triton_process import TritonProcess
-from tests.fake_server.waiting import until
+from tests.fixtures.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path

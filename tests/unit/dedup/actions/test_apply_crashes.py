@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import os
-import signal
-import sqlite3
-import sys
 import tempfile
-import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
@@ -21,59 +17,12 @@ from clip_client.dedup.actions.purge import purge
 from clip_client.dedup.store.journal import IN_QUARANTINE, MOVED
 from clip_client.dedup.types import QUARANTINE_NAME
 from tests.fixtures.albums import album, member, opened, report, snapshot, without_access, write
+from tests.fixtures.crashes import contents, fork_and_kill
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are killed by way of fork")
-
-
-def fork_and_kill(act: Callable[[], object], *, before_step: int) -> bool:
-    """Run ``act`` in a child that dies by SIGKILL before a step; return whether it got that far.
-
-    Steps are each change of a folder or of times, each fsync of ours, and each statement of SQLite, commits included.
-    """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # 3.12 warns of threads, and numpy has some
-        child = os.fork()
-    if child == 0:
-        _die_before(before_step)
-        try:
-            act()
-        finally:
-            os._exit(0)
-    _, status = os.waitpid(child, 0)
-    return os.WIFSIGNALED(status)
-
-
-def _die_before(step: int) -> None:
-    left = step
-
-    def count(*_: object) -> None:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    steps = {"os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "os.utime"}
-    sys.addaudithook(lambda event, _: count() if event in steps else None)
-    fsync, connect = os.fsync, sqlite3.connect
-
-    def counted_fsync(descriptor: int) -> None:
-        count()
-        fsync(descriptor)
-
-    def counted_connect(*arguments: Any, **named: Any) -> sqlite3.Connection:
-        connection: sqlite3.Connection = connect(*arguments, **named)
-        connection.set_trace_callback(count)
-        return connection
-
-    os.fsync = counted_fsync  # type: ignore[assignment]  # the child has nobody to give it back to
-    sqlite3.connect = counted_connect  # type: ignore[assignment]
-
-
-def contents(root: Path) -> set[bytes]:
-    return {data for data, _, _ in snapshot(root).values()}
 
 
 @pytest.mark.parametrize("method", METHODS)

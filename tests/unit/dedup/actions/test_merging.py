@@ -23,8 +23,8 @@ from clip_client.dedup.store.journal import MOVED
 from clip_client.dedup.types import QUARANTINE_NAME, SAME_PIXELS, LibraryPhoto, Metadata
 from tests.fixtures.albums import member, opened, report, snapshot, without_access, write
 from tests.fixtures.camera_files import exif, packet
+from tests.fixtures.crashes import contents, fork_and_kill
 from tests.fixtures.image_files import jpeg
-from tests.unit.dedup.actions.test_apply_crashes import contents, fork_and_kill
 
 if TYPE_CHECKING:
     from pathlib import Path
