@@ -193,7 +193,7 @@ def main() -> int:
     parser.add_argument(
         "--exports", type=Path, default=Path("exports"), help="folder with the repositories fp32 and fp16"
     )
-    parser.add_argument("--photos", type=Path, default=Path("photos"), help="folder with 224/ and 256/, of JPEG files")
+    parser.add_argument("--photos", type=Path, default=Path("photos"), help="folder with 224/ and 256/ (default: made here)")
     parser.add_argument("--output", type=Path, default=Path("build/gpu"), help="for the JSON (default: %(default)s)")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="run these, in this order")
@@ -218,6 +218,10 @@ def main() -> int:
         print(f"benchmarks gpu: {plan.device} cannot be used here: {reason}", file=sys.stderr)
         return 1
     plan.output.mkdir(parents=True, exist_ok=True)
+    if not plan.photos.is_dir():
+        from benchmarks.gpu.offline_bundle import write_photos  # needs scikit-image, which an offline bundle lacks
+
+        write_photos(plan.photos)
     runners = {name: PartRunner(name=name, part=PARTS[name], plan=plan) for name in PARTS}
     for name in arguments.again:
         runners[name].forget()
