@@ -17,20 +17,26 @@ from clip_client.dedup.actions.purge import purge
 from clip_client.dedup.store.journal import IN_QUARANTINE, MOVED
 from clip_client.dedup.types import QUARANTINE_NAME
 from tests.fixtures.albums import album, member, opened, report, snapshot, without_access, write
-from tests.fixtures.crashes import contents, fork_and_kill
+from tests.fixtures.crashes import IN_MEMORY, contents, fork_and_kill
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are killed by way of fork")
 
 
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir=IN_MEMORY) as name:
+        yield Path(name)
+
+
 @pytest.mark.parametrize("method", METHODS)
-def test_a_kill_between_any_two_steps_loses_nothing(tmp_path: Path, method: str) -> None:
+def test_a_kill_between_any_two_steps_loses_nothing(folder: Path, method: str) -> None:
     """Kill ``apply``, then kill the ``undo`` that follows, at every step each; then undo in peace."""
     step, killed = 0, True
     while killed:
-        root, store = tmp_path / f"{step}" / "root", tmp_path / f"{step}" / "journal.sqlite"
+        root, store = folder / f"{step}" / "root", folder / f"{step}" / "journal.sqlite"
         groups = album(root)
         before = snapshot(root)
         plan = plan_moves(groups, [root])
@@ -61,11 +67,11 @@ def test_a_kill_between_any_two_steps_loses_nothing(tmp_path: Path, method: str)
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_a_kill_during_purge_keeps_what_is_not_in_the_trash(tmp_path: Path, again: bool) -> None:
+def test_a_kill_during_purge_keeps_what_is_not_in_the_trash(folder: Path, again: bool) -> None:
     step, killed = 0, True
     while killed:
-        root, store = tmp_path / f"{step}" / "root", tmp_path / f"{step}" / "journal.sqlite"
-        trash = tmp_path / f"{step}" / "trash"
+        root, store = folder / f"{step}" / "root", folder / f"{step}" / "journal.sqlite"
+        trash = folder / f"{step}" / "trash"
         trash.mkdir(parents=True)
         groups = album(root)
         before = snapshot(root)
@@ -110,7 +116,7 @@ def test_nothing_is_ever_lost_but_by_the_person(steps: list[tuple[str, int, int 
     What must be true after each step: all bytes that the person has not destroyed are under the root or in the trash;
     every content has a readable file outside quarantine and trash; nothing outside the root has changed.
     """
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=IN_MEMORY) as folder:
         root, store, trash = Path(folder, "root"), Path(folder, "journal.sqlite"), Path(folder, "trash")
         trash.mkdir()
         outside = write(Path(folder, "outside", "copy.jpg"), b"0")
