@@ -212,7 +212,7 @@ async def test_a_classification_never_reaches_triton(edge: Edge, compression: gr
 
 
 async def test_a_request_over_the_limit_never_reaches_triton(edge: Edge) -> None:
-    with pytest.raises(ProtocolMismatch, match="larger than"):
+    with pytest.raises(ProtocolMismatch, match="request of this size"):
         await _embed(replace(edge.config(edge.signer.token(subject="carol")), transfer="original"), TOO_LARGE)
     await _embed(edge.config(edge.signer.token(subject="carol")))
 
