@@ -1,5 +1,5 @@
 # syntax=docker/dockerfile:1
-# All that the study compares, in one container on one GPU, each on the ports it has there:
+# All servers of the comparison, in one container on one GPU, on these ports:
 #
 #   plain PyTorch service   8002
 #   Triton, ONNX Runtime    8010 HTTP, 8011 gRPC, 8012 metrics
@@ -9,7 +9,7 @@
 #   docker build -f containers/plain.Dockerfile --tag clip-plain .
 #   docker build -f containers/comparison.Dockerfile --tag clip-comparison .
 #
-# For measurements only: three servers share a machine here, and HTTP is open.
+# For measurements only: three servers share one machine, and HTTP is open.
 ARG SERVER_IMAGE=clip-triton:tensorrt
 ARG PLAIN_IMAGE=clip-plain:latest
 # hadolint ignore=DL3006

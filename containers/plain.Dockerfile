@@ -1,5 +1,5 @@
 # syntax=docker/dockerfile:1
-# The baseline: open_clip behind FastAPI, one process, no Triton. CPU and CUDA alike; PyTorch's usual build has both.
+# The baseline: open_clip behind FastAPI, one process, no Triton. PyTorch's usual build supports CPU and CUDA.
 #
 #   docker build -f containers/plain.Dockerfile --tag clip-plain .
 FROM python:3.11-slim AS package
@@ -20,7 +20,7 @@ ENV PATH=/opt/clip/bin:${PATH} \
     HF_HOME=/weights \
     CLIP_MODEL=ViT-B-32 \
     CLIP_PRETRAINED=laion2b_s34b_b79k
-# Weights are fetched at the first start; a volume keeps them for the next.
+# The first start downloads the weights; a volume keeps them.
 RUN ["install", "--directory", "--owner", "1000", "--group", "1000", "/weights"]
 VOLUME /weights
 USER 1000:1000

@@ -7,10 +7,10 @@
 #
 # One image for CPU and GPU: the model's instance_group is KIND_AUTO, so `--gpus all` is the only difference.
 #
-# The newest known release; releases before 25.07 can be crashed by single requests (docs/security.md). It needs a driver
+# The newest known release; single requests can crash releases before 25.07 (docs/security.md). It needs a driver
 # for CUDA 13.4. 24.10 is the oldest that works: its ONNX Runtime (1.19) is the first to know the IR and opset that
 # clip-export writes, and its Triton (2.51) is the one that the tests of this project run. TensorRT on more than one GPU
-# needs 25.06, since older ones do not tell the execution provider which GPU it is on.
+# needs 25.06, because older ones do not tell the execution provider its GPU.
 ARG TRITON_VERSION=26.09
 
 FROM nvcr.io/nvidia/tritonserver:${TRITON_VERSION}-py3 AS package
@@ -22,7 +22,7 @@ COPY clip_client clip_client
 COPY preprocess_ensemble preprocess_ensemble
 RUN ["containers/scripts/install-package.sh", "/opt/clip"]
 
-# PyTorch is needed to make the model and never to serve it, so it stays in this stage.
+# PyTorch exports the model and is not needed to serve it, so it stays in this stage.
 FROM python:3.11-slim AS export
 ARG MODEL=ViT-B-32
 ARG PRETRAINED=laion2b_s34b_b79k
@@ -34,12 +34,12 @@ COPY clip_client clip_client
 COPY preprocess_ensemble preprocess_ensemble
 COPY triton_models triton_models
 RUN ["containers/scripts/install-package.sh", "/opt/clip", "export", "local"]
-# A layer of its own, so that another model does not install PyTorch again.
+# A separate layer, so that another model does not install PyTorch again.
 # hadolint ignore=DL3059
 RUN containers/scripts/export-model.sh /opt/clip triton_models "${MODEL}" "${PRETRAINED}" "${PRECISION}"
 
 FROM nvcr.io/nvidia/tritonserver:${TRITON_VERSION}-py3 AS mounted
-# One release of the base image came without the backend that runs the model.
+# One release of the base image lacked the backend that runs the model.
 RUN ["test", "-f", "/opt/tritonserver/backends/onnxruntime/libtriton_onnxruntime.so"]
 COPY containers/scripts/install-libraries.sh /opt/clip/
 RUN ["/opt/clip/install-libraries.sh"]
@@ -47,22 +47,22 @@ COPY --from=package /opt/clip /opt/clip
 ENV PATH=/opt/clip/bin:${PATH} \
     PYTHONDONTWRITEBYTECODE=1 \
     CLIP_URL=localhost:8001
-# Created by NVIDIA's image as triton-server; a number, because Kubernetes checks runAsNonRoot by it.
+# NVIDIA's image creates this user as triton-server. A number, because Kubernetes needs it for runAsNonRoot.
 USER 1000:1000
 WORKDIR /tmp
 EXPOSE 8001 8002 8003
-# What clip-serve's own canary found last: exit 0 only while an image that came with the model gets its vector. Unlike
-# `clip-client health` it needs no certificate where gRPC speaks TLS; http.client asks no proxy of the environment.
+# The latest result of clip-serve's canary: exit 0 only while an image with a known vector gets that vector. Unlike
+# `clip-client health`, it needs no certificate if gRPC uses TLS. http.client ignores proxies of the environment.
 HEALTHCHECK --interval=15s --timeout=12s --start-period=10m --retries=2 \
     CMD ["python3", "-c", "import http.client as h; c = h.HTTPConnection('127.0.0.1', 8003, timeout=10); c.request('GET', '/healthz'); exit(c.getresponse().status != 200)"]
 STOPSIGNAL SIGTERM
-# Exec form: clip-serve is the process that gets the signals. HTTP is closed.
+# Exec form, so that clip-serve receives the signals. HTTP is closed.
 ENTRYPOINT ["clip-serve", "--host", "0.0.0.0", "--health-port", "8003", "--repository", "/models", "--log-json"]
 
-# clip_image on TensorRT. The engine is built before the server is ready, and found again at the next start where the cache
-# is a volume. containers/tensorrt/models is there for those who want both encoders in one server (CMD with
-# `-- --model-repository=/clip/containers/tensorrt/models`); it names the ONNX file by a relative path, so both repositories
-# lie as they do in the source tree.
+# clip_image on TensorRT. The engine is built before the server is ready; with a volume for the cache, the next start finds
+# it. To run both encoders in one server, add containers/tensorrt/models (CMD with
+# `-- --model-repository=/clip/containers/tensorrt/models`). It names the ONNX file by a relative path, so both repositories
+# have the same places as in the source tree.
 FROM mounted AS tensorrt
 COPY --from=export /build/triton_models /clip/triton_models
 COPY containers/tensorrt/models /clip/containers/tensorrt/models

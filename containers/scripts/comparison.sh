@@ -17,7 +17,7 @@ clip-serve --repository /clip/triton_models --host 0.0.0.0 --http-host 0.0.0.0 \
 clip-serve --repository /clip/triton_models --host 0.0.0.0 --http-host 0.0.0.0 \
     --http-port 8020 --grpc-port 8021 --metrics-port 8022 --start-timeout-s 1800 -- --model-repository=/clip/containers/tensorrt/models &
 
-# The first that ends takes the others along: figures of a comparison with a missing part would mislead.
+# If one ends, all end: the figures of an incomplete comparison would be misleading.
 code=0
 wait -n || code=$?
 stop

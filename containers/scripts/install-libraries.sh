@@ -1,6 +1,6 @@
 #!/bin/sh
-# install-libraries.sh: what the server image needs of the system. JPEG files decode faster with libturbojpeg, and not at
-# all worse without it.
+# install-libraries.sh: install the system libraries of the server image. JPEG files decode faster with libturbojpeg; it
+# is optional.
 set -eu
 apt-get update
 apt-get install --yes --no-install-recommends libturbojpeg

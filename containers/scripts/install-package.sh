@@ -1,16 +1,16 @@
 #!/bin/sh
-# install-package.sh TARGET [EXTRA...]: install this package and the extras named into a virtual environment at TARGET.
+# install-package.sh TARGET [EXTRA...]: install this package with these extras into a virtual environment at TARGET.
 #
-# A virtual environment, because a later stage can copy it whole, and because the processes of Triton's Python backend
-# ignore PYTHONPATH: they see the packages of the python3 that is first on PATH, and no others. The image's pip installs
-# into it; the environment has none of its own, and the final image needs none.
+# A virtual environment, because a later stage can copy it as a whole, and because the processes of Triton's Python
+# backend ignore PYTHONPATH: they see only the packages of the first python3 on PATH. The image's pip installs into it, so
+# the environment and the final image need no pip.
 set -eu
 cd "$(dirname "$0")/../.."
 target=$1
 shift
 extras=$(IFS=,; printf '%s' "$*")
 
-# Without an extra this is the server, whose versions are pinned. An export or the baseline follows PyTorch instead.
+# Without extras this is the server, whose versions are pinned. The versions of an export or the baseline follow PyTorch.
 if [ -z "$extras" ]; then
     set -- . 'psutil>=6' 'PyTurboJPEG>=1.7,<2' --constraint containers/constraints.txt
 else
@@ -18,6 +18,6 @@ else
 fi
 pip=$(python3 -c 'import pathlib, pip; print(pathlib.Path(pip.__file__).parents[1])')
 python3 -m venv --without-pip "$target"
-# What lies beside that pip is not in the environment, so nothing there counts as installed.
+# Packages beside that pip are not in the environment, so pip must not count them as installed.
 PYTHONPATH=$pip exec "$target/bin/python3" -m pip install \
     --no-cache-dir --disable-pip-version-check --ignore-installed "$@"

@@ -1,7 +1,7 @@
-"""The model repository: what Triton reads to serve an exported model, built as protobuf messages.
+"""The configuration of the model repository that Triton serves, built as protobuf messages.
 
-The tracked ``triton_models/*/config.pbtxt`` are what this module writes for a model of 224 px and 512 dimensions; a
-test holds them to it.
+The tracked ``triton_models/*/config.pbtxt`` are the output of this module for a model of 224 px and 512 dimensions; a
+test compares them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = (
     "render",
 )
 
-# The generated messages carry no types.
+# The generated messages have no type annotations.
 ModelConfig = Any
 
 MODEL_FILE: Final = "model.onnx"
@@ -52,7 +52,7 @@ PASSPORT_FILE: Final = "model.json"
 MAX_BATCH_SIZE: Final = 32
 
 _HALF_GRAPH_LEVEL: Final = 1
-"""Extended optimisation: with all of it, ONNX Runtime 1.31 crashes on an fp16 model on a CPU."""
+"""Extended optimisation: with full optimisation, ONNX Runtime 1.31 crashes on an fp16 model on a CPU."""
 
 _MODEL_PY: Final = '''\
 """The preprocessing step of the ensemble; its code is part of the installed package."""
@@ -64,24 +64,24 @@ __all__ = ("TritonPythonModel",)
 
 _COMMENTS: Final = {
     ENSEMBLE: """\
-# One encoded image file in, its embedding out. Every row is an image; a bad one is a row of NaN with its status.
-# An ensemble has no batcher of its own: its steps batch across requests.
+# One encoded image file in, its embedding out. Every row is an image; the row of a bad image is NaN, with its status.
+# An ensemble has no batcher: its steps batch across requests.
 """,
     PREPROCESSOR: """\
-# Decodes, resizes and crops; tells of each image in "status" and "error". "model" is the passport of the model, made
-# only when it is asked for, which is a client's handshake.
-# - One instance: it decodes a whole batch at once with threads of its own, decode_threads of them (0: one a core).
-#   dynamic_batching hands it the images of many requests in one call.
+# Decodes, resizes and crops images, and reports on each in "status" and "error". "model" is the passport of the model;
+# it is sent only if requested, which a client does in its handshake.
+# - One instance: it decodes a whole batch at once with decode_threads threads of its own (0: one per core).
+#   dynamic_batching gives it the images of many requests in one call.
 # - passport is relative to this model's directory.
 # - fast_decode: large JPEG files are decoded at a half, a quarter or an eighth of their size, as far as the model's
-#   input allows; docs/preprocessing.md says what that changes. "false" gives exact pixels for all.
-# - The other parameters limit what one image may cost; max_decode_seconds is processor time for all of one request.
+#   input allows; docs/preprocessing.md says what that changes. "false" gives exact pixels for all images.
+# - The other parameters limit the cost of one image; max_decode_seconds is processor time for all images of a request.
 # - No default_queue_policy: with any, this server sleeps between batches (up to 500 ms). Clients shed load.
 """,
     ENCODER: """\
 # ONNX Runtime. Normalisation, L2 norm, NaN for failed rows and the fingerprint are part of the graph.
-# - KIND_AUTO (the default), count 1: one instance on each GPU, or one on the CPU, where two would fight for the cores.
-# - dynamic_batching without a preferred size or a delay: whatever waits when the model is free is one batch.
+# - KIND_AUTO (the default), count 1: one instance per GPU, or one on the CPU, where two would compete for the cores.
+# - dynamic_batching without a preferred size or a delay: all requests that wait when the model is free form one batch.
 # - model_warmup: "ready" means warm, for a single image and for the largest batch.
 # - No default_queue_policy: with any, this server sleeps between batches (up to 500 ms). Clients shed load.
 """,
@@ -89,16 +89,16 @@ _COMMENTS: Final = {
 
 
 class RepositoryError(ReportedError):
-    """The model repository is not as it must be; the message is one sentence with the remedy."""
+    """The model repository is not usable."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shapes:
-    """What of the configuration depends on the model."""
+    """The part of the configuration that depends on the model."""
 
     height: int
     width: int
-    """Of the pixels that go into the encoder."""
+    """Size of the encoder's input in pixels."""
     dimension: int
     """Length of an embedding."""
     half: bool = False
@@ -109,7 +109,7 @@ DEFAULT_SHAPES: Final = Shapes(height=224, width=224, dimension=512)
 
 
 def configs(shapes: Shapes) -> dict[str, ModelConfig]:
-    """Return model name -> ModelConfig. All is explicit, so that the server need not complete anything."""
+    """Return model name -> ModelConfig. Everything is explicit, so the server has nothing to complete."""
     pixels = [shapes.height, shapes.width, 3]
     return {
         ENSEMBLE: _ensemble(shapes.dimension),
@@ -119,16 +119,16 @@ def configs(shapes: Shapes) -> dict[str, ModelConfig]:
 
 
 def render(name: str, config: ModelConfig, comment: str | None = None) -> str:
-    """Return the text of ``name``'s config.pbtxt: its ``comment``, by default this module's own, and the message."""
+    """Return the text of ``name``'s config.pbtxt: the ``comment``, by default this module's own, and the message."""
     text: str = text_format.MessageToString(config, use_short_repeated_primitives=True)
     return f"{_COMMENTS[name] if comment is None else comment}\n{text}"
 
 
 def pending_files(repository: Path, shapes: Shapes) -> dict[Path, str]:
-    """Return the files, with their text, that ``repository`` lacks for a model of these ``shapes``.
+    """Return the files, with their text, that ``repository`` needs for a model of these ``shapes``.
 
-    A config.pbtxt that is there is taken as an operator's: only its shapes are set, its leading comment stays, and
-    where the shapes are right already it is not in the result. Raises RepositoryError where one cannot be read.
+    An existing config.pbtxt may contain an operator's changes: only its shapes are set, and its leading comment stays.
+    If its shapes are right already, it is not in the result. Raises RepositoryError if one cannot be read.
     """
     pending = {}
     for name, wanted in configs(shapes).items():
@@ -145,7 +145,7 @@ def pending_files(repository: Path, shapes: Shapes) -> dict[Path, str]:
     model_py = repository / PREPROCESSOR / "1" / "model.py"
     if not model_py.exists():
         pending[model_py] = _MODEL_PY
-    # Triton wants a version directory, and git keeps none that is empty.
+    # Triton needs a version directory, and git does not track empty ones.
     keep = repository / ENSEMBLE / "1" / ".gitkeep"
     if not keep.exists():
         pending[keep] = ""
@@ -153,14 +153,14 @@ def pending_files(repository: Path, shapes: Shapes) -> dict[Path, str]:
 
 
 def encoder_directory(repository: Path) -> Path:
-    """Return the directory of the encoder's one version, where model.onnx and model.json lie."""
+    """Return the directory of the encoder's only version, with model.onnx and model.json."""
     return repository / ENCODER / "1"
 
 
 def installed_passport(repository: Path) -> Passport | None:
-    """Return the passport of the model that is exported in ``repository``, without loading the model.
+    """Return the passport of the model in ``repository``, without loading the model.
 
-    ``None`` where there is no model, none that is complete, or none that this package could serve.
+    None if there is no model, if it is incomplete, or if this package cannot serve it.
     """
     directory = encoder_directory(repository)
     try:
@@ -251,7 +251,7 @@ def _output(name: str, data_type: str, dims: list[int]) -> Any:
 
 
 def _step(model: str, *, takes: Iterable[str], gives: Iterable[str]) -> Any:
-    """Inside the ensemble every tensor keeps the name that it has in the models."""
+    """Inside the ensemble every tensor has the same name as in the models."""
     return model_config_pb2.ModelEnsembling.Step(
         model_name=model,
         model_version=-1,
@@ -277,12 +277,12 @@ def _warmup(batch_size: int, pixels: list[int]) -> Any:
 
 
 def read_config(path: Path) -> ModelConfig:
-    """Parse a config.pbtxt. Raises RepositoryError where it is none."""
+    """Parse a config.pbtxt. Raises RepositoryError if it is not one."""
     try:
         return text_format.Parse(path.read_text(encoding="utf-8"), model_config_pb2.ModelConfig())
     except (text_format.ParseError, UnicodeDecodeError) as error:
         raise RepositoryError(
-            f"{path} is no model configuration ({error}); correct it, or delete it and export again."
+            f"{path} is not a model configuration ({error}); correct it, or delete it and export again."
         ) from None
 
 
@@ -293,7 +293,7 @@ def _leading_comment(path: Path) -> str:
 
 
 def _copy_shapes(source: ModelConfig, target: ModelConfig) -> None:
-    """Give every tensor of ``target``, its warm-up's too, the dims that the one of that name has in ``source``."""
+    """Copy the dims of every tensor from ``source`` to ``target``, including those of its warm-up, by name."""
     dims = {tensor.name: tensor.dims for tensor in (*source.input, *source.output)}
     tensors = [(tensor.name, tensor) for tensor in (*target.input, *target.output)]
     for warmup in target.model_warmup:
@@ -304,7 +304,7 @@ def _copy_shapes(source: ModelConfig, target: ModelConfig) -> None:
 
 
 def _copy_graph_level(source: ModelConfig, target: ModelConfig) -> None:
-    """Give ``target`` the level of ``source``, unless an operator has set one that no export sets."""
+    """Copy the level of ``source`` to ``target``, unless an operator has set one that no export sets."""
     level = source.optimization.graph.level
     if level and not target.optimization.graph.level:
         target.optimization.graph.level = level

@@ -1,4 +1,4 @@
-"""Real photos without a download: scikit-image ships some, and copies of them make a folder with known duplicates."""
+"""Real photos without a download: those of scikit-image, and copies of them as known near-duplicates."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ ORIGINALS: Final = (
 """Photographs in scikit-image's ``data`` folder, 102 to 1,411 pixels wide, grey and colour."""
 
 FORMATS: Final = ("jpg", "png", "webp")
-"""Originals take these in turn, so that any run meets all of them."""
+"""The originals take these formats in turn, so each run has all of them."""
 
 
 def write_originals(directory: Path) -> list[Path]:
-    """Write one file per photo in :data:`ORIGINALS`, of mixed formats; return the paths in that order."""
+    """Write one file per photo in :data:`ORIGINALS`, in mixed formats; return the paths in that order."""
     from skimage import data
 
     source = Path(data.__file__).parent
@@ -58,9 +58,9 @@ def write_originals(directory: Path) -> list[Path]:
 
 
 def write_with_copies(directory: Path) -> dict[str, list[Path]]:
-    """Write the originals and copies of some: resized, re-encoded, cropped by 2 % and renamed.
+    """Write the originals, and resized, re-encoded, cropped (2 %) and renamed copies of some.
 
-    Returns the families: the original's stem -> all files that show the same picture, the original first.
+    Returns the original's stem -> all files with the same picture, the original first.
     """
     families = {path.stem: [path] for path in write_originals(directory)}
     for stem in ("astronaut", "chelsea", "coffee", "rocket"):
@@ -78,9 +78,9 @@ def write_with_copies(directory: Path) -> dict[str, list[Path]]:
 def write_thumbnails(directory: Path) -> None:
     """Write the originals as JPEG files of 256 pixels on the shorter side, quality 80: 17 KB in the median.
 
-    The longer side is such that a centre crop of 224 pixels, after a resize to that, has margins of whole pixels:
-    half a pixel is rounded one way by torchvision and the other way by transformers, and a crop that is off by one
-    costs more cosine (0.005 with random weights) than all that is compared here.
+    The longer side is chosen so that a resize to 224 pixels and a centre crop leave margins of whole pixels.
+    torchvision and transformers round half a pixel differently, and a crop that is off by one pixel costs more cosine
+    similarity (0.005 with random weights) than the differences that benchmarks compare.
     """
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as originals:
@@ -105,7 +105,7 @@ def coarse_noise(count: int) -> list[bytes]:
 
 
 def _with_even_margin(side: int) -> int:
-    """The next length from ``side`` down that becomes an even number when 256 pixels become 224."""
+    """The largest length up to ``side`` that becomes an even number when 256 pixels become 224."""
     return next(length for length in range(side, 0, -1) if int(224 * length / 256) % 2 == 0)
 
 

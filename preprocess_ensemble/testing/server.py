@@ -1,4 +1,4 @@
-"""A real ``clip-serve`` for the length of a block; the demo, the benchmarks and the live tests share it."""
+"""A real ``clip-serve`` that runs for the duration of a ``with`` block."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
 
 
 QUIET: Final = ("--canary-interval-s", "3600")
-"""For measurements: the supervisor's canary would be one more request, which shares runs and waits in queues."""
+"""Options for measurements: without them the supervisor's canary is an additional request that shares batches."""
 
 
 class ServerDidNotStart(ReportedError):
-    """clip-serve ended before it was ready; the message is what it said last."""
+    """clip-serve ended before it was ready; its standard error says why."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
-    """A running clip-serve: its process, what it serves and where."""
+    """A running clip-serve."""
 
     process: subprocess.Popen[str]
     repository: Path
     grpc_url: str
     http_url: str
-    """Empty unless HTTP was asked for."""
+    """Empty unless HTTP was requested."""
     metrics_url: str
 
 
@@ -46,10 +46,10 @@ _giving: Final = threading.Lock()
 
 
 def free_port() -> int:
-    """Return a TCP port on loopback that nobody listens on at this moment.
+    """Return a free TCP port on loopback.
 
-    No two calls of one process get the same port: the kernel draws from 14,000, and of a study's fifty servers with
-    four ports each one would fail to start in every fiftieth run, because it was given a number twice.
+    A process never gets the same port twice. The kernel draws from 14,000 ports: in a run of fifty servers with four
+    ports each, a server would get a port twice, and fail to start, in one of fifty runs.
     """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -62,7 +62,7 @@ def free_port() -> int:
 
 
 def python_with_shared_memory(directory: Path, *, mebibytes: int) -> Path:
-    """A ``python`` for :func:`serving` that first mounts a ``/dev/shm`` of this size, its own; root only."""
+    """Return a ``python`` for :func:`serving` that first mounts its own ``/dev/shm`` of this size; needs root."""
     script = directory / "python"
     mount = f'mount -t tmpfs -o size={mebibytes}m none /dev/shm && exec "$0" "$@"'
     script.write_text(f"#!/bin/sh\nexec unshare --mount sh -c '{mount}' {sys.executable} \"$@\"\n", encoding="utf-8")
@@ -79,11 +79,11 @@ def serving(
     gpu: int | None = None,
     http: bool = False,
 ) -> Iterator[Server]:
-    """Run ``clip-serve`` on free ports; the block starts when it is ready, and the end of the block stops it at once.
+    """Run ``clip-serve`` on free ports. The block starts when it is ready, and the end of the block stops it at once.
 
-    ``python`` is that of the environment to serve with; ``cores`` pins the server and all that it starts, and ``gpu``
-    is the only one that it sees. With ``http`` it opens Triton's HTTP, too. Raises :class:`ServerDidNotStart` if it
-    ends before it is ready.
+    ``options`` are those of the command line. ``python`` is the interpreter of the environment to serve with. ``cores``
+    pins the server and all its processes, and ``gpu`` is the only GPU that it sees. With ``http`` it also opens
+    Triton's HTTP. Raises :class:`ServerDidNotStart` if it ends before it is ready.
     """
     ports = {"grpc": free_port(), "metrics": free_port(), **({"http": free_port()} if http else {})}
     command = (str(python), "-m", "preprocess_ensemble.serving.command", "--repository", str(repository))
@@ -100,7 +100,7 @@ def serving(
                 break
         else:
             raise ServerDidNotStart(f"clip-serve ended with exit code {process.wait()} before it was ready")
-        # A pipe that nobody reads would block the server once it is full.
+        # If the pipe were not read, it would fill up and block the server.
         drain = threading.Thread(target=process.stdout.read, daemon=True)
         drain.start()
         yield Server(
@@ -111,8 +111,8 @@ def serving(
             metrics_url=f"http://127.0.0.1:{ports['metrics']}/metrics",
         )
     finally:
-        # Nobody waits for an answer any more: the second signal ends the draining that the first begins. Two of the
-        # same kind may arrive as one.
+        # No request is running any more: the second signal ends the draining that the first one starts. Two signals of
+        # the same kind may arrive as one.
         process.send_signal(signal.SIGTERM)
         process.send_signal(signal.SIGINT)
         process.wait(timeout=60)

@@ -251,7 +251,7 @@ def test_a_broken_configuration_is_found_before_anything_changes(repository: Pat
     config.write_text("no configuration")
     before = contents(repository)
     try:
-        with pytest.raises(RepositoryError, match="no model configuration"):
+        with pytest.raises(RepositoryError, match="is not a model configuration"):
             export_tiny(repository, seed=1)
         assert contents(repository) == before
     finally:

@@ -100,7 +100,7 @@ def test_a_file_that_is_no_configuration_is_named(tmp_path: Path) -> None:
     lay_out(tmp_path, DEFAULT_SHAPES)
     path = tmp_path / "clip_image" / "config.pbtxt"
     path.write_text("max_batch_size: many")
-    with pytest.raises(RepositoryError, match=r"clip_image/config\.pbtxt is no model configuration"):
+    with pytest.raises(RepositoryError, match=r"clip_image/config\.pbtxt is not a model configuration"):
         pending_files(tmp_path, LARGER)
 
 
