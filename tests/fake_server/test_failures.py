@@ -132,7 +132,7 @@ async def test_something_that_is_no_grpc_server(greeting: bytes, kind: type[Clip
             await writer.drain()
         writer.close()
 
-    # By number: behind a name with two addresses nobody would listen at the other one, and that would be the reason.
+    # An address, not a name: a name with a second address, where no server listens, would give another reason.
     listener = await asyncio.start_server(greet, "127.0.0.1", 0)
     async with listener:
         async with ClipClient(f"127.0.0.1:{listener.sockets[0].getsockname()[1]}", timeout_s=20) as clip:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 CAPACITY = 200.0
-"""Images per second of the fake, which serves one request at a time and goes on for clients that have gone."""
+"""Images per second of the fake server, which serves one request at a time, even for clients that have left."""
 TIMEOUT_S = 1.0
 
 
@@ -61,7 +61,7 @@ async def _four_clients_at_many_times_the_capacity() -> None:
         assert shed > 0
         assert max(server.limit for clip in clients for server in clip.stats().servers) < 200
 
-        # The load is gone: the next image is embedded within its time, by every client.
+        # The load has ended: every client embeds its next image in time.
         for clip in clients:
             assert (await clip.embed(b"y", timeout_s=TIMEOUT_S)).errors == {}
 

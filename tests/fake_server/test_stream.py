@@ -146,7 +146,7 @@ async def test_a_generator_that_blocks_does_not_block_the_loop_nor_hold_back_wha
 async def test_whatever_reading_an_image_raises_ends_the_stream(
     error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also what is no error of an image: the stream must not wait for ever for one whose result nobody will set."""
+    """The same holds for other exceptions: the stream must not wait for a result that is never set."""
 
     async def fail(*_: object, **__: object) -> bytes:
         raise error
@@ -284,7 +284,7 @@ async def test_a_scope_of_anyio_that_ends_leaves_nothing_behind() -> None:
                 await until(lambda: server.handshakes == 2)
                 scope.cancel()
         go_on.set()
-        # anyio cancels again at each await, also at those that end what was begun.
+        # anyio cancels again at each await, including those of the cleanup.
         assert other_tasks() == set()
 
 
@@ -356,14 +356,14 @@ async def test_cancelled_calls_do_not_pile_up_on_the_server() -> None:
     async with FakeTriton(seconds_per_image=0.01) as server:
         async with ClipClient(server.url, config=config) as clip:
             await clip.model()
-            begun = time.monotonic()
+            started = time.monotonic()
             for _ in range(100):
                 task = asyncio.create_task(clip.embed([b"x"] * 8))
                 await asyncio.sleep(0.001)
                 task.cancel()
                 await asyncio.wait({task})
             assert (await clip.embed(b"last")).errors == {}
-            seconds = time.monotonic() - begun
+            seconds = time.monotonic() - started
         # 800 images were given up. Sixteen may be on their way at once, at first for a sixteenth of a second, then for
         # twice as long each time, up to half a second.
         assert server.images_worked_on <= 16 * (seconds / 0.5 + 4)

@@ -1,4 +1,4 @@
-"""A real server, killed again and again under long streams: every image arrives once, and nobody sees an error."""
+"""A real server, killed several times under long streams: every image arrives once, and no caller sees an error."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from preprocess_ensemble.testing.server import Server
 
 IMAGES: Final = 1_000
-"""In each of two streams, one in order and one as they come."""
+"""In each of two streams, one ordered and one unordered."""
 PICTURES: Final = 40
 IN_FLIGHT: Final = 64
-"""Images taken ahead: fewer than between two deaths, so that the server has come back before it is killed again."""
+"""Images taken ahead: fewer than between two kills, so the server is back before it is killed again."""
 SERVER_DIES_AT: Final = (200, 400, 600)
 STUB_DIES_AT: Final = 800
 
@@ -50,8 +50,8 @@ async def test_nothing_is_lost_or_doubled_while_the_server_is_killed(tiny_reposi
     with serving(tiny_repository, *options) as server:
         async with ClipClient(server.grpc_url, timeout_s=60, transfer="original") as clip:
             expected = (await clip.embed(files)).vectors
-            victims: dict[int, Callable[[Server], psutil.Process]] = dict.fromkeys(SERVER_DIES_AT, _triton)
-            victims[STUB_DIES_AT] = _stub
+            processes_to_kill: dict[int, Callable[[Server], psutil.Process]] = dict.fromkeys(SERVER_DIES_AT, _triton)
+            processes_to_kill[STUB_DIES_AT] = _stub
 
             async def stream(*, ordered: bool, deaths: bool) -> list[int]:
                 indices = []
@@ -61,8 +61,8 @@ async def test_nothing_is_lost_or_doubled_while_the_server_is_killed(tiny_reposi
                     assert item.vector is not None
                     assert int((expected @ item.vector).argmax()) == item.index % PICTURES
                     indices.append(item.index)
-                    if deaths and len(indices) in victims:
-                        victims[len(indices)](server).kill()
+                    if deaths and len(indices) in processes_to_kill:
+                        processes_to_kill[len(indices)](server).kill()
                 return indices
 
             in_order, as_they_came = await asyncio.gather(
@@ -70,7 +70,7 @@ async def test_nothing_is_lost_or_doubled_while_the_server_is_killed(tiny_reposi
             )
             assert in_order == list(range(IMAGES))
             assert sorted(as_they_came) == list(range(IMAGES))
-            assert clip.stats().requests_retried >= len(victims)
+            assert clip.stats().requests_retried >= len(processes_to_kill)
             assert clip.stats().requests_failed == 0
         report = await asyncio.to_thread(_report, port)
-        assert report["restarts"] >= len(victims)
+        assert report["restarts"] >= len(processes_to_kill)

@@ -52,7 +52,7 @@ def expected(families: dict[str, list[Path]]) -> set[frozenset[str]]:
 
 
 def png_that_says(width: int, height: int) -> bytes:
-    """A PNG of a few bytes whose header announces a picture that nobody has room for."""
+    """A PNG of a few bytes whose header announces a picture that fits no memory."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))

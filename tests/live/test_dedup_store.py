@@ -179,7 +179,7 @@ def test_apply_undo_and_purge(
     assert {path.name: path.read_bytes() for path in album.iterdir()} == before
 
     assert main([*search, "--apply"]) == 0
-    assert main(["purge", *store]) == 1  # nobody to ask
+    assert main(["purge", *store]) == 1  # standard input is closed
     assert "say --yes" in capsys.readouterr().err
     monkeypatch.setattr("send2trash.send2trash", os.unlink)
     assert main(["purge", "--yes", *store]) == 0

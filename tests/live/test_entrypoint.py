@@ -153,7 +153,7 @@ def with_server(image: Image) -> Image:
 
 @pytest.fixture(scope="module")
 def models(tiny_repository: Path) -> Iterator[Path]:
-    """The repository where the image's user can read it, and nobody can write to it."""
+    """The repository, readable for the image's user and writable for no user."""
     with tempfile.TemporaryDirectory(prefix="clip-models-") as name:
         models = Path(name) / "models"
         shutil.copytree(tiny_repository, models)

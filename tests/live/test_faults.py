@@ -1,4 +1,4 @@
-"""A short run of the faults that nobody else's test provokes, as the benchmark does it."""
+"""A short run, as in the benchmark, of the faults that no other test provokes."""
 
 from __future__ import annotations
 

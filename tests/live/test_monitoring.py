@@ -120,7 +120,7 @@ def test_dashboard_and_alerts_find_what_they_ask_for(tiny_repository: Path, tmp_
         names = set(prometheus.ask("label/__name__/values"))
         for expression in _expressions():
             for name in _metrics(expression):
-                assert name in names or name.startswith("nv_gpu_"), f"nobody exports {name}"
+                assert name in names or name.startswith("nv_gpu_"), f"no server exports {name}"
         assert prometheus.query('sum(rate(clip_preprocess_images_total{status!="OK"}[1m]))')
         (group,) = prometheus.ask("rules")["groups"]
         for rule in group["rules"]:
@@ -128,6 +128,6 @@ def test_dashboard_and_alerts_find_what_they_ask_for(tiny_repository: Path, tmp_
             # A third of the images are bad here, so one alert waits for its time to be over.
             assert rule.get("state") != "firing", f"{rule['name']} fires on a server that is well"
             for name in _metrics(rule["query"]):
-                assert name in names or name.startswith("nv_gpu_"), f"nobody exports {name}"
+                assert name in names or name.startswith("nv_gpu_"), f"no server exports {name}"
         # A scrape that came too late for its fifth of a second leaves no sample behind; the next one does.
         _wait_for(prometheus, "clip_serve_healthy == 1", server)
