@@ -32,17 +32,17 @@ ERROR: Final = "error"
 FINGERPRINT: Final = "fingerprint"
 """Out, INT32 [N, 2]: constant of the exported model."""
 MODEL: Final = "model"
-"""Out of the preprocessor, BYTES [N, 1]: the passport, made only when asked for."""
+"""Out of the preprocessor, BYTES [N, 1]: the passport, made only on request."""
 
 
 class ImageStatus(IntEnum):
-    """What became of one image; the number travels in the ``status`` tensor, the name in every error and report."""
+    """The outcome for one image: the number is in the ``status`` tensor, the name in every error and report."""
 
     OK = 0
     EMPTY = 1
-    """No bytes at all."""
+    """The file has no bytes."""
     NOT_AN_IMAGE = 2
-    """The bytes are of no image format that is known here."""
+    """The bytes are not of any known image format."""
     UNSUPPORTED_FORMAT = 3
     """An image, but of a format or variant that cannot be read here."""
     TRUNCATED = 4
@@ -52,6 +52,6 @@ class ImageStatus(IntEnum):
     TOO_LARGE = 6
     """More bytes or pixels than the limits allow."""
     LIMIT = 7
-    """Another limit: side ratio, frames, size of metadata, time."""
+    """Over another limit: side ratio, frames, parts, size of metadata, or time."""
     INTERNAL = 8
     """A defect of this program, not of the image."""

@@ -193,7 +193,9 @@ def main() -> int:
     parser.add_argument(
         "--exports", type=Path, default=Path("exports"), help="folder with the repositories fp32 and fp16"
     )
-    parser.add_argument("--photos", type=Path, default=Path("photos"), help="folder with 224/ and 256/ (default: made here)")
+    parser.add_argument(
+        "--photos", type=Path, default=Path("photos"), help="folder with 224/ and 256/ (default: made here)"
+    )
     parser.add_argument("--output", type=Path, default=Path("build/gpu"), help="for the JSON (default: %(default)s)")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="run these, in this order")

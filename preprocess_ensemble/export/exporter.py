@@ -18,6 +18,7 @@ import onnx
 import torch
 from torch import nn
 
+from preprocess_ensemble.contract import EMBEDDING, FINGERPRINT, PIXELS, STATUS
 from preprocess_ensemble.errors import first_line
 from preprocess_ensemble.export import parity
 from preprocess_ensemble.export.atomic_install import install, require_space, staging_directory, write_atomically
@@ -233,7 +234,7 @@ def _write_graph(
         network.half()
     file = stage / MODEL_FILE
     example = (torch.zeros((2, *config.size, 3), dtype=torch.uint8), torch.zeros((2, 1), dtype=torch.int32))
-    names = ("pixels", "status", "embedding", "fingerprint")
+    names = (PIXELS, STATUS, EMBEDDING, FINGERPRINT)
     options: dict[str, Any] = {
         "input_names": names[:2],
         "output_names": names[2:],
@@ -253,7 +254,7 @@ def _write_graph(
     except (torch.onnx.OnnxExporterError, RuntimeError) as error:
         reason = first_line(error)
         raise ExportError(f"The model cannot be written as ONNX with opset {parity.OPSET}: {reason}.") from error
-    _state_output_sizes(file, {"embedding": dimension, "fingerprint": len(fingerprint)})
+    _state_output_sizes(file, {EMBEDDING: dimension, FINGERPRINT: len(fingerprint)})
     if not has_data_file:
         fold_shapes(file)
     if precision == "int8":

@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import onnxruntime
 
+from preprocess_ensemble.contract import EMBEDDING, FINGERPRINT, PIXELS, STATUS
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.model_repository.passport import Parity
 
@@ -54,7 +55,7 @@ class Encoder:
         """
         if status is None:
             status = np.zeros((len(pixels), 1), np.int32)
-        vectors, fingerprints = self._session.run(["embedding", "fingerprint"], {"pixels": pixels, "status": status})
+        vectors, fingerprints = self._session.run([EMBEDDING, FINGERPRINT], {PIXELS: pixels, STATUS: status})
         return vectors, fingerprints
 
 

@@ -154,7 +154,7 @@ def _decode(
         file = PillowFile(data, image_format, limits)
         return Decoded(image=file.decode(), decode_path=DecodePath.NOT_JPEG, decoder=Decoder.PILLOW)
     header = _plain_header(data, limits)
-    # Only Pillow reads EXIF. It opens a file once, whoever decodes the pixels.
+    # Only Pillow reads EXIF. It opens the file once, even if it decodes the pixels too.
     opened = PillowFile(data, image_format, limits) if header is not None and header.has_app1 else None
     transpose = opened.transpose if opened is not None else None
     decode_path, scale = _plan(header, transpose, at_least)

@@ -1,8 +1,7 @@
-"""Several requests, one run: join their rows, run the session, and hand each request its own rows.
+"""One run for several requests: join their rows, run the session, and return each request its own rows.
 
-On a GPU the rows go through buffers that stay where they are. With CUDA graphs the number of rows must be one of a few,
-too: a graph replays one batch size at one set of addresses, so a batch is padded up to the next of the plan's buckets
-and the rows above are dropped.
+On a GPU the rows go through buffers at fixed addresses. A CUDA graph also fixes the number of rows, so a batch is
+padded up to the next of the plan's buckets, and the extra rows of the result are dropped.
 """
 
 from __future__ import annotations
@@ -25,26 +24,26 @@ if TYPE_CHECKING:
 __all__ = ("Arrays", "Runner", "bucket", "joined", "split")
 
 _RUNS_UNTIL_CAPTURED: Final = 3
-"""ONNX Runtime captures a CUDA graph after two plain runs, which allocate what the graph may not."""
+"""ONNX Runtime captures a CUDA graph after two plain runs, which allocate the memory that the graph needs."""
 
 Arrays = Mapping[str, "npt.NDArray[Any]"]
-"""Arrays by the name of their tensor."""
+"""Tensor name -> array."""
 
 
 def joined(requests: Sequence[Arrays]) -> Arrays:
-    """Rows of all requests in one array for each tensor; a single request passes through without a copy."""
+    """Join the rows of all requests, tensor by tensor. A single request is returned without a copy."""
     if len(requests) == 1:
         return requests[0]
     return {name: np.concatenate([request[name] for request in requests]) for name in requests[0]}
 
 
 def bucket(rows: int, buckets: Sequence[int]) -> int:
-    """The number of rows to run for ``rows``: the least of ``buckets`` (ascending) that holds them, else ``rows``."""
+    """Return the least of ``buckets`` (ascending) that holds ``rows``, or ``rows`` if none does."""
     return next((size for size in buckets if size >= rows), rows)
 
 
 def split(outputs: Arrays, rows: Sequence[int]) -> list[Arrays]:
-    """Undo :func:`joined` for the outputs: views with ``rows[i]`` rows for request ``i``."""
+    """Split the outputs of joined requests: views with ``rows[i]`` rows for request ``i``."""
     ends = np.cumsum(rows)
     return [
         {name: array[end - count : end] for name, array in outputs.items()}
@@ -53,7 +52,7 @@ def split(outputs: Arrays, rows: Sequence[int]) -> list[Arrays]:
 
 
 class Runner:
-    """Runs one session: plainly on the CPU, through buffers of its own on the device of a GPU.
+    """Runs one session: directly on a CPU, through its own buffers on a GPU.
 
     Call it from one thread only: ONNX Runtime keeps a captured CUDA graph with the thread that ran it.
     """
@@ -66,23 +65,23 @@ class Runner:
         *,
         bind: bool | None = None,
     ) -> None:
-        """``bind`` says whether to use buffers; the default is to use them on a GPU, and where the plan has buckets."""
+        """``bind`` says whether to use buffers; None means on a GPU, and if the plan has buckets."""
         self._session = session
         self._signature = signature
         self._plan = plan
         self._device = plan.device if plan.providers[0].name in session.get_providers() else "cpu"
         self._device_id = int(plan.providers[0].options.get("device_id", 0))
         self._buffers: dict[int, _Buffers] = {}
-        # Buffers are kept for each number of rows, so all other sizes must be known.
+        # There are buffers for each number of rows, so all other sizes must be known.
         tensors = (*signature.inputs, *signature.outputs)
         known = signature.batches and all(-1 not in tensor.shape[1:] for tensor in tensors)
         wanted = self._device != "cpu" or bool(plan.buckets)
         self._binds = known and (wanted if bind is None else bind)
 
     def prepare(self) -> None:
-        """Make the buffers of every bucket and let CUDA capture its graph, so that no request waits for that.
+        """Allocate the buffers of every bucket and let CUDA capture its graph, so that no request waits for that.
 
-        Raises ``ModelLoadError``, for instance where the device's memory does not hold them.
+        Raises ``ModelLoadError``, for instance if the device has not enough memory.
         """
         if not self._binds:
             return
@@ -100,7 +99,7 @@ class Runner:
                 ) from error
 
     def run(self, requests: Sequence[Arrays], outputs: Sequence[str]) -> Arrays:
-        """Run the model on the rows of all requests and return the outputs with these names, row after row.
+        """Run the model on the rows of all requests; return ``outputs`` with the rows of all requests, in order.
 
         Raises what ONNX Runtime raises.
         """
@@ -115,10 +114,10 @@ class Runner:
         if size not in self._buffers:
             self._buffers[size] = _Buffers(self._session, self._signature, size, self._device, self._device_id)
         options = self._run_options()
-        # A CUDA graph is captured for one set of addresses; this number tells ONNX Runtime which set it is.
+        # A CUDA graph is captured for one set of addresses; this number tells ONNX Runtime which set.
         options.add_run_config_entry("gpu_graph_id", str(size))
         results = self._buffers[size].run(requests, outputs, options)
-        # On a CPU these are views of the buffers, which the next batch writes over.
+        # On a CPU these are views of the buffers, which the next batch overwrites.
         return {name: array[:rows].copy() for name, array in results.items()}
 
     def _run_options(self) -> onnxruntime.RunOptions:
@@ -136,8 +135,8 @@ class _Buffers:
     ) -> None:
         self._session = session
         self._binding = session.io_binding()
-        # Requests are joined here, and go to the device in one copy. Rows that none of them fills keep older ones'
-        # content; what comes out of those is never handed on.
+        # Requests are joined here and copied to the device at once. Padding rows keep the content of earlier requests;
+        # their results are dropped.
         self._host = {tensor.name: np.zeros((rows, *tensor.shape[1:]), tensor.dtype) for tensor in signature.inputs}
         self._inputs: dict[str, onnxruntime.OrtValue] = {}
         self._outputs: dict[str, onnxruntime.OrtValue] = {}

@@ -1,4 +1,4 @@
-"""The part of the ``onnxruntime`` backend that Triton's Python backend calls: one object for each model instance."""
+"""The entry point of the ``onnxruntime`` backend: Triton's Python backend makes one object per model instance."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ __all__ = ("TritonPythonModel",)
 
 
 class TritonPythonModel:
-    """Serves an ONNX file. The name and the methods are those that Triton's Python backend asks for."""
+    """Serves an ONNX file. Triton's Python backend prescribes the names of the class and its methods."""
 
     @staticmethod
     def auto_complete_config(auto_complete_model_config: Any) -> Any:
-        """Fill in inputs, outputs and batching from the ONNX file, where ``config.pbtxt`` leaves any of them out."""
+        """Fill in inputs, outputs and batching from the ONNX file, if ``config.pbtxt`` leaves any of them out."""
         config: ModelConfig = auto_complete_model_config.as_dict()
         if config["input"] and config["output"]:
             return auto_complete_model_config
@@ -48,7 +48,7 @@ class TritonPythonModel:
         return auto_complete_model_config
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Open the session that ``args["model_config"]`` describes, or fail the load with one sentence."""
+        """Open the session of ``args["model_config"]``. Raises ``TritonModelException`` if that fails."""
         close_own_regions()
         config: ModelConfig = json.loads(args["model_config"])
         self._name = args["model_name"]
@@ -67,24 +67,24 @@ class TritonPythonModel:
             raise pb_utils.TritonModelException(str(error)) from None
         self._inputs = [tensor.name for tensor in signature.inputs]
         self._outputs = [io["name"] for io in config["output"]]
-        self._log_what_is_set(args["model_instance_name"], session, plan)
+        self._log_session(args["model_instance_name"], session, plan)
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        """Answer all requests by one run of the session, or by one run each where the model has no batch dimension."""
+        """Answer all requests with one run of the session, or with one run each if the model has no batch dimension."""
         if self._batches:
             return self._answer(requests)
         return [response for request in requests for response in self._answer([request])]
 
     def _answer(self, requests: list[Any]) -> list[Any]:
         wanted = [request.requested_output_names() for request in requests]
-        # In the order of the configuration, so that the same requests always make the same run.
+        # In the order of the configuration, so that equal requests make equal runs.
         names = [name for name in self._outputs if any(name in each for each in wanted)]
         try:
             inputs = [self._read(request) for request in requests]
             outputs = self._runner.run(inputs, names)
         except Exception as error:
             # ONNX Runtime's exceptions share no base class. Their text may hold paths: it goes to the log, not to the
-            # client; and one bad batch must not end the process that serves the next.
+            # client. One bad batch must not end the process that serves the next.
             pb_utils.Logger.log_error(f"{self._name}: {type(error).__name__}: {error}")
             return [pb_utils.InferenceResponse(error=self._failure()) for _ in requests]
         rows = [len(next(iter(arrays.values()))) for arrays in inputs]
@@ -101,14 +101,16 @@ class TritonPythonModel:
 
     def _failure(self) -> Any:
         return pb_utils.TritonError(
-            f"{self._name} could not run this batch; the reason is in the server's log.", pb_utils.TritonError.INTERNAL
+            f"{self._name} could not run this batch; the server's log has the reason.", pb_utils.TritonError.INTERNAL
         )
 
     @staticmethod
-    def _log_what_is_set(instance: str, session: onnxruntime.InferenceSession, plan: SessionPlan) -> None:
+    def _log_session(instance: str, session: onnxruntime.InferenceSession, plan: SessionPlan) -> None:
         missing = [provider.name for provider in plan.providers if provider.name not in session.get_providers()]
         if missing:
-            pb_utils.Logger.log_warn(f"{instance}: {', '.join(missing)} cannot be used here, so the CPU does its work.")
+            pb_utils.Logger.log_warn(
+                f"{instance}: {', '.join(missing)} cannot be used on this machine; the CPU is used instead."
+            )
         options = session.get_session_options()
         pb_utils.Logger.log_info(
             f"{instance}: ONNX Runtime {onnxruntime.__version__}, {', '.join(session.get_providers())}, "
@@ -125,10 +127,10 @@ class TritonPythonModel:
 
 
 def _model_file_of_this_stub() -> Path:
-    """The ONNX file that this process was started for.
+    """Return the ONNX file for which this process was started.
 
-    Triton tells ``initialize`` where the model lies, but not ``auto_complete_config``: there the path stands only in
-    the stub's own command line, as its first argument, with version and ``default_model_filename``.
+    Triton passes the path to ``initialize``, but not to ``auto_complete_config``. There it stands only in the stub's
+    command line, as its first argument, with version and ``default_model_filename``.
     """
     arguments = Path("/proc/self/cmdline").read_bytes().split(b"\0")
     file = Path(arguments[1].decode(errors="surrogateescape"))

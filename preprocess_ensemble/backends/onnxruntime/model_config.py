@@ -26,7 +26,7 @@ ModelConfig = Mapping[str, Any]
 
 
 class ModelLoadError(ReportedError):
-    """The model cannot be served as it is configured; the message is one sentence."""
+    """The model cannot be served with this configuration; the message is one sentence."""
 
 
 def string_parameters(config: ModelConfig) -> dict[str, str]:
@@ -48,7 +48,7 @@ def checked(parameters: Mapping[str, str], key: str, check: Callable[[str], str]
 
 
 def switch(text: str) -> str:
-    """Check a boolean as Triton reads one; returns ``"1"`` or ``"0"``."""
+    """Check a boolean as Triton reads it; return ``"1"`` or ``"0"``."""
     if text.lower() in ("1", "true", "on"):
         return "1"
     if text.lower() in ("0", "false", "off"):
@@ -57,14 +57,14 @@ def switch(text: str) -> str:
 
 
 def boolean(text: str) -> str:
-    """Check a boolean that an execution provider reads, which does not know ``on`` and ``off``."""
+    """Check a boolean for an execution provider, which does not know ``on`` and ``off``; return ``"1"`` or ``"0"``."""
     if text.lower() in ("on", "off"):
         raise ValueError("a boolean (true, false, 1 or 0)")
     return switch(text)
 
 
 def is_on(text: str) -> bool:
-    """A boolean as ONNX Runtime's providers read one."""
+    """Read a boolean as ONNX Runtime's providers do."""
     return text.lower() in ("1", "true")
 
 
@@ -77,14 +77,14 @@ def integer(text: str) -> str:
 
 
 def int32(text: str) -> str:
-    """Check a number that Triton keeps in a C++ ``int``."""
+    """Check a whole number that Triton keeps in a C++ ``int``."""
     if not -(2**31) <= int(integer(text)) < 2**31:
         raise ValueError("an integer of 32 bits")
     return integer(text)
 
 
 def one_of(*values: str) -> Callable[[str], str]:
-    """Check a number that stands for the value at that position."""
+    """Return a check for the position of one of ``values``; the check returns the value."""
 
     def check(text: str) -> str:
         if text not in map(str, range(len(values))):

@@ -86,7 +86,7 @@ _TENSORRT_KEYS: Final[Mapping[str, tuple[str, Callable[[str], str]]]] = {
 _PRECISIONS: Final = {"FP32": {}, "FP16": {"trt_fp16_enable": "1"}, "INT8": {"trt_int8_enable": "1"}}
 
 _OPENVINO_PRECISIONS: Final = {"FP32": "f32", "BF16": "bf16"}
-"""BF16 is fast on CPUs with avx512_bf16 or amx_bf16, and slow on others."""
+"""BF16 is fast on CPUs with avx512_bf16 or amx_bf16, and slow on all others."""
 
 _CUDA_PARAMETERS: Final[Mapping[str, Callable[[str], str]]] = {
     "cudnn_conv_algo_search": one_of("EXHAUSTIVE", "HEURISTIC", "DEFAULT"),
@@ -94,12 +94,12 @@ _CUDA_PARAMETERS: Final[Mapping[str, Callable[[str], str]]] = {
     "arena_extend_strategy": one_of("kNextPowerOfTwo", "kSameAsRequested"),
     "do_copy_in_default_stream": boolean,
 }
-"""The model's own ``parameters`` that the C++ backend hands to the CUDA provider."""
+"""The model's own ``parameters`` that the C++ backend passes to the CUDA provider."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Provider:
-    """An execution provider by ONNX Runtime's name; a ``required`` one was asked for by name in the configuration."""
+    """An execution provider by ONNX Runtime's name; ``required`` if the configuration names it."""
 
     name: str
     options: Mapping[str, str] = field(default_factory=dict)
@@ -155,7 +155,7 @@ def cpu_providers(config: ModelConfig) -> tuple[Provider, ...]:
     for accelerator in _accelerators(config, "cpu"):
         if accelerator["name"] != "openvino":
             raise ModelLoadError(
-                f"The CPU execution accelerator {accelerator['name']!r} is unknown: use openvino, or none."
+                f"The CPU execution accelerator {accelerator['name']!r} is unknown: use openvino, or no accelerator."
             )
         options = {"device_type": "CPU", **_openvino_options(accelerator.get("parameters", {}))}
         providers.append(Provider(name=OPENVINO, options=options, required=True))
@@ -163,7 +163,7 @@ def cpu_providers(config: ModelConfig) -> tuple[Provider, ...]:
 
 
 def _openvino_options(keys: Mapping[str, str]) -> dict[str, str]:
-    """OpenVINO's own choice is bf16 where the CPU has it; here fp32 is the rule, and other precisions are asked for.
+    """Return the options of OpenVINO; the default precision is fp32, where OpenVINO itself prefers bf16 on many CPUs.
 
     The C++ backend takes no parameters for this accelerator and runs in fp32.
     """
@@ -176,5 +176,5 @@ def _openvino_options(keys: Mapping[str, str]) -> dict[str, str]:
     hints: dict[str, str | int] = {"INFERENCE_PRECISION_HINT": _OPENVINO_PRECISIONS[precision]}
     if "num_threads" in keys:
         hints["INFERENCE_NUM_THREADS"] = int(checked(keys, "num_threads", int32, ""))
-    # OpenVINO's provider takes the JSON text itself, or the path of a file of it.
+    # OpenVINO's provider takes the JSON text, or the path of a file that holds it.
     return {"load_config": json.dumps({"CPU": hints})}

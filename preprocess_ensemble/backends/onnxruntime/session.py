@@ -1,4 +1,4 @@
-"""Sessions of ONNX Runtime, opened as a plan says."""
+"""Opens the ONNX Runtime session of a plan."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ __all__ = ("model_file", "open_session")
 
 
 def model_file(config: ModelConfig, *, model_directory: Path, version: str) -> Path:
-    """Path of the ONNX file; a folder of that name holds it as ``model.onnx``, as with the C++ backend."""
+    """Return the path of the ONNX file. As in the C++ backend, a folder of that name holds it as ``model.onnx``."""
     file = model_directory / version / (config.get("default_model_filename") or "model.onnx")
     return file / "model.onnx" if file.is_dir() else file
 
 
 def open_session(file: Path, plan: SessionPlan) -> onnxruntime.InferenceSession:
-    """Load the ONNX file by the plan.
+    """Load the ONNX file as the plan says.
 
-    A GPU that nobody asked for by name may be missing, for KIND_AUTO means the GPU *if* it can be used; a provider
-    that the configuration names must be there. Raises ``ModelLoadError``.
+    A GPU may be missing if the configuration does not name its provider: KIND_AUTO means the GPU *if* it can be used.
+    A provider that the configuration names must be present. Raises ``ModelLoadError``.
     """
     remedy = f"run `clip-export --repository {_repository_of(file)}`"
     if not file.is_file():
@@ -52,20 +52,20 @@ def open_session(file: Path, plan: SessionPlan) -> onnxruntime.InferenceSession:
     except Exception as error:  # ONNX Runtime's exceptions share no public base class.
         raise ModelLoadError(f"ONNX Runtime cannot load {file} ({first_line(error)}): {remedy}.") from error
     for provider in plan.providers:
-        # A provider that fails to start is dropped by ONNX Runtime with no more than a line in its log.
+        # ONNX Runtime drops a provider that fails to start, and only logs a line about it.
         if provider.required and provider.name not in session.get_providers():
             raise ModelLoadError(f"{provider.name}, which the configuration asks for, did not start: see the log.")
     return session
 
 
 def _load_gpu_libraries(providers: set[str]) -> None:
-    """Load CUDA, cuDNN and TensorRT from their pip packages, where they are; ONNX Runtime looks in system folders only.
+    """Load CUDA, cuDNN and TensorRT from their pip packages; ONNX Runtime itself looks in system folders only.
 
-    What is not there may still be found by the linker; a provider that finds it nowhere does not start.
+    If a package is missing, the linker may still find its libraries; otherwise the provider does not start.
     """
     if not providers & {CUDA, TENSORRT}:
         return
-    # Of ONNX Runtime 1.21. It prints what it misses, and standard output may be a protocol's.
+    # New in ONNX Runtime 1.21. It prints what it does not find, and standard output may carry a protocol.
     if preload := getattr(onnxruntime, "preload_dlls", None):
         with contextlib.redirect_stdout(sys.stderr):
             preload()
@@ -75,5 +75,5 @@ def _load_gpu_libraries(providers: set[str]) -> None:
 
 
 def _repository_of(file: Path) -> Path:
-    """DIR of ``DIR/<model>/<version>/<file>``."""
+    """Return DIR of ``DIR/<model>/<version>/<file>``."""
     return file.parents[2] if len(file.parents) > 2 else file.parent

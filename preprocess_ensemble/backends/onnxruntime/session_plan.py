@@ -53,17 +53,17 @@ _BUCKETS: Final = "batch_buckets"
 
 @dataclass(frozen=True, kw_only=True)
 class SessionPlan:
-    """How to open a session: options, providers in order of preference, and entries for the options of each run."""
+    """How to open a session: its options, providers in order of preference, and entries for the options of each run."""
 
     options: onnxruntime.SessionOptions
     providers: tuple[Provider, ...]
     run_entries: Mapping[str, str]
     buckets: tuple[int, ...] = ()
-    """The only numbers of rows that are run, ascending; empty where any is."""
+    """The only numbers of rows to run, ascending; empty if any number may be run."""
 
     @property
     def graphs(self) -> bool:
-        """Whether CUDA graphs are asked for, which need fixed shapes and addresses."""
+        """Whether the configuration asks for CUDA graphs, which need fixed shapes and addresses."""
         keys = ((CUDA, "enable_cuda_graph"), (TENSORRT, "trt_cuda_graph_enable"))
         asked = (
             provider.options.get(key, "0") for provider in self.providers for name, key in keys if provider.name == name
@@ -72,15 +72,15 @@ class SessionPlan:
 
     @property
     def device(self) -> str:
-        """``"cuda"`` where the first provider runs on a GPU, else ``"cpu"``."""
+        """``"cuda"`` if the first provider runs on a GPU, else ``"cpu"``."""
         return "cuda" if self.providers[0].name in (TENSORRT, CUDA) else "cpu"
 
 
 def plan_session(config: ModelConfig, *, kind: str, device_id: int) -> SessionPlan:
     """Translate ``config`` for an instance that Triton placed on ``kind`` (``"CPU"`` or ``"GPU"``) ``device_id``.
 
-    Raises ``ModelLoadError`` for what the C++ backend refuses, and for the few things that a process of its own for
-    each instance cannot do.
+    Raises ``ModelLoadError`` for what the C++ backend refuses, and for the few things that only instances in
+    one process can share.
     """
     parameters = string_parameters(config)
     options = onnxruntime.SessionOptions()
@@ -108,7 +108,7 @@ def plan_session(config: ModelConfig, *, kind: str, device_id: int) -> SessionPl
 
 
 def _buckets(parameters: Mapping[str, str], most: int, *, graphs: bool) -> tuple[int, ...]:
-    """Numbers of rows to run: the parameter ``batch_buckets``, or powers of two where CUDA graphs are on.
+    """Return the numbers of rows to run: the parameter ``batch_buckets``, or powers of two if CUDA graphs are on.
 
     The largest batch is always one of them. The parameter is this backend's own; the C++ backend ignores it.
     """
@@ -120,16 +120,16 @@ def _buckets(parameters: Mapping[str, str], most: int, *, graphs: bool) -> tuple
         sizes = {0}
     if not most or min(sizes) < 1 or max(sizes) > most:
         raise ModelLoadError(
-            f"The parameter {_BUCKETS} must be numbers from 1 to max_batch_size ({most}) with commas between, "
+            f"The parameter {_BUCKETS} must be numbers from 1 to max_batch_size ({most}), separated by commas, "
             f"not {parameters[_BUCKETS]!r}."
         )
     return tuple(sorted({*sizes, most}))
 
 
 def _threads_of_a_pinned_process() -> int:
-    """The number of cores of a process that may not use all; else 0, which leaves the choice to ONNX Runtime.
+    """Return the number of usable cores if the process may not use all of them, else 0: ONNX Runtime's own choice.
 
-    Its own choice is a thread on each of the machine's cores, pinned there, whatever the process was confined to.
+    Its choice is a thread pinned to each of the machine's cores, even in a process that may use only some of them.
     """
     usable = len(os.sched_getaffinity(0))
     return usable if usable < (os.cpu_count() or usable) else 0

@@ -1,4 +1,4 @@
-"""Inputs and outputs: what the ONNX file has, against what ``config.pbtxt`` says."""
+"""Inputs and outputs of the ONNX file, compared with ``config.pbtxt``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _TRITON_TYPES: Final = {
     "tensor(float)": "TYPE_FP32",
     "tensor(double)": "TYPE_FP64",
 }
-"""ONNX Runtime's name of a type -> Triton's. Strings and bfloat16 have no numpy form that passes both ways."""
+"""ONNX Runtime's name of a type -> Triton's. Strings and bfloat16 have no numpy type that both accept."""
 
 _NUMPY_TYPES: Final[Mapping[str, type[np.generic]]] = {
     "TYPE_BOOL": np.bool_,
@@ -49,7 +49,7 @@ _NUMPY_TYPES: Final[Mapping[str, type[np.generic]]] = {
 }
 
 DEFAULT_MAX_BATCH_SIZE: Final = 4
-"""What the C++ backend fills in for a model that can batch; its ``default-max-batch-size``."""
+"""The C++ backend's ``default-max-batch-size``, for a model that can batch."""
 
 _UNSUPPORTED_FIELDS: Final = ("batch_input", "batch_output", "sequence_batching")
 
@@ -101,8 +101,8 @@ def _tensor(arg: onnxruntime.NodeArg) -> Tensor:
 def check_signature(config: ModelConfig, signature: Signature) -> None:
     """Raise ``ModelLoadError`` unless the configuration describes this ONNX model.
 
-    Every input must be configured, once; outputs may be left out. As in the C++ backend, an input may be narrower than
-    the ONNX model allows (a size where that has -1), and an output must have exactly the model's sizes.
+    It must list every input once; it may leave out outputs. As in the C++ backend, an input may be narrower than the
+    ONNX model allows (a fixed size instead of -1), and an output must have exactly the model's sizes.
     """
     for field in _UNSUPPORTED_FIELDS:
         if config.get(field):
@@ -165,10 +165,10 @@ def _check_tensor(io: Mapping[str, Any], tensor: Tensor, *, batches: bool, exact
 
 
 def auto_completed(config: ModelConfig, signature: Signature) -> dict[str, Any]:
-    """Fields that the C++ backend fills in where the configuration leaves out inputs or outputs.
+    """Return the fields that the C++ backend fills in if the configuration leaves out inputs or outputs.
 
-    Returns ``max_batch_size``, ``input``, ``output`` and, where dynamic batching is to be turned on,
-    ``dynamic_batching``. Raises ``ModelLoadError`` if the configuration wants batches of a model that cannot batch.
+    They are ``max_batch_size``, ``input``, ``output`` and, to turn on dynamic batching, ``dynamic_batching``. Raises
+    ``ModelLoadError`` if the configuration sets ``max_batch_size`` for a model that cannot batch.
     """
     max_batch_size = int(config["max_batch_size"])
     if not signature.batches and max_batch_size > 0:
@@ -189,6 +189,6 @@ def _described(tensor: Tensor, *, batches: bool) -> dict[str, Any]:
     dims = list(tensor.shape[1:] if batches else tensor.shape)
     if not dims:
         raise ModelLoadError(
-            f"The ONNX tensor {tensor.name!r} has no dimension beside the batch: give it a reshape in config.pbtxt."
+            f"The ONNX tensor {tensor.name!r} has no dimension besides the batch: give it a reshape in config.pbtxt."
         )
     return {"name": tensor.name, "data_type": tensor.data_type, "dims": dims}
