@@ -1,7 +1,8 @@
-"""Near-duplicate photos: find the files, compare them, group them, report.
+"""Finds near-duplicate photos.
 
-``scan``, ``hashing`` and ``preview`` look at files, ``grouping`` is arithmetic on vectors, ``thresholds`` says which
-similarity counts for which model, ``find`` puts them together; ``report``, ``page`` and ``table`` say what came out.
+``search`` runs straight through: ``files`` finds the photos, ``features`` collects what they are compared by,
+``compare`` divides them into groups, and ``types`` holds the report. ``store`` keeps the results on disk, ``actions``
+moves copies, and ``reporting`` shows a report. Nothing here imports the client: a search takes any ``Embedder``.
 """
 
 from clip_client.dedup.compare.similarity_join import components

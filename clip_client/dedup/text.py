@@ -1,4 +1,4 @@
-"""Words for people: names, numbers and sizes as reports and messages show them."""
+"""How reports and messages write names, numbers and sizes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _ZERO_WIDTH_JOINER: Final = "\u200d"
 
 
 def printable(path: str) -> str:
-    """Return a file name for people's eyes: control characters, and bytes that are not UTF-8, as backslash escapes.
+    """Return a file name to show: control characters, and bytes that are not UTF-8, become backslash escapes.
 
-    A name may hold a line break or a terminal's escape sequence; shown raw it could forge what is on the screen.
+    A line break or a terminal's escape sequence in a name could otherwise forge what is on the screen.
     """
     text = os.fsencode(path).decode("utf-8", "backslashreplace")
-    # Emoji of several parts are joined by a character that Python does not count as printable.
+    # Python does not count the character that joins the parts of an emoji as printable.
     return "".join(
         char if char.isprintable() or char == _ZERO_WIDTH_JOINER else char.encode("unicode_escape").decode()
         for char in text
@@ -28,16 +28,16 @@ def printable(path: str) -> str:
 
 
 def why_unreadable(error: OSError | ValueError) -> str:
-    """Return what the operating system says, without the path, which stands beside it anyway.
+    """Return the reason that the operating system gives, without the path.
 
-    ValueError is what Python raises for a path that no system call takes, such as one with a null byte.
+    Python raises ValueError for a path that no system call accepts, such as one with a null byte.
     """
     reason = (isinstance(error, OSError) and error.strerror) or str(error)
     return f"The file cannot be read: {reason}."
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:
-    """``counted(1, "photo")`` is ``"1 photo"``, ``counted(1200, "photo")`` is ``"1,200 photos"``."""
+    """Write ``"1 photo"`` or ``"1,200 photos"``."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
@@ -52,7 +52,7 @@ def human_bytes(size: int) -> str:
 
 
 def at_least(similarity: float) -> str:
-    """Write a lower bound with four decimals, rounded down, so that it stays one."""
+    """Write a similarity with four decimals, rounded down, so that it remains a lower bound."""
     return f"{math.floor(round(similarity * 1e4, 2)) / 1e4:.4f}"
 
 

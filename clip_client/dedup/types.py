@@ -1,4 +1,4 @@
-"""What a search for duplicates found, and its JSON form."""
+"""The values that several rooms of dedup share: files, metadata, groups and the report with its JSON form."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
     """``on_progress(what, done, total)``; the total is None while it is not known."""
 
 EXACT: Final = "exact"
-"""All files of the group hold the same bytes."""
+"""All files of the group have the same bytes."""
 SAME_PIXELS: Final = "same-pixels"
-"""Every photo decodes to the same pixels; what differs is metadata, or the lossless form."""
+"""All photos decode to the same pixels; their metadata or lossless formats differ."""
 NEAR_IDENTICAL: Final = "near-identical"
-"""Every two photos of the group are at least as similar as the model's stricter threshold asks."""
+"""Every two photos of the group reach the model's stricter threshold."""
 SIMILAR: Final = "similar"
-"""Every photo of the group is similar enough to the kept one."""
+"""Every photo of the group reaches the model's threshold against the kept one."""
 TIERS: Final = (EXACT, SAME_PIXELS, NEAR_IDENTICAL, SIMILAR)
-"""From the surest to the least sure."""
+"""From the most to the least certain."""
 
 BURST: Final = "another frame of a burst"
 SAME_SCENE: Final = "another moment of the same scene"
 
 QUARANTINE_NAME: Final = ".clip-quarantine"
-"""Folder that copies are moved to; no search enters it."""
+"""Name of the folder that copies are moved to; no search enters it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,18 +62,18 @@ class Companion:
 
 @dataclass(frozen=True, kw_only=True)
 class LibraryPhoto:
-    """One photo of a library, as Photos knows it: the original, and all that belongs to it."""
+    """One photo in a library of Apple Photos: the original and its companions."""
 
     path: str
-    """The original; for one that Photos only refers to it lies outside the library."""
+    """The original; it is outside the library if Photos only refers to it."""
     library: str
     """Path of the library."""
     uuid: str
-    """Photos' own name for it."""
+    """The id that Photos gave it."""
     name: str
     """Name of the file when it was imported."""
     taken_ns: int | None
-    """Date in Photos, nanoseconds since 1970; a person may have corrected it."""
+    """Date in Photos, which a person may have corrected; nanoseconds since 1970."""
     companions: tuple[Companion, ...] = ()
     """RAW file, film of a Live Photo, edited version."""
 
@@ -83,42 +83,42 @@ class Links:
     """Symbolic links to files, photos that only they reach, and photos with further hard links."""
 
     by_target: Mapping[str, str] = field(default_factory=dict)
-    """Real path of a file -> a symbolic link that leads to it. Moving the file would leave that link dangling."""
+    """Real path of a file -> a symbolic link that leads to it, which a move of the file would break."""
     only_by_link: frozenset[str] = frozenset()
-    """Paths of photos that were reached by a link only: the files themselves lie outside what was searched."""
+    """Paths of photos that only a link leads to: the files themselves lie outside what was searched."""
     hard_linked: frozenset[str] = frozenset()
-    """Paths of photos that have other names, here or anywhere on their file system: removing one name frees nothing."""
+    """Paths of photos with further names anywhere on their file system: removing one name frees no space."""
 
     def to(self, path: str) -> str:
-        """Return a symbolic link that leads to the file at ``path``; empty if the search met none."""
+        """Return a symbolic link that leads to the file at ``path``; empty if the search found none."""
         return self.by_target.get(os.path.realpath(path), "") if self.by_target else ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Metadata:
-    """What is known beside the pixels; empty if the file does not say. All are plain values, for a table's columns."""
+    """What a file says about its photo; a field is empty if the file does not say. Each is a column of the store."""
 
     taken: str = ""
-    """ISO 8601 by the camera's own clock, to the second or less exact."""
+    """Time of capture by the camera's clock: ISO 8601, to the second, the minute or the day."""
     latitude: float | None = None
-    """Degrees, north and east are positive."""
+    """Degrees; north and east are positive."""
     longitude: float | None = None
     rating: int = 0
-    """1 to 5, -1 for rejected, 0 for none."""
+    """1 to 5, -1 for rejected, 0 for no rating."""
     keywords: str = ""
-    """In order, one in a line."""
+    """Sorted, one per line."""
     title: str = ""
     caption: str = ""
     lens: str = ""
     software: str = ""
-    """Programs that wrote the file, as far as they say."""
+    """The programs that wrote the file, if they say so."""
     has_maker_note: bool = False
     has_exposure: bool = False
     """An exposure time, aperture, sensitivity or focal length, which scanners do not write."""
     is_resized: bool = False
-    """EXIF names another size than the picture has."""
+    """The size in EXIF is not that of the picture."""
     is_incomplete: bool = False
-    """There is more that could not be read."""
+    """Some of the metadata could not be read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,38 +126,38 @@ class Thresholds:
     """Cosine similarities for one model, and where they come from."""
 
     near_identical: float
-    """At least this between every two photos of a group: the same picture, stored another way."""
+    """At least this between every two photos of a group: the same picture in another file."""
     similar: float
-    """At least this to the kept photo: worth a person's look."""
+    """At least this to the kept photo: worth looking at."""
     source: str
     """One sentence that says where the numbers come from."""
     recommended: bool
-    """False where the numbers serve to try the program and nobody should decide about photos by them."""
+    """False if the numbers only serve to try the program, and not to decide about photos."""
 
 
 def is_random(model_id: str) -> bool:
-    """Tell whether ``model_id`` names weights that were never trained."""
+    """Tell whether the weights of a model were never trained, by its id."""
     return split_model_id(model_id)[1].partition(":")[0] == "random"
 
 
 def split_model_id(model_id: str) -> tuple[str, str]:
-    """Split off (model, pretrained); the pretrained tag may be a path and hold ``/`` and ``@`` itself."""
+    """Return (model, pretrained) of a model id. The pretrained tag may be a path with ``/`` and ``@`` in it."""
     model, _, rest = model_id.partition("/")
     return model, rest.rpartition("@")[0] or rest
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecallEstimate:
-    """How the vectors were compared."""
+    """How the vectors were compared, and which share of the alike pairs was found."""
 
     method: str
     """``"exact"`` or ``"cells"``."""
     recall: float
-    """Share of alike pairs that were compared; 1 for ``"exact"``, else measured on a sample."""
+    """Share of alike pairs that were compared: 1 for ``"exact"``, else measured on a sample."""
     recall_95: tuple[float, float]
-    """Between these the recall lies with 95 % confidence."""
+    """The 95 % confidence interval of the recall."""
     pairs: int
-    """Alike pairs in the sample that ``recall`` was measured on; 0 where nothing was measured."""
+    """Alike pairs in the sample; 0 if nothing was measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,9 +167,9 @@ class Match:
     test: str
     """``"bytes"``, ``"pixels"``, ``"perceptual hash"`` or ``"embedding"``."""
     value: float
-    """Bits that differ for a perceptual hash, a cosine similarity for an embedding, else 1."""
+    """Differing bits for a perceptual hash, cosine similarity for an embedding, else 1."""
     threshold: float
-    """What ``value`` had to reach, or, for a perceptual hash, not to exceed."""
+    """The least ``value`` that passes; for a perceptual hash, the greatest."""
 
     def __str__(self) -> str:
         if self.test == "embedding":
@@ -185,37 +185,36 @@ class Member:
 
     path: str
     similarity: float
-    """Cosine similarity to the kept photo; 1 for the kept photo and for files of the same bytes."""
+    """Cosine similarity to the kept photo; 1 for the kept photo and for files with its bytes."""
     width: int
-    """Pixels, upright."""
+    """Pixels, after the EXIF orientation."""
     height: int
     size_bytes: int
     sha256: str
     tier: str = SIMILAR
-    """How sure it is that it shows the same as the kept photo, of :data:`TIERS`."""
+    """How certain it is that the photo shows the same as the kept one; one of :data:`TIERS`."""
     matches: tuple[Match, ...] = ()
-    """Why it is in the group: every test that it passed against the kept photo. Empty for the kept photo."""
+    """Every test that it passed against the kept photo. Empty for the kept photo."""
     moment: str = ""
-    """``BURST`` or ``SAME_SCENE`` where its time says that it is another picture than the kept one, else empty."""
+    """``BURST`` or ``SAME_SCENE`` if its time shows that it is not the same picture as the kept one, else empty."""
     copy_of: str = ""
-    """Path of a better file of the group that holds its very picture, where the kept photo is another; else empty."""
+    """Path of a better file of the group with the same picture, if the kept photo is another picture; else empty."""
     copy_tier: str = ""
-    """How sure that is: ``EXACT`` or ``SAME_PIXELS``."""
+    """How certain that is: ``EXACT`` or ``SAME_PIXELS``."""
     embedded: str = ""
-    """What its file holds beyond the picture, such as ``"film, gain map"``."""
+    """What its file holds besides the picture, such as ``"film, gain map"``."""
     embedded_digest: str = ""
-    """Equal for photos that hold the same beyond their pictures."""
+    """Equal for files that hold the same besides their pictures."""
     is_reference: bool = False
     """It lies in a reference folder and is never moved."""
     camera: str = ""
     metadata: Metadata = field(default_factory=Metadata)
-    """What its file says beside the pixels."""
     in_library: LibraryPhoto | None = None
-    """What Apple Photos knows about it, where it belongs to one of its libraries; it is never moved either."""
+    """The photo in Apple Photos, if it is in one of its libraries. Such a photo is never moved either."""
 
     @property
     def why(self) -> str:
-        """For people: the tests that it passed, and what else of the group it is a copy of."""
+        """For people: the tests that it passed, and the file that it is a copy of."""
         same = "bytes" if self.copy_tier == EXACT else "pixels"
         copy = f"same {same} as {self.copy_of}" if self.copy_of else ""
         return "; ".join(filter(None, (*map(str, self.matches), copy)))
@@ -227,7 +226,7 @@ class Member:
 
     @property
     def label(self) -> str:
-        """The path; in a library of Apple Photos, where that says nothing to anybody, the name at its import."""
+        """The path; in a library of Apple Photos, which renames its files, the name at the import."""
         if self.in_library is None:
             return self.path
         return os.path.join(os.path.basename(self.in_library.library.rstrip(os.sep)), self.in_library.name)
@@ -235,16 +234,16 @@ class Member:
 
 @dataclass(frozen=True, kw_only=True)
 class DuplicateGroup:
-    """Photos that show the same; the first member is the one to keep."""
+    """Photos that show the same; the first one is kept."""
 
     tier: str
-    """The least sure of its members', of :data:`TIERS`."""
+    """The least certain tier of its members."""
     min_similarity: float
-    """Of all pairs in the group, not only of those with the kept photo."""
+    """The smallest cosine similarity of any two members."""
     members: tuple[Member, ...]
-    """The kept photo first, then by falling similarity to it."""
+    """The kept photo first, then by descending similarity to it."""
     reason: str = ""
-    """Why the first one is kept: the rule that decided against the next best."""
+    """Why the first one is kept: the rule that preferred it to the next best."""
 
     @property
     def keep(self) -> str:
@@ -253,7 +252,7 @@ class DuplicateGroup:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """For people: what they should look at before the copies go."""
+        """For people: what to check before the copies are moved."""
         kept, *others = map(_exif_fields, (self.members[0], *(one for one in self.members if not one.moment)))
         lacking = dict.fromkeys(name for fields in others for name in fields if name not in kept)
         if not lacking:
@@ -263,19 +262,19 @@ class DuplicateGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchStats:
-    """What a search had to do itself; the rest was in the store."""
+    """What a search had to compute because it was not in the store."""
 
     files_read: int = 0
     decoded: int = 0
-    """Contents whose size, perceptual hash and time were taken."""
+    """Contents whose features were extracted."""
     pixels_decoded: int = 0
-    """Contents that were decoded in full, to compare their pixels."""
+    """Contents that were decoded at full size, to compare their pixels."""
     embedded: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class DuplicateReport:
-    """The groups, and what could not be compared."""
+    """The groups, and the files that could not be compared."""
 
     model: str
     """Id of the model whose vectors were compared."""
@@ -286,20 +285,19 @@ class DuplicateReport:
     """Ordered by the path of the kept photo."""
     failed: tuple[FailedFile, ...]
     """Ordered by path."""
-    work: SearchStats = field(default_factory=lambda: SearchStats())
-    """What the search had to do."""
+    work: SearchStats = field(default_factory=SearchStats)
     coverage: RecallEstimate | None = None
     """How the vectors were compared."""
     bytes_only: tuple[str, ...] = ()
-    """Those of the compared that no picture could be read from, such as RAW files: only their bytes were compared."""
+    """Paths of RAW files without a readable preview, of which only the bytes were compared."""
     links: Links = field(default_factory=Links)
-    """What the links that the search met mean for moving files."""
+    """What the links that the search found mean for moving files."""
     skipped: Mapping[str, int] = field(default_factory=dict)
-    """Kind -> number of files that were passed over, because their names are not those of photos."""
+    """Kind -> number of files that were skipped because their names are not those of photos."""
 
     @property
     def spare_bytes(self) -> int:
-        """Return the size of all members but the kept ones, those of reference folders and those with hard links."""
+        """The size of all members except kept ones, those in reference folders and those with further hard links."""
         return sum(
             member.size_bytes
             for group in self.groups
@@ -328,7 +326,7 @@ class DuplicateReport:
         }
 
     def to_json(self) -> str:
-        """Return the report as ASCII JSON; a byte of a name that is not UTF-8 stands as ``\\udc80`` to ``\\udcff``."""
+        """Return the report as ASCII JSON; a byte of a name that is not UTF-8 becomes ``\\udc80`` to ``\\udcff``."""
         return json.dumps(self.to_mapping(), indent=2) + "\n"
 
 

@@ -1,1 +1,1 @@
-"""What is known about one photo by its content: size, hashes, capture time, metadata, vector."""
+"""What photos are compared by: size, hashes, capture time, metadata and vector. Nothing here compares two photos."""

@@ -1,6 +1,6 @@
-"""When a photo was taken, by which camera, and whether two photos are two moments or one.
+"""When and by which camera a photo was taken, and whether two photos were taken at once.
 
-A burst, and a second shot of the same scene, look like copies to any model. Their times tell them apart.
+Models cannot distinguish the frames of a burst, or two shots of a scene, from copies. The times of capture can.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ if TYPE_CHECKING:
 _CAMERA_TAGS: Final = (0x010F, 0x0110)
 _EXIF_IFD, _GPS_IFD = 0x8769, 0x8825
 _TAKEN, _SUB_SECOND, _IMAGE_NUMBER = 0x9003, 0x9291, 0x9211
-"""EXIF 2.32: Make, Model, DateTimeOriginal, SubSecTimeOriginal; TIFF/EP: ImageNumber, which counts the shutter."""
+"""EXIF 2.32: Make, Model, DateTimeOriginal, SubSecTimeOriginal. TIFF/EP: ImageNumber, a count of shutter releases."""
 
 _BURST_MS: Final = 2_000
-"""Frames of a burst follow each other within this; the slowest cameras manage one a second."""
+"""Frames of a burst follow each other within this; the slowest cameras take one per second."""
 _SCENE_MS: Final = 60_000
-"""A second try of the same picture rarely takes longer."""
+"""A second shot of the same scene rarely takes longer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CaptureTime:
-    """What a photo's EXIF says about its time; all empty where it says nothing."""
+    """The time of capture in EXIF; a field is empty if EXIF does not say it."""
 
     taken_ms: int | None = None
-    """Milliseconds since 1970 by the camera's own clock, whose zone is mostly unknown."""
+    """Milliseconds since 1970 by the camera's clock, whose time zone is mostly unknown."""
     has_sub_second: bool = False
     sequence: int | None = None
     """Number of the shot."""
     camera: str = ""
     fields: int = 0
-    """How many fields of metadata there are, GPS included."""
+    """Number of EXIF fields, including GPS."""
 
 
 def read_capture_time(data: bytes) -> CaptureTime:
-    """Read the EXIF of an image file; what cannot be read is empty, never an exception."""
+    """Read the time of capture of an image file. Never raises; what cannot be read is empty."""
     from PIL import Image
 
     try:
@@ -50,7 +50,7 @@ def read_capture_time(data: bytes) -> CaptureTime:
             exif = image.getexif()
             camera = _camera(*(str(exif.get(tag, "")).strip("\0 ") for tag in _CAMERA_TAGS))
             details, place = exif.get_ifd(_EXIF_IFD), exif.get_ifd(_GPS_IFD)
-    except Exception:  # damaged metadata makes Pillow raise anything, and costs the photo nothing else
+    except Exception:  # Pillow may raise anything for damaged metadata
         return CaptureTime()
     taken_ms, has_sub_second = _time(details)
     number = details.get(_IMAGE_NUMBER, exif.get(_IMAGE_NUMBER))
@@ -64,26 +64,26 @@ def read_capture_time(data: bytes) -> CaptureTime:
 
 
 def classify_burst(first: CaptureTime, second: CaptureTime, *, same_form: bool = True) -> str:
-    """Return ``BURST`` or ``SAME_SCENE`` if the times say that two alike photos are two pictures, else empty.
+    """Return ``BURST`` or ``SAME_SCENE`` if the times show that two alike photos are two pictures, else empty.
 
-    ``same_form`` says that the photos have the same size and format, as all frames of a burst do. Photos without a
-    time, from different cameras, or far apart in time are judged by their looks alone.
+    ``same_form`` tells whether the photos have the same size and format, as all frames of a burst do. Photos without a
+    time, from different cameras, or with more than a minute between them are not classified.
     """
     if first.taken_ms is None or second.taken_ms is None or first.camera != second.camera:
         return ""
     is_one_shot = _is_one_shot(first, second)
     if is_one_shot is None:
-        # Equal seconds could be one picture or two. Two files of one form count as two: a copy too many does less
-        # harm than a picture too few. A file of another size or format was made from a picture.
+        # Equal seconds may mean one picture or two. Two files of one form count as two, because keeping a copy does
+        # less harm than losing a picture. A file of another size or format was made from the picture.
         return BURST if same_form else ""
-    apart_ms = abs(first.taken_ms - second.taken_ms)
-    if is_one_shot or apart_ms > _SCENE_MS:
+    interval_ms = abs(first.taken_ms - second.taken_ms)
+    if is_one_shot or interval_ms > _SCENE_MS:
         return ""
-    return BURST if same_form and apart_ms <= _BURST_MS else SAME_SCENE
+    return BURST if same_form and interval_ms <= _BURST_MS else SAME_SCENE
 
 
 def _is_one_shot(first: CaptureTime, second: CaptureTime) -> bool | None:
-    """Tell whether two photos of one camera come from one press of the shutter; None if their times cannot say."""
+    """Tell whether two photos of one camera come from one release of the shutter; None if their times cannot tell."""
     assert first.taken_ms is not None
     assert second.taken_ms is not None
     is_numbered = first.sequence is not None and second.sequence is not None
@@ -97,7 +97,7 @@ def _is_one_shot(first: CaptureTime, second: CaptureTime) -> bool | None:
 
 
 def _camera(make: str, model: str) -> str:
-    """Return ``"Apple iPhone X"``, and ``"Canon EOS 5D"`` if the model itself names its maker."""
+    """Return make and model, such as ``"Apple iPhone X"``; the model alone if it includes the make."""
     return model if model.split()[:1] == make.split()[:1] else f"{make} {model}".strip()
 
 

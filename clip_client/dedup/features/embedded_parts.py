@@ -1,7 +1,7 @@
-"""What an image file holds beyond the picture that a viewer shows: films, gain maps, depth maps, further pictures.
+"""Finds what an image file holds besides the picture that a viewer shows: films, gain maps, depth maps, more pictures.
 
-Such a file is no copy of its picture alone. Nothing is decoded here: containers are read from their bytes, in one pass
-and with limits, because any of them may be damaged or made to do harm. What goes beyond a limit counts as content.
+Such a file is no copy of its picture alone. Nothing is decoded: the containers are parsed in one pass and with limits,
+because a file may be damaged or malicious. Anything beyond a limit counts as content.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 GAIN_MAP: Final = "gain map"
-"""How much brighter each part is on a display that can show it: Ultra HDR, and Apple's HDR photos."""
+"""How much brighter an HDR display shows each part: Ultra HDR, and Apple's HDR photos."""
 DEPTH_MAP: Final = "depth map"
 PICTURES: Final = "further pictures"
 FRAMES: Final = "further frames"
-"""Of an animation or image sequence, or pages."""
+"""Of an animation or an image sequence, or pages."""
 LAYERS: Final = "layers"
 SOUND: Final = "sound"
 RAW_DATA: Final = "RAW data"
-"""What a sensor saw, in a file that is seen by its preview."""
+"""Sensor data, in a file that is compared by its preview."""
 DATA: Final = "appended data"
-"""Of no known kind."""
+"""Of unknown kind."""
 
 _LEAST_BYTES: Final = 1024
-"""Data of no known kind behind the picture is content from here on. Cameras and programs leave zeros, which are
-stripped before, a line break, or a time stamp in a block of about 100 bytes (Samsung). Pictures are larger."""
+"""Data of unknown kind behind the picture counts as content from this size. Cameras and programs append zeros, which
+are stripped before, a line break, or a time stamp in a block of about 100 bytes (Samsung). Pictures are larger."""
 
 _MOST_MARKERS: Final = 10_000
 """In a JPEG. A camera writes about 20, a depth map of 10 MB takes 160, a progressive file some 30 more."""
@@ -46,7 +46,7 @@ _MOST_MPF_PICTURES: Final = 1_000
 _START_OF_IMAGE, _END_OF_IMAGE, _STANDALONE = 0xD8, 0xD9, 0x01
 _APP1, _APP2 = 0xE1, 0xE2
 _MARKER: Final = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
-"""Any marker of ITU-T T.81 but restart markers, which stand among the pixels, as do stuffed zeros."""
+"""Any marker of ITU-T T.81 except restart markers, which are among the pixel data, as are stuffed zeros."""
 
 _XMP: Final = b"http://ns.adobe.com/xap/1.0/\0"
 _XMP_EXTENSION: Final = b"http://ns.adobe.com/xmp/extension/\0"
@@ -55,14 +55,14 @@ _XMP_EXTENSION_HEADER: Final = len(_XMP_EXTENSION) + 40
 _MPF: Final = b"MPF\0"
 _MPF_ENTRIES: Final = 0xB002
 _THUMBNAILS: Final = 0x01
-"""First byte of the type of "large thumbnails" (CIPA DC-007), which most cameras append and which only show the picture
-smaller."""
+"""First byte of the type of "large thumbnails" (CIPA DC-007), smaller versions of the picture that most cameras
+append."""
 
 _FILM: Final = re.compile(rb"ftyp(?!hei|hev|mif|msf|avi)")
 _GAIN_MAP: Final = re.compile(rb"hdrgm:|hdrgainmap|GainMap|urn:iso:std:iso:ts:21496")
 _DEPTH_MAP: Final = re.compile(rb"Semantic(?:=\"|>)Depth|DepthMap|aux:(?:depth|disparity)")
 _IN_XMP: Final = ((b"GDepth:Data", DEPTH_MAP), (b"GImage:Data", PICTURES), (b"GAudio:Data", SOUND))
-"""Google's formats of before 2019, which write whole files into the metadata, in base64."""
+"""Google's formats before 2019, which put whole files into the metadata, in base64."""
 
 _CONTAINERS: Final = {(b"", b"meta"): 4, (b"meta", b"iprp"): 0, (b"iprp", b"ipco"): 0}
 """(Parent, box) -> bytes before its first child: ISO/IEC 14496-12, section 8.11, and 23008-12, section 9."""
@@ -73,15 +73,15 @@ _PHOTOSHOP_LAYERS: Final = 37724
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddedParts:
-    """What a file holds beyond its picture; both empty if there is nothing."""
+    """What a file holds besides its picture; both fields are empty if there is nothing."""
 
     kinds: tuple[str, ...] = ()
     digest: str = ""
-    """Hexadecimal; equal for two files that hold the same beyond their pictures."""
+    """Hexadecimal; equal for files that hold the same besides their pictures."""
 
 
 def embedded_parts(data: bytes) -> EmbeddedParts:
-    """Find what an image file holds beyond its picture. Never raises."""
+    """Find what an image file holds besides its picture. Never raises."""
     if data.startswith(b"\xff\xd8\xff"):
         return _of_jpeg(data)
     if data.startswith(b"\x89PNG\r\n\x1a\n"):
@@ -97,7 +97,7 @@ def embedded_parts(data: bytes) -> EmbeddedParts:
 
 
 def _parts(data: bytes, kinds: list[str], appended: bytes) -> EmbeddedParts:
-    """Describe a file by ``kinds`` of what lies inside, so that its digest is that of the file, and by ``appended``."""
+    """Describe a file with ``kinds`` of parts and ``appended`` data; with kinds, the digest is of the whole file."""
     rest = appended.strip(b"\0")
     more = [FILM] if _FILM.search(rest) else [DATA] if len(rest) >= _LEAST_BYTES else []
     if not (kinds or more):
@@ -167,18 +167,18 @@ def _mpf_pictures(block: bytes, base: int, size: int) -> list[tuple[bool, int, i
             if tag == _MPF_ENTRIES:
                 for entry in range(min(length // 16, _MOST_MPF_PICTURES)):
                     kind, stored, start = struct.unpack_from(order + "III", block, offset + 16 * entry)
-                    # The first picture's offset is 0. What lies beyond the file was cut off by whoever copied it.
+                    # The first picture has offset 0. A picture beyond the end of the file was cut off by a program.
                     if start and base + start + stored <= size:
                         is_thumbnail = kind >> 16 & 0xFF == _THUMBNAILS
                         pictures.append((is_thumbnail, base + start, base + start + stored))
                 break
     except struct.error:
-        pass  # the block ends early; what was read so far is what there is
+        pass  # the block is cut off: keep what was read
     return pictures
 
 
 def _without_thumbnails(data: bytes, end: int, pictures: list[tuple[bool, int, int]]) -> Iterator[bytes]:
-    """Yield what lies behind the end of the first picture, without thumbnails of it and without padding."""
+    """Yield the data behind the first picture, without its thumbnails and without padding."""
     for start, stop in sorted((start, stop) for is_thumbnail, start, stop in pictures if is_thumbnail):
         yield data[end:start].strip(b"\0")
         end = max(end, stop)
@@ -190,9 +190,9 @@ def _kinds_of_appended(appended: list[bytes], xmp: bytes, *, has_pictures: bool)
     if any(_FILM.search(piece) for piece in appended):
         kinds.append(FILM)
     if has_pictures or any(piece.startswith(b"\xff\xd8\xff") for piece in appended):
-        looked_through = (xmp, *appended)
-        gain_map = any(_GAIN_MAP.search(piece) for piece in looked_through)
-        depth_map = any(_DEPTH_MAP.search(piece) for piece in looked_through)
+        searched = (xmp, *appended)
+        gain_map = any(_GAIN_MAP.search(piece) for piece in searched)
+        depth_map = any(_DEPTH_MAP.search(piece) for piece in searched)
         kinds += [kind for kind, is_there in ((GAIN_MAP, gain_map), (DEPTH_MAP, depth_map)) if is_there]
         kinds += [] if gain_map or depth_map else [PICTURES]
     elif any(_DEPTH_MAP.search(piece) for piece in appended):
@@ -217,7 +217,7 @@ def _of_png(data: bytes) -> EmbeddedParts:
 
 
 def _of_iso_media(data: bytes) -> EmbeddedParts:
-    """Read HEIC and AVIF: top-level boxes, the kinds of auxiliary pictures, and the types of items."""
+    """Parse HEIC and AVIF: top-level boxes, kinds of auxiliary pictures, and types of items."""
     kinds: list[str] = []
     end = 0
     unread = [(0, len(data), b"")]
@@ -246,7 +246,7 @@ def _of_iso_media(data: bytes) -> EmbeddedParts:
 
 
 def _boxes(data: bytes, start: int, stop: int) -> Iterator[tuple[bytes, int, int]]:
-    """Yield name, start of the content and end of each box; one that does not fit ends them."""
+    """Yield name, start of the content and end of each box, up to the first that does not fit."""
     while start + 8 <= stop:
         size, header = int.from_bytes(data[start : start + 4], "big"), 8
         if size == 1:
@@ -271,7 +271,7 @@ def _kind_of_auxiliary(urn: bytes) -> list[str]:
 
 
 def _frames_and_layers(data: bytes) -> list[str]:
-    """Tell what Pillow finds in a GIF or TIFF file, of which it reads the directories only."""
+    """Return the kinds of parts in a GIF or TIFF file; Pillow reads only its directories for this."""
     from PIL import Image, TiffImagePlugin
 
     kinds = []
@@ -281,6 +281,6 @@ def _frames_and_layers(data: bytes) -> list[str]:
                 kinds.append(LAYERS)
             if getattr(image, "is_animated", False):
                 kinds.append(FRAMES)
-    except Exception:  # Pillow raises anything for a damaged file, whose decoding says so
+    except Exception:  # Pillow may raise anything for a damaged file, which fails to decode anyway
         return kinds
     return kinds

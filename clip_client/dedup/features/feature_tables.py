@@ -1,4 +1,4 @@
-"""What a search knows about contents, in columns: as Python objects, a million photos would take several gigabytes."""
+"""The features and vectors of a search, in columns: as Python objects a million photos would take several gigabytes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _ROWS_AT_ONCE: Final = 2048
-"""New features are kept as objects until there are so many."""
+"""New features are converted to columns in batches of this size."""
 
 _COLUMNS_AT_ONCE: Final = 32
-"""Vectors are put in order by so many of their columns at a time: 128 MB of a million."""
+"""Vectors are reordered by this many columns at a time: 128 MB of a million."""
 
 
 class FeatureTable:
-    """:class:`Look` by content, stored as Arrow columns of the store's schema, whatever those are."""
+    """:class:`ImageFeatures` by content, kept as Arrow columns of a schema."""
 
     def __init__(self, schema: Any) -> None:
         self._schema = schema.remove(schema.get_field_index("sha256")).remove_metadata()
@@ -31,7 +31,7 @@ class FeatureTable:
         self._starts: list[int] = []
         """The first row of each table."""
         self._stored = 0
-        """Rows in all tables; the rows after them are ``_recent``."""
+        """Rows in all tables; ``_recent`` holds the rows after them."""
         self._recent: list[ImageFeatures] = []
 
     def __contains__(self, sha256: str) -> bool:
@@ -49,11 +49,11 @@ class FeatureTable:
         self._rows[sha256] = self._stored + len(self._recent)
         self._recent.append(features)
         if len(self._recent) >= _ROWS_AT_ONCE:
-            self._settle()
+            self._convert_recent()
 
     def add_table(self, contents: Sequence[str], table: Any) -> None:
-        """Take the rows of ``contents`` as the store has them."""
-        self._settle()
+        """Add the rows of ``contents`` from the store."""
+        self._convert_recent()
         self._append(table.select(self._schema.names).replace_schema_metadata())
         self._rows.update(zip(contents, range(self._starts[-1], self._stored), strict=True))
 
@@ -61,14 +61,14 @@ class FeatureTable:
         """Return one column for ``contents``, in their order."""
         import pyarrow as pa
 
-        self._settle()
+        self._convert_recent()
         rows = np.fromiter((self._rows[sha256] for sha256 in contents), dtype=np.int64, count=len(contents))
         chunks = [chunk for table in self._tables for chunk in table.column(name).chunks]
         column: NDArray[Any] = pa.chunked_array(chunks, self._schema.field(name).type).take(rows).to_numpy()
         return column
 
-    def _settle(self) -> None:
-        """Turn the objects into a table."""
+    def _convert_recent(self) -> None:
+        """Convert the new features to a table."""
         import pyarrow as pa
 
         if self._recent:
@@ -85,7 +85,7 @@ class VectorTable:
     """Vectors by content, in one matrix."""
 
     def __init__(self, capacity: int, dimension: int) -> None:
-        """Make room for ``capacity`` vectors of ``dimension`` numbers; memory is used as they come."""
+        """Allocate ``capacity`` vectors of ``dimension`` numbers; memory is used only for those that are added."""
         self._matrix = np.empty((capacity, dimension), dtype=np.float32)
         self._rows: dict[str, int] = {}
 
@@ -96,17 +96,17 @@ class VectorTable:
         self.add_rows([sha256], vector[np.newaxis])
 
     def add_rows(self, contents: Sequence[str], vectors: NDArray[np.float32]) -> None:
-        """Take the ``vectors`` (N, D) of ``contents``, none of which has one yet."""
+        """Add the ``vectors``, (N, D), of ``contents`` that have none yet."""
         start, end = len(self._rows), len(self._rows) + len(contents)
-        if end > len(self._matrix):  # a file that changed under the search brought two contents
+        if end > len(self._matrix):  # a file that changed during the search has two contents
             self._matrix.resize((end, self._matrix.shape[1]), refcheck=False)
         self._matrix[start:end] = vectors
         self._rows.update(zip(contents, range(start, end), strict=True))
 
     def in_order(self, contents: Sequence[str]) -> NDArray[np.float32]:
-        """Return (N, D), NaN for a content without a vector. The table is empty afterwards.
+        """Return the vectors of ``contents``, (N, D), NaN for a content without one, and empty the table.
 
-        Its own matrix is put in order: a second one would be 2 GB for a million photos.
+        The matrix is reordered in place: a second one would take 2 GB for a million photos.
         """
         rows = np.fromiter((self._rows.get(sha256, -1) for sha256 in contents), dtype=np.intp, count=len(contents))
         self._rows = {}

@@ -72,13 +72,14 @@ def pixel_hash_of(path: str, sha256: str) -> str | None:
 
 
 def pixel_hash(data: bytes) -> str:
-    """Return the SHA-256 (hexadecimal) of the upright pixels at full size and of their colour space.
+    """Return the SHA-256 (hexadecimal) of the pixels at full size, after the EXIF orientation, and their colour space.
 
-    Equal pixels move a copy without a question, so equal numbers are not enough: under another ICC profile they are
-    other colours. A profile must be the same byte for byte, and a file without one equals only files without one.
+    Copies with equal pixels move without a question, so equal numbers are not enough: with another ICC profile they are
+    other colours. Profiles must be equal byte for byte, and a file without one equals only files without one.
 
-    Empty if the pixels cannot be decoded, and if the file holds more than they show: a film is no copy of its first
-    frame. This decodes in full; call it only for files that may have a copy.
+    The hash is empty if the pixels cannot be decoded. It is also empty for animated, multi-page, transparent and 16-bit
+    files, which their first frame in 8 bits does not show in full. This decodes at full size, so call it only for files
+    that may have a copy.
     """
     from preprocess_ensemble.imaging.decode import DecodeError, decode
 
@@ -97,7 +98,7 @@ def pixel_hash(data: bytes) -> str:
 
 
 def _colour_space(data: bytes) -> bytes | None:
-    """Return what says which colours a file's numbers stand for: empty for sRGB by default, None if it holds more."""
+    """Return the colour space of a file: a profile or a name, empty for sRGB by default, None if pixels are not all."""
     from PIL import Image
 
     try:
@@ -106,7 +107,7 @@ def _colour_space(data: bytes) -> bytes | None:
                 return None
             profile: bytes = image.info.get("icc_profile") or _space_without_profile(image)
             return profile
-    except Exception:  # what Pillow cannot tell, such as the number of frames of a damaged file, may be more
+    except Exception:  # what Pillow cannot read, such as the number of frames of a damaged file, may be more
         return None
 
 
@@ -114,14 +115,14 @@ def _holds_more(image: Image.Image) -> bool:
     """Tell whether an image file has further frames or pages, something transparent, or more than 8 bits a channel."""
     is_deep = image.mode.startswith(("I", "F")) or any(";16" in str(tile[3]) for tile in getattr(image, "tile", ()))
     is_deep = is_deep or image.info.get("bit_depth", 8) > 8
-    # The further pictures of a JPEG are appended to it: a file that holds them is not moved in favour of one that does
-    # not, but its own first picture may have copies.
+    # Further pictures in a JPEG are appended to it. A file with them never moves in favour of one without, but its
+    # first picture may have copies.
     frames = 1 if image.format in ("JPEG", "MPO") else getattr(image, "n_frames", 1)
     return is_deep or frames > 1 or image.has_transparency_data
 
 
 def _space_without_profile(image: Image.Image) -> bytes:
-    """Return the colour space that PNG's own fields or a camera's EXIF name instead of a profile; empty for sRGB."""
+    """Return the colour space that PNG fields or a camera's EXIF name in place of a profile; empty for sRGB."""
     from PIL import ExifTags
 
     exif = image.getexif()

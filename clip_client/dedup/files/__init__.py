@@ -1,1 +1,1 @@
-"""Which files there are, what belongs together, and their bytes; nothing here decodes a picture."""
+"""Finds files, reads their bytes and metadata, and tells which belong together. Nothing here decodes a picture."""

@@ -1,7 +1,7 @@
-"""Libraries of Apple Photos, read through osxphotos; on any system, and nothing in them is ever written.
+"""Reads libraries of Apple Photos through osxphotos, on any system, and never writes to them.
 
-Photos keeps its originals under names of its own and the rest of what it knows in a database: which photos are in the
-trash, which are in iCloud only, what belongs together. So a library is never walked like a folder.
+Photos renames its originals. Its database says which photos are in the trash, which are only in iCloud and which files
+belong together. So a library is never walked like a folder.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LIBRARY_SUFFIX: Final = ".photoslibrary"
-"""Ending of a folder that belongs to Apple Photos."""
+"""Ending of the folder of a library."""
 
 _NOT_INSTALLED: Final = (
-    "This is a library of Apple Photos, which osxphotos reads: pip install 'clip-triton[photos]'; "
-    "nothing in it was compared."
+    "This is a library of Apple Photos, and nothing in it was compared. osxphotos can read it: "
+    "pip install 'clip-triton[photos]'."
 )
 _IN_ICLOUD: Final = (
-    "Its original is in iCloud only: in Photos choose Settings, iCloud, Download Originals to this Mac, wait, "
+    "Its original is only in iCloud: in Photos choose Settings, iCloud, Download Originals to this Mac, wait, "
     "and search again."
 )
-_IS_MISSING: Final = "Its original is not where the library says; open it in Photos and locate the file, or import it."
+_IS_MISSING: Final = "Its original is missing: open it in Photos and locate the file, or import it again."
 
 
 _DATABASE_SUFFIXES: Final = (".sqlite", ".sqlite-wal", ".sqlite-shm")
@@ -48,7 +48,7 @@ class Listing:
 
 
 def is_library(path: str) -> bool:
-    """Tell by its name whether a folder is a library of Apple Photos."""
+    """Tell whether a folder is a library of Apple Photos, by its name."""
     return path.lower().rstrip(os.sep).endswith(LIBRARY_SUFFIX)
 
 
@@ -58,26 +58,25 @@ def is_inside_library(path: str) -> bool:
 
 
 def read_library(library: str, *, include_hidden: bool = False) -> Listing:
-    """List the photos of a library, by their paths; what cannot be read comes back as failures, never as an exception.
+    """List the photos of a library by path. Failures are returned, not raised.
 
-    Left out: films, what is in Photos' trash, frames of a burst that nobody chose, photos of other people's albums,
-    and, without ``include_hidden``, what is in the Hidden album. A photo whose original is not on this machine is a
-    failure with the remedy.
+    Films, the trash, unselected frames of a burst, photos that other people share, and, without ``include_hidden``,
+    the Hidden album are left out. A photo whose original is not on this machine is a failure that names the remedy.
     """
     if find_spec("osxphotos") is None:
         return Listing(failed=(FailedFile(path=library, code="UNREADABLE", message=_NOT_INSTALLED),))
     try:
         with _opened(library) as database:
             outcomes = [
-                _look_at(photo, library)
+                _library_photo(photo, library)
                 for photo in database.photos(movies=False)
                 if _is_wanted(photo, include_hidden=include_hidden)
             ]
-    except Exception as error:  # of whatever kind: the database is another program's, of any age and state
+    except Exception as error:  # the database may be of any version and damaged
         reason = " ".join(str(error).split()) or type(error).__name__
         message = f"This library of Apple Photos cannot be read: {reason}; on a Mac, allow Full Disk Access."
         return Listing(failed=(FailedFile(path=library, code="UNREADABLE", message=message),))
-    # osxphotos gives them in the order of a set, another one in each process, and two may have one path.
+    # osxphotos returns a set, in another order in each process, and two photos may have one path.
     return Listing(
         photos=tuple(sorted((o for o in outcomes if isinstance(o, LibraryPhoto)), key=lambda o: (o.path, o.uuid))),
         failed=tuple(sorted((o for o in outcomes if isinstance(o, FailedFile)), key=lambda o: (o.path, o.message))),
@@ -86,10 +85,10 @@ def read_library(library: str, *, include_hidden: bool = False) -> Listing:
 
 @contextmanager
 def _opened(library: str) -> Iterator[Any]:
-    """Give osxphotos' view of a library, made of a copy of its database: SQLite writes beside what it reads."""
+    """Open a library with osxphotos, from a copy of its database, because SQLite writes beside what it reads."""
     import osxphotos
 
-    # It warns about labels and untested versions, which tells nobody anything about files.
+    # Its warnings are about labels and untested versions, not about files.
     logging.getLogger("osxphotos").setLevel(logging.ERROR)
     database = Path(library, "database", "Photos.sqlite")
     with tempfile.TemporaryDirectory(prefix="clip-client-photos-") as folder:
@@ -103,7 +102,7 @@ def _opened(library: str) -> Iterator[Any]:
         try:
             yield opened
         finally:
-            # It has a folder of its own for copies, and leaves it to the garbage collector.
+            # It leaves its folder of copies to the garbage collector.
             opened._tempdir.cleanup()
 
 
@@ -112,7 +111,7 @@ def _is_wanted(photo: Any, *, include_hidden: bool) -> bool:
     return not belongs_to_others and (include_hidden or not photo.hidden)
 
 
-def _look_at(photo: Any, library: str) -> LibraryPhoto | FailedFile:
+def _library_photo(photo: Any, library: str) -> LibraryPhoto | FailedFile:
     name = str(photo.original_filename)
     if photo.path is None:
         message = _IN_ICLOUD if photo.ismissing else _IS_MISSING

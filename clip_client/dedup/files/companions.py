@@ -1,4 +1,4 @@
-"""What belongs to a photo and moves with it: RAW files, the film of a live photo, sidecars of other programs."""
+"""The companions of a photo, which move with it: RAW files, the film of a live photo, sidecars of other programs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 def companions(photos: Iterable[str]) -> dict[str, tuple[Companion, ...]]:
-    """Find what belongs to each of ``photos``; photos without anything are not in the answer.
+    """Return photo -> its companions, for those of ``photos`` that have any.
 
-    A file belongs to the photo in its folder that has its name up to the ending, in any case, or its whole name
-    followed by the ending (``a.jpg.xmp``). Where two photos of the folder have that name, whether they were asked for
-    or not, it belongs to neither: nobody can tell which. A RAW file that is itself one of ``photos`` has no other.
+    A companion is in the same folder and has the name of the photo up to the ending, in upper or lower case, or the
+    whole name of the photo followed by its own ending (``a.jpg.xmp``). If two photos in the folder have that name,
+    whether in ``photos`` or not, it belongs to neither. A RAW file in ``photos`` has no other RAW file as companion.
     """
     folders: dict[str, list[str]] = {}
     for photo in photos:
@@ -33,21 +33,21 @@ def companions(photos: Iterable[str]) -> dict[str, tuple[Companion, ...]]:
     return found
 
 
-def what_would_be_lost(victim: Iterable[Companion], survivor: Iterable[Companion]) -> str:
-    """Name the first kind of file that belongs to the victim and to no survivor; empty where there is none."""
-    kept = {companion.kind for companion in survivor}
-    return next((companion.kind for companion in victim if companion.kind not in kept), "")
+def what_would_be_lost(duplicate: Iterable[Companion], kept: Iterable[Companion]) -> str:
+    """Return the first kind of companion that the duplicate has and the kept photo has not; empty if there is none."""
+    kinds = {companion.kind for companion in kept}
+    return next((companion.kind for companion in duplicate if companion.kind not in kinds), "")
 
 
 def differing_companion(
-    victim: Iterable[Companion], survivor: Iterable[Companion], hash_of: Callable[[str], str]
+    duplicate: Iterable[Companion], kept: Iterable[Companion], hash_of: Callable[[str], str]
 ) -> str:
-    """Name the first kind of file whose content differs from every such file of the survivor; empty if there is none.
+    """Return the first kind of companion whose content the kept photo's companions do not have; empty if they have all.
 
-    ``hash_of`` is asked about files of equal size only.
+    ``hash_of`` is called only for files of equal size.
     """
-    kept = list(survivor)
-    return next((one.kind for one in victim if not any(_is_copy(one, other, hash_of) for other in kept)), "")
+    others = list(kept)
+    return next((one.kind for one in duplicate if not any(_is_copy(one, other, hash_of) for other in others)), "")
 
 
 def _is_copy(one: Companion, other: Companion, hash_of: Callable[[str], str]) -> bool:
@@ -68,13 +68,13 @@ def _size(path: str) -> int | None:
 @dataclass(frozen=True, kw_only=True)
 class _Folder:
     names: Counter[str]
-    """How many files have each name, in lower case."""
+    """Number of files by name, in lower case."""
     photos: Counter[str]
-    """How many photos have each stem, in lower case."""
+    """Number of photos by stem, in lower case."""
     raws: Counter[str]
-    """How many RAW files have."""
+    """Number of RAW files by stem, in lower case."""
     companions: dict[str, list[Companion]]
-    """By the name in lower case that they belong to."""
+    """Companions by the name or stem that they belong to, in lower case."""
 
     def of(self, photo: str) -> list[Companion]:
         name = os.path.basename(photo)

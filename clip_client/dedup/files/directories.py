@@ -1,4 +1,4 @@
-"""Folders that a person named, known by what they are and not by how they are written."""
+"""Sets of folders that recognise a folder under each of its names."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ if TYPE_CHECKING:
 
 
 class DirectorySet:
-    """Some folders; files, too, are taken for themselves.
+    """A set of folders, and of single files.
 
-    The same folder has many names: through links, through mounts, in another case on some file systems. A search meets
-    a file under one of them, and a person may have named another.
+    A folder has several names: through links, through mounts, in another case on some file systems. A search may find
+    a file under one of them while the user has named another, so folders are compared by device and inode.
     """
 
     def __init__(self, paths: Iterable[str]) -> None:
         self._identities = {identity for path in paths if (identity := _identity(path)) is not None}
         self._known: dict[str, bool] = {}
-        """Whether a folder, by its real path, is one of them or lies in one."""
+        """Folder -> whether it is one of the set or lies in one."""
 
     def contains(self, path: str) -> bool:
-        """Tell whether the file at ``path`` is in one of them, however deep."""
+        """Tell whether the file at ``path`` is in one of the folders, at any depth, or in the set itself."""
         if not self._identities:
             return False
         return self._is_inside(os.path.dirname(os.path.abspath(path))) or _identity(path) in self._identities

@@ -1,4 +1,4 @@
-"""What a file is by the ending of its name: a photo, or something that belongs to one."""
+"""What a file is by the ending of its name: a photo or a companion of one."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ PHOTO_SUFFIXES: Final = frozenset(
     ".avif .bmp .gif .heic .heif .hif .jfif .jp2 .jpe .jpeg .jpg .jxl .mpo .pbm .pgm .png .pnm .ppm .qoi .tif .tiff "
     ".webp".split(),
 )
-"""A file in a folder is taken for a photo by these endings, in any case; a file that is named itself always is.
+"""Endings of photos, in upper or lower case. A file that the user names is a photo whatever its ending is.
 
-HEIC and JPEG XL are among them although not every server reads them: a photo that cannot be read shall be listed, not
-overlooked.
+HEIC and JPEG XL are included although not every server reads them, so that a report lists what cannot be read.
 """
 
 RAW_SUFFIXES: Final = frozenset(
     ".3fr .arw .cr2 .cr3 .crw .dcr .dng .erf .fff .gpr .iiq .kdc .mef .mos .mrw .nef .nrw .orf .pef .raf .raw .rw2 "
     ".rwl .sr2 .srf .srw .x3f".split(),
 )
-"""What a camera's sensor saw. Beside a photo of its name such a file belongs to it; alone it is a photo itself."""
+"""Endings of sensor data. Such a file is a companion of the photo with its name beside it, else a photo itself."""
 
 RAW: Final = "RAW file"
 FILM: Final = "film"
@@ -27,14 +26,14 @@ SIDECAR: Final = "sidecar"
 EDITED: Final = "edited version"
 
 PICTURES: Final = frozenset({RAW, FILM})
-"""Companions that hold a picture, which are large: planning compares them by size, moving by their bytes."""
+"""Kinds of companions that hold a picture."""
 
 COMPANION_KINDS: Final = {
     **dict.fromkeys(RAW_SUFFIXES, RAW),
     **dict.fromkeys(".mov .mp4".split(), FILM),
     **dict.fromkeys(".aae .dop .pp3 .thm .xmp".split(), SIDECAR),
 }
-"""Ending -> what such a file is to a photo of the same name beside it."""
+"""Ending -> kind of the companion."""
 
 
 def suffix_of(name: str) -> str:

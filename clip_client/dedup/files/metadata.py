@@ -1,6 +1,7 @@
-"""What a photo's file says about the photo beside its pixels: from EXIF, XMP and IPTC.
+"""Reads the metadata of a photo from EXIF, XMP and IPTC.
 
-Part of it is worth keeping (a date, a place, a rating, words), part of it tells a camera's original from an export.
+Some of it must not be lost with a copy (date, place, rating, words); some of it distinguishes a camera's original from
+an export.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
     from PIL import ImageFile
 
 _LONGEST_TEXT: Final = 100_000
-"""Characters; text beyond that is no title, caption or keyword of a person."""
+"""Characters; longer text is not one that a person wrote."""
 _TRIMMED_PIXELS: Final = 16
-"""A lossless rotation trims a JPEG to whole blocks of at most this size, which makes no smaller copy of it."""
+"""A lossless rotation trims a JPEG to whole blocks of at most this size; the result does not count as resized."""
 
 _DATE: Final = re.compile(r"(\d{4})[-:]?(\d\d)[-:]?(\d\d)(?:[T ]?(\d\d):?(\d\d)(?::?(\d\d))?)?")
 _PLACE: Final = re.compile(r"(\d+(?:\.\d+)?),(?:(\d+(?:\.\d+)?)(?:,(\d+(?:\.\d+)?))?)?([NSEW])")
@@ -48,18 +49,18 @@ class _Exif:
 
 
 def read_metadata(data: bytes) -> Metadata:
-    """Read what an image file says; damaged metadata gives an incomplete answer, never an exception."""
+    """Read the metadata of an image file. Never raises; damaged metadata is marked as incomplete."""
     from PIL import Image
 
     try:
         with Image.open(io.BytesIO(data)) as image:
             return _read(image)
-    except Exception:  # damaged metadata makes Pillow raise anything, and costs the photo nothing else
+    except Exception:  # Pillow may raise anything for damaged metadata
         return Metadata(is_incomplete=True)
 
 
 def read_sidecar(packet: bytes) -> Metadata:
-    """Read an XMP sidecar; one that is damaged gives an incomplete answer."""
+    """Read an XMP sidecar. Never raises; a damaged one is marked as incomplete."""
     try:
         return _Fields(xmp=read_xmp(packet)).metadata()
     except XmpError:
@@ -93,16 +94,16 @@ def _read(image: ImageFile.ImageFile) -> Metadata:
 
 @dataclass(frozen=True, kw_only=True)
 class _Fields:
-    """The fields of one file by where they stand, and what to make of them."""
+    """The fields of one file, by their source."""
 
     exif: Mapping[int, Any] = field(default_factory=dict)
     details: Mapping[int, Any] = field(default_factory=dict)
-    """The EXIF directory of the exposure."""
+    """The Exif sub-directory of EXIF."""
     gps: Mapping[int, Any] = field(default_factory=dict)
     xmp: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     iptc: Mapping[tuple[int, int], Any] = field(default_factory=dict)
     texts: Mapping[str, str] = field(default_factory=dict)
-    """Of a PNG."""
+    """Text chunks of a PNG."""
     size: tuple[int, int] | None = None
     is_incomplete: bool = False
 
@@ -175,7 +176,7 @@ class _Fields:
             (_xmp_degrees(self._of_xmp("exif:GPSLatitude")), _xmp_degrees(self._of_xmp("exif:GPSLongitude"))),
         )
         for latitude, longitude in places:
-            # Receivers that have no position yet write zeros.
+            # Receivers without a position write zeros.
             if latitude is not None and longitude is not None and (latitude or longitude):
                 return latitude, longitude
         return None, None
@@ -198,13 +199,13 @@ class _Fields:
     def _is_resized(self) -> bool:
         if self.size is None:
             return False
-        # Sorted, because a rotation by a program swaps the sides of the picture and not always those in EXIF.
+        # Sorted, because programs that rotate a picture do not always swap its sides in EXIF.
         actual = sorted(self.size)
         for tags in _Exif.SIZES:
             said = [value for tag in tags if isinstance(value := self.details.get(tag, self.exif.get(tag)), int)]
             if len(said) == 2 and min(said) > 0:
-                apart = (abs(one - other) for one, other in zip(sorted(said), actual, strict=True))
-                if max(apart) > _TRIMMED_PIXELS:
+                differences = (abs(one - other) for one, other in zip(sorted(said), actual, strict=True))
+                if max(differences) > _TRIMMED_PIXELS:
                     return True
         return False
 
@@ -231,28 +232,28 @@ class _Fields:
 
 
 def _clean(value: object) -> str:
-    """Return a text without what no XML may hold, and with line ends of one kind; empty for what is no text."""
+    """Return a text without characters that XML forbids, with line ends of one kind; empty for any other type."""
     if not isinstance(value, str | bytes):
         return ""
     text = value.decode("latin-1") if isinstance(value, bytes) else value
-    with suppress(UnicodeError):  # Pillow gives EXIF as Latin-1, and most programs write UTF-8
+    with suppress(UnicodeError):  # Pillow decodes EXIF as Latin-1, but most programs write UTF-8
         text = text.encode("latin-1").decode("utf-8")
     text = text.partition("\0")[0].replace("\r\n", "\n").replace("\r", "\n")
     return "".join(char for char in text if char.isprintable() or char in "\n\t").strip()
 
 
 def _iso_date(text: str) -> str:
-    """Return ``"2019-05-03T10:11:12"``, or less of it, from the forms of EXIF, XMP and IPTC; empty if it is no date."""
+    """Return ``"2019-05-03T10:11:12"``, or its first part, for a date as in EXIF, XMP or IPTC; empty for other text."""
     if not (match := _DATE.match(text)):
         return ""
     parts = [int(part) for part in match.groups() if part]
     try:
-        moment = datetime(*parts)  # type: ignore[arg-type]  # three, five or six numbers
+        date = datetime(*parts)  # type: ignore[arg-type]  # three, five or six numbers
     except ValueError:
         return ""
     if len(parts) == 3:
-        return moment.date().isoformat()
-    return moment.isoformat(timespec="minutes" if len(parts) == 5 else "seconds")
+        return date.date().isoformat()
+    return date.isoformat(timespec="minutes" if len(parts) == 5 else "seconds")
 
 
 def _degrees(values: Any, direction: object) -> float | None:

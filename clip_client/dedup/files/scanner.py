@@ -1,6 +1,6 @@
-"""From the paths that a person names to the photo files among them, and what could not be looked at.
+"""Finds the photos below the paths that the user names.
 
-No photo is opened here, only looked at; a FIFO or a device would block whoever opens it.
+A scan opens no photo, because opening a FIFO or a device could block.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _KINDS: Final = (
 _BY_ITSELF: Final = 0
 _BY_NAMED_LINK: Final = 1
 _BY_FOUND_LINK: Final = 2
-"""How a folder was reached. Those that no link leads to are walked first, so a file is known by its own name; then the
-links that a person named, and last those that the walk found."""
+"""How a folder was reached, in the order of walking: folders that no link leads to come first, so that a file is listed
+under its own name; then links that the user named, then links that the walk found."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,14 +39,14 @@ class Scan:
     """What :func:`scan` found."""
 
     files: tuple[PhotoFile, ...]
-    """Regular files, each once however many names it has, in the order of their paths' bytes."""
+    """Regular files in the order of their paths' bytes; a file with several names is listed once."""
     failed: tuple[FailedFile, ...]
-    """What could not be looked at or is no regular file, in the same order."""
+    """Paths that cannot be read or are no regular files, in the same order."""
     in_libraries: Mapping[str, LibraryPhoto] = field(default_factory=dict)
-    """Those of ``files`` that Apple Photos keeps, by path."""
+    """Path -> photo, for those of ``files`` that are in a library of Apple Photos."""
     links: Links = field(default_factory=Links)
     skipped: Mapping[str, int] = field(default_factory=dict)
-    """Kind -> number of files that were found and are no photos by their names, nor belong to one: see
+    """Kind -> number of files that are neither photos nor companions by their names; see
     :class:`~clip_client.dedup.files.skipped_files.SkippedFiles`."""
 
     @property
@@ -64,20 +64,19 @@ def scan(
     raw: bool = False,
     on_progress: Callable[[int], None] | None = None,
 ) -> Scan:
-    """Walk ``paths``, files and folders, and collect the photos.
+    """Find the photos in ``paths``, which are files and folders.
 
-    Folders are walked with all below them, and those of other file systems that are mounted there, unless
+    A folder is searched with everything below it, including other file systems mounted there unless
     ``one_file_system``. A library of Apple Photos is read by :func:`~clip_client.dedup.files.apple_photos.read_library`
-    instead. With ``raw`` a RAW file is a photo, too, where no photo of its name is beside it. Names that begin with a
-    dot are passed over unless ``include_hidden`` or they are named in ``paths``; the quarantine always is. Links to
-    files are followed; links to folders only with ``follow_links`` or where they are named in ``paths``, and a link
-    that leads back to a folder above it never is. Of several names of one file (hard links, links, overlapping
-    ``paths``) one is kept: the one that Photos has for it, else rather a name that no link leads to, then the first in
-    order. :attr:`Scan.links` says what the links mean for moving files. Each thing that fails is listed with its
-    reason; only what is no path at all raises TypeError. ``on_progress`` hears after each folder how many files there
-    are so far.
+    instead. With ``raw``, a RAW file is a photo if no photo with its name is beside it. Names that begin with a dot are
+    skipped unless ``include_hidden`` is set or ``paths`` contains them; the quarantine is always skipped. Links to
+    files are followed. Links to folders are followed with ``follow_links``, or if ``paths`` contains them, but never
+    back to a folder above the link. A file with several names (hard links, links, overlapping ``paths``) is listed
+    once: under its name in Photos, else under a name without a link, then under the first in order.
+    :attr:`Scan.links` says what the links mean for moving files. Failures are listed with their reasons. Raises
+    TypeError for an element that is no path. ``on_progress`` is called after each folder with the number of files.
     """
-    if isinstance(paths, str | os.PathLike):  # its letters are paths, too, and one of them may be "/"
+    if isinstance(paths, str | os.PathLike):  # a string is an iterable of paths too, and one may be "/"
         paths = [paths]
     walk = _Walk(
         include_hidden=include_hidden, follow_links=follow_links, one_file_system=one_file_system, takes_raw=raw
@@ -117,15 +116,15 @@ class _Walk:
     in_libraries: dict[str, LibraryPhoto] = field(default_factory=dict)
     failed: dict[str, FailedFile] = field(default_factory=dict)
     failed_in_libraries: list[FailedFile] = field(default_factory=list)
-    """Two photos of a library may have the same name."""
+    """A list, because two photos of a library may have the same name."""
     skipped: SkippedFiles = field(default_factory=SkippedFiles)
     waiting: list[tuple[int, bytes, str, int]] = field(default_factory=list)
-    """A heap of folders to walk: how they were reached, their path twice, and the device of what was named."""
+    """A heap of folders to walk: how each was reached, its path as bytes and as text, and the device of the start."""
     walked: set[tuple[int, int]] = field(default_factory=set)
-    """(device, inode) of each folder that was entered: none is entered twice, so the walk ends."""
+    """(device, inode) of the folders that were walked; none is walked twice, so the walk ends."""
 
     def start(self, path: str) -> None:
-        """Take a path that a person named: a file whatever its name, a folder to be walked."""
+        """Add a path that the user named: a file whatever its name is, or a folder to walk."""
         try:
             status = os.stat(path)
             is_link = os.path.islink(path)
@@ -133,7 +132,7 @@ class _Walk:
             self._fail(path, why_unreadable(error))
             return
         if QUARANTINE_NAME in os.path.abspath(path).split(os.sep):
-            self._fail(path, "It lies in the quarantine; bring it back with: clip-client undo.")
+            self._fail(path, "It is in the quarantine; bring it back with: clip-client undo.")
         elif stat.S_ISDIR(status.st_mode):
             self._walk_later(path, device=status.st_dev, reached=_BY_NAMED_LINK if is_link else _BY_ITSELF)
         else:
@@ -142,7 +141,7 @@ class _Walk:
             self._take(path, status, is_by_link=is_link)
 
     def run(self, on_progress: Callable[[int], None]) -> None:
-        """Walk the folders, and the folders in them."""
+        """Walk the folders and those below them."""
         while self.waiting:
             reached, _name, folder, device = heapq.heappop(self.waiting)
             self._enter(folder, device, reached)
@@ -152,7 +151,7 @@ class _Walk:
         heapq.heappush(self.waiting, (reached, os.fsencode(path), path, device))
 
     def _enter(self, folder: str, device: int, reached: int) -> None:
-        """Look at each entry of one folder."""
+        """Add the entries of one folder."""
         try:
             status = os.stat(folder)
             identity = (status.st_dev, status.st_ino)
@@ -169,18 +168,20 @@ class _Walk:
             return
         names = {entry.name for entry in entries}
         photos = _photos(names, raw=self.takes_raw)
-        belonging = _belonging(names, photos)
+        companions = _companion_names(names, photos)
         for entry in entries:
             is_photo = entry.name in photos
-            self._look_at(entry, device, reached, is_photo=is_photo, is_skipped=entry.name not in belonging)
+            self._add_entry(entry, device, reached, is_photo=is_photo, is_skipped=entry.name not in companions)
 
     def _is_shown(self, name: str) -> bool:
-        # What was moved away as a copy must not come back as the copy of something.
+        # A file in the quarantine must not become a copy of something again.
         return name != QUARANTINE_NAME and (self.include_hidden or not name.startswith("."))
 
-    def _look_at(self, entry: os.DirEntry[str], device: int, reached: int, *, is_photo: bool, is_skipped: bool) -> None:
+    def _add_entry(
+        self, entry: os.DirEntry[str], device: int, reached: int, *, is_photo: bool, is_skipped: bool
+    ) -> None:
         try:
-            # Not entry.stat(): on Windows it does not carry the inode.
+            # Not entry.stat(), which has no inode on Windows.
             status = os.stat(entry.path)
             is_link = entry.is_symlink()
         except OSError as error:
@@ -229,7 +230,7 @@ class _Walk:
         self.names[identity] = min(name, known, key=lambda item: (item[0], os.fsencode(item[1].path)))
 
     def _take_library(self, library: str) -> None:
-        """Take the photos of a library of Apple Photos, each under the name that Photos has for it."""
+        """Add the photos of a library of Apple Photos, under their paths in the library."""
         listing = read_library(library, include_hidden=self.include_hidden)
         self.failed_in_libraries.extend(listing.failed)
         for photo in listing.photos:
@@ -238,7 +239,7 @@ class _Walk:
             except OSError as error:
                 self._fail(photo.path, why_unreadable(error))
                 continue
-            # A file that the library only refers to may have been met as a plain one: Photos must find it, too.
+            # The walk may have found a file that the library only refers to: it keeps the name in the library.
             file = PhotoFile(photo.path, status.st_size, status.st_mtime_ns)
             self.names[status.st_dev, status.st_ino] = (False, file)
             self.in_libraries[photo.path] = photo
@@ -248,7 +249,7 @@ class _Walk:
 
 
 def _photos(names: Iterable[str], *, raw: bool) -> frozenset[str]:
-    """Return the photos among the names of one folder; with ``raw`` also RAW files that belong to no photo there."""
+    """Return the photos among the names in a folder; with ``raw``, also RAW files without a photo of their name."""
     listed = list(names)
     photos = frozenset(name for name in listed if suffix_of(name) in PHOTO_SUFFIXES)
     if not raw:
@@ -257,8 +258,8 @@ def _photos(names: Iterable[str], *, raw: bool) -> frozenset[str]:
     return photos | {name for name in listed if suffix_of(name) in RAW_SUFFIXES and _stem(name) not in owners}
 
 
-def _belonging(names: Iterable[str], photos: frozenset[str]) -> frozenset[str]:
-    """Return the names of one folder that belong to one of ``photos`` there, such as sidecars."""
+def _companion_names(names: Iterable[str], photos: frozenset[str]) -> frozenset[str]:
+    """Return the names in a folder of the companions of ``photos``, such as sidecars."""
     owners = _owners(photos)
     return frozenset(name for name in names if suffix_of(name) in COMPANION_KINDS and _stem(name) in owners)
 
@@ -272,4 +273,4 @@ def _stem(name: str) -> str:
 
 
 def _ignore(found: int) -> None:
-    """Report progress to nobody."""
+    """Do without progress."""

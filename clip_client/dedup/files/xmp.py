@@ -1,7 +1,7 @@
-"""XMP packets, inside image files and in sidecars: reading their properties, and writing a sidecar.
+"""Reads XMP packets in image files and sidecars, and writes sidecars.
 
-A packet is XML that any program may have written, so it is read without entities, external references or a document
-type, and up to a fixed size.
+Any program may have written a packet, so it is parsed without entities, external references or a document type, and
+only up to a fixed size.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
 _MOST_BYTES: Final = 2**20
-"""Packets of photos have a few kilobytes; with the history of an editor, some hundred."""
+"""Packets of photos have a few kilobytes; those with the history of an editor a few hundred."""
 
 _NAMESPACES: Final = {
     "dc": "http://purl.org/dc/elements/1.1/",
@@ -34,8 +34,8 @@ class XmpError(Exception):
 def read_xmp(packet: bytes) -> dict[str, tuple[str, ...]]:
     """Return the properties of a packet: ``"dc:subject"`` -> its items, or its only text.
 
-    Only text in the namespaces of Dublin Core, EXIF, Photoshop and XMP itself is returned. Of a text in several
-    languages the default one comes first. Raises XmpError for a packet that is too large or is not XMP.
+    It returns only text in the namespaces of Dublin Core, EXIF, Photoshop and XMP itself. If a text has several
+    languages, the default one comes first. Raises XmpError for a packet that is too large or is not XMP.
     """
     from defusedxml.ElementTree import fromstring
 
@@ -56,7 +56,7 @@ def read_xmp(packet: bytes) -> dict[str, tuple[str, ...]]:
 
 
 def write_xmp(properties: Mapping[str, str | Sequence[str]]) -> bytes:
-    """Return a packet that holds ``properties``: a sequence as a list, a text of ``dc`` in the default language."""
+    """Return a packet with ``properties``: a sequence becomes a list, a text of ``dc`` one in the default language."""
     from xml.etree.ElementTree import Element, SubElement, indent, register_namespace, tostring
 
     for prefix, uri in _NAMESPACES.items():
@@ -87,7 +87,7 @@ def _take(found: dict[str, tuple[str, ...]], name: str, items: tuple[str, ...]) 
 
 
 def _items(element: Element) -> tuple[str, ...]:
-    """Return the texts of a list, or the only text of a property."""
+    """Return the items of a list, or the text of a property."""
     items = [item for container in element for item in container.findall(_qualified("rdf:li"))]
     if not items:
         return (element.text,) if element.text else ()
