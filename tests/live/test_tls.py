@@ -64,8 +64,8 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 @pytest.fixture(scope="module")
-def stranger(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("stranger"), "wrong")
+def other_authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("other"), "wrong")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,10 +125,10 @@ async def test_a_client_without_a_certificate(mutual: Secured, authority: Author
 
 
 async def test_a_client_certificate_of_another_authority(
-    mutual: Secured, authority: Authority, stranger: Authority
+    mutual: Secured, authority: Authority, other_authority: Authority
 ) -> None:
     good = mutual.config(authority, authority.issue("me@example.org"))
-    await _is_refused(mutual.config(authority, stranger.issue("me@example.org")), good)
+    await _is_refused(mutual.config(authority, other_authority.issue("me@example.org")), good)
 
 
 async def test_an_expired_client_certificate(mutual: Secured, authority: Authority) -> None:
@@ -136,9 +136,9 @@ async def test_an_expired_client_certificate(mutual: Secured, authority: Authori
     await _is_refused(mutual.config(authority, authority.issue("me@example.org", expired=True)), good)
 
 
-async def test_a_server_of_another_authority(mutual: Secured, authority: Authority, stranger: Authority) -> None:
+async def test_a_server_of_another_authority(mutual: Secured, authority: Authority, other_authority: Authority) -> None:
     with pytest.raises(Unauthorized, match="ca_certificate="):
-        await _embed(mutual.config(stranger, authority.issue("me@example.org")))
+        await _embed(mutual.config(other_authority, authority.issue("me@example.org")))
 
 
 async def test_a_server_of_another_name(mutual: Secured, authority: Authority) -> None:
@@ -147,7 +147,7 @@ async def test_a_server_of_another_name(mutual: Secured, authority: Authority) -
 
 
 def test_the_command_line_takes_the_same_files(
-    mutual: Secured, authority: Authority, stranger: Authority, capsys: pytest.CaptureFixture[str]
+    mutual: Secured, authority: Authority, other_authority: Authority, capsys: pytest.CaptureFixture[str]
 ) -> None:
     me = authority.issue("me@example.org")
     server = [f"--url=grpcs://{mutual.server.grpc_url}", f"--tls-ca={authority.file}", f"--tls-name={mutual.name}"]
@@ -157,7 +157,7 @@ def test_the_command_line_takes_the_same_files(
     findings = {finding["name"]: finding for finding in json.loads(capsys.readouterr().out)["findings"]}
     assert findings["health"]["level"] == "ok"
     assert main(["health", "--quiet", *server]) == 1
-    assert main(["health", "--quiet", server[0], f"--tls-ca={stranger.file}", *mine]) == 1
+    assert main(["health", "--quiet", server[0], f"--tls-ca={other_authority.file}", *mine]) == 1
     assert "not healthy: connect: " in capsys.readouterr().err
 
 
@@ -226,7 +226,7 @@ def test_good_files_pass_and_give_a_name(authority: Authority) -> None:
 
 
 def test_files_that_do_not_fit_are_named_before_the_start(
-    authority: Authority, stranger: Authority, tmp_path: Path
+    authority: Authority, other_authority: Authority, tmp_path: Path
 ) -> None:
     good, other = authority.issue("clip.example.org"), authority.issue("other.example.org")
     with pytest.raises(TlsError, match="do not match"):
@@ -236,7 +236,7 @@ def test_files_that_do_not_fit_are_named_before_the_start(
     with pytest.raises(TlsError, match="certificate has expired"):
         _server_tls(authority.issue("clip.example.org", expired=True)).check()
     with pytest.raises(TlsError, match=r"reject the canary's certificate.*--canary-certificate"):
-        _server_tls(good, client_ca=stranger.file).check()
+        _server_tls(good, client_ca=other_authority.file).check()
     (tmp_path / "text").write_text("no certificate", encoding="ascii")
     with pytest.raises(TlsError, match="not a PEM certificate: see --tls-client-ca"):
         _server_tls(good, client_ca=tmp_path / "text").check()
