@@ -23,7 +23,7 @@ from PIL import Image
 from clip_client import SyncClipClient
 from clip_client.cli.main import main
 from clip_client.cli.output.photo_file import PhotoFile, PhotoRow
-from clip_client.cli.output.vector_shards import ShardWriter, shards_in
+from clip_client.cli.output.vector_folder import VectorFolder
 from clip_client.dedup import Store, scan
 from clip_client.dedup.features.image_features import cached_features
 
@@ -132,9 +132,13 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def files_in(folder: Path) -> list[Path]:
+    return sorted(folder.glob("part-*.parquet"))
+
+
 def rows_in(folder: Path) -> Counter[bytes]:
     """How many rows each path has."""
-    return Counter(path for shard in shards_in(folder) for path in pq.read_table(shard)["path_bytes"].to_pylist())
+    return Counter(path for shard in files_in(folder) for path in pq.read_table(shard)["path_bytes"].to_pylist())
 
 
 def start_embedding(photos: Path, output: Path, server: Server) -> subprocess.Popen[str]:
@@ -142,7 +146,7 @@ def start_embedding(photos: Path, output: Path, server: Server) -> subprocess.Po
     options = ["--url", server.grpc_url, "--output", str(output), "--shard-rows", "50"]
     command = [sys.executable, "-m", "clip_client.cli.main", "embed", str(photos), *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    while len(shards_in(output)) < 2:
+    while len(files_in(output)) < 2:
         assert process.poll() is None, process.communicate()
         time.sleep(0.002)
     return process
@@ -156,14 +160,14 @@ def test_a_killed_run_goes_on_where_it_was(
     process.kill()
     process.communicate()
     assert process.returncode == -signal.SIGKILL
-    before = {shard: shard.read_bytes() for shard in shards_in(output)}
+    before = {shard: shard.read_bytes() for shard in files_in(output)}
     assert 100 <= rows_in(output).total() < _MANY
 
     assert main(["embed", str(many), "--url", server.grpc_url, "--output", str(output)]) == 0
     assert f"{sum(pq.read_metadata(shard).num_rows for shard in before):,} done before" in capsys.readouterr().out
     assert rows_in(output) == Counter(os.fsencode(path) for path in scan([many]).photos)
     assert all(shard.read_bytes() == content for shard, content in before.items())
-    assert {path.name for path in output.iterdir()} == {".lock", *(shard.name for shard in shards_in(output))}
+    assert {path.name for path in output.iterdir()} == {".lock", *(shard.name for shard in files_in(output))}
 
 
 def test_an_interrupted_run_keeps_all_that_was_answered(server: Server, many: Path, tmp_path: Path) -> None:
@@ -193,7 +197,7 @@ def test_a_folder_is_added_to(server: Server, album: Path, tmp_path: Path, capsy
 
     assert main(command) == 0
     assert "0 vectors written" in capsys.readouterr().out
-    assert len(shards_in(output)) == 1
+    assert len(files_in(output)) == 1
 
     changed = next(album.glob("rocket.*"))
     shutil.copyfile(next(album.glob("cell.*")), changed)
@@ -209,13 +213,14 @@ def test_a_folder_is_added_to(server: Server, album: Path, tmp_path: Path, capsy
 def test_a_folder_of_another_model_is_refused(
     server: Server, album: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    other = ShardWriter(tmp_path, rows_per_shard=1, model_id="other", vector_id="other|p|original", dimension=2)
+    other = VectorFolder(tmp_path, model_id="other", vector_id="other|p|original", dimension=2)
     other.add(PhotoRow(file=PhotoFile(path="/a.jpg"), vector=np.zeros(2, dtype=np.float32)))
+    other.finish()
     for command in (["embed", str(album), "--output"], ["similar", str(album / "coffee.jpg"), "--in"]):
         assert main([*command, str(tmp_path), "--url", server.grpc_url]) == 1
         said = capsys.readouterr().err
-        assert "holds vectors of other|p|original, and this run makes those of tiny_clip/" in said
-    assert len(shards_in(tmp_path)) == 1
+        assert "holds vectors of other|p|original, which must not be compared with those of this run, tiny" in said
+    assert len(files_in(tmp_path)) == 1
 
 
 def test_similar_finds_the_same_in_photos_and_in_their_vectors(

@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _search(arguments: argparse.Namespace, show: ProgressBars) -> _Found:
-    from clip_client.cli.output.vector_shards import shards_in
+    from clip_client.cli.output.vector_folder import VectorFolder, is_vector_folder
 
     async with connected(read_connection(arguments)) as clip:
         batch = await clip.embed(arguments.photo)
@@ -76,9 +76,14 @@ async def _search(arguments: argparse.Namespace, show: ProgressBars) -> _Found:
         # One more than asked for, since the photo itself may be among them.
         nearest = _Nearest(batch.vectors[0], arguments.top + 1)
         failed: Sequence[FailedFile] = ()
-        if shards_in(arguments.folder):
+        if is_vector_folder(arguments.folder):
             need("pyarrow.parquet")
-            _read_shards(arguments.folder, batch.vector_id, nearest)
+            model = await clip.model()
+            folder = VectorFolder(
+                arguments.folder, model_id=model.id, vector_id=batch.vector_id, dimension=model.dimension
+            )
+            for paths, vectors in folder.vectors():
+                nearest.add([os.fsdecode(path) for path in paths], vectors)
         else:
             failed = await _embed_photos(clip, arguments.folder, nearest, show)
         others = [(path, cosine) for cosine, path in nearest.best() if not _is_same(path, arguments.photo)]
@@ -89,14 +94,6 @@ async def _search(arguments: argparse.Namespace, show: ProgressBars) -> _Found:
             similar=others[: arguments.top],
             failed=failed,
         )
-
-
-def _read_shards(folder: Path, vector_id: str, nearest: _Nearest) -> None:
-    from clip_client.cli.output.vector_shards import check_vector_id, read_vectors, shards_in
-
-    check_vector_id(folder, vector_id)
-    for paths, vectors in read_vectors(shards_in(folder)):
-        nearest.add([os.fsdecode(path) for path in paths], vectors)
 
 
 async def _embed_photos(clip: ClipClient, folder: Path, nearest: _Nearest, show: ProgressBars) -> Sequence[FailedFile]:

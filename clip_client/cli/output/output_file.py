@@ -1,13 +1,13 @@
-"""Files that are there whole or not at all, and folders that one run at a time writes to."""
+"""Files that are written completely or not at all, and folders that one process at a time writes to."""
 
 from __future__ import annotations
 
 import os
-import sys
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import IO, TYPE_CHECKING, Final
 
 from clip_client.cli.errors import CommandFailed
+from clip_client.dedup.store.lock import AlreadyLocked, exclusive_lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,7 +17,7 @@ _PART: Final = ".part"
 
 
 def check_place(path: Path) -> None:
-    """Raise CommandFailed where ``path`` surely cannot be written: better before the long work than after it."""
+    """Raise CommandFailed if ``path`` cannot be written: before the long work rather than after it."""
     if os.path.isdir(path):
         raise CommandFailed(f"cannot write {path}: it is a folder")
     if not os.path.isdir(path.parent):
@@ -26,14 +26,14 @@ def check_place(path: Path) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file for writing that takes the place of ``path`` at the end of the block.
+    """Open a file for writing that replaces ``path`` at the end of the block.
 
-    It is written beside ``path``; if the block raises it is removed, and what was at ``path`` stays. Where ``path`` is
-    something other than a file, such as ``/dev/stdout``, that is written itself. Raises CommandFailed where the file
-    cannot be written.
+    It is written beside ``path``; if the block raises, it is removed and ``path`` stays as it was. If ``path`` exists
+    and is not a regular file, such as ``/dev/stdout``, it is written directly. Raises CommandFailed if the file cannot
+    be written.
     """
     check_place(path)
-    # Not Path's methods, which raise where a folder above may not be looked into.
+    # Not Path's methods, which raise if a folder above may not be read.
     in_place = os.path.exists(path) and not os.path.isfile(path)
     target = path if in_place else path.with_name(f".{path.name}.{os.getpid()}{_PART}")
     try:
@@ -56,52 +56,22 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
             target.unlink(missing_ok=True)
 
 
-def remove_parts_of_shards(folder: Path) -> None:
-    """Remove what :func:`replacing` left in ``folder`` when its process was killed; call it inside :func:`locked`."""
-    for part in folder.glob(f".part-*.parquet.*{_PART}"):
-        part.unlink(missing_ok=True)
-
-
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Make ``folder`` where it is not there, and keep other processes out of the same block for the same folder.
+    """Make ``folder`` if it does not exist, and keep other processes out of the same block for the same folder.
 
-    The lock ends with the process, however that ends. Raises CommandFailed where another process is in the block, or
-    the folder cannot be made.
+    Raises CommandFailed if another process is in the block, or if the folder cannot be made or locked.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = open(folder / ".lock", "ab")
     except OSError as error:
         raise CommandFailed(f"cannot write into {folder}: {error.strerror}") from None
-    with file:
+    with ExitStack() as held:
         try:
-            is_ours = _lock(file.fileno())
+            held.enter_context(exclusive_lock(folder / ".lock"))
+        except AlreadyLocked:
+            raise CommandFailed(f"another clip-client is writing into {folder}; wait for it, or stop it") from None
         except OSError as error:
-            raise CommandFailed(f"cannot lock {folder}: {error.strerror}; name a folder of another disk") from None
-        if not is_ours:
-            raise CommandFailed(f"another clip-client is writing into {folder}; wait for it, or stop it")
+            reason = error.strerror or error
+            raise CommandFailed(f"cannot lock {folder}: {reason}; choose a folder on another disk") from None
         yield
-
-
-if sys.platform == "win32":
-
-    def _lock(descriptor: int) -> bool:
-        import msvcrt
-
-        try:
-            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-        except PermissionError:
-            return False
-        return True
-
-else:
-
-    def _lock(descriptor: int) -> bool:
-        import fcntl
-
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True

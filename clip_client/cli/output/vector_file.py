@@ -1,4 +1,4 @@
-"""Vectors on disk: one row per file, with the code and the reason where there is no vector."""
+"""Files of vectors: one row per photo, with an error code and its reason if there is no vector."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from clip_client.dedup.store.layout import NUMBERED
+from clip_client.dedup.store.parquet_store import table_of
 from clip_client.dedup.text import printable
 
 if TYPE_CHECKING:
@@ -20,11 +22,11 @@ if TYPE_CHECKING:
     from clip_client.cli.output.photo_file import PhotoRow
 
 _ROWS_PER_GROUP: Final = 1024
-"""Of a Parquet file: 2 MB of 512 numbers each, which is what writing and reading hold at a time."""
+"""Of a Parquet file: 2 MB with 512 numbers each, the memory that writing and reading take."""
 
 
 class VectorFile(ABC):
-    """A file of vectors of one model that is being written; it is whole once the ``with`` block has ended."""
+    """A file of vectors of one model that is being written; it is complete when the ``with`` block ends."""
 
     def __init__(self, file: IO[bytes], *, model_id: str, vector_id: str, dimension: int) -> None:
         self._file = file
@@ -45,82 +47,81 @@ class VectorFile(ABC):
 
     @abstractmethod
     def _close(self, *, whole: bool) -> None:
-        """Write what is still to be written; where not all is there, only let go of what is held."""
+        """Write the remaining rows; if not ``whole``, only close what is open."""
+
+
+def vector_schema(model_id: str, vector_id: str, dimension: int) -> Any:
+    """Return the ``pyarrow.Schema`` of vectors in Parquet.
+
+    ``path`` is text for people and ``path_bytes`` the name as the file system has it, both absolute. ``size_bytes`` and
+    ``mtime_ns`` are null if the file could not be examined. ``vector`` is a list of float32, null for a failed photo;
+    ``error_code`` and ``error`` are null for the others. The metadata holds ``model``, ``vector_id`` and ``dimension``.
+    """
+    import pyarrow as pa
+
+    return pa.schema(
+        {
+            "path": pa.string(),
+            "path_bytes": pa.binary(),
+            "size_bytes": pa.int64(),
+            "mtime_ns": pa.int64(),
+            # Not a list of fixed size: Arrow writes nulls among those, but cannot read them back.
+            "vector": pa.list_(pa.float32()),
+            "error_code": pa.string(),
+            "error": pa.string(),
+        },
+        metadata={"model": model_id, "vector_id": vector_id, "dimension": str(dimension)},
+    )
+
+
+def to_row(row: PhotoRow) -> dict[str, object]:
+    """Return the columns of :func:`vector_schema` for one photo."""
+    return {
+        "path": printable(row.file.path),
+        "path_bytes": os.fsencode(row.file.path),
+        "size_bytes": row.file.size_bytes,
+        "mtime_ns": row.file.mtime_ns,
+        "vector": row.vector,
+        "error_code": row.failure and row.failure.code,
+        "error": row.failure and row.failure.message,
+    }
 
 
 class ParquetFile(VectorFile):
-    """Apache Parquet, written in row groups, so memory does not grow with the file.
-
-    Columns: ``path`` is text for people and ``path_bytes`` the name as the file system has it, both absolute;
-    ``size_bytes`` and ``mtime_ns`` are null where the file could not be looked at; ``vector`` is a list of float32,
-    null where it failed; ``error_code`` and ``error`` are null where it did not. The schema's metadata holds
-    ``model``, ``vector_id`` and ``dimension``.
-    """
+    """One Parquet file, written in row groups, so memory does not grow with the file."""
 
     def __init__(self, file: IO[bytes], *, model_id: str, vector_id: str, dimension: int) -> None:
-        import pyarrow as pa
         import pyarrow.parquet as pq
 
         super().__init__(file, model_id=model_id, vector_id=vector_id, dimension=dimension)
-        self._schema = pa.schema(
-            {
-                "path": pa.string(),
-                "path_bytes": pa.binary(),
-                "size_bytes": pa.int64(),
-                "mtime_ns": pa.int64(),
-                # Not a list of fixed size: Arrow writes those with nulls among them, but cannot read them back.
-                "vector": pa.list_(pa.float32()),
-                "error_code": pa.string(),
-                "error": pa.string(),
-            },
-            metadata=self._about | {"dimension": str(dimension)},
-        )
-        # Vectors and paths hardly repeat: looking for repetitions would only cost time.
-        self._writer = pq.ParquetWriter(file, self._schema, use_dictionary=["error_code", "error"])
-        self._rows: list[PhotoRow] = []
+        self._schema = vector_schema(model_id, vector_id, dimension)
+        self._writer = pq.ParquetWriter(file, self._schema, **NUMBERED.writer)
+        self._rows: list[dict[str, object]] = []
 
     def add(self, row: PhotoRow) -> None:
         """See :meth:`VectorFile.add`."""
-        self._rows.append(row)
+        self._rows.append(to_row(row))
         if len(self._rows) == _ROWS_PER_GROUP:
             self._write_group()
 
     def _write_group(self) -> None:
-        import pyarrow as pa
-
         rows, self._rows = self._rows, []
-        vectors = [row.vector for row in rows if row.vector is not None]
-        failed = np.array([row.vector is None for row in rows])
-        ends = self._dimension * np.cumsum(~failed, dtype=np.int32)  # a failed row has no elements
-        numbers = np.concatenate(vectors) if vectors else np.empty(0, np.float32)
-        offsets = pa.array(np.concatenate([[0], ends]), pa.int32())
-        columns: list[Any] = [
-            [printable(row.file.path) for row in rows],
-            [os.fsencode(row.file.path) for row in rows],
-            [row.file.size_bytes for row in rows],
-            [row.file.mtime_ns for row in rows],
-            pa.ListArray.from_arrays(offsets, numbers, mask=pa.array(failed)),
-            [row.failure and row.failure.code for row in rows],
-            [row.failure and row.failure.message for row in rows],
-        ]
-        fields = zip(columns, self._schema, strict=True)
-        arrays = [pa.array(column, field.type) if isinstance(column, list) else column for column, field in fields]
-        self._writer.write_table(pa.table(arrays, schema=self._schema))
+        self._writer.write_table(table_of(rows, self._schema))
 
     def _close(self, *, whole: bool) -> None:
         try:
             if whole and self._rows:
                 self._write_group()
         finally:
-            # Also where the file will be thrown away: a writer left open complains when it is collected.
+            # Also if the file is thrown away: a writer that is not closed warns when it is collected.
             self._writer.close()
 
 
 class NpzFile(VectorFile):
-    """NumPy's archive, held in memory until the end; reading it needs no pickle.
+    """A NumPy archive, held in memory until the end; reading it needs no pickle.
 
-    Arrays: ``vectors`` is (N, D) float32, NaN where it failed; ``paths`` and ``path_bytes`` as in Parquet;
-    ``error_codes`` and ``errors`` are empty where it did not fail; ``model`` and ``vector_id`` are single texts.
+    Arrays: ``vectors`` is (N, D) float32, NaN for a failed photo; ``paths`` and ``path_bytes`` as in Parquet;
+    ``error_codes`` and ``errors`` are empty for the others; ``model`` and ``vector_id`` are single texts.
     """
 
     def __init__(self, file: IO[bytes], *, model_id: str, vector_id: str, dimension: int) -> None:
@@ -147,7 +148,7 @@ class NpzFile(VectorFile):
             "errors": np.array(messages),
             **{name: np.array(text) for name, text in self._about.items()},
         }
-        # What np.savez does, but it leaves the archive open when the disk is full, which complains when collected.
+        # Like np.savez, which leaves the archive open if the disk is full, and that warns when it is collected.
         with zipfile.ZipFile(self._file, "w", allowZip64=True) as archive:
             for name, array in arrays.items():
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:

@@ -1,24 +1,30 @@
-"""Rows by content hash in Parquet files that are only ever added, never changed: a shelf.
+"""Rows by key in a folder of Parquet files that are added and never changed; of two rows of a key the later one counts.
 
-Each process writes files of its own and gives them their names when they are whole, so any number of scans may share a
-shelf, and one that is killed has lost no more than its last rows. All is a cache: a damaged file is passed over, and
-what it held is made again.
+There are two layouts (:mod:`.layout`). The caches of a store are keyed by content hash. Every process adds files of its
+own, so any number of searches can share a folder; many small files are merged into one, and a damaged file is skipped,
+because its rows can be computed again. The folder that ``clip-client embed`` fills is keyed by path. One process at a
+time adds files, the files stay as they are, and a damaged file is an error.
 
-A search reads the column of hashes, 32 bytes a row, and then only the row groups that hold a row it needs. Nothing here
-takes memory for more than the hashes, the rows that were asked for, and one row group.
+A file appears under its name only when it is complete, so a killed process loses no more than its last rows. Readers
+load the column of keys, and then only the row groups that hold a row they need: memory holds the keys, the requested
+rows and one row group.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
 import uuid
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from clip_client.dedup.store.key_filter import KeyFilter
+from clip_client.dedup.store.layout import CACHE, Layout
 from clip_client.dedup.store.sqlite import StoreError
+from preprocess_ensemble.errors import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,97 +32,96 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-_ROWS: Final = 2048
-"""A file is written once it would hold so many rows: 4 MB of vectors."""
-
-_SECONDS: Final = 5.0
-"""... or once its first row is so old: what a killed scan has to do again."""
-
 _GROUP_ROWS: Final = 1024
-"""Rows of a row group, which is the least that can be read: 2 MB of vectors."""
-
-_MANY_FILES: Final = 64
-"""If there are more small files than this, they become one."""
-
-_LARGE_FILE_ROWS: Final = 131_072
-"""A file of so many rows is not rewritten again: its rows are not worth copying for each few that are added."""
+"""Rows of a row group, the smallest part that can be read: 2 MB of vectors."""
 
 _ABANDONED_S: Final = 3600.0
-"""An unfinished file that was not written to for so long belongs to a process that was killed."""
+"""An unfinished file that was not written to for this long belongs to a process that was killed."""
+
+_NUMBERED_NAME: Final = re.compile(r"part-(\d{5,})\.parquet")
 
 
 class _File(NamedTuple):
     path: Path
     keys: Any
-    """Its column of hashes, a ``pyarrow.ChunkedArray``."""
+    """Its column of keys, a ``pyarrow.ChunkedArray``."""
 
 
 class _FileGone(Exception):
-    """Another process has just put one file in the place of many, this one among them."""
-
-
-class KeyFilter:
-    """A set of hashes by their first 8 bytes: a million take 8 MB.
-
-    For a hash that is not in the set it may say that it is, by chance: one time in 10**13 if a million are.
-    """
-
-    def __init__(self, keys: Any) -> None:
-        """Take ``keys``, a ``pyarrow.ChunkedArray`` of fixed-size binary values."""
-        prefixes = [_prefixes(chunk) for chunk in keys.chunks if len(chunk)]
-        self._prefixes = np.unique(np.concatenate(prefixes)) if prefixes else np.empty(0, dtype=np.uint64)
-
-    def __contains__(self, key: bytes) -> bool:
-        prefix = np.frombuffer(key, dtype=np.uint64, count=1)
-        at = int(np.searchsorted(self._prefixes, prefix)[0])
-        return at < len(self._prefixes) and bool(self._prefixes[at] == prefix[0])
+    """Another process has just merged this file into another one."""
 
 
 class ParquetStore:
-    """One folder of Parquet files with one schema.
+    """One folder of Parquet files with one ``pyarrow.Schema``.
 
-    The schema's first column is ``sha256``, the 32 bytes of a content's hash; of two rows of the same hash the later
-    one counts. The schema's metadata says what the rows are; files that say anything else are refused. A file may hold
-    its columns in the types of an older version; they are cast to those of the schema.
+    The schema's metadata says what the rows are; a file with other metadata, or without a column of the schema, is
+    refused. Columns of an older version may have other types; they are cast to those of the schema. Methods raise
+    StoreError for such files and for a disk that cannot be read or written.
     """
 
-    def __init__(self, folder: Path, schema: Any) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, schema: Any, layout: Layout = CACHE) -> None:
+        """Open ``folder``, which is made if it does not exist."""
+        self.folder = folder
         self.schema = schema
+        self.layout = layout
+        self.written: list[Path] = []
+        """Files that this object has written."""
         self._rows: list[Mapping[str, object]] = []
         self._oldest = 0.0
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StoreError(f"the store cannot be written in {folder}: {error.strerror}") from None
+            raise StoreError(f"cannot write into {folder}: {error.strerror}") from None
 
     def keys(self) -> list[bytes]:
-        """Return the hashes of all contents that have a row. Raises StoreError if a file holds something else."""
+        """Return every key that has a row."""
         keys: list[bytes] = self._all_keys(self._files()).unique().to_pylist()
         return keys
 
     def key_filter(self) -> KeyFilter:
-        """Return what tells which contents may have a row, without a Python object for each."""
+        """Return a filter that tells which hashes may have a row, without a Python object for each."""
         return KeyFilter(self._all_keys(self._files()))
 
     def read(self) -> Any:
-        """Return all rows as a ``pyarrow.Table``. Raises StoreError if a file holds something else."""
+        """Return the row of every key as a ``pyarrow.Table``."""
         import pyarrow as pa
 
         tables = [table for _, table in self.find(self.keys())]
         return pa.concat_tables(tables) if tables else self.schema.empty_table()
 
-    def find(self, keys: Sequence[bytes]) -> Iterator[tuple[NDArray[np.intp], Any]]:
-        """Yield the rows of those of ``keys`` that have one, a row group at a time, and their positions in ``keys``.
+    def scan(self, columns: Sequence[str]) -> Iterator[Any]:
+        """Yield ``columns`` of the row of every key, as tables in the order of the files, a row group at a time.
 
-        ``keys`` are distinct. The rows are a ``pyarrow.Table`` of the schema, as long as the positions, in the order in
-        which they lie in the files. Raises StoreError if a file holds something else.
+        For a folder whose files stay as they are, as in the layout :data:`~.layout.NUMBERED`.
+        """
+        files = self._files()
+        wanted = self._all_keys(files).unique()
+        try:
+            for _, table in self._find(files, wanted, np.ones(len(wanted), dtype=bool), columns):
+                yield table
+        except _FileGone:
+            raise StoreError(f"a file in {self.folder} disappeared while it was read") from None
+
+    def described(self) -> dict[Path, Mapping[bytes, bytes]]:
+        """Return the metadata of each file, whatever it says."""
+        described = {}
+        for path in self._paths():
+            with self._parquet(path) as parquet:
+                if parquet is not None:
+                    described[path] = parquet.schema_arrow.metadata or {}
+        return described
+
+    def find(self, keys: Sequence[bytes]) -> Iterator[tuple[NDArray[np.intp], Any]]:
+        """Yield the rows of those ``keys`` that have one, a row group at a time, and their positions in ``keys``.
+
+        ``keys`` are distinct. The rows are a ``pyarrow.Table`` of the schema with one row for each position, in the
+        order of the files.
         """
         import pyarrow as pa
 
         if not len(keys):
             return
-        wanted = pa.array(keys, self.schema.field("sha256").type)
+        wanted = pa.array(keys, self._key_type)
         missing = np.ones(len(keys), dtype=bool)
         while True:
             try:
@@ -128,56 +133,72 @@ class ParquetStore:
                 continue
 
     def add(self, row: Mapping[str, object]) -> None:
-        """Take one row; it is on the disk after :meth:`flush` or, at the latest, when the file is full."""
+        """Add one row. It is on the disk after :meth:`flush` or, at the latest, when the file is full."""
         now = time.monotonic()
         self._oldest = self._oldest if self._rows else now
         self._rows.append(row)
-        if len(self._rows) >= _ROWS or now - self._oldest > _SECONDS:
+        if len(self._rows) >= self.layout.rows_per_file or now - self._oldest >= self.layout.seconds_per_file:
             self.flush()
 
     def flush(self) -> None:
-        """Write what was added. Raises StoreError if the disk takes no more."""
-        import pyarrow as pa
-
-        if self._rows:
-            columns = {field.name: [row.get(field.name) for row in self._rows] for field in self.schema}
-            self._write([_without_null_lists(pa.table(columns, schema=self.schema))])
-            self._rows.clear()
+        """Write the rows that were added since the last file into a file of their own."""
+        rows, self._rows = self._rows, []
+        if rows:
+            self._write([table_of(rows, self.schema)])
 
     def compact(self) -> None:
-        """Put one file in the place of many small ones, and of those of older versions that must be read whole.
+        """Merge many small files into one, together with files of older versions that can only be read whole.
 
-        A process that reads meanwhile meets rows twice, or starts again. Raises StoreError if the disk takes no more.
+        A process that reads at the same time sees rows twice or starts again. For the layout :data:`~.layout.CACHE`.
         """
-        self._remove_abandoned()
-        sizes = {path: self._row_groups(path) for path in sorted(self._folder.glob("*.parquet"))}
-        outdated = [path for path, rows in sizes.items() if max(rows, default=0) > _ROWS]
-        small = [path for path, rows in sizes.items() if 0 < sum(rows) < _LARGE_FILE_ROWS]
-        if not outdated and len(small) <= _MANY_FILES:
+        self.remove_abandoned(_ABANDONED_S)
+        sizes = {path: self._row_groups(path) for path in self._paths()}
+        outdated = [path for path, rows in sizes.items() if max(rows, default=0) > self.layout.rows_per_file]
+        small = [path for path, rows in sizes.items() if 0 < sum(rows) < self.layout.small_file_rows]
+        if not outdated and len(small) <= self.layout.small_files:
             return
         try:
             read = [self._read_keys(path) for path in sorted({*outdated, *small})]
             files = [file for file in read if file is not None]
             wanted = self._all_keys(files).unique()
             rows = (table for _, table in self._find(files, wanted, np.ones(len(wanted), dtype=bool)))
-            self._write(_portions(rows))
+            self._write(_portions(rows, self.layout.rows_per_file))
         except _FileGone:
-            return  # the other process does the same at this moment
+            return  # another process is merging the same files
         for file in files:
             with contextlib.suppress(OSError):
                 file.path.unlink()
 
     def _files(self) -> list[_File]:
-        """Read the hashes of all files, in the order in which the files were written."""
+        """Read the keys of all files, in the order in which the files were written."""
         while True:
             try:
-                found = [self._read_keys(path) for path in sorted(self._folder.glob("*.parquet"))]
+                found = [self._read_keys(path) for path in self._paths()]
             except _FileGone:
                 continue
             return [file for file in found if file is not None]
 
+    def _paths(self) -> list[Path]:
+        """Return the files in the order in which they were written."""
+        try:
+            if not self.layout.is_numbered:
+                return sorted(self.folder.glob("*.parquet"))
+            return sorted((path for path in self.folder.iterdir() if _NUMBERED_NAME.fullmatch(path.name)), key=_number)
+        except OSError as error:
+            raise StoreError(f"the folder {self.folder} cannot be read: {error.strerror}") from None
+
+    def _next_path(self) -> Path:
+        if not self.layout.is_numbered:
+            return self.folder / f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}.parquet"
+        paths = self._paths()
+        return self.folder / f"part-{_number(paths[-1]) + 1 if paths else 0:05}.parquet"
+
+    @property
+    def _key_type(self) -> Any:
+        return self.schema.field(self.layout.key).type
+
     def _row_groups(self, path: Path) -> list[int]:
-        """Return the rows of each row group of a file; none if it is damaged or gone."""
+        """Return the number of rows of each row group of a file; none if it is damaged or gone."""
         try:
             with self._opened(path) as parquet:
                 return [] if parquet is None else _row_groups(parquet)
@@ -187,29 +208,31 @@ class ParquetStore:
     def _read_keys(self, path: Path) -> _File | None:
         import pyarrow as pa
 
+        key = self.layout.key
         with self._opened(path) as parquet:
             try:
-                return None if parquet is None else _File(path, parquet.read(columns=["sha256"]).column("sha256"))
-            except (OSError, pa.ArrowException):
+                return None if parquet is None else _File(path, parquet.read(columns=[key]).column(key))
+            except (OSError, pa.ArrowException) as error:
+                self._damaged(path, error)
                 return None
 
     def _all_keys(self, files: Sequence[_File]) -> Any:
         import pyarrow as pa
 
         chunks = [chunk for file in files for chunk in file.keys.chunks]
-        return pa.chunked_array(chunks, self.schema.field("sha256").type)
+        return pa.chunked_array(chunks, self._key_type)
 
     def _find(
-        self, files: Sequence[_File], wanted: Any, missing: NDArray[np.bool_]
+        self, files: Sequence[_File], wanted: Any, missing: NDArray[np.bool_], columns: Sequence[str] | None = None
     ) -> Iterator[tuple[NDArray[np.intp], Any]]:
-        """Yield positions in ``wanted``, of those that are ``missing``, and their rows. Raises _FileGone."""
+        """Yield the positions in ``wanted`` that are ``missing``, and their rows. Raises _FileGone."""
         import pyarrow.compute as pc
 
-        # The rows of all files are numbered through.
+        # Rows are numbered across all files.
         at = pc.index_in(self._all_keys(files), value_set=wanted).fill_null(-1).to_numpy()
         held = np.flatnonzero(at >= 0)
         row_of = np.full(len(wanted), -1)
-        row_of[at[held]] = held  # the last row of a content wins
+        row_of[at[held]] = held  # the last row of a key counts
         positions = np.flatnonzero((row_of >= 0) & missing)
         positions = positions[np.argsort(row_of[positions])]
         rows = row_of[positions]
@@ -217,13 +240,16 @@ class ParquetStore:
         for file, end in zip(files, ends.tolist(), strict=True):
             first, last = np.searchsorted(rows, (end - len(file.keys), end))
             if first < last:
-                yield from self._rows_in(file, rows[first:last] - (end - len(file.keys)), positions[first:last])
+                start = end - len(file.keys)
+                yield from self._rows_in(file, rows[first:last] - start, positions[first:last], columns)
 
     def _rows_in(
-        self, file: _File, rows: NDArray[np.intp], positions: NDArray[np.intp]
+        self, file: _File, rows: NDArray[np.intp], positions: NDArray[np.intp], columns: Sequence[str] | None
     ) -> Iterator[tuple[NDArray[np.intp], Any]]:
-        """Read the ascending ``rows`` of one file; of row groups that hold none of them nothing is read."""
+        """Read the ascending ``rows`` of one file; row groups without any of them are not read."""
         import pyarrow as pa
+
+        schema = self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])
 
         with self._opened(file.path) as parquet:
             if parquet is None:
@@ -231,79 +257,101 @@ class ParquetStore:
             sizes = _row_groups(parquet)
             ends = np.cumsum(sizes, dtype=np.intp)
             groups, which = np.unique(np.searchsorted(ends, rows, side="right"), return_inverse=True)
-            # The rows that are read are numbered anew: those of one group follow those of the one before.
+            # Number the rows within the groups that are read.
             read = np.array(sizes)[groups]
             rows = rows - (ends[groups] - np.cumsum(read))[which]
             start = 0
             try:
-                for batch in parquet.iter_batches(batch_size=_GROUP_ROWS, row_groups=groups.tolist(), use_threads=True):
+                for batch in parquet.iter_batches(
+                    batch_size=_GROUP_ROWS, row_groups=groups.tolist(), columns=schema.names, use_threads=True
+                ):
                     first, last = np.searchsorted(rows, (start, start + len(batch)))
                     if first < last:
-                        table = pa.Table.from_batches([batch]).select(self.schema.names)
+                        table = pa.Table.from_batches([batch]).select(schema.names)
                         if last - first < len(batch):
                             table = table.take(rows[first:last] - start)
-                        yield positions[first:last], _without_null_lists(table.cast(self.schema))
+                        yield positions[first:last], _without_null_lists(table.cast(schema))
                     start += len(batch)
-            except (OSError, pa.ArrowException):
-                return
+            except (OSError, pa.ArrowException) as error:
+                self._damaged(file.path, error)
 
     @contextlib.contextmanager
     def _opened(self, path: Path) -> Iterator[Any]:
         """Give the file as a ``pyarrow.parquet.ParquetFile``, None if it is damaged. Raises _FileGone."""
+        with self._parquet(path) as parquet:
+            if parquet is not None:
+                said, expected = parquet.schema_arrow.metadata or {}, self.schema.metadata or {}
+                missing = set(self.schema.names) - set(parquet.schema_arrow.names)
+                if missing or any(said.get(key) != value for key, value in expected.items()):
+                    raise StoreError(f"{path} does not belong there; move it away")
+            yield parquet
+
+    @contextlib.contextmanager
+    def _parquet(self, path: Path) -> Iterator[Any]:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         with contextlib.ExitStack() as stack:
             parquet = None
             try:
-                file = stack.enter_context(open(path, "rb"))  # pyarrow itself takes no path that is not UTF-8
-                # Columns are read as they are needed: without a buffer each would be read whole, with one group of it.
+                file = stack.enter_context(open(path, "rb"))  # pyarrow itself opens only UTF-8 paths
+                # Columns are read in parts as they are needed; without a buffer each would be read whole.
                 parquet = stack.enter_context(pq.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False))
             except FileNotFoundError:
                 raise _FileGone from None
-            except (OSError, pa.ArrowException):
-                pass
-            else:
-                said, expected = parquet.schema_arrow.metadata or {}, self.schema.metadata or {}
-                names = parquet.schema_arrow.names
-                if any(said.get(key) != value for key, value in expected.items()) or names != self.schema.names:
-                    raise StoreError(f"{path} does not belong there; move it away")
+            except (OSError, pa.ArrowException) as error:
+                self._damaged(path, error)
             yield parquet
 
+    def _damaged(self, path: Path, error: Exception) -> None:
+        """Raise StoreError unless the rows are a cache, which can be computed again."""
+        if not self.layout.is_cache:
+            raise StoreError(
+                f"{path} cannot be read ({first_line(error)}); move it away, and embed its photos again"
+            ) from error
+
     def _write(self, tables: Iterable[Any]) -> None:
-        """Write one file. Raises StoreError if the disk takes no more, and what ``tables`` raises."""
+        """Write one file."""
         import pyarrow.parquet as pq
 
-        whole = self._folder / f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}.parquet"
+        whole = self._next_path()
         part = whole.with_suffix(".part")
         try:
             with open(part, "wb") as file:
-                # Hashes and vectors do not repeat and do not compress; trying to would only cost time.
-                with pq.ParquetWriter(
-                    file, self.schema, compression="none", use_dictionary=False, write_statistics=False
-                ) as writer:
+                with pq.ParquetWriter(file, self.schema, **self.layout.writer) as writer:
                     for table in tables:
                         writer.write_table(table, row_group_size=_GROUP_ROWS)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(part, whole)
+            self.written.append(whole)
         except OSError as error:
-            raise StoreError(f"the store cannot be written in {self._folder}: {error.strerror or error}") from error
+            raise StoreError(f"cannot write {whole}: {error.strerror or error}") from error
         finally:
             part.unlink(missing_ok=True)
 
-    def _remove_abandoned(self) -> None:
-        """Remove what processes left that were killed while they wrote."""
-        for part in self._folder.glob("*.part"):
+    def remove_abandoned(self, older_than_s: float = 0.0) -> None:
+        """Remove the unfinished files of killed processes. Without a time no other process may be writing."""
+        # Versions up to 0.1 named them .part-00000.parquet.PID.part in numbered folders.
+        patterns = ("part-*.part", ".part-*.parquet.*.part") if self.layout.is_numbered else ("*.part",)
+        for part in (part for pattern in patterns for part in self.folder.glob(pattern)):
             with contextlib.suppress(OSError):
-                if time.time() - part.stat().st_mtime > _ABANDONED_S:
+                if time.time() - part.stat().st_mtime >= older_than_s:
                     part.unlink()
 
 
-def _prefixes(keys: Any) -> NDArray[Any]:
-    width = keys.type.byte_width
-    data = np.frombuffer(keys.buffers()[1], dtype=np.uint8, offset=keys.offset * width, count=len(keys) * width)
-    return np.ascontiguousarray(data.reshape(-1, width)[:, :8]).view(np.uint64).ravel()
+def table_of(rows: Sequence[Mapping[str, object]], schema: Any) -> Any:
+    """Return ``rows`` as a ``pyarrow.Table``; a missing value is null."""
+    import pyarrow as pa
+
+    columns = {field.name: [row.get(field.name) for row in rows] for field in schema}
+    return _without_null_lists(pa.table(columns, schema=schema))
+
+
+def _number(path: Path) -> int:
+    match = _NUMBERED_NAME.fullmatch(path.name)
+    assert match is not None, path
+    return int(match[1])
 
 
 def _row_groups(parquet: Any) -> list[int]:
@@ -311,7 +359,7 @@ def _row_groups(parquet: Any) -> list[int]:
 
 
 def _without_null_lists(table: Any) -> Any:
-    """Put NaN into lists of a fixed size that are null: Parquet files with such nulls cannot be read (Arrow 25)."""
+    """Put NaN into null lists of a fixed size: Arrow 25 cannot read Parquet files with such nulls."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -323,14 +371,14 @@ def _without_null_lists(table: Any) -> Any:
     return table
 
 
-def _portions(tables: Iterable[Any]) -> Iterator[Any]:
-    """Put small tables together, so that row groups are full."""
+def _portions(tables: Iterable[Any], rows: int) -> Iterator[Any]:
+    """Join small tables, so that row groups are full."""
     import pyarrow as pa
 
     waiting: list[Any] = []
     for table in tables:
         waiting.append(table)
-        if sum(map(len, waiting)) >= _ROWS:
+        if sum(map(len, waiting)) >= rows:
             yield pa.concat_tables(waiting)
             waiting = []
     if waiting:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import builtins
 import io
 import os
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,13 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from clip_client.dedup import Store
-from clip_client.dedup.store import parquet_store
+from clip_client.dedup.store.layout import CACHE
+from clip_client.dedup.store.parquet_store import ParquetStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    from clip_client.dedup.store.parquet_store import ParquetStore
 
 _DIMENSION = 128
 
@@ -40,7 +41,7 @@ def add(vectors: ParquetStore, *numbers: int, **columns: Any) -> None:
 
 
 def found(vectors: ParquetStore, *numbers: int) -> dict[int, float]:
-    """What the shelf has of ``numbers``: number -> the first element of its vector, in the order of the rows."""
+    """What the store has of ``numbers``: number -> the first element of its vector, in the order of the rows."""
     wanted = [key(number) for number in numbers]
     return {
         numbers[position]: vector[0]
@@ -72,14 +73,17 @@ def vectors(store: Store) -> ParquetStore:
     return store.vectors("model", _DIMENSION)
 
 
+def with_layout(vectors: ParquetStore, **options: Any) -> ParquetStore:
+    return ParquetStore(vectors.folder, vectors.schema, replace(CACHE, **options))
+
+
 def files_of(vectors: ParquetStore) -> list[Path]:
-    return sorted(vectors._folder.iterdir())
+    return sorted(vectors.folder.iterdir())
 
 
 def test_few_rows_are_read_without_the_others(vectors: ParquetStore, monkeypatch: pytest.MonkeyPatch) -> None:
     add(vectors, *range(20_000))
-    monkeypatch.setattr(parquet_store, "_MANY_FILES", 1)
-    vectors.compact()
+    with_layout(vectors, small_files=1).compact()
     (file,) = files_of(vectors)
     bytes_read = 0
 
@@ -90,7 +94,7 @@ def test_few_rows_are_read_without_the_others(vectors: ParquetStore, monkeypatch
             bytes_read += len(data)
             return data
 
-    monkeypatch.setattr(parquet_store, "open", lambda path, mode: Counted(path, mode), raising=False)
+    monkeypatch.setattr(builtins, "open", lambda path, mode: Counted(path, mode))
     assert found(vectors, 19_999, 0, 7_777, 20_001) == {0: 0, 7_777: 7_777, 19_999: 19_999}
     hashes, row_groups = 20_000 * 32, 3 * 1024 * (32 + 4 * _DIMENSION)
     assert hashes < bytes_read < 1.5 * (hashes + row_groups) < file.stat().st_size / 3
@@ -115,7 +119,7 @@ def test_a_refusal_has_no_vector_and_comes_back(vectors: ParquetStore) -> None:
 
 @pytest.mark.parametrize("is_compacted", [False, True])
 def test_files_of_older_versions_are_read(vectors: ParquetStore, is_compacted: bool) -> None:
-    write_as_before(vectors._folder, 5000)
+    write_as_before(vectors.folder, 5000)
     if is_compacted:
         vectors.compact()
         (file,) = files_of(vectors)
@@ -132,42 +136,34 @@ def test_files_of_older_versions_are_read(vectors: ParquetStore, is_compacted: b
 
 
 @pytest.mark.parametrize("is_compacted", [False, True])
-def test_of_two_rows_of_a_content_the_later_counts(
-    vectors: ParquetStore, is_compacted: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_two_rows_of_a_content_the_later_counts(vectors: ParquetStore, is_compacted: bool) -> None:
     add(vectors, 1, 2)
     add(vectors, 1, vector=np.full(_DIMENSION, 9, dtype=np.float32))
     if is_compacted:
-        monkeypatch.setattr(parquet_store, "_MANY_FILES", 1)
-        vectors.compact()
+        with_layout(vectors, small_files=1).compact()
         assert pq.ParquetFile(*files_of(vectors)).metadata.num_rows == 2
     assert found(vectors, 1, 2) == {1: 9, 2: 2}
     assert sorted(vectors.keys()) == [key(1), key(2)]
 
 
-def test_each_row_is_found_once_although_another_process_compacts_meanwhile(
-    vectors: ParquetStore, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(parquet_store, "_MANY_FILES", 2)
+def test_each_row_is_found_once_although_another_process_compacts_meanwhile(vectors: ParquetStore) -> None:
     for number in range(5):
         add(vectors, number)
     numbers = []
     for positions, table in vectors.find([key(number) for number in range(5)]):
         numbers += table.column("vector").to_pylist()
         assert len(positions) == len(table)
-        store.vectors("model", _DIMENSION).compact()
+        with_layout(vectors, small_files=2).compact()
     assert sorted(vector[0] for vector in numbers) == [0, 1, 2, 3, 4]
     assert len(files_of(vectors)) == 1
 
 
-def test_large_files_are_not_rewritten_for_a_few_rows(vectors: ParquetStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet_store, "_MANY_FILES", 2)
-    monkeypatch.setattr(parquet_store, "_LARGE_FILE_ROWS", 100)
+def test_large_files_are_not_rewritten_for_a_few_rows(vectors: ParquetStore) -> None:
     add(vectors, *range(100))
     (large,) = files_of(vectors)
     for number in range(100, 103):
         add(vectors, number)
-    vectors.compact()
+    with_layout(vectors, small_files=2, small_file_rows=100).compact()
     first, merged = files_of(vectors)
     assert first == large
     assert pq.read_metadata(merged).num_rows == 3
@@ -175,7 +171,7 @@ def test_large_files_are_not_rewritten_for_a_few_rows(vectors: ParquetStore, mon
 
 
 def test_what_killed_processes_left_is_removed(vectors: ParquetStore) -> None:
-    abandoned, in_use = vectors._folder / "1.part", vectors._folder / "2.part"
+    abandoned, in_use = vectors.folder / "1.part", vectors.folder / "2.part"
     for part in (abandoned, in_use):
         part.write_bytes(b"cut off")
     two_hours_ago = time.time() - 7200

@@ -6,9 +6,7 @@ import os
 import sqlite3
 import subprocess
 import sys
-import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,8 +18,6 @@ from clip_client.dedup.features.capture_time import CaptureTime, read_capture_ti
 from clip_client.dedup.features.image_features import ImageFeatures, cached_features, extract_features
 from clip_client.dedup.features.pixel_hash import pixel_hash
 from clip_client.dedup.files.companions import companions, what_would_be_lost
-from clip_client.dedup.store import parquet_store as shelf
-from clip_client.dedup.store import sqlite as database
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
 from clip_client.dedup.store.sqlite import open_database, transaction
 from clip_client.dedup.store.store import default_directory
@@ -74,18 +70,17 @@ def test_vectors_of_two_models_never_meet(tmp_path: Path, monkeypatch: pytest.Mo
             [rows(store, vector_id) for vector_id in ("one", "other")]
 
 
-def test_many_small_files_become_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shelf, "_MANY_FILES", 5)
+def test_many_small_files_become_one(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
         vectors = store.vectors("model")
-        for number in range(8):
+        for number in range(65):
             vectors.add({**ROW, "sha256": bytes([number]) * 32})
             vectors.flush()
         folder = next((tmp_path / "vectors").iterdir())
-        assert len(list(folder.iterdir())) == 8
+        assert len(list(folder.iterdir())) == 65
         vectors.compact()
         assert len(list(folder.iterdir())) == 1
-        assert len(set(rows(store))) == 8
+        assert len(set(rows(store))) == 65
 
 
 def test_a_damaged_file_costs_its_own_rows_only(tmp_path: Path) -> None:
@@ -163,9 +158,7 @@ def test_a_transaction_is_whole_or_not_at_all(tmp_path: Path) -> None:
     connection.close()
 
 
-def test_a_new_database_is_waited_for_where_another_process_makes_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_database_is_waited_for_where_another_process_makes_it(tmp_path: Path) -> None:
     """SQLite does not wait here by itself."""
     other = sqlite3.connect(tmp_path / "x.sqlite", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -175,8 +168,7 @@ def test_a_new_database_is_waited_for_where_another_process_makes_it(
         turns.append(seconds)
         other.execute("COMMIT")
 
-    monkeypatch.setattr(database, "time", SimpleNamespace(monotonic=time.monotonic, sleep=turn))
-    open_database(tmp_path / "x.sqlite", "CREATE TABLE t (x)", version=1, durable=True).close()
+    open_database(tmp_path / "x.sqlite", "CREATE TABLE t (x)", version=1, durable=True, sleep=turn).close()
     assert len(turns) == 1
     other.close()
 

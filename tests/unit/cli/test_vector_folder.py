@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,15 +15,9 @@ from clip_client.cli.commands.similar import _Nearest
 from clip_client.cli.errors import CommandFailed
 from clip_client.cli.output.output_file import locked
 from clip_client.cli.output.photo_file import PhotoFile, PhotoRow
-from clip_client.cli.output.vector_shards import (
-    ShardWriter,
-    check_vector_id,
-    finished_keys,
-    read_vectors,
-    shards_in,
-    vector_id_of,
-)
-from clip_client.dedup import FailedFile
+from clip_client.cli.output.vector_folder import VectorFolder, is_vector_folder
+from clip_client.dedup import FailedFile, StoreError
+from clip_client.dedup.store.layout import NUMBERED
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,9 +25,13 @@ if TYPE_CHECKING:
 DIMENSION = 4
 
 
-def writer(folder: Path, *, rows_per_shard: int = 3, vector_id: str = "m|p|original", **options: Any) -> ShardWriter:
-    return ShardWriter(
-        folder, rows_per_shard=rows_per_shard, model_id="m", vector_id=vector_id, dimension=DIMENSION, **options
+def opened(folder: Path, *, vector_id: str = "m|p|original", **layout: Any) -> VectorFolder:
+    return VectorFolder(
+        folder,
+        model_id="m",
+        vector_id=vector_id,
+        dimension=DIMENSION,
+        layout=replace(NUMBERED, **{"rows_per_file": 3, **layout}),
     )
 
 
@@ -46,46 +45,53 @@ def bad(path: str, *, mtime_ns: int = 1) -> PhotoRow:
     return PhotoRow(file=PhotoFile(path=path, size_bytes=10, mtime_ns=mtime_ns), failure=reason)
 
 
-def write(folder: Path, *rows: PhotoRow) -> None:
-    out = writer(folder)
+def write(folder: Path, *rows: PhotoRow, vector_id: str = "m|p|original") -> None:
+    out = opened(folder, vector_id=vector_id)
     for row in rows:
         out.add(row)
     out.finish()
 
 
-def test_shards_are_numbered_on_from_what_is_there(tmp_path: Path) -> None:
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_files_are_numbered_on_from_what_is_there(tmp_path: Path) -> None:
     write(tmp_path, *(good(f"/{number}") for number in range(7)))
     write(tmp_path, good("/7"))
-    names = [shard.name for shard in shards_in(tmp_path)]
-    assert names == ["part-00000.parquet", "part-00001.parquet", "part-00002.parquet", "part-00003.parquet"]
-    assert [pq.ParquetFile(shard).metadata.num_rows for shard in shards_in(tmp_path)] == [3, 3, 1, 1]
+    assert names(tmp_path) == [f"part-0000{number}.parquet" for number in range(4)]
+    assert [pq.ParquetFile(tmp_path / name).metadata.num_rows for name in names(tmp_path)] == [3, 3, 1, 1]
 
 
-def test_a_hundred_thousand_shards_stay_in_order(tmp_path: Path) -> None:
-    for number in (100_000, 99_999):
-        (tmp_path / f"part-{number:05}.parquet").touch()
-    assert [shard.name for shard in shards_in(tmp_path)] == ["part-99999.parquet", "part-100000.parquet"]
+def test_a_hundred_thousand_files_stay_in_order(tmp_path: Path) -> None:
+    write(tmp_path, good("/a", element=1))
+    (tmp_path / "part-00000.parquet").rename(tmp_path / "part-99999.parquet")
+    write(tmp_path, good("/a", element=2))
+    assert names(tmp_path) == ["part-100000.parquet", "part-99999.parquet"]
+    assert [vectors.tolist() for _, vectors in opened(tmp_path).vectors()] == [[[0, 0, 1, 0]]]
 
 
-def test_nothing_to_write_is_no_shard(tmp_path: Path) -> None:
+def test_nothing_to_write_makes_no_file(tmp_path: Path) -> None:
     write(tmp_path)
-    assert shards_in(tmp_path) == []
-    assert shards_in(tmp_path / "absent") == []
-    assert vector_id_of([]) is None
+    assert names(tmp_path) == []
+    assert not is_vector_folder(tmp_path)
+    assert not is_vector_folder(tmp_path / "absent")
+    assert list(opened(tmp_path).vectors()) == []
 
 
-def test_a_slow_run_closes_shards_by_the_clock(tmp_path: Path) -> None:
-    out = writer(tmp_path, rows_per_shard=1000, seconds_per_shard=0.0)
+def test_a_slow_run_writes_files_by_the_clock(tmp_path: Path) -> None:
+    out = opened(tmp_path, rows_per_file=1000, seconds_per_file=0.0)
     out.add(good("/a"))
-    assert [shard.name for shard in out.written] == ["part-00000.parquet"]
+    assert [path.name for path in out.written] == ["part-00000.parquet"]
+    assert is_vector_folder(tmp_path)
 
 
 def test_what_is_finished_is_known_by_path_size_and_time(tmp_path: Path) -> None:
     write(tmp_path, good("/a"), bad("/b"), good("/caf\udce9"))
-    keys = finished_keys(shards_in(tmp_path), with_failed=False)
+    keys = opened(tmp_path).finished_keys(with_failed=False)
     assert keys == {good("/a").file.key, good("/caf\udce9").file.key}
     assert good("/a", mtime_ns=2).file.key not in keys
-    assert finished_keys(shards_in(tmp_path), with_failed=True) == keys | {bad("/b").file.key}
+    assert opened(tmp_path).finished_keys(with_failed=True) == keys | {bad("/b").file.key}
 
 
 def test_a_file_has_one_key_on_the_disk_and_in_a_shard(tmp_path: Path) -> None:
@@ -93,7 +99,7 @@ def test_a_file_has_one_key_on_the_disk_and_in_a_shard(tmp_path: Path) -> None:
     photo.write_bytes(b"x")
     file = PhotoFile.look_at(str(photo))
     write(tmp_path, PhotoRow(file=file, vector=np.zeros(DIMENSION, dtype=np.float32)))
-    assert finished_keys(shards_in(tmp_path), with_failed=False) == {PhotoFile.look_at(str(photo)).key}
+    assert opened(tmp_path).finished_keys(with_failed=False) == {PhotoFile.look_at(str(photo)).key}
     photo.write_bytes(b"longer")
     assert PhotoFile.look_at(str(photo)).key != file.key
 
@@ -103,7 +109,7 @@ def test_the_last_row_of_a_path_counts(tmp_path: Path) -> None:
     write(tmp_path, good("/a", mtime_ns=2, element=1), bad("/b", mtime_ns=2), good("/c", element=2))
     found = {
         path: vector.tolist()
-        for paths, vectors in read_vectors(shards_in(tmp_path))
+        for paths, vectors in opened(tmp_path).vectors()
         for path, vector in zip(paths, vectors, strict=True)
     }
     assert found == {b"/a": [0, 1, 0, 0], b"/c": [0, 0, 1, 0]}
@@ -111,34 +117,42 @@ def test_the_last_row_of_a_path_counts(tmp_path: Path) -> None:
 
 def test_another_vector_id_is_refused(tmp_path: Path) -> None:
     write(tmp_path, good("/a"))
-    check_vector_id(tmp_path, "m|p|original")
-    with pytest.raises(CommandFailed, match=r"holds vectors of m\|p\|original, and this run makes those of other"):
-        check_vector_id(tmp_path, "other")
-    out = writer(tmp_path, vector_id="second")
-    out.add(good("/b"))
-    out.finish()
-    with pytest.raises(CommandFailed, match="keep them in two folders"):
-        check_vector_id(tmp_path, "second")
+    opened(tmp_path)
+    with pytest.raises(CommandFailed, match=r"holds vectors of m\|p\|original, which must not be compared .* other"):
+        opened(tmp_path, vector_id="other")
+    assert names(tmp_path) == ["part-00000.parquet"]
 
 
-def test_what_is_no_shard_of_vectors_is_one_sentence(tmp_path: Path) -> None:
-    shard = tmp_path / "part-00000.parquet"
-    shard.write_bytes(b"PAR1 and no more")
-    with pytest.raises(CommandFailed, match=r"part-00000.parquet cannot be read .*move it away"):
-        vector_id_of([shard])
-    pq.write_table(pa.table({"x": [1]}), shard)
-    with pytest.raises(CommandFailed, match="does not say which model"):
-        vector_id_of([shard])
-    with pytest.raises(CommandFailed, match="has no column path_bytes"):
-        list(read_vectors([shard]))
+def test_a_file_without_vectors_is_one_sentence(tmp_path: Path) -> None:
+    file = tmp_path / "part-00000.parquet"
+    file.write_bytes(b"PAR1 and no more")
+    with pytest.raises(StoreError, match=r"part-00000.parquet cannot be read .*move it away"):
+        opened(tmp_path)
+    pq.write_table(pa.table({"x": [1]}), file)
+    with pytest.raises(CommandFailed, match="does not name the model"):
+        opened(tmp_path)
+    pq.write_table(pa.table({"x": [1]}, metadata={"vector_id": "m|p|original"}), file)
+    with pytest.raises(StoreError, match="does not belong there"):
+        list(opened(tmp_path).vectors())
+
+
+def test_a_damaged_row_group_is_an_error(tmp_path: Path) -> None:
+    write(tmp_path, good("/a"), good("/b"), good("/c"))
+    file = tmp_path / "part-00000.parquet"
+    whole = bytearray(file.read_bytes())
+    whole[4:200] = bytes(196)
+    file.write_bytes(whole)
+    with pytest.raises(StoreError, match="move it away"):
+        list(opened(tmp_path).vectors())
 
 
 def test_a_killed_run_leaves_no_litter_for_long(tmp_path: Path) -> None:
-    litter, other = tmp_path / ".part-00000.parquet.123.part", tmp_path / ".mine.part"
-    litter.touch()
-    other.touch()
-    writer(tmp_path)
-    assert not litter.exists()
+    litter = [tmp_path / ".part-00000.parquet.123.part", tmp_path / "part-00000.part"]
+    other = tmp_path / ".mine.part"
+    for path in (*litter, other):
+        path.touch()
+    opened(tmp_path).start_writing()
+    assert not any(path.exists() for path in litter)
     assert other.exists()
 
 
@@ -156,8 +170,8 @@ def test_a_folder_that_cannot_be_read_is_one_sentence(tmp_path: Path, monkeypatc
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("pathlib.Path.iterdir", refuse)
-    with pytest.raises(CommandFailed, match="cannot be read: Permission denied"):
-        shards_in(tmp_path)
+    with pytest.raises(StoreError, match="cannot be read: Permission denied"):
+        opened(tmp_path)
 
 
 def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
@@ -185,9 +199,7 @@ def test_the_nearest_are_those_of_a_full_sort(cosines: list[int], chunk: int, co
     assert nearest.compared == len(cosines)
 
 
-def test_a_folder_of_shards_may_have_a_name_that_is_not_utf8(tmp_path: Path) -> None:
+def test_the_folder_may_have_a_name_that_is_not_utf8(tmp_path: Path) -> None:
     folder = tmp_path / os.fsdecode(b"caf\xe9")
-    folder.mkdir()
     write(folder, good("a.jpg"))
-    assert vector_id_of(shards_in(folder)) == "m|p|original"
-    assert [path for paths, _ in read_vectors(shards_in(folder)) for path in paths] == [b"a.jpg"]
+    assert [path for paths, _ in opened(folder).vectors() for path in paths] == [b"a.jpg"]

@@ -1,0 +1,133 @@
+"""A store and an embed folder of the previous version still work: nothing is computed again, every move can be undone.
+
+``previous_version.tar.gz`` holds photos, the store of ``clip-client dedup --apply --merge-metadata`` and of ``decide``,
+and the folder of ``clip-client embed``. They were made in ``/photos`` with tests/tiny_clip.json and random weights.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import tarfile
+from contextlib import closing
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from clip_client.cli.main import main
+from clip_client.cli.output.photo_file import PhotoFile, PhotoRow
+from clip_client.cli.output.vector_folder import VectorFolder
+from clip_client.dedup import Store, find_duplicates, scan
+from clip_client.dedup.store.decisions import DIFFERENT
+from clip_client.dedup.store.journal import IN_QUARANTINE
+from tests.paths import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+MODEL = "tiny_clip/random:0@33a9c032"
+VECTOR_ID = f"{MODEL}|shortest-bicubic-224x224|thumb-jpeg-q90-444"
+DIMENSION = 512
+PHOTOS = {  # name -> size, seconds of its modification time after 1.6e9
+    "broken.jpg": (200, 0),
+    "garden.jpg": (1302, 1),
+    "harbour (1).jpg": (1284, 2),
+    "harbour.jpg": (1284, 3),
+    "street-rated.jpg": (1389, 4),
+    "street.jpg": (1353, 5),
+}
+
+
+class NothingNew:
+    """A client of the same model that must not be asked for any vector."""
+
+    async def model(self) -> Any:
+        return SimpleNamespace(id=MODEL, vector_id=VECTOR_ID, dimension=DIMENSION)
+
+    async def embed_stream(self, images: AsyncIterator[Any], *, ordered: bool) -> AsyncIterator[Any]:
+        async for image in images:
+            yield AssertionError(f"{image} was embedded again")
+
+
+@pytest.fixture
+def previous(tmp_path: Path) -> Path:
+    """Unpack the archive, and make the store's absolute paths point to where it lies now."""
+    with tarfile.open(ROOT / "tests" / "data" / "previous_version.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    columns = {
+        "journal.sqlite": ("units.survivor", "files.original", "files.quarantined", "sidecars.path"),
+        "files.sqlite": ("files.path",),
+    }
+    for database, names in columns.items():
+        with closing(sqlite3.connect(tmp_path / "store" / database)) as connection, connection:
+            for table, column in (name.split(".") for name in names):
+                connection.execute(
+                    f"UPDATE {table} SET {column} = CAST(replace(CAST({column} AS TEXT), '/photos/', ?) AS BLOB)",
+                    (f"{tmp_path}/photos/",),
+                )
+    return tmp_path
+
+
+def search(previous: Path) -> Any:
+    clip: Any = NothingNew()
+    with Store(previous / "store") as store:
+        return asyncio.run(find_duplicates(clip, scan([previous / "photos"]), store=store))
+
+
+def test_a_search_computes_nothing_again(previous: Path) -> None:
+    report = search(previous)
+    assert (report.work.files_read, report.work.decoded, report.work.embedded) == (0, 0, 0)
+    assert report.compared == 3
+    assert [os.path.basename(failure.path) for failure in report.failed] == ["broken.jpg"]
+
+
+def test_undo_restores_every_photo(previous: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    photos = previous / "photos"
+    with Store(previous / "store") as store:
+        entries = store.journal.entries(IN_QUARANTINE)
+        assert [os.path.basename(entry.kept) for entry in entries] == ["harbour (1).jpg", "street.jpg"]
+        assert [sidecar.is_ours for sidecar in entries[1].sidecars] == [True]
+    assert (photos / "street.jpg.xmp").exists()
+    assert main(["undo", "--store", str(previous / "store")]) == 0
+    assert "2 photos" in capsys.readouterr().out
+    found = {path.name: path.stat() for path in photos.iterdir()}
+    assert {name: (status.st_size, status.st_mtime_ns) for name, status in found.items()} == {
+        name: (size, (1_600_000_000 + seconds) * 10**9) for name, (size, seconds) in PHOTOS.items()
+    }
+    report = search(previous)  # and the caches hold what was moved, too
+    assert (report.work.decoded, report.work.embedded, report.compared) == (0, 0, 5)
+    assert sorted(group.tier for group in report.groups) == ["exact", "same-pixels"]
+
+
+def test_decisions_hold(previous: Path) -> None:
+    with Store(previous / "store") as store:
+        (decision,) = store.decisions.all()
+        assert (decision.what, len(decision.contents)) == (DIFFERENT, 2)
+
+
+def test_an_embed_folder_is_continued(previous: Path) -> None:
+    folder = previous / "vectors"
+    opened = VectorFolder(folder, model_id=MODEL, vector_id=VECTOR_ID, dimension=DIMENSION)
+    keys = {
+        name: PhotoFile(path=f"/photos/{name}", size_bytes=size, mtime_ns=(1_600_000_000 + seconds) * 10**9).key
+        for name, (size, seconds) in PHOTOS.items()
+    }
+    assert opened.finished_keys(with_failed=True) == set(keys.values())
+    assert opened.finished_keys(with_failed=False) == set(keys.values()) - {keys["broken.jpg"]}
+
+    changed = np.zeros(DIMENSION, dtype=np.float32)
+    opened.start_writing()
+    opened.add(PhotoRow(file=PhotoFile(path="/photos/garden.jpg", size_bytes=1, mtime_ns=2), vector=changed))
+    opened.finish()
+    assert [path.name for path in opened.written] == ["part-00001.parquet"]
+    vectors = {
+        path.decode(): vector for paths, rows in opened.vectors() for path, vector in zip(paths, rows, strict=True)
+    }
+    assert sorted(vectors) == sorted(f"/photos/{name}" for name in PHOTOS if name != "broken.jpg")
+    assert not vectors["/photos/garden.jpg"].any()
+    assert np.array_equal(vectors["/photos/harbour.jpg"], vectors["/photos/harbour (1).jpg"])
+    assert np.linalg.norm(vectors["/photos/street.jpg"]) == pytest.approx(1)
