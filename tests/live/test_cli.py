@@ -179,7 +179,7 @@ def test_an_interrupted_run_keeps_all_that_was_answered(server: Server, many: Pa
     summary, last = said.splitlines()
     assert last == "clip-client: interrupted"
     assert summary.startswith(f"{rows_in(output).total()} vectors written to {output}")
-    assert summary.endswith("the same command continues from there")
+    assert summary.endswith("run the same command to continue")
     assert max(rows_in(output).values()) == 1
 
 
