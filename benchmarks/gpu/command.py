@@ -123,7 +123,7 @@ class PartRunner:
         runs = self.part.runs(self.plan)
         end = min(end, time.monotonic() + self.part.limit_s)
         plan = {key: getattr(self.plan, key) for key in ("device", "seconds", "quick", "model")}
-        checkpoint = Checkpoint(f"gpu_{self.name}", plan, self._folder)
+        checkpoint = Checkpoint(f"gpu_{self.name}", plan, self._folder, load=0.0)
         cut: dict[str, Any] = {}
         for run in runs:
             if not checkpoint.has(run.label):

@@ -1,4 +1,4 @@
-"""Nothing that a measurement started may outlive it: a stub whose server was killed would hold a card's memory."""
+"""Ends every process that a measurement started: a stub whose server was killed would hold a card's memory."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import os
 import signal
 import time
 from contextlib import suppress
-from pathlib import Path
 from typing import Final
+
+import psutil
 
 POLL_S: Final = 0.1
 _PR_SET_CHILD_SUBREAPER: Final = 36
@@ -16,14 +17,14 @@ _PR_SET_CHILD_SUBREAPER: Final = 36
 
 
 def adopt() -> None:
-    """Make this process the parent of every descendant whose own parent ends, whatever session it is in."""
+    """Make this process the parent of every descendant whose own parent ends, in any session."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def end_group(group: int, *, within_s: float) -> None:
-    """Let a process group end, clip-serve its tritonserver with it, and kill what is left of it after ``within_s``.
+    """Let a process group end, including clip-serve's tritonserver, and kill the rest of it after ``within_s``.
 
-    The second signal tells clip-serve not to wait for answers that nobody waits for.
+    The second signal tells clip-serve not to wait for requests under way: their callers are gone.
     """
     with suppress(ProcessLookupError):
         os.killpg(group, signal.SIGTERM)
@@ -37,7 +38,7 @@ def end_group(group: int, *, within_s: float) -> None:
 
 
 def kill_children(*, within_s: float) -> int:
-    """Kill all children of this process, those that they leave behind, too; returns how many there were."""
+    """Kill all children of this process and the children that these leave behind; return their number."""
     killed: set[int] = set()
     end = time.monotonic() + within_s
     while (left := _children()) and time.monotonic() < end:
@@ -51,19 +52,17 @@ def kill_children(*, within_s: float) -> int:
 
 
 def _children() -> set[int]:
-    """Processes whose parent this is, but for those that have ended."""
+    """The children of this process that have not ended."""
     found = set()
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            # The name, in brackets, may hold anything; after it come state and parent.
-            state, parent = stat.read_text(errors="replace").rpartition(")")[2].split()[:2]
-            if int(parent) == os.getpid() and state != "Z":
-                found.add(int(stat.parent.name))
+    for child in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):
+            if child.status() != psutil.STATUS_ZOMBIE:
+                found.add(child.pid)
     return found
 
 
 def _reap() -> None:
-    """Take note of children that have ended, so that their group counts as gone."""
+    """Collect children that have ended, so that their group no longer exists."""
     with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass

@@ -20,7 +20,7 @@ class Published:
     value: float
     unit: str
     ours: str
-    """Key of our own figure of the same kind in ``report.own_figures``; empty where we have none."""
+    """Key of our own value in ``report.command.measured_here``; empty if there is none."""
 
 
 FIGURES: Final = (

@@ -1,1 +1,1 @@
-"""From kept results to tables, plots and the figures in the documents; nothing here measures."""
+"""From kept results to tables, plots and one page; nothing here measures."""

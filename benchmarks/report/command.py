@@ -87,15 +87,15 @@ def _newest(paths: Iterable[Path]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def own_figures(results: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
-    """Our figures for the comparison with the published ones; those that were not measured are missing."""
-    figures: dict[str, float] = {}
+def measured_here(results: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+    """Our values for the comparison with the published ones; those that were not measured are missing."""
+    values: dict[str, float] = {}
     if latency := results.get("latency"):
         summary = latency["summary"]
         single = summary["by_concurrency"][0]
         model_ms = single["server_ms"]["clip_encoder"]["compute_infer"]
         p50 = single["latency_ms"]["p50"]
-        figures = {
+        values = {
             "single_p50_ms": p50,
             "single_model_ms": model_ms,
             "single_other_percent": max(0.0, 100 * (1 - model_ms / p50)),
@@ -108,8 +108,8 @@ def own_figures(results: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
             for cell in delay["summary"]["cells"]
             if (cell["instances"], cell["delay_us"]) == (advice["instances"], advice["max_queue_delay_microseconds"])
         ]
-        figures["share_batched_percent"] = 100 * max(cells, key=lambda cell: cell["concurrency"])["share_batched"]
-    return figures
+        values["share_batched_percent"] = 100 * max(cells, key=lambda cell: cell["concurrency"])["share_batched"]
+    return values
 
 
 def costs(results: Mapping[str, Mapping[str, Any]], price_per_hour: float | None) -> list[dict[str, Any]]:
@@ -155,7 +155,7 @@ def render(results: Mapping[str, Mapping[str, Any]], directory: Path, *, price_p
     gpu = markdown_tables.of_gpus(results)
     on_gpu = efficiency_breakdown.of_gpu(gpu)
     rooflines = roofline_pictures({"roofline": efficiency_breakdown.of_cpu(results), "gpu_roofline": on_gpu}, directory)
-    own = own_figures(results)
+    own = measured_here(results)
     published = [{"figure": figure, "ours": own.get(figure.ours)} for figure in FIGURES]
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"), autoescape=True, undefined=StrictUndefined

@@ -79,7 +79,7 @@ def missing(name: str) -> str:
 
 def readme(results: Results) -> str:
     """All tables of the README."""
-    parts = [_systems(results), _ceiling(results), _on_a_gpu(results), _single_figures(results)]
+    parts = [_systems(results), _ceiling(results), _on_a_gpu(results), _single_values(results)]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -131,7 +131,7 @@ def _on_a_gpu(results: Results) -> str:
     return f"{machine(next(iter(kept.values())))}, `python -m benchmarks gpu`, {sources}:\n\n{table(headings, rows)}"
 
 
-def _single_figures(results: Results) -> str:
+def _single_values(results: Results) -> str:
     rows: list[list[str]] = []
 
     def add(name: str, what: str, figure: Callable[[Result], str]) -> None:
@@ -282,8 +282,8 @@ def queue_delay(result: Result) -> str:
         at = {c["concurrency"]: c for c in cells if (c["instances"], c["delay_us"]) == (count, delay_us)}
         chosen = (count, delay_us) == (advice["instances"], advice["max_queue_delay_microseconds"])
         name = f"{count} x, {delay_us / 1000:g} ms"
-        figures = (f"{at[alone]['p50_ms']:.0f} ms", _ranged(at[crowd]), f"{at[crowd]['share_batched']:.0%}")
-        rows.append([f"**{name}**" if chosen else name, *figures])
+        values = (f"{at[alone]['p50_ms']:.0f} ms", _ranged(at[crowd]), f"{at[crowd]['share_batched']:.0%}")
+        rows.append([f"**{name}**" if chosen else name, *values])
     headings = ["instances, delay", f"p50 of {alone} caller", f"images/s, {crowd} callers (rounds)", "batched"]
     return (
         f"{machine(result)}, {source(result, '../benchmarks/results')}, bold: recommended:\n\n{table(headings, rows)}"
@@ -370,10 +370,10 @@ def scaling(result: Result) -> str:
         f"{count} {'servers' if int(count) > 1 else 'server'} {rate:.1f} images/s ({summary['efficiency'][count]:.0%})"
         for count, rate in summary["rates"].items()
     )
-    unproved = ", ".join(map(str, summary["unproved"]))
+    unmeasured = ", ".join(map(str, summary["unproved"]))
     return (
         f"{machine(result)}, {summary['device']}, {source(result, '../benchmarks/results')}: {rates}. "
-        f"Unproved: {unproved} servers."
+        f"Not measured: {unmeasured} servers."
     )
 
 

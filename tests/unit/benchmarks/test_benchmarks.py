@@ -29,10 +29,7 @@ from benchmarks.load import worker
 from benchmarks.peers import in_process as systems
 from benchmarks.peers.baseline.batcher import Batcher
 from benchmarks.peers.baseline.settings import SettingError, Settings
-from benchmarks.report import command as report
-from benchmarks.report import markdown_tables
 from clip_client._transports.triton_statistics import ModelStatistics
-from tests.paths import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -180,32 +177,6 @@ def test_saturation_is_the_first_point_near_the_best() -> None:
     assert saturation([{"concurrency": size, "rate": rate} for size, rate in rates.items()]) == 4
 
 
-def test_the_end_of_a_rising_curve_is_not_called_full() -> None:
-    step = {"clip_encoder": {"compute_infer": 50.0}, "clip_preprocess": {"compute_infer": 2.0}}
-    for rates, said in (
-        ((10.0, 20.0, 20.1), ": full at 2 callers"),
-        ((10.0, 20.0, 40.0), ": not known to be full at 4"),
-    ):
-        curve = [
-            {"concurrency": size, "rate": rate, "latency_ms": {"p50": 60.0, "mean": 60.0}, "server_ms": step}
-            for size, rate in zip((1, 2, 4), rates, strict=True)
-        ]
-        summary = {"by_concurrency": curve, "saturated_at": saturation(curve), "cold_start_s": 3.0}
-        result = {"experiment": "latency", "file": "x", "environment": MACHINE, "summary": summary}
-        assert said in markdown_tables.latency(result)
-
-
-def test_harm_is_never_stated_without_what_was_found() -> None:
-    names = (
-        "same pixels (default of --apply)",
-        "pHash, 3 bits",
-        "all tiers: x",
-        "imagededup pHash, 10 bits (its default)",
-    )
-    rows = [{"detector": name, "harmful_per_1000": 1.5, "recall_of_copies": 0.25} for name in names]
-    assert markdown_tables._harm({"detectors": rows, "random_weights": False}) == ", ".join(["1.5 (25%)"] * 4)
-
-
 def test_a_slow_link_adds_bytes_and_round_trip() -> None:
     assert over_links({"p50_ms": 1.0, "bytes": 250_000})["20 Mbit/s, 40 ms"] == pytest.approx(1 + 100 + 40)
 
@@ -283,92 +254,6 @@ def test_other_vectors_make_a_row_and_the_run_invalid() -> None:
     summary = three_way(cosine=0.99)
     assert not summary["systems"]["ensemble"]["valid"]
     assert not summary["valid"]
-
-
-MACHINE = {
-    "cores": 2, "cpu": "a CPU", "cpu_flags": ["avx2"], "gpu": None, "system": "Linux", "python": "3.11",
-    "commit": "abc", "modified": False, "load_average": 0.1,
-}  # fmt: skip
-
-
-def keep(directory: Path, name: str, day: str, **result: Any) -> None:
-    record = {"experiment": name, "environment": {**MACHINE, "time": day}, **result}
-    (directory / f"{name}-{day}.json").write_text(json.dumps(record))
-
-
-def test_page_and_figures_come_from_the_newest_result(tmp_path: Path) -> None:
-    for day, cosine in (("2026-01-01", 0.99), ("2026-01-02", 1.0)):
-        keep(tmp_path, "three_way", day, plan={"rounds": 2}, summary=three_way(cosine))
-    results = report.newest(tmp_path)
-    text = markdown_tables.fill("before\n<!-- benchmarks -->\nold\n<!-- /benchmarks -->\nafter\n", results)
-    assert text.startswith("before\n<!-- benchmarks -->\n2 cores of a CPU (avx2), no GPU;")
-    assert text.endswith("GPU: not measured yet.\n<!-- /benchmarks -->\nafter\n")
-    assert "| ensemble, JPEG over gRPC | 19.0 | 1.000000 |" in text
-    assert "old" not in text
-    assert markdown_tables.fill(text, results) == text
-    page = report.render(results, tmp_path, price_per_hour=3.6).read_text()
-    assert "182.9 ms" in page
-    assert "three_way-2026-01-02.json" in page
-    assert "<td>0.05263</td>" in page  # 1,000 images at 19 a second and 0.001 a second
-    assert "Not measured yet: there is no result from a machine with a GPU." in page
-    assert (tmp_path / "three_way.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_a_part_without_results_names_the_command_that_makes_them() -> None:
-    for name in ("benchmarks", *markdown_tables.PARTS):
-        text = markdown_tables.fill(f"<!-- {name} -->\n<!-- /{name} -->\n", {})
-        assert ("not measured yet" if name == "benchmarks" else "python -m benchmarks") in text, name
-
-
-def test_pictures_of_operators_scaling_and_slow_lines(tmp_path: Path) -> None:
-    profile = {
-        "total_ms": 50.0,
-        "operators": [{"operator": "MatMul", "ms": 40.0, "share": 0.8}, {"operator": "Conv", "ms": 10.0, "share": 0.2}],
-        "nodes_by_provider": {"CPUExecutionProvider": 2},
-        "cpu_fallbacks": [],
-        "fused_attention": [],
-    }
-    keep(tmp_path, "operators", "2026-01-01", model="ViT-B-32/random:0@0", summary={"1": profile, "32": profile})
-    servers = {"device": "CPU", "rates": {"1": 10.0, "2": 18.0}, "efficiency": {"1": 1.0, "2": 0.9}, "unproved": [4, 8]}
-    keep(tmp_path, "scaling", "2026-01-01", summary=servers)
-    forms = ("fp32-json", "fp32-http", "fp32-grpc", "uint8-grpc", "jpeg-grpc")
-    points = [{"form": form, "rows": 1, "p50_ms": 2.0, "ms_per_image": 2.0, "bytes": 9} for form in forms]
-    slow = [{**point, "link": "a line", "computed_ms": 1.5} for point in points if point["form"] != "fp32-http"]
-    summary = {"points": points, "labels": {form: form for form in forms}, "over_links": slow}
-    keep(tmp_path, "serialisation", "2026-01-01", summary=summary)
-    results = report.newest(tmp_path)
-    report.render(results, tmp_path)
-    for name in ("operators", "scaling", "serialisation", "links"):
-        assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-    assert "| jpeg-grpc | 9 | 2.00 ms | 2 ms |" in markdown_tables.travel(results["serialisation"])
-    assert "2 servers 18.0 images/s (90%)" in markdown_tables.scaling(results["scaling"])
-    assert "MatMul 80%, Conv 20%; attention not fused" in markdown_tables.operators(results["operators"])
-
-
-@pytest.mark.parametrize("document", report.DOCUMENTS, ids=str)
-def test_the_documents_state_the_results_that_they_name(document: Path) -> None:
-    # After a change to benchmarks/report/markdown_tables.py: python -m benchmarks report
-    text = (ROOT / document).read_text(encoding="utf-8")
-    results = report.stated(text, ROOT / "benchmarks" / "results")
-    assert results
-    assert markdown_tables.fill(text, results) == text
-
-
-def test_a_new_result_leaves_the_documents_true_until_the_report_is_run(tmp_path: Path) -> None:
-    keep(tmp_path, "three_way", "2026-01-01", plan={"rounds": 2}, summary=three_way())
-    text = markdown_tables.fill("<!-- benchmarks -->\n<!-- /benchmarks -->\n", report.newest(tmp_path))
-    keep(tmp_path, "three_way", "2026-01-02", plan={"rounds": 2}, summary=three_way(0.99))
-    keep(tmp_path, "soak", "2026-01-02")
-    assert markdown_tables.fill(text, report.stated(text, tmp_path)) == text
-    assert "2026-01-02" in markdown_tables.fill(text, report.newest(tmp_path))
-
-
-def test_a_figure_typed_by_hand_is_found(tmp_path: Path) -> None:
-    keep(tmp_path, "three_way", "2026-01-01", plan={"rounds": 2}, summary=three_way())
-    text = markdown_tables.fill("<!-- benchmarks -->\n<!-- /benchmarks -->\n", report.newest(tmp_path))
-    typed = text.replace("19.0", "91.0")
-    assert typed != text
-    assert markdown_tables.fill(typed, report.stated(typed, tmp_path)) == text
 
 
 def test_the_remaining_time_follows_what_was_slow() -> None:
