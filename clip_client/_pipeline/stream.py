@@ -192,7 +192,7 @@ class Stream:
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
         if error is not None:
             # No memory, no thread, or a caller's file object that raises CancelledError: without a result, the consumer
-            # would wait for ever. If the stream was left, the image is abandoned, and this does nothing.
+            # would wait indefinitely. If the stream was left, the image is abandoned, and this does nothing.
             image.set_result(ClipError(f"Reading image {image.index} failed: internal error ({type(error).__name__})."))
         self._start_encoding()
         if error is not None and not task.cancelled():

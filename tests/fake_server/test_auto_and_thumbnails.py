@@ -1,4 +1,4 @@
-"""What ``auto:`` makes of a server, and thumbnails on their way to one."""
+"""How ``auto:`` chooses, and thumbnails that are sent to a server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.fixtures.simulated_time import simulate
 NOISE = np.random.default_rng(0).integers(0, 256, (300, 400, 3), dtype=np.uint8)
 
 
-async def test_auto_keeps_to_a_server_that_answers_even_where_it_is_broken(caplog: pytest.LogCaptureFixture) -> None:
+async def test_auto_uses_a_server_that_responds_even_an_unhealthy_one(caplog: pytest.LogCaptureFixture) -> None:
     async with FakeTriton(token="secret") as server:
         async with ClipClient(f"auto:localhost:{server.port}", token="wrong") as clip:
             with pytest.raises(Unauthorized):
@@ -29,11 +29,11 @@ async def test_auto_keeps_to_a_server_that_answers_even_where_it_is_broken(caplo
             with pytest.raises((ModelNotReady, ProtocolMismatch)):
                 await clip.embed(b"x")
             assert not clip.is_local
-    # Of this package: gRPC may have a word to say about a call of an earlier test.
+    # Only this package's records: gRPC may log something about a call of an earlier test.
     assert not [record for record in caplog.records if record.name.startswith("clip_client")]
 
 
-async def test_auto_is_settled_once_for_calls_that_come_together() -> None:
+async def test_concurrent_calls_resolve_auto_once() -> None:
     async with FakeTriton() as server, Relay(server.port) as relay:
         url = f"auto:{relay.url}"
         async with ClipClient(url) as clip:
@@ -43,7 +43,7 @@ async def test_auto_is_settled_once_for_calls_that_come_together() -> None:
         assert relay.connections == 2  # one to see who is there, and the one that stays
 
 
-async def test_auto_does_not_hide_that_something_else_answers() -> None:
+async def test_auto_does_not_hide_another_service() -> None:
     async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         writer.close()
@@ -60,7 +60,7 @@ class Silent(FakeTriton):
         await asyncio.Event().wait()
 
 
-def test_auto_takes_a_server_that_says_nothing_for_none() -> None:
+def test_auto_ignores_a_server_that_does_not_respond() -> None:
     async def run() -> None:
         here = FakeTriton()
         transports = InMemoryTransports({"localhost": Silent(), "": here})
@@ -103,7 +103,7 @@ class OddlyPreprocessed(FakeTriton):
         return {**super().passport(), "preprocess": {"size": 224}}
 
 
-async def test_a_model_whose_preprocessing_is_unknown_is_the_calls_error_and_only_of_thumbnails() -> None:
+async def test_unknown_preprocessing_fails_the_call_but_only_with_thumbnails() -> None:
     async with OddlyPreprocessed() as server:
         async with ClipClient(server.url) as clip:
             assert len(await clip.embed(b"small")) == 1

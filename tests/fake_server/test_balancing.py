@@ -38,7 +38,7 @@ async def test_all_servers_work() -> None:
             assert {step.server for step in (await clip.health()).steps} == {fake.url for fake in fakes}
 
 
-async def test_one_that_goes_is_left_alone_and_one_that_comes_back_is_used() -> None:
+async def test_a_server_that_stops_is_avoided_and_used_again_after_its_restart() -> None:
     async with AsyncExitStack() as stack:
         good, fickle = await servers(stack, 2)
         async with ClipClient([good.url, fickle.url]) as clip:
@@ -65,7 +65,7 @@ async def test_a_server_that_is_down_from_the_start_does_not_count() -> None:
             await clip.embed(b"a")
 
 
-async def test_bad_images_mark_no_server() -> None:
+async def test_bad_images_do_not_mark_a_server_as_down() -> None:
     async with AsyncExitStack() as stack:
         fakes = await servers(stack, 2)
         async with ClipClient([fake.url for fake in fakes]) as clip:
@@ -75,7 +75,7 @@ async def test_bad_images_mark_no_server() -> None:
             assert clip.stats().images_failed == 200
 
 
-async def test_two_models_are_one_too_many() -> None:
+async def test_servers_with_two_models_are_refused() -> None:
     async with AsyncExitStack() as stack:
         first, second = await servers(stack, 2)
         second.model, second.fingerprint = "other", (5, 6)
@@ -96,7 +96,7 @@ async def test_a_server_that_changes_its_model_later_is_noticed() -> None:
                 await clip.embed(b"a")
 
 
-async def test_a_server_of_another_contract_is_one_too_many() -> None:
+async def test_a_server_with_another_contract_is_refused() -> None:
     async with FakeTriton() as first, OfTheFuture() as second, ClipClient([first.url, second.url]) as clip:
         with pytest.raises(ProtocolMismatch, match="contract 2"):
             await clip.embed(b"a")
@@ -109,7 +109,7 @@ async def test_a_token_that_one_server_refuses() -> None:
                 await clip.embed(b"a")
 
 
-def test_after_a_failure_one_request_at_a_time_goes_out() -> None:
+def test_after_a_failure_one_request_at_a_time_is_sent() -> None:
     config = ClientConfig()
     endpoint = config.endpoints[0]
     server = Server(endpoint, InMemoryTransports({"localhost": FakeTriton()})(endpoint, None), config)
@@ -119,7 +119,7 @@ def test_after_a_failure_one_request_at_a_time_goes_out() -> None:
     server.failed(8, Unavailable("x"), started_at=1.0, now=2.0, randomness=randomness)
     first_rest = server.backoff_until
     assert 2.0 < first_rest <= 2.1
-    # The second was on its way already; that it fails, too, is no news.
+    # The second was already in flight, so its failure adds no information.
     server.failed(8, Unavailable("x"), started_at=1.5, now=2.05, randomness=randomness)
     assert server.backoff_until == first_rest
 

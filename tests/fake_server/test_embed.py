@@ -72,13 +72,13 @@ async def test_nothing_to_embed() -> None:
         assert server.requests == []
 
 
-async def test_what_is_no_collection_is_a_type_error() -> None:
+async def test_an_object_that_is_not_iterable_is_a_type_error() -> None:
     async with FakeTriton() as server, ClipClient(server.url) as clip:
         with pytest.raises(TypeError, match="int"):
             await clip.embed(5)  # type: ignore[arg-type]
 
 
-async def test_a_bad_image_harms_no_neighbour(tmp_path: Path) -> None:
+async def test_a_bad_image_does_not_affect_its_batch(tmp_path: Path) -> None:
     async with FakeTriton() as server, ClipClient(server.url) as clip:
         server.script(Reply(row_errors={1: (4, "The file ends before the picture does.")}))
         batch = await clip.embed([b"a", b"b", b"c"])
@@ -105,7 +105,7 @@ async def test_a_bad_image_harms_no_neighbour(tmp_path: Path) -> None:
             batch.raise_for_errors()
 
 
-async def test_a_status_that_this_client_does_not_know_is_still_an_image_error() -> None:
+async def test_an_unknown_status_is_an_image_error() -> None:
     async with FakeTriton() as server, ClipClient(server.url) as clip:
         server.script(Reply(row_errors={0: (99, "Something new.")}))
         assert (await clip.embed(b"a")).errors[0].code == "INTERNAL"
@@ -204,14 +204,14 @@ async def test_timeouts_are_checked() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no FIFOs here")
-async def test_odd_files_do_not_hold_anything_up(tmp_path: Path) -> None:
+async def test_odd_files_do_not_block_the_call(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     async with FakeTriton() as server, ClipClient(server.url) as clip:
         batch = await clip.embed([tmp_path / "fifo", tmp_path, b"good"], timeout_s=20)
         assert [error.code for error in batch.errors.values()] == ["UNREADABLE", "UNREADABLE"]
 
 
-async def test_the_bytes_of_one_image_take_the_room_of_one_vector() -> None:
+async def test_the_bytes_of_one_image_count_as_one_image() -> None:
     async with FakeTriton(dimension=512) as server, ClipClient(server.url, transfer="original") as clip:
         for image in (b"x" * 100_000, bytearray(b"x" * 100_000)):
             vectors = (await clip.embed(image)).vectors

@@ -97,7 +97,7 @@ async def test_a_reload_is_survived() -> None:
         assert (await call).errors == {}
 
 
-async def test_a_server_that_was_never_there_is_not_waited_for() -> None:
+async def test_a_server_that_was_never_up_fails_at_once() -> None:
     async with ClipClient("localhost:1", timeout_s=60) as clip:
         with pytest.raises(Unavailable, match="No server answers at grpc://localhost:1"):
             await clip.embed(b"a")
@@ -125,14 +125,14 @@ async def test_the_wrong_model_and_the_wrong_triton() -> None:
     ],
     ids=["http", "ssh", "hangs up"],
 )
-async def test_something_that_is_no_grpc_server(greeting: bytes, kind: type[ClipError], says: str) -> None:
+async def test_a_port_that_does_not_speak_grpc(greeting: bytes, kind: type[ClipError], says: str) -> None:
     async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(greeting)
         with contextlib.suppress(OSError):
             await writer.drain()
         writer.close()
 
-    # An address, not a name: a name with a second address, where no server listens, would give another reason.
+    # By number: a name may have a second address without a listener, and the error would be about that one.
     listener = await asyncio.start_server(greet, "127.0.0.1", 0)
     async with listener:
         async with ClipClient(f"127.0.0.1:{listener.sockets[0].getsockname()[1]}", timeout_s=20) as clip:
@@ -152,7 +152,7 @@ async def test_the_deadline_holds_and_the_remaining_time_travels() -> None:
         first, second = (request.timeout_s for request in server.requests)
         assert first is not None
         assert second is not None
-        # gRPC rounds a deadline up by some milliseconds on its way.
+        # gRPC rounds a deadline up by some milliseconds.
         assert first <= 1.05
         assert second <= 0.85
 
@@ -166,7 +166,7 @@ async def test_one_callers_deadline_is_not_anothers() -> None:
         with pytest.raises(DeadlineExceeded):
             await hasty
         assert (await patient).errors == {}
-        # They shared a request, and it went on for the one who waited.
+        # They shared a request, and it continued for the other caller.
         assert [len(request.images) for request in server.requests] == [2]
 
 
@@ -191,8 +191,8 @@ async def test_a_connection_cut_in_the_middle_of_an_answer() -> None:
 
 
 @pytest.mark.parametrize("pause_s", [0.0, 0.3], ids=["under gRPC's own ping", "at rest"])
-async def test_a_half_open_connection_is_found_out_and_replaced(pause_s: float) -> None:
-    """Within the time that keepalive_time_s says, and not with gRPC's own limits of 20 s and a minute."""
+async def test_a_half_open_connection_is_detected_and_replaced(pause_s: float) -> None:
+    """Within ``keepalive_time_s``, not within gRPC's own limits of 20 s and a minute."""
     config = ClientConfig(keepalive_time_s=0.2, timeout_s=60)
     async with FakeTriton() as server, Relay(server.port) as relay, ClipClient(relay.url, config=config) as clip:
         await clip.embed(b"a")
@@ -206,7 +206,7 @@ async def test_a_half_open_connection_is_found_out_and_replaced(pause_s: float) 
 
 
 async def test_a_server_that_hangs_up_is_tried_again_soon_and_by_each_client() -> None:
-    """By gRPC's defaults the fifth try comes after seven seconds or more, and all clients of a process share it."""
+    """By gRPC's defaults the fifth attempt comes after seven seconds or more, and all clients of a process share it."""
     tries = 0
 
     def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -229,7 +229,7 @@ async def test_a_server_that_hangs_up_is_tried_again_soon_and_by_each_client() -
 
 
 def test_how_long_grpc_may_wait_before_it_tries_again() -> None:
-    """What the test above cannot see within a second: the longest pause, and the longest that one try may take."""
+    """What the test above cannot observe within a second: the longest pause, and the longest time for one attempt."""
     config = ClientConfig()
     given = dict(channel_options(config, config.endpoints[0], None))
     assert {name: value for name, value in given.items() if "backoff" in name} == {
@@ -254,7 +254,7 @@ async def test_a_slow_connection_is_just_slow() -> None:
         assert clip.stats().requests_retried == 0
 
 
-async def test_a_token_that_is_refused_is_raised_at_once_and_not_shown() -> None:
+async def test_a_refused_token_is_raised_at_once_and_not_shown() -> None:
     async with FakeTriton(token="right") as server:
         async with ClipClient(server.url, token="wr0ng") as clip:
             with pytest.raises(Unauthorized) as caught:
@@ -265,7 +265,7 @@ async def test_a_token_that_is_refused_is_raised_at_once_and_not_shown() -> None
             assert server.requests[0].metadata["authorization"] == "Bearer right"
 
 
-async def test_closing_the_client_ends_what_is_on_its_way() -> None:
+async def test_closing_the_client_ends_requests_in_flight() -> None:
     async with FakeTriton() as server:
         server.answer_always(Reply(delay_s=float("inf")))
         async with ClipClient(server.url) as clip:
@@ -276,7 +276,7 @@ async def test_closing_the_client_ends_what_is_on_its_way() -> None:
 
 
 @pytest.mark.parametrize("name", ["a..b", 80 * "a"])
-async def test_what_can_be_no_name_is_told_as_one_that_nobody_knows(name: str) -> None:
+async def test_an_impossible_name_fails_like_an_unknown_one(name: str) -> None:
     async with ClipClient(f"{name}:8001") as clip:
         with pytest.raises(Unavailable, match="cannot be resolved"):
             await clip.model()

@@ -34,7 +34,7 @@ async def broken_step(server: FakeTriton, url: str | None = None) -> tuple[str, 
     return failed.name, failed.message
 
 
-async def test_a_whole_service() -> None:
+async def test_a_healthy_service() -> None:
     async with FakeTriton() as server, ClipClient(server.url) as clip:
         report = await clip.health()
         assert report.ok
@@ -64,7 +64,7 @@ async def test_a_proxy_is_not_asked_for_this_machine(host: str, monkeypatch: pyt
             assert (await clip.health()).ok
 
 
-async def test_nobody_there() -> None:
+async def test_no_server() -> None:
     async with FakeTriton() as server:
         assert (await broken_step(server, "localhost:1"))[0] == "connect"
 
@@ -94,7 +94,7 @@ async def test_a_contract_of_the_future() -> None:
 
 
 class Exported(FakeTriton):
-    """Keeps the passport that it had at first, whatever becomes of the model."""
+    """Keeps its first passport when the model changes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ def at_right_angles(vector: NDArray[np.float32]) -> NDArray[np.float32]:
 @pytest.mark.parametrize(
     "how", ["wrong vector", "too far off", "zero", "nan", "fails", "another model", "another length", "never answers"]
 )
-async def test_a_sick_canary(how: str) -> None:
+async def test_a_canary_that_fails(how: str) -> None:
     async with Exported() as server:
         if how == "wrong vector":
             server.vector = lambda image: fake_vector(image + b"!")

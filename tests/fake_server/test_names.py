@@ -1,4 +1,4 @@
-"""A name that stands for several servers: looked up again and again, and named in TLS and to proxies."""
+"""A name that stands for several servers: repeated look-ups, and the name in TLS and for proxies."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_name_is_looked_up_every_half_minute(in_fleet: InFleet) -> None:
 
 
 def test_a_name_is_looked_up_sooner_while_a_server_is_down(in_fleet: InFleet) -> None:
-    """It may have come back elsewhere."""
+    """It may have been moved to another address."""
 
     async def test(fleet: Fleet, clip: ClipClient) -> None:
         await clip.embed(IMAGES)
@@ -116,7 +116,7 @@ def test_a_server_that_leaves_the_name_finishes_its_requests_and_is_then_disconn
     in_fleet(test)
 
 
-def test_a_name_server_that_does_not_answer_takes_no_server_away(in_fleet: InFleet) -> None:
+def test_a_failed_look_up_keeps_the_known_servers(in_fleet: InFleet) -> None:
     async def test(fleet: Fleet, clip: ClipClient) -> None:
         await clip.model()
         del fleet.names[NAME]
@@ -142,7 +142,7 @@ def test_a_name_server_that_does_not_answer_takes_no_server_away(in_fleet: InFle
 def test_a_host_with_several_addresses_is_not_taken_for_several_servers(
     name: str, addresses: list[str], servers: list[str]
 ) -> None:
-    """Nor are IPv6 and IPv4 addresses of one host: a name counts by those of one kind."""
+    """Nor are the IPv6 and IPv4 addresses of one host: only those of one kind count."""
 
     async def run() -> None:
         transports = InMemoryTransports(dict.fromkeys([name, *addresses], FakeTriton()))
@@ -154,7 +154,7 @@ def test_a_host_with_several_addresses_is_not_taken_for_several_servers(
 
 
 def resolve_to(*addresses: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From here on, every name has these addresses."""
+    """Give every name these addresses for the rest of the test."""
 
     async def getaddrinfo(host: str, port: int, **_: object) -> list[tuple[Any, ...]]:
         return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (address, port)) for address in addresses]
@@ -188,7 +188,7 @@ async def test_a_proxy_is_told_the_name_of_a_numeric_address(monkeypatch: pytest
     heard = bytearray()
 
     async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # An empty SETTINGS frame, without which a client of HTTP/2 says nothing.
+        # An empty SETTINGS frame: an HTTP/2 client sends nothing before it.
         writer.write(bytes(3) + b"\x04" + bytes(5))
         with suppress(OSError):
             while b"ServerLive" not in heard and b"ModelInfer" not in heard and (data := await reader.read(4096)):

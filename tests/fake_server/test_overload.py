@@ -23,7 +23,7 @@ TIMEOUT_S = 1.0
 
 
 def test_four_clients_at_many_times_the_capacity() -> None:
-    """In simulated time: the server's speed is that of its timers, and the callers' must not be that of the machine."""
+    """In simulated time, so that neither the server's nor the callers' speed depends on this machine."""
     simulate(_four_clients_at_many_times_the_capacity())
 
 
@@ -55,13 +55,13 @@ async def _four_clients_at_many_times_the_capacity() -> None:
                     for _ in range(12):
                         tasks.start_soon(one, clip)
                 await asyncio.sleep(0.04)
-        # Judged by what the server did: nearly all of its work was for somebody who still waited.
+        # Nearly all of the server's work was for callers that still waited.
         assert good + shed + late == 80 * 4 * 12
         assert good >= 0.8 * server.images_worked_on
         assert shed > 0
         assert max(server.limit for clip in clients for server in clip.stats().servers) < 200
 
-        # The load has ended: every client embeds its next image in time.
+        # After the load, the next image is embedded within its time, by every client.
         for clip in clients:
             assert (await clip.embed(b"y", timeout_s=TIMEOUT_S)).errors == {}
 
@@ -84,7 +84,7 @@ async def _one_stream(clip: ClipClient) -> None:
 
 @pytest.mark.parametrize("work", [_one_call, _one_stream])
 def test_a_deadline_that_passes_is_a_sign_of_load(work: Callable[[ClipClient], Coroutine[Any, Any, None]]) -> None:
-    """Whether the call's own deadline ends the request, or that of the image, which travels with it."""
+    """Both the call's own deadline and the image's, which is sent with the request."""
 
     async def run() -> None:
         server = FakeTriton()

@@ -72,8 +72,8 @@ async def test_plain_text_to_a_tls_port_and_tls_to_a_plain_port(tls_server: Fake
             await embed(plain.url.replace("grpc://", "grpcs://"))
 
 
-async def test_a_closed_client_connects_no_more() -> None:
-    """Also while its errors are still held: gRPC goes on with the handshake of a call that is remembered anywhere."""
+async def test_a_closed_client_stops_connecting() -> None:
+    """Even while its errors are referenced: gRPC continues the handshake of any call that is referenced."""
     connections = 0
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -88,7 +88,7 @@ async def test_a_closed_client_connects_no_more() -> None:
         async with ClipClient(f"grpcs://127.0.0.1:{port}", timeout_s=20) as clip:
             with pytest.raises(ProtocolMismatch, match="does not speak TLS"):
                 await clip.embed(b"a")
-        # What was under way at that moment may still arrive.
+        # A connection that was being opened may still arrive.
         await asyncio.sleep(0.05)
         before = connections
         # It connects again after a tenth of a second, then after two tenths.
@@ -114,20 +114,20 @@ async def test_mutual_tls(mtls_server: FakeTriton, authority: trustme.CA, tmp_pa
     assert mtls_server.requests[0].metadata["authorization"] == "Bearer s3cret"
 
 
-async def test_no_client_certificate_where_one_is_asked_for(mtls_server: FakeTriton, authority: trustme.CA) -> None:
+async def test_a_missing_client_certificate(mtls_server: FakeTriton, authority: trustme.CA) -> None:
     config = ClientConfig(urls=(mtls_server.url,), ca_certificate=authority.cert_pem.bytes())
     with pytest.raises(ClipError, match=r"certificate|gRPC port|lost"):
         await embed(mtls_server.url, config)
 
 
-async def test_a_certificate_file_that_is_not_there() -> None:
+async def test_a_missing_certificate_file() -> None:
     config = ClientConfig(urls=("grpcs://localhost",), ca_certificate="/no/such.pem")
     with pytest.raises(ValueError, match="ca_certificate cannot be read: No such file"):
         async with ClipClient(config=config):
             pass
 
 
-async def test_secrets_show_up_nowhere(caplog: pytest.LogCaptureFixture) -> None:
+async def test_secrets_are_never_shown(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     async with FakeTriton(token="other") as server:
         async with ClipClient(server.url, token="s3cret") as clip:

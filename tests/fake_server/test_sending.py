@@ -78,7 +78,7 @@ def test_idle_servers_take_turns(play: Play) -> None:
 
 
 @pytest.mark.parametrize("failure", [LOST, FULL], ids=["lost", "full"])
-def test_a_server_that_failed_rests_and_is_asked_again(failure: Reply, play: Play) -> None:
+def test_the_client_backs_off_from_a_server_and_tries_it_again(failure: Reply, play: Play) -> None:
     good, bad = FakeTriton(), FakeTriton()
 
     async def test(clip: ClipClient) -> None:
@@ -94,8 +94,8 @@ def test_a_server_that_failed_rests_and_is_asked_again(failure: Reply, play: Pla
     play(test, good, bad)
 
 
-def test_images_that_are_sent_again_go_before_those_that_wait(play: Play) -> None:
-    """Whoever takes results in order waits for these."""
+def test_retried_images_go_before_waiting_ones(play: Play) -> None:
+    """An ordered stream waits for these."""
     server = FakeTriton()
 
     async def test(clip: ClipClient) -> None:
@@ -110,8 +110,8 @@ def test_images_that_are_sent_again_go_before_those_that_wait(play: Play) -> Non
     play(test, server)
 
 
-def test_an_image_that_failed_once_is_given_up_in_time_while_its_server_is_busy(play: Play) -> None:
-    """Not with the next thing that happens there."""
+def test_an_image_to_retry_fails_at_its_deadline_while_its_server_is_busy(play: Play) -> None:
+    """At its deadline, not at the next event on that server."""
     server = FakeTriton()
 
     async def source() -> AsyncIterator[bytes]:
@@ -131,7 +131,7 @@ def test_an_image_that_failed_once_is_given_up_in_time_while_its_server_is_busy(
 
 
 def test_an_outage_is_no_overload(play: Play) -> None:
-    """An image that waited because its server was away is not given up as one too many."""
+    """An image that waited because its server was down is not shed."""
     server = FakeTriton()
 
     async def test(clip: ClipClient) -> None:
@@ -183,7 +183,7 @@ def test_what_counts_as_late_is_decided_by_the_caller_with_the_least_time(play: 
     play(test, server)
 
 
-def test_a_call_that_is_cancelled_leaves_neither_the_queue_nor_the_server_full(play: Play) -> None:
+def test_a_cancelled_call_frees_the_queue_and_the_server(play: Play) -> None:
     server = FakeTriton()
     server.answer_always(NEVER)
 
@@ -206,7 +206,7 @@ def test_a_call_that_is_cancelled_leaves_neither_the_queue_nor_the_server_full(p
 
 
 def test_callers_who_shared_a_request_do_not_share_its_error(play: Play) -> None:
-    """A traceback grows onto an exception wherever it is raised."""
+    """Raising an exception adds to its traceback."""
     server = FakeTriton()
 
     async def test(clip: ClipClient) -> None:
@@ -221,7 +221,7 @@ def test_callers_who_shared_a_request_do_not_share_its_error(play: Play) -> None
     play(test, server)
 
 
-def test_a_defect_leaves_nobody_waiting(play: Play) -> None:
+def test_an_internal_error_ends_the_call(play: Play) -> None:
     def defect(image: bytes) -> np.ndarray[Any, np.dtype[np.float32]]:
         if image == b"a":
             raise ZeroDivisionError
@@ -260,7 +260,7 @@ def test_the_retry_budget_ends_a_storm_of_refusals(play: Play) -> None:
                 await clip.embed(b"a")
                 answered += 1
         assert answered < 1000
-        # A hundred at first, five more each second, and a tenth of one for each answer.
+        # The budget: 100 at first, 5 more each second, and a tenth for each answer.
         retried = clip.stats().requests_retried
         assert 100 <= retried <= 100 + 5 * (now() - started) + 0.1 * answered
         await asyncio.sleep(2)
@@ -270,7 +270,7 @@ def test_the_retry_budget_ends_a_storm_of_refusals(play: Play) -> None:
     play(test, server)
 
 
-def test_a_bad_image_and_a_lost_client_are_counted_as_what_they_are(play: Play) -> None:
+def test_a_bad_image_and_a_closed_client_are_counted(play: Play) -> None:
     server = FakeTriton()
 
     async def test(clip: ClipClient) -> None:

@@ -1,4 +1,4 @@
-"""``embed_stream``: each image once, in order where asked, in bounded memory, and nothing left behind."""
+"""``embed_stream``: each image once, in order if requested, in bounded memory, and nothing left running."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def test_each_image_exactly_once_through_cut_connections(ordered: bool) ->
 
 
 class HeldBack(FakeTriton):
-    """Answers the first two images only when it is told to."""
+    """Answers the first two images only after ``go_on`` is set."""
 
     def __init__(self) -> None:
         super().__init__(max_batch_size=1)
@@ -75,7 +75,7 @@ async def test_order_is_kept_when_answers_overtake_each_other() -> None:
         assert [item.index for item in await collecting] == list(range(6))
 
 
-async def test_without_order_answers_arrive_as_they_come() -> None:
+async def test_without_order_results_are_yielded_as_they_arrive() -> None:
     async with HeldBack() as server, ClipClient(server.url) as clip:
         arrived: list[int] = []
         async for item in clip.embed_stream(names(6), ordered=False):
@@ -116,7 +116,7 @@ async def test_the_producer_is_never_more_than_max_in_flight_ahead(kind: str) ->
         consumed = 0
         async for _ in clip.embed_stream(sources[kind], max_in_flight=10):
             consumed += 1
-            # A consumer that takes its time: everything that could run ahead gets the chance to.
+            # A slow consumer, which gives the producer time to run ahead.
             for _ in range(3):
                 await asyncio.sleep(0.0005)
             assert produced <= consumed + 10
@@ -124,7 +124,7 @@ async def test_the_producer_is_never_more_than_max_in_flight_ahead(kind: str) ->
         assert consumed == 200
 
 
-async def test_a_generator_that_blocks_does_not_block_the_loop_nor_hold_back_what_it_gave() -> None:
+async def test_a_blocking_generator_blocks_neither_the_loop_nor_its_earlier_images() -> None:
     release = threading.Event()
 
     def blocking() -> Iterator[bytes]:
@@ -134,7 +134,7 @@ async def test_a_generator_that_blocks_does_not_block_the_loop_nor_hold_back_wha
 
     async with FakeTriton() as server, ClipClient(server.url) as clip:
         async with aclosing(clip.embed_stream(blocking())) as items:
-            # It arrives while the generator is blocked: no batch is waited for.
+            # It arrives while the generator is blocked: the client does not wait for a full batch.
             assert (await anext(items)).source == b"first"
             release.set()
             assert (await anext(items)).source == b"second"
@@ -143,10 +143,10 @@ async def test_a_generator_that_blocks_does_not_block_the_loop_nor_hold_back_wha
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't start new thread"), asyncio.CancelledError()])
-async def test_whatever_reading_an_image_raises_ends_the_stream(
+async def test_an_unexpected_error_while_encoding_ends_the_stream(
     error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same holds for other exceptions: the stream must not wait for a result that is never set."""
+    """Errors that are not image errors, too: else the stream would wait indefinitely for that image's result."""
 
     async def fail(*_: object, **__: object) -> bytes:
         raise error
@@ -161,7 +161,7 @@ async def test_whatever_reading_an_image_raises_ends_the_stream(
 
 
 async def test_a_source_that_gets_no_thread_ends_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a container that may have no more of them."""
+    """As in a container with a limit on threads."""
 
     async def refuse(*_: object, **__: object) -> None:
         raise RuntimeError("can't start new thread")
@@ -173,7 +173,7 @@ async def test_a_source_that_gets_no_thread_ends_the_stream(monkeypatch: pytest.
             await collect(clip.embed_stream(names(3)))
 
 
-async def test_what_the_source_raises_comes_after_what_it_gave() -> None:
+async def test_an_error_of_the_source_is_raised_after_its_images() -> None:
     def broken() -> Iterator[bytes]:
         yield from names(5)
         raise ZeroDivisionError("of the user")
@@ -191,7 +191,7 @@ async def test_what_the_source_raises_comes_after_what_it_gave() -> None:
                 await anext(stream)
 
 
-async def test_a_failure_of_the_service_ends_the_stream_after_what_came_before() -> None:
+async def test_a_failure_of_the_service_is_raised_after_the_results_before_it() -> None:
     async with FakeTriton(max_batch_size=4) as server, ClipClient(server.url) as clip:
         server.script(Reply())
         server.answer_always(Reply(status=grpc.StatusCode.INTERNAL, details="boom"))
@@ -206,7 +206,7 @@ async def test_a_failure_of_the_service_ends_the_stream_after_what_came_before()
 async def test_without_a_deadline_each_image_has_the_clients_time() -> None:
     async with FakeTriton() as server, ClipClient(server.url, timeout_s=1.0) as clip:
         server.answer_always(Reply(delay_s=0.1))
-        # Twelve requests of a tenth of a second each, one after the other: longer than timeout_s in all.
+        # Twelve sequential requests of 0.1 s each take longer than timeout_s in total.
         items = await collect(clip.embed_stream(names(12), max_in_flight=1))
         assert len(items) == 12
 
@@ -276,7 +276,7 @@ async def test_a_scope_of_anyio_that_ends_leaves_nothing_behind() -> None:
             async with ClipClient(server.url) as clip, anyio.create_task_group() as group:
                 group.start_soon(clip.embed, (Stuck() for _ in itertools.count()))
                 await until(reached.is_set)
-                # The answer of another model makes the client ask again, and that is in flight when it is closed.
+                # The answer of another model makes the client repeat the handshake, which the scope cancels.
                 server.script(Reply(fingerprint=(9, 9)))
                 with pytest.raises(ProtocolMismatch):
                     await clip.embed(b"a")
@@ -284,7 +284,7 @@ async def test_a_scope_of_anyio_that_ends_leaves_nothing_behind() -> None:
                 await until(lambda: server.handshakes == 2)
                 scope.cancel()
         go_on.set()
-        # anyio cancels again at each await, including those of the cleanup.
+        # anyio cancels again at each await, including those that clean up.
         assert other_tasks() == set()
 
 
@@ -332,7 +332,7 @@ async def test_what_a_cancelled_call_has_not_sent_is_never_sent() -> None:
             await task
         assert (await clip.embed(b"last")).errors == {}
         assert clip.stats().images_waiting == 0
-        # Fewer, if a request was cancelled before the server saw it.
+        # Fewer if a request was cancelled before the server received it.
         assert sum(len(request.images) for request in server.requests) <= sent + 1
         assert sent <= 16
 
@@ -351,7 +351,7 @@ async def test_a_cancelled_call_behind_another_is_never_sent() -> None:
 
 
 async def test_cancelled_calls_do_not_pile_up_on_the_server() -> None:
-    """A server goes on decoding what was cancelled, and the next caller would wait for all of it."""
+    """A server keeps decoding cancelled images, and the next caller would wait for all of them."""
     config = ClientConfig(urls=("unused",), target_latency_s=0.5)
     async with FakeTriton(seconds_per_image=0.01) as server:
         async with ClipClient(server.url, config=config) as clip:
@@ -364,7 +364,7 @@ async def test_cancelled_calls_do_not_pile_up_on_the_server() -> None:
                 await asyncio.wait({task})
             assert (await clip.embed(b"last")).errors == {}
             seconds = time.monotonic() - started
-        # 800 images were given up. Sixteen may be on their way at once, at first for a sixteenth of a second, then for
+        # 800 images were cancelled. Sixteen may be in flight at once, at first for a sixteenth of a second, then for
         # twice as long each time, up to half a second.
         assert server.images_worked_on <= 16 * (seconds / 0.5 + 4)
 
@@ -409,7 +409,7 @@ async def test_wrong_arguments() -> None:
         await collect(clip.embed_stream([]))
 
 
-async def test_a_stream_whose_client_is_closed_under_it() -> None:
+async def test_closing_the_client_ends_its_streams() -> None:
     async with FakeTriton() as server:
         server.answer_always(Reply(delay_s=float("inf")))
         async with ClipClient(server.url) as clip:
@@ -420,7 +420,7 @@ async def test_a_stream_whose_client_is_closed_under_it() -> None:
         assert other_tasks() == set()
 
 
-async def test_what_comes_after_the_client_is_closed_fails_at_once() -> None:
+async def test_images_that_arrive_after_the_client_is_closed_fail_at_once() -> None:
     go_on = asyncio.Event()
 
     async def images() -> AsyncIterator[bytes]:

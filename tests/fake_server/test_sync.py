@@ -30,7 +30,7 @@ def server() -> Iterator[FakeTriton]:
 
 
 def until(condition: Callable[[], object]) -> None:
-    """Look every few milliseconds: a thread that looks all the time keeps the others from working."""
+    """Poll every few milliseconds: a busy loop would keep the other threads from running."""
     while not condition():
         time.sleep(0.002)
 
@@ -63,7 +63,7 @@ def test_streams(server: FakeTriton) -> None:
         assert clip.embed(b"still works").errors == {}
 
 
-def test_many_threads_share_one(server: FakeTriton) -> None:
+def test_many_threads_share_one_client(server: FakeTriton) -> None:
     with SyncClipClient(server.url) as clip, ThreadPoolExecutor(8) as pool:
         images = [b"%d" % number for number in range(100)]
         for image, batch in zip(images, pool.map(clip.embed, images), strict=True):
@@ -131,7 +131,7 @@ def test_an_interrupt_ends_the_call(server: FakeTriton, what: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["embed", "stream"])
-def test_an_interrupt_ends_the_call_also_while_it_is_handed_over(
+def test_an_interrupt_ends_a_call_that_is_just_starting(
     server: FakeTriton, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.answer_always(Reply(delay_s=float("inf")))

@@ -204,7 +204,7 @@ def test_the_command_says_which_embeds(
     monkeypatch.setenv("CLIP_MODEL", str(tmp_path))
     assert main([*command, str(tmp_path / "none.npz")]) == 1
     said = capfd.readouterr().err
-    assert "no server answers" in said
+    assert "no server responds" in said
     assert "clip-export" in said
     assert "clip-serve" in said
 

@@ -15,33 +15,33 @@ TIMEOUT_S = 10.0
 
 @dataclass
 class FifoServer:
-    """Serves one request after the other; a request of n rows takes ``fixed_s + n * per_row_s``."""
+    """Serves one request after the other; a request of n images takes ``fixed_s + n * per_image_s``."""
 
     fixed_s: float
-    per_row_s: float
+    per_image_s: float
     free_at: float = 0.0
 
-    def serve(self, rows: int, now: float) -> float:
-        self.free_at = max(self.free_at, now) + self.fixed_s + rows * self.per_row_s
+    def serve(self, images: int, now: float) -> float:
+        self.free_at = max(self.free_at, now) + self.fixed_s + images * self.per_image_s
         return self.free_at
 
     @property
     def capacity(self) -> float:
-        """Rows per second with full batches."""
-        return MAX_BATCH / (self.fixed_s + MAX_BATCH * self.per_row_s)
+        """Images per second with full batches."""
+        return MAX_BATCH / (self.fixed_s + MAX_BATCH * self.per_image_s)
 
 
 @dataclass
 class Outcome:
-    rows: list[int]
+    images: list[int]
     latencies: list[float] = field(default_factory=list)
     requests: list[int] = field(default_factory=list)
-    """The rows of each, in the order in which they were sent."""
+    """The number of images of each request, in the order sent."""
 
 
 def simulate(server: FifoServer, limits: list[AdaptiveLimit], *, until: float) -> Outcome:
-    """Clients that always have more to send; the rows that each got through by ``until``."""
-    outcome = Outcome(rows=[0] * len(limits))
+    """Run clients that always have more to send; count the images that each completed before ``until``."""
+    outcome = Outcome(images=[0] * len(limits))
     events: list[tuple[float, int, int, float]] = []
 
     def send(client: int, now: float) -> None:
@@ -53,9 +53,9 @@ def simulate(server: FifoServer, limits: list[AdaptiveLimit], *, until: float) -
     for client in range(len(limits)):
         send(client, 0.0)
     while events and events[0][0] < until:
-        now, client, rows, started_at = heapq.heappop(events)
-        limits[client].answered(rows, started_at=started_at, now=now, time_given_s=TIMEOUT_S)
-        outcome.rows[client] += rows
+        now, client, images, started_at = heapq.heappop(events)
+        limits[client].answered(images, started_at=started_at, now=now, time_given_s=TIMEOUT_S)
+        outcome.images[client] += images
         outcome.latencies.append(now - started_at)
         send(client, now)
     return outcome
@@ -74,14 +74,14 @@ def new_limit(maximum: int = 256) -> AdaptiveLimit:
 def test_backlogged_clients_use_the_server_and_keep_its_queue_short(server: FifoServer, clients: int) -> None:
     limits = [new_limit() for _ in range(clients)]
     outcome = simulate(replace(server), limits, until=60.0)
-    assert sum(outcome.rows) >= 0.9 * server.capacity * 60.0
-    settled = sorted(outcome.latencies[len(outcome.latencies) // 2 :])
-    assert settled[len(settled) // 2] < 0.6
+    assert sum(outcome.images) >= 0.9 * server.capacity * 60.0
+    late = sorted(outcome.latencies[len(outcome.latencies) // 2 :])
+    assert late[len(late) // 2] < 0.6
 
 
 def test_clients_share_fairly() -> None:
     outcome = simulate(FifoServer(0.002, 0.0005), [new_limit() for _ in range(4)], until=120.0)
-    assert min(outcome.rows) > 0.4 * max(outcome.rows)
+    assert min(outcome.images) > 0.4 * max(outcome.images)
 
 
 def test_the_limit_shrinks_when_the_server_slows_down_and_grows_again() -> None:
@@ -91,13 +91,13 @@ def test_the_limit_shrinks_when_the_server_slows_down_and_grows_again() -> None:
     before = limit.limit
     limit.in_flight = 0
     server.free_at = 0.0
-    server.per_row_s *= 20
+    server.per_image_s *= 20
     simulate(server, [limit], until=5.0)
     slow = limit.limit
     assert slow < before / 2
     limit.in_flight = 0
     server.free_at = 0.0
-    server.per_row_s /= 20
+    server.per_image_s /= 20
     simulate(server, [limit], until=5.0)
     assert limit.limit > 1.5 * slow
 
@@ -110,8 +110,8 @@ def test_a_limit_that_is_not_used_does_not_grow() -> None:
     assert limit.limit == 16
 
 
-def test_a_limit_that_holds_nobody_back_does_not_grow() -> None:
-    # Thirty callers, one image each, all at once: the limit grows until it lets them, and no further.
+def test_a_limit_that_makes_no_image_wait_does_not_grow() -> None:
+    # Thirty callers, one image each, all at once: the limit grows until it lets all through, and no further.
     limit = AdaptiveLimit(maximum=256, target_latency_s=0.5)
     now = 0.0
     for _ in range(100):
@@ -149,7 +149,7 @@ def test_never_below_one_and_never_above_the_maximum() -> None:
     assert limit.limit == 20
 
 
-def test_an_impatient_caller_is_no_sign_of_load() -> None:
+def test_a_caller_with_little_time_is_no_sign_of_load() -> None:
     limit = new_limit()
     limit.started(1)
     limit.answered(1, started_at=0.0, now=0.05, time_given_s=TIMEOUT_S)
@@ -161,27 +161,27 @@ def test_an_impatient_caller_is_no_sign_of_load() -> None:
     assert limit.limit >= before
 
 
-def test_requests_are_no_slivers() -> None:
+def test_requests_are_not_too_small() -> None:
     limit = new_limit()
     assert limit.limit == 16
     assert limit.available_slots(100, MAX_BATCH) == 8
     limit.started(8)
     limit.started(7)
-    # One row is free; waiting for the next answer gives a request of eight.
+    # One slot is free; waiting for the next answer gives a request of eight.
     assert limit.available_slots(100, MAX_BATCH) == 0
-    # But what is all there is goes at once.
+    # But a request with all waiting images is sent at once.
     assert limit.available_slots(1, MAX_BATCH) == 1
 
 
-@pytest.mark.parametrize("per_row_s", [0.02, 0.05, 0.2])
-def test_a_request_is_about_half_of_the_target_latency_of_work(per_row_s: float) -> None:
-    # What a caller who leaves has already sent is decoded all the same, before what others send.
+@pytest.mark.parametrize("per_image_s", [0.02, 0.05, 0.2])
+def test_a_request_is_about_half_of_the_target_latency_of_work(per_image_s: float) -> None:
+    # The server decodes what a cancelled caller has sent, before what others send.
     limit = AdaptiveLimit(maximum=256, target_latency_s=2.0)
-    sent = simulate(FifoServer(0.0, per_row_s), [limit], until=120.0).requests
-    assert max(sent[len(sent) // 2 :]) * per_row_s <= 1.25
+    sent = simulate(FifoServer(0.0, per_image_s), [limit], until=120.0).requests
+    assert max(sent[len(sent) // 2 :]) * per_image_s <= 1.25
 
 
-def test_a_request_that_is_given_up_keeps_its_place_as_long_as_an_answer_takes() -> None:
+def test_a_cancelled_request_keeps_its_slots_as_long_as_an_answer_takes() -> None:
     limit = new_limit()
     limit.started(8)
     assert limit.cancelled(started_at=1.0, now=1.03125) == 1.0625, "an eighth of the target, before the first answer"
@@ -193,13 +193,13 @@ def test_a_request_that_is_given_up_keeps_its_place_as_long_as_an_answer_takes()
     # The second round trip without an answer, and the third.
     assert limit.cancelled(started_at=3.0, now=3.0625) == 3.25
     assert limit.cancelled(started_at=3.5, now=3.5625) == 4.0
-    # Never longer than the target.
+    # At most the target.
     assert limit.cancelled(started_at=4.5, now=4.5625) == 5.0
     limit.answered(8, started_at=5.0, now=5.125, time_given_s=TIMEOUT_S)
     assert limit.cancelled(started_at=6.0, now=6.0625) == 6.125
 
 
-def test_a_slow_servers_requests_keep_their_place_longer_than_the_target() -> None:
+def test_cancelled_requests_of_a_slow_server_keep_their_slots_longer_than_the_target() -> None:
     limit = new_limit()
     limit.started(1)
     limit.answered(1, started_at=0.0, now=2.0, time_given_s=TIMEOUT_S)
@@ -207,7 +207,7 @@ def test_a_slow_servers_requests_keep_their_place_longer_than_the_target() -> No
     assert limit.cancelled(started_at=6.0, now=6.5) == 8.0
 
 
-def test_a_late_answer_takes_a_fifth_and_an_expired_deadline_half() -> None:
+def test_a_late_answer_reduces_the_limit_by_a_fifth_and_an_expired_deadline_by_half() -> None:
     limit = new_limit()
     limit.started(8)
     limit.answered(8, started_at=0.0, now=0.6, time_given_s=TIMEOUT_S)
@@ -217,7 +217,7 @@ def test_a_late_answer_takes_a_fifth_and_an_expired_deadline_half() -> None:
     assert limit.limit == 6
 
 
-def test_a_caller_who_was_held_back_lets_the_limit_grow_whoever_else_was_not() -> None:
+def test_one_image_that_waits_lets_the_limit_grow() -> None:
     limit = new_limit()
     assert limit.available_slots(100, MAX_BATCH) == 8
     limit.started(8)

@@ -56,7 +56,7 @@ def test_urls(url: str, expected: str) -> None:
         ("auto:http://host", "takes the gRPC address"),
     ],
 )
-def test_urls_that_are_none(url: str, says: str) -> None:
+def test_invalid_urls(url: str, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         parse_url(url)
 
@@ -112,7 +112,7 @@ def test_any_text_is_an_address_or_a_value_error(text: str) -> None:
         ({"transfer": "thumbs"}, "thumbnail, thumbnail-small, original"),
     ],
 )
-def test_settings_that_make_no_sense(arguments: dict[str, Any], says: str) -> None:
+def test_invalid_settings(arguments: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says) as caught:
         ClientConfig(**arguments)
     assert "s3cret" not in str(caught.value)
@@ -139,7 +139,7 @@ def test_config_is_frozen_and_shows_no_secret() -> None:
         config.timeout_s = 1.0  # type: ignore[misc]
 
 
-def test_the_environment_counts_only_where_the_code_names_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_counts_only_if_the_code_names_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "localhost:8001" in repr(ClipClient())
     monkeypatch.setenv("CLIP_URL", "grpcs://from-environment:1")
     assert "grpcs://from-environment:1" in repr(ClipClient())
@@ -147,7 +147,7 @@ def test_the_environment_counts_only_where_the_code_names_no_server(monkeypatch:
     assert "from-environment" not in repr(ClipClient(config=ClientConfig(urls=("explicit:2",))))
 
 
-def test_arguments_win_over_config() -> None:
+def test_arguments_override_config() -> None:
     config = ClientConfig(urls=("a:1",), timeout_s=5.0)
     assert "grpc://b:2" in repr(ClipClient(["b:2", "c:3"], config=config))
     assert "grpc://c:3" in repr(ClipClient(["b:2", "c:3"], config=config))

@@ -19,18 +19,18 @@ KINDS = [value for value in vars(clip_client).values() if isinstance(value, type
 
 
 @pytest.mark.parametrize(("status", "text", "kind"), SEEN, ids=[f"{s}-{t[:30]}" for s, t, _ in SEEN])
-def test_what_servers_say_becomes_an_error_of_ours(status: str, text: str, kind: str) -> None:
+def test_each_status_and_text_of_a_server_becomes_our_error(status: str, text: str, kind: str) -> None:
     error = find_row(grpc.StatusCode[status], text).build(ENDPOINT, "r1")
     assert type(error).__name__ == kind
     assert error.request_id == "r1"
     assert "r1" in str(error)
-    # One sentence of ours; nothing of what the server said.
+    # Our own sentence, without the server's text.
     assert "\n" not in str(error)
     for betrayal in ("/opt", "/srv", "boom", "Traceback", "SSL_", "ipv4:"):
         assert betrayal not in str(error)
 
 
-def test_every_row_is_reached_by_a_text_that_was_seen() -> None:
+def test_a_known_text_reaches_every_row() -> None:
     reached = {id(find_row(grpc.StatusCode[status], text)) for status, text, _ in SEEN}
     assert [row for row in ERROR_TABLE if id(row) not in reached] == []
 

@@ -87,7 +87,7 @@ def test_a_large_file_becomes_the_pixels_that_the_model_takes(transfer: Transfer
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_a_thumbnail_is_upright(orientation: int) -> None:
+def test_a_thumbnail_has_its_orientation_applied(orientation: int) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation
     file = encoded(SCENE, "JPEG", quality=95, subsampling=0, exif=exif.tobytes())
@@ -98,7 +98,7 @@ def test_a_thumbnail_is_upright(orientation: int) -> None:
     assert abs(pixels_of(thumbnail) - np.asarray(upright)).mean() < MEAN_LEVELS["thumbnail"]
 
 
-def test_original_is_the_file(tmp_path: Path) -> None:
+def test_original_sends_the_file(tmp_path: Path) -> None:
     file = encoded(NOISE, "PNG")
     (tmp_path / "a").write_bytes(file)
     assert encoder("original").unchanged(file) == file
@@ -106,7 +106,7 @@ def test_original_is_the_file(tmp_path: Path) -> None:
     assert (pixels_of(encoder("original").encode(NOISE, model())) == np.asarray(NOISE)).all()
 
 
-def test_what_is_small_travels_as_it_is(tmp_path: Path) -> None:
+def test_a_small_file_is_sent_unchanged(tmp_path: Path) -> None:
     limit = IMAGE_ENCODINGS["thumbnail"].unchanged_up_to
     small, large = b"x" * limit, b"x" * (limit + 1)
     for source in (small, bytearray(small), memoryview(small)):
@@ -120,7 +120,7 @@ def test_what_is_small_travels_as_it_is(tmp_path: Path) -> None:
     assert encoder().encode(io.BytesIO(small), model()) == small
 
 
-def test_a_thumbnail_that_is_larger_than_its_file_does_not_travel() -> None:
+def test_a_thumbnail_larger_than_its_file_is_not_sent() -> None:
     file = encoded(NOISE.resize((600, 400)), "JPEG", quality=3)
     file += b"\0" * (IMAGE_ENCODINGS["thumbnail"].unchanged_up_to + 1 - len(file))
     huge = {"size": [600, 600]}
@@ -154,19 +154,19 @@ def test_a_bad_file_fails_with_the_code_and_the_sentence_of_the_server() -> None
         assert (here.value.code, here.value.message) == (there.value.status.name, there.value.message)
 
 
-def test_a_picture_in_memory_that_breaks_a_limit_is_judged_as_a_file() -> None:
+def test_a_picture_in_memory_over_a_limit_fails_as_its_file_would() -> None:
     strip = np.random.default_rng(0).integers(0, 256, (4, 8000, 3), dtype=np.uint8)
     with pytest.raises(ImageError) as caught:
         encoder().encode(strip, model())
     assert caught.value.code == "LIMIT"
 
 
-def test_a_preprocessing_that_is_not_known_here_is_no_matter_of_the_image() -> None:
+def test_unknown_preprocessing_is_not_an_image_error() -> None:
     with pytest.raises(ProtocolMismatch, match="transfer='original'"):
         encoder().encode(NOISE, model(resize_mode="seam carving"))
 
 
-def test_an_object_that_is_given_twice_is_read_by_one_thread_at_a_time() -> None:
+def test_one_thread_at_a_time_reads_an_object_that_is_passed_twice() -> None:
     data = encoded(Image.effect_noise((1200, 900), 60).convert("RGB"), "JPEG")
     load = encoder().encode
     with ThreadPoolExecutor(4) as pool:

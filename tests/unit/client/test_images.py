@@ -47,7 +47,7 @@ def test_a_name_that_is_not_utf8(tmp_path: pathlib.Path) -> None:
     assert read_image(os.fsdecode(name), max_bytes=MAX) == b"content"
 
 
-def test_bytes_are_taken_as_they_are() -> None:
+def test_bytes_are_returned_unchanged() -> None:
     for source in (b"x", bytearray(b"x"), memoryview(b"x")):
         assert read_image(source, max_bytes=MAX) == b"x"
 
@@ -68,7 +68,7 @@ def test_a_pil_image_of_any_mode_arrives_pixel_by_pixel(mode: str) -> None:
     assert (np.asarray(arrived) == np.asarray(image)).all()
 
 
-def test_a_pil_image_is_turned_as_its_exif_says() -> None:
+def test_the_exif_orientation_of_a_pil_image_is_applied() -> None:
     image = Image.fromarray(PIXELS)
     exif = image.getexif()
     exif[0x0112] = 6
@@ -90,11 +90,11 @@ def test_file_objects(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     "source", [None, 5, object(), np.zeros((4, 4)), np.zeros((4, 4, 4), np.uint8), np.zeros((0, 4, 3), np.uint8)]
 )
-def test_what_is_no_image(source: object) -> None:
+def test_objects_that_are_not_images(source: object) -> None:
     assert code_of(source) == "NOT_AN_IMAGE"
 
 
-def test_what_cannot_be_read(tmp_path: pathlib.Path) -> None:
+def test_unreadable_files(tmp_path: pathlib.Path) -> None:
     class Broken:
         def read(self, size: int) -> bytes:
             raise RuntimeError("disk on fire")

@@ -58,7 +58,7 @@ def test_a_passport_with_a_wrong_value_is_refused(change: dict[str, Any]) -> Non
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "\x00"])
-def test_no_passport_at_all(text: str) -> None:
+def test_text_that_is_not_a_passport_is_refused(text: str) -> None:
     with pytest.raises(ProtocolMismatch, match="not"):
         ModelInfo.from_json(text, max_batch_size=1)
 

@@ -1,4 +1,4 @@
-"""What is sent again, how long after, and how often."""
+"""Which failures are retried, how long after, and how often."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_failures_of_the_service_are_retried(kind: type[ClipError]) -> None:
         ImageError("x", code="CORRUPT"),
     ],
 )
-def test_nothing_else_is(error: ClipError) -> None:
+def test_other_failures_are_not_retried(error: ClipError) -> None:
     assert not is_retried(error)
 
 
@@ -46,7 +46,7 @@ def test_backoff_is_full_jitter_below_a_growing_cap() -> None:
         assert 0.9 * cap < max(delays) <= cap
 
 
-def test_the_budget_ends_and_comes_back_with_time_and_success() -> None:
+def test_the_budget_is_used_up_and_earned_back_by_time_and_success() -> None:
     budget = RetryBudget(now=0.0)
     spent = sum(budget.spend(0.0) for _ in range(1000))
     assert spent == 100
@@ -59,8 +59,8 @@ def test_the_budget_ends_and_comes_back_with_time_and_success() -> None:
     assert not budget.spend(0.3)
 
 
-def test_the_budget_does_not_grow_for_ever() -> None:
-    """A quiet night or a million answers must not allow a storm of retries in the morning."""
+def test_the_budget_is_capped() -> None:
+    """Neither idle hours nor a million answers may allow a storm of retries later."""
     budget = RetryBudget(now=0.0)
     for _ in range(10_000):
         budget.success()

@@ -40,7 +40,7 @@ def blocked() -> Iterator[Iterator[bytes]]:
         release.set()
 
 
-def test_a_list_is_taken_as_far_as_there_is_slots() -> None:
+def test_a_list_is_taken_up_to_max_ahead() -> None:
     source = open_source(list(names(5)), max_ahead=3, on_arrival=nothing)
     assert source.take() == list(names(3))
     assert source.take() == []
@@ -53,7 +53,7 @@ def test_a_list_is_taken_as_far_as_there_is_slots() -> None:
     assert source.exhausted
 
 
-async def test_a_generator_that_blocks_holds_no_thread_that_others_share() -> None:
+async def test_a_blocking_generator_does_not_occupy_a_shared_thread() -> None:
     limiter = anyio.to_thread.current_default_thread_limiter()
     limiter.total_tokens = 1
     arrived = asyncio.Event()
