@@ -1,147 +1,272 @@
-"""Who is kept, who stays apart, and why."""
+"""From a comparison to the groups of a report: tiers, similarities, what each copy is a copy of, and why."""
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from clip_client.dedup import Evidence, star_groups
+from clip_client.dedup.compare.cannot_link import CannotLink
+from clip_client.dedup.compare.groups import Comparison, make_groups
 from clip_client.dedup.compare.keep_rules import Candidate, KeepRules
 from clip_client.dedup.features.capture_time import CaptureTime
 from clip_client.dedup.features.image_features import ImageFeatures
+from clip_client.dedup.types import (
+    BURST,
+    EXACT,
+    NEAR_IDENTICAL,
+    SAME_PIXELS,
+    SIMILAR,
+    DuplicateGroup,
+    Match,
+    Thresholds,
+)
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from collections.abc import Sequence
+
+# Vectors in a plane whose products are these decimals, so that each test can stand right on a threshold.
+A = (1.0, 0.0)
+AT_96 = (0.96, 0.28)
+AT_80 = (0.8, 0.6)
+AT_MINUS_28 = (-0.28, 0.96)
+NOTHING = (np.nan, np.nan)
+
+THRESHOLDS = Thresholds(near_identical=0.96, similar=0.8, source="", recommended=True)
 
 
-def at_degrees(*angles: float) -> NDArray[np.float32]:
-    radians = np.radians(angles)
-    vectors: NDArray[np.float32] = np.stack([np.cos(radians), np.sin(radians)], axis=1).astype(np.float32)
-    return vectors
-
-
-def candidate(path: str = "a.jpg", **more: Any) -> Candidate:
+def candidate(path: str, **more: Any) -> Candidate:
+    """A file; of two, the one with more bytes is kept."""
     given: dict[str, Any] = {
-        "sha256": "00",
+        "sha256": path[:1] * 64,
         "size_bytes": 1,
         "mtime_ns": 0,
-        "features": ImageFeatures(width=4, height=3),
+        "features": ImageFeatures(),
         **more,
     }
     return Candidate(path=path, **given)
 
 
-def members(vectors: NDArray[np.float32], threshold: float, **options: Any) -> list[set[int]]:
-    return [{star.keep, *star.members} for star in star_groups(vectors, threshold, **options)]
-
-
-def test_rows_that_are_to_stay_apart_are_never_in_one_group() -> None:
-    vectors = at_degrees(0, 1, 2, 3)
-    near = float(np.cos(np.radians(5)))
-    assert members(vectors, near) == [{0, 1, 2, 3}]
-    assert members(vectors, near, cannot_link={0: np.array([2]), 2: np.array([0])}) == [{0, 1}, {2, 3}]
-    # Two members that are alike to the kept one, but not to be with each other.
-    assert members(vectors, near, cannot_link={1: np.array([2]), 2: np.array([1])}) == [{0, 1, 3}]
-    everything = np.arange(4)
-    assert members(vectors, near, cannot_link=dict.fromkeys(range(4), everything)) == []
-
-
-@settings(max_examples=80, deadline=None, derandomize=True)
-@given(
-    angles=st.lists(st.integers(0, 40), min_size=2, max_size=12),
-    pairs=st.sets(st.tuples(st.integers(0, 11), st.integers(0, 11)), max_size=12),
-)
-def test_stars_hold_what_they_promise(angles: list[int], pairs: set[tuple[int, int]]) -> None:
-    vectors, threshold = at_degrees(*angles), float(np.cos(np.radians(6)))
-    forbidden = {frozenset(pair) for pair in pairs if len(set(pair)) == 2 and max(pair) < len(angles)}
-    apart = {
-        row: np.array(sorted(other for pair in forbidden if row in pair for other in pair if other != row))
-        for row in {row for pair in forbidden for row in pair}
-    }
-    stars = star_groups(vectors, threshold, cannot_link=apart)
-    rows = [row for star in stars for row in (star.keep, *star.members)]
-    assert len(rows) == len(set(rows))
-    for star in stars:
-        assert all(star.keep < row for row in star.members)
-        assert all(abs(angles[star.keep] - angles[row]) <= 6 for row in star.members)
-        assert not any(frozenset(pair) in forbidden for pair in itertools.combinations((star.keep, *star.members), 2))
-
-
-def test_equal_pixels_and_hashes_join_what_vectors_do_not() -> None:
-    evidence = Evidence(
-        vectors=np.concatenate([at_degrees(0, 60), np.full((2, 2), np.nan, np.float32), at_degrees(90)]),
-        pixels=np.array([0, 1, 2, 2, 4]),
-        hashes=np.array([0b111, 0b110, 0b111, 0b111, 0b111], dtype=np.uint64),
-        has_hash=np.array([True, True, False, False, False]),
+def groups(
+    files: Sequence[Sequence[Candidate]],
+    vectors: Sequence[tuple[float, float]],
+    *,
+    pixels: Sequence[int] | None = None,
+    hashes: Sequence[int | None] | None = None,
+    hash_bits: int = -1,
+    components: Sequence[Sequence[int]] | None = None,
+    cannot_link: Sequence[Sequence[int]] = (),
+    thresholds: Thresholds = THRESHOLDS,
+) -> list[DuplicateGroup]:
+    """Make the groups of contents whose ``files`` come best first; by default all of them hang together."""
+    count = len(files)
+    known = [None] * count if hashes is None else list(hashes)
+    comparison = Comparison(
+        candidates=dict(enumerate(files)),
+        vectors=np.array(vectors, dtype=np.float32),
+        pixels=np.arange(count) if pixels is None else np.array(pixels),
+        hashes=np.array([one or 0 for one in known], dtype=np.uint64),
+        has_hash=np.array([one is not None for one in known]),
+        hash_bits=hash_bits,
+        components=[np.array(rows) for rows in ([range(count)] if components is None else components)],
+        cannot_link=CannotLink(np.array(rows) for rows in cannot_link),
+        rules=KeepRules(["bytes"]),
     )
-    found = star_groups(evidence, 0.99, most_bits=1)
-    assert [(star.keep, star.members) for star in found] == [(0, (1,)), (2, (3,))]
-    assert found[0].similarities[0] == pytest.approx(0.5, abs=1e-6)
-    assert np.isnan(found[1].similarities[0])
-    assert [star.keep for star in star_groups(evidence, 0.99, most_bits=0)] == [2]
+    return make_groups(comparison, thresholds)
 
 
-def test_a_group_of_a_night_needs_no_room_for_its_pairs() -> None:
-    """5,000 frames of which few are alike to the first: many are kept, in blocks, and none is lost or doubled."""
-    random = np.random.default_rng(0)
-    vectors = np.ones((5000, 16)) + 0.15 * random.standard_normal((5000, 16))
-    vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
-    stars = star_groups(vectors, 0.985)
-    assert len(stars) > 10
-    kept = [star.keep for star in stars]
-    rows = [row for star in stars for row in (star.keep, *star.members)]
-    assert len(rows) == len(set(rows)) > 4000
-    for star in stars[:20]:
-        to_kept = vectors[list(star.members)].astype(np.float64) @ vectors[kept].astype(np.float64).T
-        to_kept[np.array(kept) > np.array(star.members)[:, None]] = -1  # a kept row is better than its members
-        assert (to_kept.argmax(axis=1) == kept.index(star.keep)).mean() > 0.99  # but for ties of the sixth decimal
+def photos(*sizes_bytes: int) -> list[list[Candidate]]:
+    """Contents of one file each, ``a.jpg``, ``b.jpg``, ...; the largest is kept."""
+    return [[candidate(f"{'abcdefgh'[row]}.jpg", size_bytes=size)] for row, size in enumerate(sizes_bytes)]
+
+
+def paths(group: DuplicateGroup) -> list[str]:
+    return [member.path for member in group.members]
 
 
 @pytest.mark.parametrize(
-    ("rule", "kept", "other", "reason"),
-    [
-        ("reference", {"is_reference": True}, {}, "in a reference folder"),
-        ("companions", {"companions": ("RAW file",)}, {}, "has a RAW file beside it"),
-        ("companions", {"features": ImageFeatures(embedded="film")}, {}, "holds more than its picture: film"),
-        ("pixels", {"features": ImageFeatures(width=40, height=30)}, {}, "most pixels: 40x30, next 4x3"),
-        ("bytes", {"size_bytes": 2000}, {}, "largest file: 2.0 kB, next 1 B"),
-        (
-            "metadata",
-            {"features": ImageFeatures(capture_time=CaptureTime(fields=3))},
-            {},
-            "most metadata: 3 fields, next 0",
-        ),
-        (
-            "oldest",
-            {"features": ImageFeatures(capture_time=CaptureTime(taken_ms=1))},
-            {"mtime_ns": 10**9},
-            "oldest date",
-        ),
-        ("newest", {"mtime_ns": 10**9}, {}, "newest date"),
-        ("format=heic,jpg", {"path": "z.HEIC"}, {}, "format heic rather than jpg"),
-        ("path=*/originals/*", {"path": "x/originals/z.jpg"}, {}, "path matches */originals/*"),
-        ("not-path=*WhatsApp*", {"path": "z.jpg"}, {"path": "WhatsApp/a.jpg"}, "path does not match *WhatsApp*"),
-    ],
+    ("vector", "tier"),
+    [(A, NEAR_IDENTICAL), (AT_96, NEAR_IDENTICAL), ((0.95, 0.3122), SIMILAR), (AT_80, SIMILAR)],
 )
-def test_each_rule_prefers_and_says_why(rule: str, kept: dict[str, Any], other: dict[str, Any], reason: str) -> None:
-    rules = KeepRules([rule])
-    best, second = candidate(**{"path": "z.jpg", **kept}), candidate(**other)
-    assert rules.rank(best) < rules.rank(second)
-    assert rules.reason(best, second) == reason
+def test_a_similarity_on_the_threshold_reaches_it(vector: tuple[float, float], tier: str) -> None:
+    (group,) = groups(photos(2, 1), [A, vector])
+    assert (group.tier, group.members[1].tier) == (tier, tier)
+    assert (group.members[0].tier, group.members[0].similarity) == (EXACT, 1.0)
+    assert group.members[1].similarity == pytest.approx(vector[0], abs=1e-6)
+    (match,) = group.members[1].matches
+    assert (match.test, match.value, match.threshold) == ("embedding", group.members[1].similarity, 0.8)
 
 
-def test_the_first_rule_that_tells_apart_decides() -> None:
-    small, large = candidate("s.heic"), candidate("l.jpg", features=ImageFeatures(width=40, height=30))
-    assert KeepRules(["format=heic", "pixels"]).rank(small) < KeepRules(["format=heic", "pixels"]).rank(large)
-    assert KeepRules(["pixels", "format=heic"]).rank(large) < KeepRules(["pixels", "format=heic"]).rank(small)
+def test_below_the_threshold_there_is_no_group() -> None:
+    assert groups(photos(2, 1), [A, (0.79, 0.6131)]) == []
+    assert groups(photos(2, 1), [A, NOTHING]) == []
 
 
-@pytest.mark.parametrize("name", ["biggest", "format=", "pixels=3", "path"])
-def test_an_unknown_rule_is_refused_with_the_known_ones(name: str) -> None:
-    with pytest.raises(ValueError, match="the rules are reference"):
-        KeepRules([name])
+def test_the_group_has_the_tier_of_its_least_sure_member() -> None:
+    (group,) = groups(photos(3, 2, 1), [A, A, AT_80], pixels=[0, 0, 2])
+    assert [member.tier for member in group.members] == [EXACT, SAME_PIXELS, SIMILAR]
+    assert group.tier == SIMILAR
+    # Of equal pixels the vectors have no say.
+    (group,) = groups(photos(2, 1), [A, AT_80], pixels=[0, 0])
+    assert group.tier == SAME_PIXELS
+    assert group.min_similarity == pytest.approx(0.8, abs=1e-6)
+
+
+def test_a_group_is_near_identical_only_if_every_two_photos_are() -> None:
+    """Two members that are each 0.96 from the kept photo are 0.8432 from each other."""
+    (group,) = groups(photos(3, 2, 1), [A, AT_96, (0.96, -0.28)])
+    assert [member.tier for member in group.members[1:]] == [NEAR_IDENTICAL, NEAR_IDENTICAL]
+    assert group.min_similarity == pytest.approx(0.96**2 - 0.28**2, abs=1e-6)
+    assert group.tier == SIMILAR
+    (group,) = groups(photos(3, 2, 1), [A, AT_96, AT_96])
+    assert group.min_similarity == pytest.approx(0.96, abs=1e-6)
+    assert group.tier == NEAR_IDENTICAL
+
+
+def test_photos_whose_vector_says_nothing_do_not_count_for_the_smallest_similarity() -> None:
+    (group,) = groups(photos(3, 2, 1), [AT_96, NOTHING, A], pixels=[0, 0, 2])
+    assert group.min_similarity == pytest.approx(0.96, abs=1e-6)
+    assert [(member.path, member.similarity) for member in group.members[1:]] == [
+        ("c.jpg", pytest.approx(0.96, abs=1e-6)),
+        ("b.jpg", 1.0),
+    ]
+    (group,) = groups(photos(2, 1), [NOTHING, NOTHING], pixels=[0, 0])
+    assert (group.min_similarity, group.members[1].similarity) == (1.0, 1.0)
+
+
+def test_the_best_photo_is_kept_and_the_others_follow_by_similarity() -> None:
+    (group,) = groups(photos(1, 9, 2, 3), [A, AT_96, AT_80, A])
+    assert group.keep == "b.jpg"
+    assert paths(group) == ["b.jpg", "d.jpg", "a.jpg", "c.jpg"]
+    assert group.reason == "largest file: 9 B, next 3 B"
+
+
+def test_each_component_is_cut_into_groups_of_its_own() -> None:
+    found = groups(photos(4, 3, 2, 1), [A, A, A, A], components=[[0, 3], [1, 2]])
+    assert [paths(group) for group in found] == [["a.jpg", "d.jpg"], ["b.jpg", "c.jpg"]]
+    # A chain is no group: the last is alike to the second, but not to the kept one.
+    (group,) = groups(photos(3, 2, 1), [A, AT_80, AT_MINUS_28])
+    assert paths(group) == ["a.jpg", "b.jpg"]
+
+
+@pytest.mark.parametrize(
+    ("hashes", "hash_bits", "bits"),
+    [([0b111, 0b100], 2, 2), ([0b111, 0b100], 1, None), ([0b111, None], 2, None), ([None, 0b111], 16, None)],
+)
+def test_hashes_group_up_to_their_bits(hashes: list[int | None], hash_bits: int, bits: int | None) -> None:
+    found = groups(photos(2, 1), [A, AT_MINUS_28], hashes=hashes, hash_bits=hash_bits)
+    if bits is None:
+        assert found == []
+        return
+    (member,) = found[0].members[1:]
+    assert member.matches == (Match(test="perceptual hash", value=bits, threshold=hash_bits),)
+    assert (member.tier, found[0].tier) == (SIMILAR, SIMILAR)
+
+
+@pytest.mark.parametrize("hashes", [[0b1, None], [None, 0b1]])
+def test_a_hash_that_says_nothing_is_no_match(hashes: list[int | None]) -> None:
+    (group,) = groups(photos(2, 1), [A, AT_96], hashes=hashes, hash_bits=4)
+    assert [match.test for match in group.members[1].matches] == ["embedding"]
+
+
+def test_a_member_says_every_test_that_it_passed() -> None:
+    (group,) = groups(
+        photos(3, 2, 1), [A, AT_96, AT_MINUS_28], pixels=[0, 0, 2], hashes=[0b11, 0b01, 0b11], hash_bits=1
+    )
+    kept, pixels, only_hash = group.members
+    assert kept.matches == ()
+    assert [(match.test, match.threshold) for match in pixels.matches] == [
+        ("pixels", 1),
+        ("perceptual hash", 1),
+        ("embedding", 0.8),
+    ]
+    assert [match.test for match in only_hash.matches] == ["perceptual hash"]
+
+
+def test_files_of_the_same_bytes_are_one_group_without_any_model() -> None:
+    twins = [candidate("a.jpg", size_bytes=9), candidate("b.jpg", size_bytes=1), candidate("c.jpg", size_bytes=1)]
+    lonely = [candidate("d.jpg")]
+    (group,) = groups([twins, lonely], [NOTHING, A], components=[])
+    assert paths(group) == ["a.jpg", "b.jpg", "c.jpg"]
+    assert (group.tier, group.min_similarity) == (EXACT, 1.0)
+    assert [member.matches for member in group.members] == [
+        (),
+        *[(Match(test="bytes", value=1, threshold=1),)] * 2,
+    ]
+    assert [member.similarity for member in group.members] == [1.0, 1.0, 1.0]
+
+
+def test_copies_of_one_content_are_in_one_group_only() -> None:
+    twins = [candidate("a.jpg", size_bytes=9), candidate("b.jpg", size_bytes=9)]
+    (group,) = groups([twins, [candidate("c.jpg")]], [A, A])
+    assert paths(group) == ["a.jpg", "b.jpg", "c.jpg"]
+    # A content that its component left alone has its own copies still.
+    (group,) = groups([twins, [candidate("c.jpg")]], [A, AT_MINUS_28])
+    assert paths(group) == ["a.jpg", "b.jpg"]
+
+
+def test_a_copy_of_another_photo_than_the_kept_one_names_its_original() -> None:
+    """One of another frame of a burst: two files of its bytes, and one of its pixels."""
+    frame = [candidate("b.jpg", size_bytes=8), candidate("b copy.jpg", size_bytes=8)]
+    (group,) = groups(
+        [
+            [candidate("a.jpg", size_bytes=9)],
+            frame,
+            [candidate("c.png", size_bytes=7)],
+            [candidate("d.jpg")],
+            [candidate("e.jpg", size_bytes=2), candidate("e copy.jpg", size_bytes=2)],
+        ],
+        [A, AT_96, AT_96, AT_96, AT_96],
+        pixels=[0, 1, 1, 3, 4],
+    )
+    named = {member.path: (member.copy_of, member.copy_tier) for member in group.members}
+    assert named == {
+        "a.jpg": ("", ""),
+        "b.jpg": ("", ""),
+        "b copy.jpg": ("b.jpg", EXACT),
+        "c.png": ("b.jpg", SAME_PIXELS),
+        "d.jpg": ("", ""),
+        "e.jpg": ("", ""),
+        "e copy.jpg": ("e.jpg", EXACT),
+    }
+
+
+def test_copies_of_the_kept_photo_name_no_other() -> None:
+    kept = [candidate("a.jpg", size_bytes=9), candidate("a copy.jpg", size_bytes=9)]
+    (group,) = groups([kept, [candidate("b.png")]], [A, A], pixels=[0, 0])
+    assert [member.copy_of for member in group.members] == ["", "", ""]
+
+
+def test_frames_of_a_burst_are_marked_unless_their_pixels_are_equal() -> None:
+    frames = [
+        [
+            candidate(
+                f"{name}.jpg",
+                size_bytes=size,
+                features=ImageFeatures(capture_time=CaptureTime(taken_ms=taken_ms, has_sub_second=True)),
+            )
+        ]
+        for name, size, taken_ms in (("a", 3, 0), ("b", 2, 120), ("c", 1, 120))
+    ]
+    (group,) = groups(frames, [A, A, A], pixels=[0, 1, 0])
+    assert {member.path: member.moment for member in group.members} == {"a.jpg": "", "b.jpg": BURST, "c.jpg": ""}
+
+
+def test_facts_about_files_reach_their_members() -> None:
+    features = ImageFeatures(width=4, height=3)
+    files = [
+        [candidate("a.jpg", size_bytes=9, features=features)],
+        [candidate("b.jpg", size_bytes=5, features=features, is_reference=True)],
+    ]
+    (group,) = groups(files, [A, A])
+    kept, member = group.members
+    assert (kept.is_reference, member.is_reference) == (False, True)
+    assert (member.width, member.height, member.size_bytes, member.sha256) == (4, 3, 5, "b" * 64)
+
+
+def test_what_people_decided_to_be_different_shares_no_group() -> None:
+    assert groups(photos(2, 1), [A, A], cannot_link=[[0, 1]]) == []
+    # The sets hold row numbers, whatever the order in which the photos are preferred.
+    (group,) = groups(photos(1, 2, 3), [A, A, A], cannot_link=[[0, 2]])
+    assert paths(group) == ["c.jpg", "b.jpg"]

@@ -239,3 +239,59 @@ def test_oldest_and_newest_fall_back_to_the_time_of_the_file() -> None:
     no_date = plain(path="b.jpg", mtime_ns=1_000_000)
     assert kept(KeepRules(["oldest"]), taken_later, no_date) == ("b.jpg", "oldest date")
     assert kept(KeepRules(["newest"]), taken_later, no_date) == ("z (1).jpg", "newest date")
+
+
+def photo(path: str = "a.jpg", **more: Any) -> Candidate:
+    given: dict[str, Any] = {
+        "sha256": "00",
+        "size_bytes": 1,
+        "mtime_ns": 0,
+        "features": ImageFeatures(width=4, height=3),
+        **more,
+    }
+    return Candidate(path=path, **given)
+
+
+@pytest.mark.parametrize(
+    ("rule", "kept", "other", "reason"),
+    [
+        ("reference", {"is_reference": True}, {}, "in a reference folder"),
+        ("companions", {"companions": ("RAW file",)}, {}, "has a RAW file beside it"),
+        ("companions", {"features": ImageFeatures(embedded="film")}, {}, "holds more than its picture: film"),
+        ("pixels", {"features": ImageFeatures(width=40, height=30)}, {}, "most pixels: 40x30, next 4x3"),
+        ("bytes", {"size_bytes": 2000}, {}, "largest file: 2.0 kB, next 1 B"),
+        (
+            "metadata",
+            {"features": ImageFeatures(capture_time=CaptureTime(fields=3))},
+            {},
+            "most metadata: 3 fields, next 0",
+        ),
+        (
+            "oldest",
+            {"features": ImageFeatures(capture_time=CaptureTime(taken_ms=1))},
+            {"mtime_ns": 10**9},
+            "oldest date",
+        ),
+        ("newest", {"mtime_ns": 10**9}, {}, "newest date"),
+        ("format=heic,jpg", {"path": "z.HEIC"}, {}, "format heic rather than jpg"),
+        ("path=*/originals/*", {"path": "x/originals/z.jpg"}, {}, "path matches */originals/*"),
+        ("not-path=*WhatsApp*", {"path": "z.jpg"}, {"path": "WhatsApp/a.jpg"}, "path does not match *WhatsApp*"),
+    ],
+)
+def test_each_rule_prefers_and_says_why(rule: str, kept: dict[str, Any], other: dict[str, Any], reason: str) -> None:
+    rules = KeepRules([rule])
+    best, second = photo(**{"path": "z.jpg", **kept}), photo(**other)
+    assert rules.rank(best) < rules.rank(second)
+    assert rules.reason(best, second) == reason
+
+
+def test_the_first_rule_that_prefers_one_photo_decides() -> None:
+    small, large = photo("s.heic"), photo("l.jpg", features=ImageFeatures(width=40, height=30))
+    assert KeepRules(["format=heic", "pixels"]).rank(small) < KeepRules(["format=heic", "pixels"]).rank(large)
+    assert KeepRules(["pixels", "format=heic"]).rank(large) < KeepRules(["pixels", "format=heic"]).rank(small)
+
+
+@pytest.mark.parametrize("name", ["biggest", "format=", "pixels=3", "path"])
+def test_an_unknown_rule_is_refused_with_the_known_ones(name: str) -> None:
+    with pytest.raises(ValueError, match="the rules are reference"):
+        KeepRules([name])

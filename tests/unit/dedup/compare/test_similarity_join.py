@@ -14,6 +14,7 @@ from clip_client.dedup.compare.partitioned_join import LEAST_RECALL, join_vector
 from clip_client.dedup.compare.projection import project, shorten
 from clip_client.dedup.compare.similarity_join import bits_that_differ, components, join_alike, join_hashes
 from clip_client.dedup.compare.union_find import UnionFind
+from tests.fixtures.vectors import at_degrees, clusters
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,7 +26,7 @@ def unit(vectors: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def families(rows: int, copies: int, *, seed: int = 0) -> tuple[NDArray[np.float32], NDArray[np.intp]]:
-    """Vectors, the last ``copies`` of them near one of the others, in no order; and the row of the other."""
+    """Return vectors, (N, 64), the last ``copies`` of them near one of the others, in no order, and those pairs."""
     random = np.random.default_rng(seed)
     base = unit(random.standard_normal((rows - copies, 64)))
     of = random.integers(0, len(base), copies)
@@ -167,3 +168,48 @@ def test_the_recall_is_stated_with_its_interval() -> None:
     alone = unit(np.random.default_rng(0).standard_normal((300, 64)))
     nothing = join_vectors(UnionFind(300), alone, 0.95, exact_rows=100)
     assert (nothing.pairs, nothing.recall_95) == (0, (0.0, 1.0))
+
+
+def components_by_search(vectors: NDArray[np.float32], threshold: float) -> list[list[int]]:
+    """The slow way: all pairs, then a walk from each row."""
+    near = vectors.astype(np.float64) @ vectors.astype(np.float64).T >= threshold
+    left, found = set(range(len(vectors))), []
+    while left:
+        reached, frontier = set[int](), {min(left)}
+        while frontier:
+            reached |= frontier
+            frontier = {int(to) for row in frontier for to in np.flatnonzero(near[row])} - reached
+        left -= reached
+        found.append(sorted(reached))
+    return [rows for rows in found if len(rows) > 1]
+
+
+@pytest.mark.parametrize("block_rows", [1, 3, 7, 1000])
+@pytest.mark.parametrize("spread", [0.02, 0.15, 0.4])
+def test_components_equal_an_exhaustive_search(spread: float, block_rows: int) -> None:
+    vectors = clusters(seed=1, count=12, size=5, spread=spread)
+    found = [rows.tolist() for rows in components(vectors, 0.9, block_rows=block_rows)]
+    assert found == components_by_search(vectors, 0.9)
+
+
+def test_a_chain_is_one_component_however_its_rows_are_ordered() -> None:
+    chain = at_degrees(*range(0, 90, 3))
+    shuffled = chain[np.random.default_rng(5).permutation(len(chain))]
+    for block_rows in (2, 5, 100):
+        assert [len(rows) for rows in components(shuffled, np.cos(np.radians(3.5)), block_rows=block_rows)] == [30]
+
+
+def test_rows_that_failed_are_in_no_component() -> None:
+    vectors = at_degrees(0, 0, 0, 0)
+    vectors[1] = np.nan
+    vectors[2, 0] = np.nan
+    assert [rows.tolist() for rows in components(vectors, 0.5)] == [[0, 3]]
+    assert components(np.full((3, 2), np.nan, dtype=np.float32), 0.0) == []
+    assert components(np.empty((0, 2), dtype=np.float32), 0.5) == []
+
+
+def test_a_dense_cluster_is_one_component() -> None:
+    vectors = np.concatenate([clusters(seed=2, count=1, size=4000, spread=0.01), clusters(3, 50, 2, 0.01)])
+    found = components(vectors, 0.95)
+    assert len(found[0]) == 4000
+    assert len(found) == 51

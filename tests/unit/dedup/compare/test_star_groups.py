@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clip_client.dedup import Evidence, star_groups
+from clip_client.dedup import Evidence, components, minimum_similarity, star_groups
 from clip_client.dedup.compare.cannot_link import CannotLink
+from tests.fixtures.vectors import at_degrees, clusters
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,13 +20,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 NAN = float("nan")
-
-
-def at_degrees(*angles: float) -> NDArray[np.float32]:
-    """Unit vectors (N, 2); NaN for an angle of NaN."""
-    radians = np.radians(angles)
-    vectors: NDArray[np.float32] = np.stack([np.cos(radians), np.sin(radians)], axis=1).astype(np.float32)
-    return vectors
 
 
 def closeness(evidence: Evidence, row: int, other: int, threshold: float, most_bits: int) -> float | None:
@@ -179,3 +173,141 @@ def test_groups_of_rejected_rows_stand_in_their_order_too() -> None:
 def test_pixels_do_not_overrule_what_people_decided() -> None:
     evidence = Evidence(vectors=at_degrees(0, 0), pixels=np.array([1, 1]))
     assert star_groups(evidence, 0.9, cannot_link=CannotLink([np.array([0, 1])])) == []
+
+
+def members(vectors: NDArray[np.float32], threshold: float, **options: Any) -> list[set[int]]:
+    return [{star.keep, *star.members} for star in star_groups(vectors, threshold, **options)]
+
+
+def test_rows_that_cannot_link_are_never_in_one_group() -> None:
+    vectors = at_degrees(0, 1, 2, 3)
+    near = float(np.cos(np.radians(5)))
+    assert members(vectors, near) == [{0, 1, 2, 3}]
+    assert members(vectors, near, cannot_link={0: np.array([2]), 2: np.array([0])}) == [{0, 1}, {2, 3}]
+    # Two members that are alike to the kept one, but not to be with each other.
+    assert members(vectors, near, cannot_link={1: np.array([2]), 2: np.array([1])}) == [{0, 1, 3}]
+    everything = np.arange(4)
+    assert members(vectors, near, cannot_link=dict.fromkeys(range(4), everything)) == []
+
+
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(
+    angles=st.lists(st.integers(0, 40), min_size=2, max_size=12),
+    pairs=st.sets(st.tuples(st.integers(0, 11), st.integers(0, 11)), max_size=12),
+)
+def test_stars_hold_what_they_promise(angles: list[int], pairs: set[tuple[int, int]]) -> None:
+    vectors, threshold = at_degrees(*angles), float(np.cos(np.radians(6)))
+    forbidden = {frozenset(pair) for pair in pairs if len(set(pair)) == 2 and max(pair) < len(angles)}
+    cannot_link = {
+        row: np.array(sorted(other for pair in forbidden if row in pair for other in pair if other != row))
+        for row in {row for pair in forbidden for row in pair}
+    }
+    stars = star_groups(vectors, threshold, cannot_link=cannot_link)
+    rows = [row for star in stars for row in (star.keep, *star.members)]
+    assert len(rows) == len(set(rows))
+    for star in stars:
+        assert all(star.keep < row for row in star.members)
+        assert all(abs(angles[star.keep] - angles[row]) <= 6 for row in star.members)
+        assert not any(frozenset(pair) in forbidden for pair in itertools.combinations((star.keep, *star.members), 2))
+
+
+def test_equal_pixels_and_hashes_join_what_vectors_do_not() -> None:
+    evidence = Evidence(
+        vectors=np.concatenate([at_degrees(0, 60), np.full((2, 2), np.nan, np.float32), at_degrees(90)]),
+        pixels=np.array([0, 1, 2, 2, 4]),
+        hashes=np.array([0b111, 0b110, 0b111, 0b111, 0b111], dtype=np.uint64),
+        has_hash=np.array([True, True, False, False, False]),
+    )
+    found = star_groups(evidence, 0.99, most_bits=1)
+    assert [(star.keep, star.members) for star in found] == [(0, (1,)), (2, (3,))]
+    assert found[0].similarities[0] == pytest.approx(0.5, abs=1e-6)
+    assert np.isnan(found[1].similarities[0])
+    assert [star.keep for star in star_groups(evidence, 0.99, most_bits=0)] == [2]
+
+
+def test_the_groups_of_a_night_take_no_memory_for_pairs() -> None:
+    """5,000 frames of which few are alike to the first: many are kept, in blocks, and none is lost or doubled."""
+    random = np.random.default_rng(0)
+    vectors = np.ones((5000, 16)) + 0.15 * random.standard_normal((5000, 16))
+    vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+    stars = star_groups(vectors, 0.985)
+    assert len(stars) > 10
+    kept = [star.keep for star in stars]
+    rows = [row for star in stars for row in (star.keep, *star.members)]
+    assert len(rows) == len(set(rows)) > 4000
+    for star in stars[:20]:
+        to_kept = vectors[list(star.members)].astype(np.float64) @ vectors[kept].astype(np.float64).T
+        to_kept[np.array(kept) > np.array(star.members)[:, None]] = -1  # a kept row is better than its members
+        assert (to_kept.argmax(axis=1) == kept.index(star.keep)).mean() > 0.99  # but for ties of the sixth decimal
+
+
+def test_a_chain_is_not_one_group() -> None:
+    # Ten steps of 6 degrees, 7 allowed: 54 degrees lie between the ends, which share no group.
+    stars = star_groups(at_degrees(*range(0, 60, 6)), float(np.cos(np.radians(7))))
+    assert [(star.keep, star.members) for star in stars] == [(0, (1,)), (2, (3,)), (4, (5,)), (6, (7,)), (8, (9,))]
+
+
+def test_a_member_belongs_to_the_kept_row_that_is_nearest() -> None:
+    # Row 2 is near both 0 and 1, which are not near each other.
+    (star,) = star_groups(at_degrees(0, 12, 8), float(np.cos(np.radians(10))))
+    assert (star.keep, star.members) == (1, (2,))
+    assert star.similarities[0] == pytest.approx(np.cos(np.radians(4)), abs=1e-6)
+
+
+def test_members_come_by_descending_similarity() -> None:
+    (star,) = star_groups(at_degrees(0, 5, 1, 3, -1), 0.9)
+    assert star.keep == 0
+    assert star.members == (2, 4, 3, 1)
+    assert list(star.similarities) == sorted(star.similarities, reverse=True)
+
+
+def test_the_threshold_itself_is_near_enough() -> None:
+    vectors = np.array([[1, 0], [0.6, 0.8]], dtype=np.float32)
+    assert len(star_groups(vectors, 0.6)) == 1
+    assert star_groups(vectors, 0.600002) == []
+
+
+def test_equal_vectors_meet_a_threshold_of_one() -> None:
+    vectors = np.repeat(clusters(seed=4, count=1, size=1, spread=0), 3, axis=0)
+    (star,) = star_groups(vectors, 1.0)
+    assert star.similarities == (1.0, 1.0)
+    assert [rows.tolist() for rows in components(vectors, 1.0)] == [[0, 1, 2]]
+
+
+def test_minimum_is_over_all_pairs_not_only_those_with_the_kept_row() -> None:
+    vectors = at_degrees(0, 6, -6)
+    (star,) = star_groups(vectors, 0.99)
+    assert min(star.similarities) == pytest.approx(np.cos(np.radians(6)), abs=1e-6)
+    assert minimum_similarity(vectors) == pytest.approx(np.cos(np.radians(12)), abs=1e-6)
+    assert minimum_similarity(vectors, block_rows=1) == minimum_similarity(vectors)
+    assert minimum_similarity(vectors[:1]) == 1.0
+
+
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(
+    angles=st.lists(st.integers(0, 120), min_size=2, max_size=25),
+    allowed=st.integers(1, 40),
+    seed=st.integers(0, 2**16),
+)
+def test_groups_hold_what_they_promise_in_any_order(angles: list[int], allowed: int, seed: int) -> None:
+    vectors, threshold = at_degrees(*angles), float(np.cos(np.radians(allowed + 0.5)))
+    stars = star_groups(vectors, threshold)
+    rows = list(itertools.chain.from_iterable((star.keep, *star.members) for star in stars))
+    assert len(rows) == len(set(rows))
+    for star in stars:
+        assert star.members
+        assert all(star.keep < member for member in star.members)
+        assert min(star.similarities) >= threshold
+    # No two rows without a group, and no two kept rows, are near each other.
+    members = {member for star in stars for member in star.members}
+    alone = [row for row in range(len(angles)) if row not in members]
+    similarities = vectors[alone].astype(np.float64) @ vectors[alone].astype(np.float64).T
+    assert (similarities[~np.eye(len(alone), dtype=bool)] < threshold + 1e-6).all()
+    # Components come in another order and of other blocks, and the rows inside are ranked again by the caller.
+    order = np.random.default_rng(seed).permutation(len(angles))
+    regrouped = set()
+    for component in components(vectors[order], threshold, block_rows=4):
+        ranked = np.sort(order[component])
+        for star in star_groups(vectors[ranked], threshold):
+            regrouped.add((int(ranked[star.keep]), *(int(ranked[member]) for member in star.members)))
+    assert regrouped == {(star.keep, *star.members) for star in stars}
