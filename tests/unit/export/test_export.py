@@ -386,13 +386,13 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
 
 
 def test_without_a_hub_the_message_names_three_remedies(tmp_path: Path) -> None:
-    nobody = "http://127.0.0.1:9"
+    closed = "http://127.0.0.1:9"
     command = ("-m", "preprocess_ensemble.export.command", "--repository", str(tmp_path / "models"))
-    with python(*command, HF_ENDPOINT=nobody, HF_HOME=str(tmp_path), HF_HUB_CACHE=str(tmp_path)) as process:
+    with python(*command, HF_ENDPOINT=closed, HF_HOME=str(tmp_path), HF_HUB_CACHE=str(tmp_path)) as process:
         _, said = process.communicate()
     assert process.returncode == 1
     assert "Traceback" not in said
-    assert f"{nobody} does not answer" in said
+    assert f"{closed} does not answer" in said
     assert "tried: laion/CLIP-ViT-B-32-laion2B-s34B-b79K" in said
     for way in ("--pretrained FILE", "HF_ENDPOINT=", "--pretrained random"):
         assert way in said

@@ -1,4 +1,4 @@
-"""What the health port answers, and whom it does not wait for."""
+"""What the health port answers, and which connections it closes."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def test_what_it_does_not_offer(request_line: bytes, status: bytes, endpoi
     assert "message" in json.loads(body)
 
 
-async def test_a_request_of_many_kilobytes_is_hung_up_on(endpoint: Endpoint) -> None:
+async def test_a_request_of_many_kilobytes_is_disconnected(endpoint: Endpoint) -> None:
     defects: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: defects.append(context))
     reader, writer = await endpoint.connect()
@@ -102,7 +102,7 @@ async def test_a_request_of_many_kilobytes_is_hung_up_on(endpoint: Endpoint) -> 
     assert defects == []
 
 
-async def test_answered_requests_push_nobody_out(endpoint: Endpoint) -> None:
+async def test_answered_requests_close_no_waiting_connection(endpoint: Endpoint) -> None:
     reader, writer = await endpoint.connect()
     writer.write(GET[:10])
     for _ in range(100):
@@ -112,7 +112,7 @@ async def test_answered_requests_push_nobody_out(endpoint: Endpoint) -> None:
     writer.close()
 
 
-def test_who_says_nothing_is_hung_up_on_in_five_seconds(unused_tcp_port: int) -> None:
+def test_a_silent_connection_is_closed_after_five_seconds(unused_tcp_port: int) -> None:
     async def run() -> None:
         async with running(unused_tcp_port) as endpoint:
             reader, writer = await endpoint.connect()

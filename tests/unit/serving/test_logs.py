@@ -104,5 +104,5 @@ def test_a_line_that_cannot_be_printed_is_no_error(monkeypatch: pytest.MonkeyPat
     with contextlib.suppress(OSError), open("/dev/full", "w", encoding="ascii") as full:
         monkeypatch.setattr(sys, "stdout", full)
         print_line("ready\n")
-        assert sys.stdout is None, "what is written again at the end fails again"
+        assert sys.stdout is None, "Python would write the line again when it exits, and fail"
     print_line("ready\n")

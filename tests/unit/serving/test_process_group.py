@@ -1,4 +1,4 @@
-"""What the kernel tells of a group of processes."""
+"""Processor time and end of a group of processes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_processor_time_is_that_of_the_whole_group() -> None:
     assert processor_time_s(process.pid) == 0
 
 
-def test_who_has_ended_does_not_run_though_nobody_has_waited_for_it() -> None:
+def test_a_zombie_does_not_run() -> None:
     with subprocess.Popen(["sh", "-c", "read line"], start_new_session=True, stdin=subprocess.PIPE) as process:
         assert any_runs(process.pid)
         process.kill()
@@ -38,7 +38,7 @@ def test_who_has_ended_does_not_run_though_nobody_has_waited_for_it() -> None:
         assert not any_runs(process.pid)
 
 
-async def test_the_end_of_a_grandchild_is_told_once() -> None:
+async def test_the_end_of_a_grandchild_calls_back_once() -> None:
     leader = await asyncio.create_subprocess_exec(
         "sh", "-c", "sleep 600 & sleep 600 & echo $!; wait", start_new_session=True, stdout=subprocess.PIPE
     )
@@ -54,7 +54,7 @@ async def test_the_end_of_a_grandchild_is_told_once() -> None:
     assert ends.empty()
 
 
-async def test_where_the_kernel_forbids_it_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_pidfd_there_is_no_callback(monkeypatch: pytest.MonkeyPatch) -> None:
     def forbidden(pid: int) -> int:
         raise PermissionError(pid)
 

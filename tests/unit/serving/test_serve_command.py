@@ -1,4 +1,4 @@
-"""What ``clip-serve`` does about its surroundings: signals, proxies, logs, ports; no server is started here."""
+"""How ``clip-serve`` handles signals, proxies, certificates and ports; no server is started here."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """What looks like one."""
+    """A directory that passes for a model repository."""
     (tmp_path / "clip_image").mkdir()
     (tmp_path / "clip_image" / "config.pbtxt").touch()
     return tmp_path
@@ -108,10 +108,10 @@ def _issue(certificate: Path, key: Path, name: str) -> ServerTls:
     return ServerTls(certificate=certificate, key=key)
 
 
-async def test_the_canary_trusts_the_certificate_that_there_is_at_the_restart(
+async def test_the_canary_trusts_the_certificate_of_the_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Certificates are renewed while the server runs, and tritonserver reads them anew when it is restarted."""
+    """Certificates are replaced while the server runs, and tritonserver reads them again when it is restarted."""
     trusted: list[bytes] = []
     real = grpc.ssl_channel_credentials
 
@@ -164,7 +164,7 @@ async def test_silent_connections_do_not_keep_the_health_endpoint_from_answering
         writer.close()
 
 
-def test_a_server_that_ends_while_it_tells_its_figures_tells_none() -> None:
+def test_metrics_that_are_cut_off_are_ignored() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def half_an_answer() -> None:

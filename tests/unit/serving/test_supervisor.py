@@ -47,7 +47,7 @@ class FakeProcess:
         return self.computing()
 
     def watch_stubs(self, ended: Callable[[], None]) -> None:
-        """They live for ever."""
+        """The stubs of this process never end."""
 
     async def ended(self) -> int:
         return await asyncio.shield(self._end)

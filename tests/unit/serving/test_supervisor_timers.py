@@ -1,4 +1,4 @@
-"""How long the supervisor waits, and when it loses patience: with its real limits, in simulated time."""
+"""The supervisor's intervals and limits, with their real values in simulated time."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_one_canary_that_is_lost_after_hours_restarts_nothing() -> None:
 
 
 def test_a_server_that_computes_without_an_end_has_five_minutes(caplog: pytest.LogCaptureFixture) -> None:
-    """A batch of a large model on a crowded machine may take minutes, but a defect that spins for ever must end."""
+    """A batch of a large model on a crowded machine may take minutes, but a defect that spins must end."""
     server = TimedServer(
         canary=lambda age: OK if age < 10 or server.starts[1:] else SLOW, computed=lambda age: 0.1 * age
     )
@@ -324,7 +324,7 @@ def test_a_frozen_server_is_healthy_for_no_longer_than_documented(frozen_at: flo
             if now() < frozen_at:
                 return 7 * now()
             await asyncio.sleep(3600)
-            raise AssertionError("nobody waits so long")
+            raise AssertionError("the supervisor does not wait so long")
 
     async def watch(server: Freezing) -> None:
         while not unhealthy_at:
