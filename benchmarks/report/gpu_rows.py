@@ -22,16 +22,25 @@ SINGLE_GOALS_MS: Final = {"p50": 4.0, "encoder": 2.5, "encoder with CUDA graphs"
 
 
 def rows_of(result: Result) -> list[tuple[str, str]]:
-    """Rows for one result ``gpu_<part>``; a run that failed is one row with the reason."""
+    """Rows for one result ``gpu_<part>``: of a run that failed or was cut, the reason and the rates until then."""
     part = result["experiment"].removeprefix("gpu_")
     cells: Mapping[str, Result] = result["cells"]
     rows = list(_goals(part, cells))
     for label, cell in cells.items():
         if reason := cell.get("error") or cell.get("unproved"):
-            rows.append((label, reason.strip().splitlines()[-1]))
+            rows += _incomplete(label, reason, cell)
         else:
             rows += [(f"{label}, {what}", _text(value)) for what, value in _values(cell, result["environment"]["gpu"])]
+    for label, cell in result.get("cut", {}).items():
+        rows += _incomplete(label, cell["cut"], cell)
     return rows
+
+
+def _incomplete(label: str, reason: str, cell: Result) -> Iterator[tuple[str, str]]:
+    yield label, reason.strip().splitlines()[-1]
+    for name, one in cell.get("cells", {}).items():
+        if "rate" in one:
+            yield f"{label}, {name}", f"{one['rate']:,.4g} images/s"
 
 
 def _text(value: Any) -> str:
@@ -102,7 +111,7 @@ def _latency(cell: Result) -> Iterator[tuple[str, Any]]:
     if "cosine" in cell:
         yield "least cosine", cell["cosine"] if points_that_count(cell) else f"{cell['cosine']}: other vectors"
     for point in cell["by_concurrency"]:
-        yield f"{point['concurrency']} requests at a time", _point(point)
+        yield f"{point['concurrency']} at a time", _point(point)
 
 
 def _queue_delay(cell: Result) -> Iterator[tuple[str, Any]]:

@@ -352,8 +352,8 @@ def operators(result: Result) -> str:
         done = EXPORTED * gflops
         rate = f" Counted as the whole tower's {FLOP_PER_IMAGE / 1e9:.2f} GFLOP an image that is {gflops:.0f} GFLOP/s"
         rate += f", and {done:.0f} by what the export computes of it"
-        if roofs := result.get("roofs"):
-            peak = roofs["product_gflops"]["fp32"]["best"]
+        if bare := result.get("roofs"):
+            peak = bare["product_gflops"]["fp32"]["best"]
             of_peak = f"{gflops / peak:.0%} and {done / peak:.0%} of the {peak:.0f}"
             rate += f": {of_peak} that bare products reach in the same run"
         rate += "."

@@ -107,7 +107,7 @@ def test_goals_are_judged_by_the_best_measurement() -> None:
     assert rows["goal: p50, ms"] == "3 of 4, reached"
     assert rows["goal: encoder, ms"] == "2 of 2.5, reached"
     assert rows["goal: encoder with CUDA graphs, ms"] == "1.5 of 1, not reached"
-    assert rows["plain, 1 requests at a time"] == "300 images/s; p50 3 ms; encoder 2 ms; watts 500"
+    assert rows["plain, 1 at a time"] == "300 images/s; p50 3 ms; encoder 2 ms; watts 500"
 
 
 def test_a_run_that_failed_is_a_row_with_its_reason() -> None:
@@ -118,6 +118,12 @@ def test_a_run_that_failed_is_a_row_with_its_reason() -> None:
         == "2 ms, 1.6e+04 images/s; kernels alone 1 ms, 3.2e+04 images/s (28.5% of the card's peak)"
     )
     assert rows_of(on_card("tensorrt", cold={"unproved": "no card"})) == [("cold", "no card")]
+
+
+def test_a_run_that_was_cut_shows_what_it_had_measured() -> None:
+    cut = {"cut": "cut after 60 s", "cells": {"cold start": {"seconds": 3.0}, "x2 round 1": {"rate": 500.0}}}
+    rows = rows_of({**on_card("throughput_224"), "cut": {"fp16": cut}})
+    assert rows == [("fp16", "cut after 60 s"), ("fp16, x2 round 1", "500 images/s")]
 
 
 def test_other_experiments_on_a_card_have_rows() -> None:
