@@ -88,7 +88,7 @@ async def find_duplicates(
         progress("comparing", 0, None)
         contents, undecodable = await to_thread.run_sync(collected.comparable)
         pixels, pixels_decoded = await to_thread.run_sync(_number_by_pixels, collected, contents, opened)
-        cannot_link = _cannot_link(contents, opened)
+        cannot_link = await to_thread.run_sync(_cannot_link, contents, opened)
 
     def compare() -> tuple[Comparison, RecallEstimate]:
         has_hash = collected.are_pictures(contents) & ~collected.features.column("is_flat", contents)
