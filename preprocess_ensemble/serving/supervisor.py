@@ -196,6 +196,7 @@ class Supervisor:
     async def _start(self) -> None:
         """Start a process and wait until its canary is right. Returns early if a stop is requested."""
         self._reload_requested.clear()  # this start reads the repository
+        self._stub_ended.clear()  # a stub that ended with the previous server must not interrupt the canary of this one
         self._process = process = await self._backend.start()
         self._activity.reset(process.computed_s(), now=self._now())
         deadline = self._now() + self._config.start_timeout_s

@@ -169,6 +169,29 @@ async def test_a_death_does_not_wait_for_the_canary_that_is_on_its_way(death: st
     assert server.statuses[:3] == ["starting", "waits", "failing" if death == "stub" else "restarting"]
 
 
+async def test_stubs_that_end_with_their_server_do_not_interrupt_the_next_start() -> None:
+    class Doomed(FakeProcess):
+        def watch_stubs(self, ended: Callable[[], None]) -> None:
+            self.stub_ended = ended
+
+        def die(self, code: int) -> None:
+            super().die(code)
+            self.stub_ended()
+
+    class Server(FakeServer):
+        async def start(self) -> FakeProcess:
+            self.processes.append(Doomed())
+            return self.processes[-1]
+
+        async def probe(self) -> Probe:
+            await asyncio.sleep(0.01)  # an answer takes time
+            return await super().probe()
+
+    server = Server([OK, "die", OK, OK])
+    await server.run()
+    assert len(server.processes) == 2
+
+
 async def test_the_reason_of_a_restart_is_told_until_the_server_is_well() -> None:
     reports: list[tuple[bool, Any]] = []
 
