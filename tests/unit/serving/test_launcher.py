@@ -94,7 +94,7 @@ def test_a_damaged_backend_directory_is_replaced(wheel: Wheel, prefix: Path) -> 
     assert (directory / "python" / "libtriton_python.so").is_file()
 
 
-def test_the_cache_stands_in_for_an_environment_that_cannot_be_written(wheel: Wheel, prefix: Path) -> None:
+def test_a_read_only_environment_uses_the_cache(wheel: Wheel, prefix: Path) -> None:
     prefix.write_text("a file, where a folder would be needed", encoding="utf-8")
     directory = launcher.backend_directory(wheel)
     assert directory.parent == prefix.parent / "cache" / "clip-triton"
@@ -270,9 +270,7 @@ def test_no_prefix_for_a_process_that_is_gone() -> None:
         region_prefix(child.pid)
 
 
-def test_the_folder_of_the_shared_python_is_found_or_its_absence_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_folder_of_the_shared_python_is_found_or_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without it Triton waits without limit for a stub that cannot start."""
     name = f"libpython{sys.version_info.major}.{sys.version_info.minor}.so.1.0"
     monkeypatch.setattr(sysconfig, "get_config_var", {"LIBDIR": str(tmp_path)}.get)

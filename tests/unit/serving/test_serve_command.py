@@ -143,7 +143,7 @@ def test_unusable_certificates_are_not_reloaded(
     assert "reload rejected" in caplog.text
 
 
-def test_its_own_server_is_not_called_through_a_proxy(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_to_its_own_server_use_no_proxy(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     serve(repository, signal.SIGTERM)
     assert urllib.request.proxy_bypass("127.0.0.1")
@@ -203,13 +203,13 @@ def _misused(capsys: pytest.CaptureFixture[str], *options: str) -> str:
 @pytest.mark.parametrize(
     "options", [["--http-port=8000"], ["--", "--allow-http=true"], ["--", "--http-port=8000"]], ids=" ".join
 )
-def test_http_is_no_way_around_client_certificates(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_http_does_not_bypass_client_certificates(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     tls = ("--tls-certificate=c", "--tls-key=k", "--tls-client-ca=a")
     message = _misused(capsys, *tls, *options)
     assert "--http-port would let clients in without the certificate that --tls-client-ca requires" in message
 
 
-def test_an_address_for_http_opens_no_http(capsys: pytest.CaptureFixture[str]) -> None:
+def test_http_host_without_a_port_is_misuse(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--http-host needs --http-port" in _misused(capsys, "--http-host=0.0.0.0")
 
 

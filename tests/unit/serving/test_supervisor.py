@@ -1,6 +1,6 @@
-"""The supervisor's decisions, with a server that does what the test says.
+"""The supervisor's decisions, with a scripted server.
 
-test_supervisor_timers.py has its timers, and tests/live/test_serve.py a real server.
+test_supervisor_timers.py tests its timers, and tests/live/test_serve.py a real server.
 """
 
 from __future__ import annotations
@@ -106,14 +106,14 @@ class FakeServer:
         return self.shortages.pop(0) if self.shortages else ""
 
 
-async def test_a_server_that_is_well_is_left_alone_and_drained_at_the_end() -> None:
+async def test_a_healthy_server_is_not_restarted_and_is_drained_at_the_end() -> None:
     server = FakeServer([OK, OK, OK])
     await server.run()
     assert server.ready == [OK], "announced once"
     assert [process.stops for process in server.processes] == [[FAST.drain_s]]
 
 
-async def test_a_broken_model_has_the_server_restarted_at_once_however_often(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_broken_model_restarts_the_server_at_once_each_time(caplog: pytest.LogCaptureFixture) -> None:
     server = FakeServer([OK, *[BROKEN, OK] * 4])
     await server.run()
     assert len(server.processes) == 5
@@ -121,7 +121,7 @@ async def test_a_broken_model_has_the_server_restarted_at_once_however_often(cap
     assert caplog.text.count("restarting tritonserver: canary: The model's process died\n") == 4, "none was delayed"
 
 
-async def test_the_end_of_a_stub_is_looked_at_at_once() -> None:
+async def test_the_end_of_a_stub_sends_a_canary_at_once() -> None:
     class Doomed(FakeProcess):
         def watch_stubs(self, ended: Callable[[], None]) -> None:
             ended()
@@ -137,7 +137,7 @@ async def test_the_end_of_a_stub_is_looked_at_at_once() -> None:
 
 
 @pytest.mark.parametrize("death", ["server", "stub"])
-async def test_a_death_does_not_wait_for_the_canary_that_is_on_its_way(death: str) -> None:
+async def test_a_death_does_not_wait_for_a_running_canary(death: str) -> None:
     stub_ended: list[Callable[[], None]] = []
 
     class Doomed(FakeProcess):
@@ -192,7 +192,7 @@ async def test_stubs_that_end_with_their_server_do_not_interrupt_the_next_start(
     assert len(server.processes) == 2
 
 
-async def test_the_reason_of_a_restart_is_told_until_the_server_is_well() -> None:
+async def test_the_reason_of_a_restart_is_reported_until_the_server_is_healthy() -> None:
     reports: list[tuple[bool, Any]] = []
 
     class Server(FakeServer):
@@ -220,7 +220,7 @@ async def test_the_reason_of_a_restart_is_told_until_the_server_is_well() -> Non
     assert well == (True, {"status": "ready", "model": "m@1", "restarts": 2})
 
 
-async def test_a_server_that_lacks_shared_memory_is_degraded_and_not_restarted(
+async def test_a_server_without_enough_shared_memory_is_degraded_and_not_restarted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     server = FakeServer([OK] * 4, shortages=["", "Too little.", "Too little.", ""])
@@ -248,7 +248,7 @@ async def test_a_server_that_ends_is_restarted_and_not_announced_again(caplog: p
 
 
 @pytest.mark.parametrize("script", [[OK, "reload", OK, OK], ["reload", OK, OK]], ids=["at work", "starting"])
-async def test_a_server_is_drained_and_restarted_where_it_is_told_to(script: list[Probe | str]) -> None:
+async def test_a_reload_drains_and_restarts_the_server(script: list[Probe | str]) -> None:
     server = FakeServer(list(script))
     await server.run()
     assert [process.stops for process in server.processes] == [[FAST.drain_s], [FAST.drain_s]]
@@ -265,7 +265,7 @@ async def test_overload_is_reported_and_not_restarted() -> None:
     assert server.statuses[-1] == "ready"
 
 
-async def test_a_server_that_gives_no_sign_of_work_is_not_called_healthy() -> None:
+async def test_a_server_that_shows_no_activity_is_unhealthy() -> None:
     server = FakeServer([OK, SLOW, OK, OK])
     healthy = []
     probe = server.probe
@@ -312,8 +312,8 @@ async def test_a_model_that_loads_but_is_wrong_is_an_error_at_start() -> None:
     assert len(server.processes) == 1, "a server that does not answer yet is waited for"
 
 
-async def test_what_is_new_is_tried_at_once(caplog: pytest.LogCaptureFixture) -> None:
-    """A server that did not start is tried again more and more seldom, but not where somebody says that it will."""
+async def test_a_reload_ends_the_pause_before_a_restart(caplog: pytest.LogCaptureFixture) -> None:
+    """Restarts are retried at growing intervals, but a requested reload starts the server at once."""
 
     class Server(FakeServer):
         async def start(self) -> FakeProcess:

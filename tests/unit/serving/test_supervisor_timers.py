@@ -99,7 +99,7 @@ def test_a_start_may_take_ten_minutes_and_no_longer() -> None:
     ],
     ids=["wrong twice", "not there yet", "slow"],
 )
-def test_a_start_that_gets_right_is_no_failure(first: list[Probe]) -> None:
+def test_a_start_may_fail_twice_before_it_succeeds(first: list[Probe]) -> None:
     answers = iter([*first, OK])
     server = TimedServer(canary=lambda _: next(answers, OK))
     simulate(server.run(until=10))
@@ -108,8 +108,8 @@ def test_a_start_that_gets_right_is_no_failure(first: list[Probe]) -> None:
 
 @pytest.mark.parametrize("how", ["ends while it starts", "ends once it is ready"])
 @pytest.mark.parametrize("well_s", [1.0, 1000.0], ids=["young", "old"])
-def test_a_server_that_does_not_come_back_is_tried_once_a_minute_in_the_end(how: str, well_s: float) -> None:
-    """However long it was well before: that is a reason for one restart without delay, and for no more."""
+def test_restarts_of_a_failing_server_slow_down_to_one_a_minute(how: str, well_s: float) -> None:
+    """However long it was healthy before: that justifies one restart without delay, not more."""
     ready = how == "ends once it is ready"
     server = TimedServer(
         canary=lambda _: OK if ready or not server.starts[1:] else CONNECTING,
@@ -121,7 +121,7 @@ def test_a_server_that_does_not_come_back_is_tried_once_a_minute_in_the_end(how:
 
 
 @pytest.mark.parametrize(("well_s", "pause_s"), [(50, 1), (70, 0)])
-def test_a_server_that_was_well_for_a_minute_is_restarted_without_delay(well_s: float, pause_s: float) -> None:
+def test_a_server_that_was_healthy_for_a_minute_is_restarted_without_delay(well_s: float, pause_s: float) -> None:
     server = TimedServer(dies_at=lambda number: well_s if number < 2 else None)
     simulate(server.run(until=300))
     first, second, third = server.starts
@@ -136,14 +136,14 @@ def test_a_frozen_server_is_restarted_twenty_seconds_later() -> None:
     assert LIMITS.frozen_after_s <= server.starts[1] - last_good <= LIMITS.frozen_after_s + 2 * LIMITS.interval_s
 
 
-def test_one_canary_that_is_lost_after_hours_restarts_nothing() -> None:
+def test_one_lost_canary_after_hours_restarts_nothing() -> None:
     server = TimedServer(canary=lambda age: SLOW if 7200 <= age < 7203 else OK)
     simulate(server.run(until=7300))
     assert server.starts == [0]
     assert server.statuses[-1] == "ready"
 
 
-def test_a_server_that_computes_without_an_end_has_five_minutes(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_server_that_computes_without_end_is_restarted_after_five_minutes(caplog: pytest.LogCaptureFixture) -> None:
     """A batch of a large model on a crowded machine may take minutes, but a defect that spins must end."""
     server = TimedServer(
         canary=lambda age: OK if age < 10 or server.starts[1:] else SLOW, computed=lambda age: 0.1 * age
@@ -155,7 +155,7 @@ def test_a_server_that_computes_without_an_end_has_five_minutes(caplog: pytest.L
     assert "no request finished for 303 s, although the server computes" in caplog.text
 
 
-def test_the_ticking_of_an_idle_server_is_not_computing() -> None:
+def test_the_housekeeping_of_an_idle_server_is_not_computing() -> None:
     server = TimedServer(
         canary=lambda age: OK if age < 10 or server.starts[1:] else SLOW, computed=lambda age: 0.01 * age
     )
@@ -165,7 +165,7 @@ def test_the_ticking_of_an_idle_server_is_not_computing() -> None:
 
 
 @pytest.mark.parametrize("well_s", [0, 60], ids=["at once", "after a minute"])
-def test_what_a_server_computed_before_it_froze_is_no_sign_of_life(well_s: float) -> None:
+def test_computing_before_a_freeze_is_no_activity(well_s: float) -> None:
     """Loading takes half a minute of processor time, and every canary some."""
     server = TimedServer(
         canary=lambda age: OK if age < well_s + 1 or server.starts[1:] else SLOW,
@@ -176,7 +176,7 @@ def test_what_a_server_computed_before_it_froze_is_no_sign_of_life(well_s: float
     assert "overloaded" not in server.statuses
 
 
-def test_a_server_that_was_repaired_counts_as_new() -> None:
+def test_a_restarted_server_counts_as_new() -> None:
     """A wrong canary is repaired without delay after another failure, and delays no later restart itself."""
     server = TimedServer(
         canary=lambda age: BROKEN if len(server.starts) == 2 and age > 4 else OK,
@@ -192,7 +192,7 @@ def test_the_end_of_the_process_is_noticed_between_two_canaries() -> None:
     assert server.starts == pytest.approx([0, 10.5], abs=0.01)
 
 
-def test_the_end_of_one_stub_is_one_reason_to_look() -> None:
+def test_the_end_of_one_stub_sends_one_canary() -> None:
     """Its model may have been unloaded on purpose; the canary goes on at its own pace."""
 
     class Doomed(FakeProcess):
@@ -209,7 +209,7 @@ def test_the_end_of_one_stub_is_one_reason_to_look() -> None:
     assert server.canaries == pytest.approx([0, 3, 4, 7, 10], abs=0.01)
 
 
-def test_stubs_that_end_with_their_server_are_no_reason_to_look_at_the_next_one() -> None:
+def test_stubs_that_end_with_their_server_send_no_canary_to_the_next_one() -> None:
     class Watched(FakeProcess):
         def watch_stubs(self, ended: Callable[[], None]) -> None:
             self.stub_ended = ended
@@ -228,7 +228,7 @@ def test_stubs_that_end_with_their_server_are_no_reason_to_look_at_the_next_one(
     assert server.canaries == pytest.approx([0, 3, 3, 6, 9], abs=0.01)
 
 
-def test_a_process_that_ends_under_its_canary_is_named_as_the_reason(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_process_that_ends_during_its_canary_is_the_reason(caplog: pytest.LogCaptureFixture) -> None:
     def dying(age: float) -> Probe:
         if age < 1 or server.starts[1:]:
             return OK
@@ -241,7 +241,7 @@ def test_a_process_that_ends_under_its_canary_is_named_as_the_reason(caplog: pyt
     assert "restarting tritonserver: tritonserver ended (exit code 7)" in caplog.text
 
 
-def test_a_restart_that_the_machine_refuses_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_restart_that_the_machine_rejects_is_retried(caplog: pytest.LogCaptureFixture) -> None:
     class Server(TimedServer):
         refused = 0
 
@@ -257,7 +257,7 @@ def test_a_restart_that_the_machine_refuses_is_tried_again(caplog: pytest.LogCap
     assert "in 1 s: No space left on device" in caplog.text
 
 
-def test_what_is_reported_is_the_model_of_the_last_canary_and_the_number_of_restarts() -> None:
+def test_the_report_has_the_model_of_the_last_canary_and_the_number_of_restarts() -> None:
     server = TimedServer(canary=lambda age: Probe(outcome=ProbeOutcome.OK, model_id="new@2" if age > 5 else "old@1"))
     reports: list[object] = []
 
@@ -290,7 +290,7 @@ def test_a_server_that_is_stopped_while_it_starts_is_not_announced() -> None:
     assert announced == []
 
 
-def test_what_goes_wrong_while_stopping_is_told() -> None:
+def test_an_error_while_stopping_is_raised() -> None:
     class Stubborn(FakeProcess):
         async def stop(self, *, drain_s: float) -> None:
             raise RuntimeError("cannot be stopped")

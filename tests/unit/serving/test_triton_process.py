@@ -47,14 +47,14 @@ async def start(script: str, folder: Path, *, unload_s: float = 6.0) -> TritonPr
     ],
     ids=["the first error", "exit code", "signal", "a line of megabytes"],
 )
-async def test_why_it_ended_is_told_in_one_sentence(script: str, reason: str, tmp_path: Path) -> None:
+async def test_the_reason_of_its_end_is_one_sentence(script: str, reason: str, tmp_path: Path) -> None:
     process = await start(script, tmp_path)
     assert await process.reason() == reason
     assert not process.running
     await process.stop(drain_s=0)
 
 
-async def test_all_that_it_says_is_in_the_log_file(tmp_path: Path) -> None:
+async def test_all_its_output_is_in_the_log_file(tmp_path: Path) -> None:
     process = await start("echo one; echo 'error: two' >&2; exit 1", tmp_path)
     await process.ended()
     await process.stop(drain_s=0)
