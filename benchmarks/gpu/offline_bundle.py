@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 from PIL import Image, ImageOps
 
 from benchmarks.harness.environment import output
+from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.testing.sample_photos import write_originals, write_thumbnails
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ SIDE: Final = 224
 QUALITY: Final = 85
 
 
-class BundleError(Exception):
+class BundleError(ReportedError):
     """The bundle cannot be gathered; the message is one sentence with the remedy."""
 
 

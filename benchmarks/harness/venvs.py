@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from preprocess_ensemble.errors import ReportedError
+
 BUILD: Final = Path("build")
 
 INFINITY: Final = (
@@ -22,7 +24,7 @@ OPENVINO: Final = ("--editable", ".[server]", "onnxruntime-openvino")
 """onnxruntime-openvino and onnxruntime overwrite each other."""
 
 
-class EnvironmentFailed(RuntimeError):
+class EnvironmentFailed(ReportedError):
     """pip could not make the environment; the message says which one, and pip has said why."""
 
 

@@ -27,6 +27,7 @@ from rich.table import Table
 
 from benchmarks.harness.results import RESULTS, write_result
 from preprocess_ensemble.contract import ENCODER
+from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.imaging.decode import decode
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
 from preprocess_ensemble.model_repository.config import installed_passport
@@ -40,7 +41,7 @@ UNSTABLE: Final = "stable measurement"
 UNPACKED: Final = Path("build") / "perf_analyzer"
 
 
-class PerfAnalyzerMissing(RuntimeError):
+class PerfAnalyzerMissing(ReportedError):
     """The binary is neither on PATH nor in a wheel that could be had, or cannot run here."""
 
 
