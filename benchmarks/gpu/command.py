@@ -70,11 +70,12 @@ def execute(command: list[str], limit_s: float, log: Path) -> str | None:
         why = f"exit code {code}: {{}}" if code else None
     except subprocess.TimeoutExpired:
         why = f"cut after {limit_s:.0f} s"
-    # A process that is left over would hold the card's memory during the next run.
-    process_cleanup.end_group(process.pid, within_s=TERMINATE_S)
-    process_cleanup.kill_children(within_s=TERMINATE_S)
-    process.wait()
-    listener.join(timeout=TERMINATE_S)
+    finally:
+        # A process that is left over, also after Ctrl-C, would hold the card's memory during the next run.
+        process_cleanup.end_group(process.pid, within_s=TERMINATE_S)
+        process_cleanup.kill_children(within_s=TERMINATE_S)
+        process.wait()
+        listener.join(timeout=TERMINATE_S)
     return why and why.format("".join(last))
 
 
