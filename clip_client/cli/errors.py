@@ -1,4 +1,4 @@
-"""How a command ends early: with one sentence and an exit code."""
+"""Errors that end a command with one sentence and an exit code."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ class CommandMisused(ReportedError):
 
 
 def need(*modules: str, extra: str = "cli") -> None:
-    """Import optional packages now, so that a missing one ends the command before the long work, not after it.
+    """Import optional packages, so that a missing one ends the command before the long work, not after it.
 
-    ``extra`` is the package's own extra that brings them. Raises CommandFailed with the command that installs them.
+    ``extra`` is the extra of clip-triton that installs them. Raises CommandFailed with the command that installs them.
     """
     for module in modules:
         try:
             importlib.import_module(module)
         except ImportError as error:
             raise CommandFailed(
-                f"this command needs {module}, which does not import ({error}); "
+                f"this command needs {module}, which cannot be imported ({error}); "
                 f"install it with: pip install 'clip-triton[{extra}]'"
             ) from None

@@ -1,6 +1,6 @@
-"""``clip-client``: the commands, what they have in common, and the exit codes.
+"""``clip-client``: runs one command and turns errors into exit codes.
 
-0: done; 1: it could not be done, with one sentence on standard error that says why; 2: misused; 130: interrupted.
+0: done; 1: failed, with the reason in one sentence on standard error; 2: wrong usage; 130: interrupted.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code; argparse itself exits with 2 where the options are wrong."""
+    """Run one command and return its exit code; argparse itself exits with 2 for wrong options."""
     arguments = _parser().parse_args(argv)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # A file name may hold what the terminal's encoding cannot show, and nothing fails for that.
+        # A file name may contain characters that the terminal's encoding lacks; that must not fail.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         exit_code: int = arguments.run(arguments)
@@ -53,19 +53,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ReportedError as error:
         return _say(str(error), 1)
     except BrokenPipeError:
-        # Whoever read the output has left.
+        # The reader of the output has closed it.
         return _without_output()
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
-        return _say("a disk is full, and the output cannot be written", _without_output())
+        return _say("the output cannot be written: a disk is full", _without_output())
     return exit_code
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="clip-client",
-        description="Embed photos with CLIP on a Triton server, and find near-duplicates among them.",
+        description="Embed photos with CLIP on a Triton server, and find near-duplicate photos.",
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in _COMMANDS:
@@ -74,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _without_output() -> int:
-    """Let go of standard output, or Python would complain when it flushes that at its own end; return the exit code."""
+    """Close standard output, so that Python does not fail when it flushes it at exit; return the exit code."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 1
 

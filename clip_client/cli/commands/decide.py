@@ -1,4 +1,4 @@
-"""``clip-client decide``: tell, for good, that photos are different or all wanted."""
+"""``clip-client decide``: record that photos are different or all wanted."""
 
 from __future__ import annotations
 
@@ -15,18 +15,22 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     """Add the command's options."""
     parser = commands.add_parser(
         "decide",
-        help="remember that photos are different, or all wanted",
-        description="Remember that photos are different pictures, or all wanted: no two of them are ever grouped "
-        "again, wherever they move. A new copy of any of them is still found.",
+        help="record that photos are different, or all wanted",
+        description="Record that photos are different pictures, or that you want to keep all of them. They are never "
+        "grouped with each other again, wherever you move them. New copies of any of them are still found.",
     )
-    parser.add_argument("what", choices=("different", "keep-all", "forget"), help="forget takes back what was said")
-    parser.add_argument("paths", nargs="+", metavar="PHOTO", help="the photos, two or more (forget: one or more)")
+    parser.add_argument(
+        "what",
+        choices=("different", "keep-all", "forget"),
+        help="the decision; forget removes every decision about the photos",
+    )
+    parser.add_argument("paths", nargs="+", metavar="PHOTO", help="two or more photos (forget: one or more)")
     add_store_option(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the decision down."""
+    """Record the decision."""
     from clip_client.dedup.files.hashing import hash_files
     from clip_client.dedup.text import counted
 
@@ -42,5 +46,5 @@ def run(arguments: argparse.Namespace) -> int:
             decision = store.decisions.add(arguments.what, contents)
         except ValueError as error:
             raise CommandMisused(str(error)) from None
-    print(f"remembered: {counted(len(decision.contents), 'photo')}, {decision.what}")
+    print(f"recorded: {counted(len(decision.contents), 'photo')}, {decision.what}")
     return 0

@@ -1,4 +1,4 @@
-"""``clip-client profile``: where the time of a request goes, by a server's own counters and by what a caller sees."""
+"""``clip-client profile``: where a request spends its time, by the server's counters and as the client measures it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S: Final = 60.0
 _STAGES: Final = {
-    "queue": "waiting for a run",
+    "queue": "waiting in the queue",
     "compute_input": "reading inputs",
-    "compute_infer": "the work itself",
+    "compute_infer": "computing",
     "compute_output": "writing outputs",
 }
 
@@ -31,21 +31,25 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     """Add the command's options."""
     parser = commands.add_parser(
         "profile",
-        help="show where the time of a request goes",
-        description="Send the image that came with the model again and again, and show where the time goes: decoding, "
-        "queues, the model, and the way there and back. The server must let its statistics be read: clip-serve "
-        "--open-statistics. Requests of others in the meantime are counted in.",
+        help="show where a request spends its time",
+        description="Send the test image of the model repeatedly and show where the time goes: decoding, queues, the "
+        "model and the network. The server must allow reading its statistics: clip-serve --open-statistics. The "
+        "counters include the requests of other clients during the measurement.",
     )
     add_server_options(parser)
-    add_timeout_option(parser, default_s=_TIMEOUT_S, meaning="time for one request")
-    parser.add_argument("--requests", type=_count, default=100, metavar="N", help="default: %(default)s")
+    add_timeout_option(parser, default_s=_TIMEOUT_S, meaning="time limit for one request")
     parser.add_argument(
-        "--rows", type=_count, default=1, metavar="N", help="images to a request (default: %(default)s)"
+        "--requests", type=_count, default=100, metavar="N", help="number of requests (default: %(default)s)"
     )
+    parser.add_argument("--rows", type=_count, default=1, metavar="N", help="images per request (default: %(default)s)")
     parser.add_argument(
-        "--concurrency", type=_count, default=1, metavar="N", help="requests under way at a time (default: %(default)s)"
+        "--concurrency",
+        type=_count,
+        default=1,
+        metavar="N",
+        help="requests in flight at the same time (default: %(default)s)",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of the tree")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a tree")
     parser.set_defaults(run=run)
 
 
@@ -57,13 +61,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def tree(profile: Mapping[str, Any]) -> list[str]:
-    """The lines of the tree; milliseconds are means a request, but for the caller's median and p95."""
+    """Return the lines of the tree; milliseconds are means per request, except for the client's median and p95."""
     seen = profile["client_ms"]
     asked = f"{profile['requests']} requests of {profile['rows']}, {profile['concurrency']} at a time"
     lines = [
         f"{profile['rate']:.1f} images/s: {asked}, to {profile['url']} ({profile['model']})",
         f"request as seen here {seen['mean']:9.2f} ms   median {seen['p50']:.2f}, p95 {seen['p95']:.2f}",
-        f"├─ way and client   {profile['outside_ms']:9.2f} ms",
+        f"├─ network, client  {profile['outside_ms']:9.2f} ms",
     ]
     for number, (name, model) in enumerate(profile["models"].items(), 1):
         last = number == len(profile["models"])
@@ -88,7 +92,9 @@ async def _measure(arguments: argparse.Namespace) -> dict[str, Any]:
     config = client_config(arguments, timeout_s=arguments.timeout_s)
     endpoint = config.endpoints[0]
     if endpoint.kind is not EndpointKind.GRPC:
-        raise CommandMisused(f"profile reads a Triton's counters, and {endpoint} is none; give host:port")
+        raise CommandMisused(
+            f"profile reads the counters of a Triton server over gRPC, and {endpoint} is not one; give host:port"
+        )
     transport = transport_factory(config)(endpoint, None)
     try:
         model = await fetch_model(transport, timeout_s=arguments.timeout_s)
@@ -98,7 +104,7 @@ async def _measure(arguments: argparse.Namespace) -> dict[str, Any]:
             before = await transport.statistics(timeout_s=arguments.timeout_s)
         except Unauthorized:
             raise CommandFailed(
-                f"{endpoint} does not let its statistics be read; start it with: clip-serve --open-statistics"
+                f"{endpoint} does not allow reading its statistics; start it with: clip-serve --open-statistics"
             ) from None
         images = [model.canary_image] * arguments.rows
         times_ms: list[float] = []
@@ -144,5 +150,5 @@ def _p95(times_ms: list[float]) -> float:
 
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"a whole number of at least 1 is needed, not {text!r}")
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
     return int(text)

@@ -1,4 +1,4 @@
-"""``clip-client purge``: from the quarantine to the system's trash."""
+"""``clip-client purge``: send the quarantine to the system's trash."""
 
 from __future__ import annotations
 
@@ -24,17 +24,22 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser = commands.add_parser(
         "purge",
         help="send the quarantine to the system's trash",
-        description="Send what lies in the quarantine to the system's trash. Undo cannot bring it back from there. "
-        "A photo stays where the one that was kept instead is no longer as it was.",
+        description="Send what is in the quarantine to the system's trash, from where clip-client undo cannot restore "
+        "it. A photo stays in the quarantine if the photo that was kept instead is missing or changed.",
     )
-    parser.add_argument("--run", dest="of_run", metavar="RUN", help="only what one run moved")
-    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument(
+        "--run",
+        dest="of_run",
+        metavar="RUN",
+        help="purge only what one run moved; clip-client undo --list shows the runs",
+    )
+    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     add_store_option(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Sum up, ask, and send."""
+    """Print a summary, ask, and purge."""
     need("send2trash", extra="dedup")
     from clip_client.dedup.actions.purge import purge
     from clip_client.dedup.store.journal import IN_QUARANTINE
@@ -45,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
         if not entries and arguments.of_run is not None:
             raise CommandFailed(
                 f"nothing in the quarantine was moved by a run {arguments.of_run!r}; "
-                "clip-client undo --list names the runs"
+                "clip-client undo --list shows the runs"
             )
         print(f"{counted(len(entries), 'photo')} of {human_bytes(sum(map(_size, entries)))} in the quarantine")
         if not entries:
@@ -54,14 +59,14 @@ def run(arguments: argparse.Namespace) -> int:
         if not arguments.yes and not _agreed():
             print("nothing was changed")
             return 0
-        # No others: a search in another window may have moved more while the question waited.
+        # Only these: another process may have moved more while the question was open.
         outcomes = purge(store.journal, only={entry.id for entry in entries})
     print(f"{counted(sum(outcome.done for outcome in outcomes), 'photo')} in the system's trash")
     return 0 if print_failures(outcomes) == 0 else 1
 
 
 def _print_folders(entries: Sequence[JournalEntry]) -> None:
-    """Say which folders the photos came from, those with most to lose first."""
+    """Print the folders that the photos came from, the largest first."""
     from clip_client.dedup.text import counted, human_bytes, printable
 
     folders: dict[str, list[JournalEntry]] = {}
@@ -71,15 +76,20 @@ def _print_folders(entries: Sequence[JournalEntry]) -> None:
     for folder, inside in by_size[:_MOST_FOLDERS]:
         print(f"  {printable(folder)}: {counted(len(inside), 'photo')} of {human_bytes(sum(map(_size, inside)))}")
     if len(by_size) > _MOST_FOLDERS:
-        print(f"  and {counted(len(by_size) - _MOST_FOLDERS, 'folder')} more; all photos: clip-client undo --list")
+        print(
+            f"  and {counted(len(by_size) - _MOST_FOLDERS, 'folder')} more; to list all photos: clip-client undo --list"
+        )
 
 
 def _size(entry: JournalEntry) -> int:
-    """Return the size of a photo and what belongs to it."""
+    """Return the size of a photo and its companions."""
     return sum(file.size_bytes for file in entry.files)
 
 
 def _agreed() -> bool:
     if not sys.stdin.isatty():
-        raise CommandFailed("nobody is there to agree; say --yes to purge without a question")
-    return input("Send them to the system's trash, where undo does not reach? [y/N] ").strip().lower() in ("y", "yes")
+        raise CommandFailed("standard input is not a terminal; use --yes to purge without confirmation")
+    return input("Send them to the system's trash? Undo cannot restore them from there. [y/N] ").strip().lower() in (
+        "y",
+        "yes",
+    )

@@ -33,14 +33,14 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     """Add the command's options."""
     parser = commands.add_parser(
         "similar",
-        help="find the photos that look most like one",
-        description="Find the photos that look most like one. A folder that `clip-client embed --output DIR` has "
-        "filled (it holds part-00000.parquet) is searched by the vectors in it; any other folder is searched for "
-        "photos, with all folders below it, which are then embedded. PHOTO itself is not listed.",
+        help="find the photos most similar to a photo",
+        description="Find the photos most similar to PHOTO. If DIR is a folder that `clip-client embed --output DIR` "
+        "filled, its vectors are searched. Any other folder is searched for photos, with all its subfolders, and the "
+        "photos are embedded first. PHOTO itself is not listed.",
     )
-    parser.add_argument("photo", metavar="PHOTO", help="the photo to compare with")
+    parser.add_argument("photo", metavar="PHOTO", help="the photo to find similar ones for")
     parser.add_argument(
-        "--in", dest="folder", required=True, type=Path, metavar="DIR", help="a folder of vectors, or of photos"
+        "--in", dest="folder", required=True, type=Path, metavar="DIR", help="a folder of vectors or of photos"
     )
     add_model_options(parser)
     parser.add_argument(
@@ -51,7 +51,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Search, and print the photos that are nearest."""
+    """Search, and print the most similar photos."""
     need("rich")
     if not os.path.isdir(arguments.folder):
         raise CommandFailed(f"there is no folder {arguments.folder}")
@@ -73,7 +73,7 @@ async def _search(arguments: argparse.Namespace, show: ProgressBars) -> _Found:
         batch = await clip.embed(arguments.photo)
         if batch.errors:
             raise CommandFailed(f"{arguments.photo} cannot be compared: {batch.errors[0].message}")
-        # One more than asked for, since the photo itself may be among them.
+        # One more than requested, because the photo itself may be among them.
         nearest = _Nearest(batch.vectors[0], arguments.top + 1)
         failed: Sequence[FailedFile] = ()
         if is_vector_folder(arguments.folder):
@@ -115,7 +115,7 @@ async def _embed_photos(clip: ClipClient, folder: Path, nearest: _Nearest, show:
 
 
 class _Nearest:
-    """The paths of the vectors that are nearest to one, of any number that are added."""
+    """The paths of the vectors nearest to one vector; any number of vectors can be added."""
 
     def __init__(self, vector: NDArray[np.float32], count: int) -> None:
         self._vector = vector
@@ -133,7 +133,7 @@ class _Nearest:
                 heapq.heappop(self._heap)
 
     def best(self) -> list[tuple[float, str]]:
-        """Cosine and path, the nearest first; by path where two are as near."""
+        """Return cosine and path, the nearest first; equal cosines in the order of their paths."""
         ranked = sorted(self._heap, key=lambda entry: (-entry[0], entry[1]))
         return [(cosine, os.fsdecode(path)) for cosine, path in ranked]
 
@@ -171,8 +171,8 @@ def _print_table(found: _Found) -> None:
     table.add_column("cosine", justify="right", no_wrap=True)
     table.add_column("photo", overflow="fold")
     for path, cosine in found.similar:
-        gone = "" if os.path.exists(path) else " (gone)"
-        table.add_row(f"{cosine:.4f}", Text.assemble(printable(path), (gone, "yellow")))
+        missing = "" if os.path.exists(path) else " (missing)"
+        table.add_row(f"{cosine:.4f}", Text.assemble(printable(path), (missing, "yellow")))
     console.print(table)
     for failure in found.failed:
         console.print(
@@ -187,7 +187,7 @@ def _print_table(found: _Found) -> None:
     )
     if found.model.is_random:
         console.print(
-            "The weights of this model are random: only copies of a photo are told from others.",
+            "The weights of this model are random: it can only tell copies of a photo from other photos.",
             style="yellow",
             soft_wrap=True,
         )
@@ -205,5 +205,5 @@ def _count(text: str) -> int:
     except ValueError:
         count = 0
     if count < 1:
-        raise argparse.ArgumentTypeError(f"a whole number of at least 1 is needed, not {text!r}")
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
     return count

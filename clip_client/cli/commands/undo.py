@@ -1,4 +1,4 @@
-"""``clip-client undo``: bring back what ``dedup --apply`` moved."""
+"""``clip-client undo``: restore what ``dedup --apply`` moved."""
 
 from __future__ import annotations
 
@@ -21,19 +21,21 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     """Add the command's options."""
     parser = commands.add_parser(
         "undo",
-        help="bring back what dedup --apply moved",
-        description="Bring photos back from the quarantine to where they were, with the times that they had. "
-        "Without a PATH or --run all come back.",
+        help="restore what dedup --apply moved",
+        description="Move photos from the quarantine back to where they were, with their old times. Without a PATH or "
+        "--run, restore all of them.",
     )
-    parser.add_argument("paths", nargs="*", metavar="PATH", help="where a photo was; only these come back")
-    parser.add_argument("--run", dest="of_run", metavar="RUN", help="only what one run moved; --list names the runs")
-    parser.add_argument("--list", action="store_true", help="only list what lies in the quarantine")
+    parser.add_argument("paths", nargs="*", metavar="PATH", help="restore only the photo that was at this path")
+    parser.add_argument(
+        "--run", dest="of_run", metavar="RUN", help="restore only what one run moved; --list shows the runs"
+    )
+    parser.add_argument("--list", action="store_true", help="list what is in the quarantine, and restore nothing")
     add_store_option(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Bring back, and say what did not come."""
+    """Restore, and print what could not be restored."""
     from clip_client.dedup.actions.apply import undo, why_out_of_reach
     from clip_client.dedup.store.journal import IN_QUARANTINE
     from clip_client.dedup.text import counted, printable
@@ -47,24 +49,24 @@ def run(arguments: argparse.Namespace) -> int:
                 reach = f"  out of reach: {printable(why)}" if (why := why_out_of_reach(entry)) else ""
                 print(f"{entry.run}  {printable(entry.files[0].original)}  kept: {printable(entry.kept)}{reach}")
             return 0
-        # Asked before: what belongs to a photo comes back with it, and is told by the name of the photo.
+        # Before undo: a companion is restored with its photo, and the outcome names only the photo.
         unknown = _unknown(arguments.paths, store.journal, arguments.of_run)
         outcomes = undo(store.journal, run=arguments.of_run, paths=arguments.paths or None) + unknown
     if not outcomes and arguments.of_run is not None:
         raise CommandFailed(
-            f"nothing in the quarantine was moved by a run {arguments.of_run!r}; clip-client undo --list names the runs"
+            f"nothing in the quarantine was moved by a run {arguments.of_run!r}; clip-client undo --list shows the runs"
         )
     done = sum(outcome.done for outcome in outcomes)
-    print(f"{counted(done, 'photo')} back in place")
+    print(f"{counted(done, 'photo')} restored")
     return 0 if print_failures(outcomes) == 0 else 1
 
 
 def _unknown(paths: Sequence[str], journal: Journal, run: str | None) -> tuple[Outcome, ...]:
-    """Return a failure for each path that was named and from which nothing was moved."""
+    """Return a failure for each given path from which nothing was moved."""
     from clip_client.dedup.actions.apply import Outcome
     from clip_client.dedup.store.journal import IN_QUARANTINE
 
-    message = "Nothing in the quarantine came from there; clip-client undo --list tells what did."
+    message = "Nothing in the quarantine came from this path; see clip-client undo --list."
     return tuple(
         Outcome(path=path, done=False, message=message)
         for path in paths
@@ -73,10 +75,10 @@ def _unknown(paths: Sequence[str], journal: Journal, run: str | None) -> tuple[O
 
 
 def print_failures(outcomes: tuple[Outcome, ...]) -> int:
-    """Say on standard error what was not done, and why; return how many those are."""
+    """Print on standard error what failed and why; return the number of failures."""
     from clip_client.dedup.text import printable
 
     failures = [outcome for outcome in outcomes if not outcome.done]
     for outcome in failures:
-        print(f"left: {printable(outcome.path)}: {printable(outcome.message)}", file=sys.stderr)
+        print(f"not done: {printable(outcome.path)}: {printable(outcome.message)}", file=sys.stderr)
     return len(failures)

@@ -1,4 +1,4 @@
-"""One line of what ``clip-client doctor`` found."""
+"""One line of ``clip-client doctor``."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Final
 
 
 class Level(str, Enum):
-    """How much a check matters."""
+    """How serious a result is."""
 
     OK = "ok"
     HINT = "hint"
-    """Something that only some commands need, or that will be slow."""
+    """Something that only some commands need, or that is slow."""
     PROBLEM = "problem"
-    """Photos cannot be embedded until it is put right."""
+    """Photos cannot be embedded until this is fixed."""
 
 
 SERVER: Final = "server"
@@ -23,7 +23,7 @@ CLIENT: Final = "client"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Check:
-    """What was looked at, what was found, and what to do."""
+    """What was checked, the result, and how to fix it."""
 
     about: str
     """``"server"`` or ``"client"``."""
@@ -31,7 +31,7 @@ class Check:
     value: str
     level: Level = Level.OK
     remedy: str = ""
-    """What to do; empty where nothing is to be done."""
+    """How to fix it; empty if there is nothing to fix."""
 
     def to_mapping(self) -> dict[str, str]:
         """The check as JSON holds it."""

@@ -31,24 +31,24 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     """Add the command's options."""
     parser = commands.add_parser(
         "doctor",
-        help="tell which server and which packages are there, and what is missing",
-        description="Tell which Triton answers, with which model and provider, and what is installed here; say what is "
-        "missing and what to do. Works without a server. Exit code 1 where photos cannot be embedded.",
+        help="check the server and this installation",
+        description="Show which Triton server responds, with its model and provider, and what is installed here; name "
+        "what is missing and how to fix it. Works without a server. The exit code is 1 if photos cannot be embedded.",
     )
     add_server_options(parser)
-    add_timeout_option(parser, default_s=_TIMEOUT_S, meaning="time for each question to the server")
+    add_timeout_option(parser, default_s=_TIMEOUT_S, meaning="time limit for each request to the server")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Look at everything, and print it; 1 where there is a problem."""
+    """Run every check and print it; return 1 if there is a problem."""
     checks = asyncio.run(_check_all(arguments))
     is_well = all(check.level is not Level.PROBLEM for check in checks)
     if arguments.json:
         print(json.dumps({"ok": is_well, "findings": [check.to_mapping() for check in checks]}, indent=2))
     else:
-        # Neither rich nor another package: this command is for when one of them is missing.
+        # No rich and no other optional package: this command has to work without them.
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 120
         colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
         for line in _lines(checks, width=width, colour=colour):
@@ -84,8 +84,8 @@ def _lines(checks: Sequence[Check], *, width: int, colour: bool) -> Iterator[str
     problems = sum(check.level is Level.PROBLEM for check in checks)
     hints = sum(check.level is Level.HINT for check in checks)
     if problems:
-        yield f"! {counted(problems, 'thing')} to be put right before photos can be embedded"
+        yield f"! {counted(problems, 'problem')} to fix before photos can be embedded"
     if hints:
-        yield f"- {counted(hints, 'thing')} to know about"
+        yield f"- {counted(hints, 'hint')}"
     if not problems and not hints:
-        yield "all is well"
+        yield "no problems found"

@@ -1,4 +1,4 @@
-"""What is installed and how large this machine is, for ``clip-client doctor``."""
+"""Checks of this machine and of the installed packages, for ``clip-client doctor``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _OPTIONAL: Final = (
     (("jinja2",), "the page of dedup needs it", "cli"),
     (("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino"), "embedding without a server needs it", "local"),
 )
-"""Any one of these distributions, what is not there without it, and the extra that brings it."""
+"""Distributions of which one is enough, what needs them, and the extra that installs them."""
 
 _SHARED_MEMORY: Final = Path("/dev/shm")
 _SHARED_MEMORY_BYTES: Final = 256 * 2**20
@@ -77,7 +77,7 @@ def _packages() -> Iterator[Check]:
 
 
 def _decoder() -> Check:
-    """Of this environment: it serves the server, where that runs in it, and work without a server."""
+    """Check the JPEG decoder, which a server in this environment and embedding without a server use."""
     from PIL import features
 
     turbo = features.version("libjpeg_turbo")
@@ -87,7 +87,7 @@ def _decoder() -> Check:
 
         TurboJPEG()
     except Exception as error:
-        # No package, no library, or a library of another release: whatever it raises, Pillow does the work.
+        # The package or its library is missing or has another version: Pillow decodes instead.
         reason = "PyTurboJPEG is not installed" if isinstance(error, ImportError) else "PyTurboJPEG has no libturbojpeg"
         remedy = (
             f"a server in this environment decodes large photos faster with: pip install '{_DISTRIBUTION}[server]' "

@@ -1,4 +1,4 @@
-"""What a server tells about itself, for ``clip-client doctor``."""
+"""Checks of a server, for ``clip-client doctor``."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from clip_client._endpoint import Endpoint
     from clip_client._transports.base import ModelSettings, ServerDescription, Transport
 
-_KINDS: Final = {"KIND_CPU": "CPU", "KIND_GPU": "GPU", "KIND_AUTO": "a GPU where the server has one, else the CPU"}
+_KINDS: Final = {"KIND_CPU": "CPU", "KIND_GPU": "GPU", "KIND_AUTO": "a GPU if the server has one, else the CPU"}
 
 
 async def check_server(config: ClientConfig, *, origin: str, timeout_s: float) -> tuple[list[Check], bool]:
-    """Ask the server, whose URL comes from ``origin``; also say whether one answered at all."""
+    """Check every server of ``config``, whose URLs come from ``origin``; also return whether any of them answered."""
     from clip_client._endpoint import EndpointKind
     from clip_client._transports.factory import resolve_auto, transport_factory
 
@@ -82,7 +82,7 @@ def _model(model: ModelInfo) -> Iterator[Check]:
             "model",
             model.id,
             Level.HINT,
-            "its weights are random, which tells copies from other photos and no more; export a trained model with: "
+            "its weights are random and can only tell copies from other photos; export a trained model with: "
             "clip-export --model ViT-B-32 --pretrained TAG",
         )
     else:

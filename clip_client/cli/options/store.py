@@ -1,4 +1,4 @@
-"""Where a command keeps what it learns and what it did."""
+"""The store: caches, decisions and the journal of moves."""
 
 from __future__ import annotations
 
@@ -21,31 +21,29 @@ def add_store_option(parser: argparse.ArgumentParser) -> None:
         "--store",
         type=Path,
         metavar="DIR",
-        help="folder of the vectors, decisions and the journal of moves "
-        "(default: the environment variable CLIP_STORE, else the folder for your data)",
+        help="folder for cached vectors, decisions and the journal of moves (default: the environment variable "
+        "CLIP_STORE, else clip-client in your user data folder)",
     )
 
 
 @contextmanager
 def opened_store(directory: Path | None) -> Iterator[Store]:
-    """Give the store that is named, else the default one.
+    """Open the store in ``directory``, or the default one.
 
-    Raises CommandFailed for whatever is wrong with a store inside the block.
+    Raises StoreError, and CommandFailed if a database cannot be read inside the block.
     """
     need("platformdirs", "pyarrow", extra="dedup")
     import sqlite3
 
-    from clip_client.dedup import Store, StoreError
+    from clip_client.dedup import Store
     from clip_client.dedup.store.store import default_directory
 
     folder = directory or default_directory()
     try:
         with Store(folder) as store:
             yield store
-    except sqlite3.Error as error:  # while it is read; what goes wrong when it is opened or written is a StoreError
+    except sqlite3.Error as error:  # while reading; errors of opening and writing are StoreErrors
         raise CommandFailed(
-            f"a database of the store {folder} cannot be read ({error}); files.sqlite there can be moved away and made "
-            "again, the others are best brought back from a backup"
+            f"a database of the store {folder} cannot be read ({error}); files.sqlite is a cache that you can move "
+            "away, restore the others from a backup"
         ) from error
-    except StoreError as error:
-        raise CommandFailed(str(error)) from error

@@ -1,4 +1,4 @@
-"""A photo as it lies on the disk: its path, and what shows that it is still the same file."""
+"""A photo on disk: its path, and the size and time that show whether it has changed."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PhotoFile(os.PathLike[str]):
-    """A path with the file's size and time of change; a client embeds it as it would the path."""
+    """A path with the file's size and modification time; a client embeds it like a path."""
 
     path: str
     """Absolute; a name that is not UTF-8 is kept with surrogateescape."""
     size_bytes: int | None = None
     mtime_ns: int | None = None
-    """Time of the last change; like the size None where the file could not be looked at."""
+    """Modification time; None, like the size, if the file could not be examined."""
 
     def __fspath__(self) -> str:
-        """Make this a path like any other."""
+        """Return the path."""
         return self.path
 
     @classmethod
     def never_seen(cls, path: str) -> Self:
-        """Name a file that the file system would not show, or that is none to read."""
+        """Return a file whose size and time are unknown."""
         return cls(path=os.path.abspath(path))
 
     @classmethod
     def look_at(cls, path: str) -> Self:
-        """Ask the file system; what cannot be looked at has neither size nor time."""
+        """Examine a file; one that cannot be examined has neither size nor time."""
         try:
             status = os.stat(path)
         except OSError:
@@ -45,20 +45,20 @@ class PhotoFile(os.PathLike[str]):
 
     @property
     def key(self) -> bytes:
-        """16 bytes that stand for path, size and time: a million of them are held at once."""
+        """A 16-byte hash of path, size and time; small, because a million of them are held at once."""
         return file_key(os.fsencode(self.path), self.size_bytes, self.mtime_ns)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PhotoRow:
-    """What became of one photo: either ``vector`` or ``failure`` is set."""
+    """The result for one photo: either ``vector`` or ``failure`` is set."""
 
     file: PhotoFile
     vector: NDArray[np.float32] | None = None
-    """Shape (D,)."""
+    """(D,) float32."""
     failure: FailedFile | None = None
 
 
 def file_key(path: bytes, size_bytes: int | None, mtime_ns: int | None) -> bytes:
-    """:attr:`PhotoFile.key` of its parts."""
+    """Return :attr:`PhotoFile.key` for its parts."""
     return hashlib.blake2b(b"%s\0%r\0%r" % (path, size_bytes, mtime_ns), digest_size=16).digest()

@@ -1,4 +1,4 @@
-"""Progress bars on standard error, for people only."""
+"""Progress bars on standard error, shown only in a terminal."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ if TYPE_CHECKING:
 
 
 class ProgressBars:
-    """A bar per kind of work; call it with (what, done, total), where the total is None while it is not known."""
+    """One bar for each kind of work; call it with (what, done, total), with a total of None if it is unknown."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._bars: dict[str, TaskID] = {}
 
     def __call__(self, what: str, done: int, total: int | None) -> None:
-        """Set how far one kind of work is."""
+        """Set the progress of one kind of work."""
         if what not in self._bars:
             self._bars[what] = self._progress.add_task(what, total=None)
         self._progress.update(self._bars[what], completed=done, total=total)
 
     def say(self, line: str) -> None:
-        """Print a line on standard error, above the bars, and as long as it is: it may hold a path to be copied."""
+        """Print a line on standard error, above the bars and without wrapping, so that a path in it can be copied."""
         if self._progress.disable:
             print(line, file=sys.stderr)
         else:
@@ -35,9 +35,9 @@ class ProgressBars:
 
 @contextmanager
 def progress_bars() -> Iterator[ProgressBars]:
-    """Show bars while the block runs, with the rate and the time that is left; they vanish with the block.
+    """Show bars while the block runs, with the rate and the remaining time; they disappear with the block.
 
-    No bar is shown where standard error is not a terminal.
+    No bar is shown if standard error is not a terminal.
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
@@ -55,7 +55,7 @@ def progress_bars() -> Iterator[ProgressBars]:
     console = Console(stderr=True)
     columns = (
         TextColumn("{task.description}"),
-        BarColumn(bar_width=None),  # whatever the other columns leave
+        BarColumn(bar_width=None),  # the width that the other columns leave
         DoneColumn(table_column=Column(no_wrap=True)),
         RateColumn(table_column=Column(no_wrap=True)),
         TimeRemainingColumn(elapsed_when_finished=True),

@@ -1,4 +1,4 @@
-"""What a person said about photos, by their content: it holds wherever the files move, and for every later copy."""
+"""Decisions of a person about photos, by content: they stay valid when files move, and apply to later copies."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DIFFERENT: Final = "different"
-"""Each photo is another picture than each other one."""
+"""The photos are different pictures."""
 KEEP_ALL: Final = "keep-all"
-"""All are wanted, whether they are copies or not."""
+"""All photos are wanted, even if they are copies."""
 
 _VERSION: Final = 1
 _SCHEMA: Final = """
@@ -27,44 +27,46 @@ CREATE INDEX IF NOT EXISTS contents_by_hash ON contents (sha256)
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """One thing that was said."""
+    """One decision."""
 
     id: int
     what: str
     """``"different"`` or ``"keep-all"``."""
     at_ns: int
     contents: frozenset[str]
-    """SHA-256, hexadecimal, of two or more contents. No two of them are ever grouped again."""
+    """SHA-256 (hexadecimal) of two or more contents. They are never grouped with each other again."""
 
 
 class Decisions:
-    """The decisions in one store; on the disk when a method returns."""
+    """The decisions in one store. A change is on the disk when the method returns."""
 
     def __init__(self, path: Path) -> None:
         self._connection = open_database(path, _SCHEMA, version=_VERSION, durable=True)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._connection.close()
 
     def add(self, what: str, contents: Iterable[str]) -> Decision:
-        """Remember that the ``contents`` are to stay apart. Raises ValueError for fewer than two."""
+        """Record that the ``contents`` must not be grouped. Raises ValueError for fewer than two."""
         if what not in (DIFFERENT, KEEP_ALL):
             raise ValueError(f"a decision is {DIFFERENT!r} or {KEEP_ALL!r}, not {what!r}")
-        apart = frozenset(contents)
-        if len(apart) < 2:
-            raise ValueError("a decision needs two photos of different bytes; files of the same bytes are one photo")
+        different = frozenset(contents)
+        if len(different) < 2:
+            raise ValueError(
+                "a decision needs two photos with different bytes; files with the same bytes are one photo"
+            )
         at_ns = time.time_ns()
         with transaction(self._connection):
             cursor = self._connection.execute("INSERT INTO decisions (what, at_ns) VALUES (?, ?)", (what, at_ns))
             number = int(cursor.lastrowid or 0)
             self._connection.executemany(
-                "INSERT INTO contents VALUES (?, ?)", [(number, sha256) for sha256 in sorted(apart)]
+                "INSERT INTO contents VALUES (?, ?)", [(number, sha256) for sha256 in sorted(different)]
             )
-        return Decision(id=number, what=what, at_ns=at_ns, contents=apart)
+        return Decision(id=number, what=what, at_ns=at_ns, contents=different)
 
     def forget(self, contents: Collection[str]) -> int:
-        """Forget every decision about any of ``contents``; return how many there were."""
+        """Remove every decision about any of ``contents``; return their number."""
         found = [decision.id for decision in self.all() if not decision.contents.isdisjoint(contents)]
         with transaction(self._connection):
             for table, column in (("contents", "decision"), ("decisions", "id")):

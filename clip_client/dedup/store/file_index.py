@@ -19,7 +19,7 @@ CREATE TABLE IF NOT EXISTS files (
     path BLOB PRIMARY KEY, size_bytes INTEGER NOT NULL, mtime_ns INTEGER NOT NULL, sha256 BLOB NOT NULL) WITHOUT ROWID
 """
 _AT_ONCE: Final = 900
-"""Paths in one question; SQLite takes 999 values in its oldest versions."""
+"""Paths in one query; old versions of SQLite allow 999 values."""
 
 
 class FileIndex:
@@ -29,7 +29,7 @@ class FileIndex:
         self._connection = open_database(path, _SCHEMA, version=_VERSION, durable=False)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._connection.close()
 
     def known(self, files: Sequence[PhotoFile]) -> dict[str, str]:

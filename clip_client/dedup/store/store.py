@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 STORE_VARIABLE: Final = "CLIP_STORE"
-"""Environment variable that names the folder where nothing else does."""
+"""Environment variable that names the default folder."""
 
 
 def default_directory() -> Path:
@@ -51,9 +51,9 @@ class Store:
     """An open store; a context manager. One thread at a time may use it, any number of processes at once."""
 
     def __init__(self, directory: str | os.PathLike[str] | None = None) -> None:
-        """Open ``directory``, made where it is missing; without one, a store that ends with this object.
+        """Open ``directory``, which is made if it does not exist; without one, a store that ends with this object.
 
-        Raises StoreError where the folder cannot be used.
+        Raises StoreError if the folder cannot be used.
         """
         self._open = ExitStack()
         if directory is None:
@@ -63,7 +63,7 @@ class Store:
         try:
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
-            raise StoreError(f"the store {self.directory} cannot be made: {error.strerror}") from None
+            raise StoreError(f"the store {self.directory} cannot be created: {error.strerror}") from None
         self._journal: Journal | None = None
         self._decisions: Decisions | None = None
         self._files: FileIndex | None = None
@@ -77,12 +77,12 @@ class Store:
         self.close()
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Close all files."""
         self._open.close()
 
     @property
     def journal(self) -> Journal:
-        """What was moved."""
+        """The journal of moves."""
         if self._journal is None:
             self._journal = Journal(self.directory / "journal.sqlite")
             self._open.callback(self._journal.close)
@@ -90,7 +90,7 @@ class Store:
 
     @property
     def decisions(self) -> Decisions:
-        """What a person said."""
+        """Decisions of a person about photos."""
         if self._decisions is None:
             self._decisions = Decisions(self.directory / "decisions.sqlite")
             self._open.callback(self._decisions.close)

@@ -239,4 +239,4 @@ def test_output_on_a_full_disk_is_one_sentence(
     with open("/dev/full", "w", encoding="utf-8") as full:
         monkeypatch.setattr(sys, "stdout", full)
         assert main(["purge", "--store", str(tmp_path)]) == 1
-    assert capsys.readouterr().err == "clip-client: a disk is full, and the output cannot be written\n"
+    assert capsys.readouterr().err == "clip-client: the output cannot be written: a disk is full\n"

@@ -97,6 +97,6 @@ def test_the_table_fits_the_terminal() -> None:
     assert all(len(line) <= 60 for text in plain for line in text.splitlines())
     assert plain[1] == "! health  failed"
     assert "  CPU     2 cores" in plain
-    assert plain[-1] == "! 1 thing to be put right before photos can be embedded"
+    assert plain[-1] == "! 1 problem to fix before photos can be embedded"
     assert "\x1b" not in "".join(plain)
     assert "\x1b" in "".join(_lines(checks, width=60, colour=True))

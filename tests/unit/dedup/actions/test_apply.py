@@ -309,7 +309,9 @@ def test_a_journal_on_a_full_disk_loses_no_photo(tmp_path: Path, room: int) -> N
         full = store.with_name(f"{store.name}-wal").stat().st_size + room
         resource.setrlimit(resource.RLIMIT_FSIZE, (full, limits[1]))
         try:
-            with pytest.raises(StoreError, match=r"journal.sqlite cannot be written .*make room.*clip-client undo"):
+            with pytest.raises(
+                StoreError, match=r"journal.sqlite cannot be written .*free some space.*clip-client undo"
+            ):
                 apply(plan, journal)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)

@@ -42,9 +42,9 @@ def test_undo_lists_and_brings_back_what_is_named(
     assert (tmp_path / "root" / "copy.jpg").exists()
     assert main(["undo", "--run", "no such run", *store]) == 1
     assert main(["undo", "--run", run, *store]) == 0
-    assert [line for line in capsys.readouterr().out.splitlines() if "back" in line] == [
-        "1 photo back in place",
-        "2 photos back in place",
+    assert [line for line in capsys.readouterr().out.splitlines() if "restored" in line] == [
+        "1 photo restored",
+        "2 photos restored",
     ]
 
 
@@ -62,7 +62,7 @@ def test_undo_says_what_could_not_come_back(
     write(tmp_path / "root" / "copy.jpg", b"new")
     assert main(["undo", *store]) == 1
     captured = capsys.readouterr()
-    assert "2 photos back in place" in captured.out
+    assert "2 photos restored" in captured.out
     assert "Another file has taken its name" in captured.err
 
 
@@ -70,8 +70,8 @@ def test_undo_says_what_was_never_moved(store: list[str], tmp_path: Path, capsys
     never, moved = str(tmp_path / "root" / "other.jpg"), str(tmp_path / "root" / "copy.jpg")
     assert main(["undo", never, moved, *store]) == 1
     captured = capsys.readouterr()
-    assert "1 photo back in place" in captured.out
-    assert captured.err.startswith(f"left: {never}: Nothing in the quarantine came from there")
+    assert "1 photo restored" in captured.out
+    assert captured.err.startswith(f"not done: {never}: Nothing in the quarantine came from")
 
 
 def test_purge_sums_up_by_folder_and_needs_somebody_to_agree(
@@ -96,7 +96,7 @@ def test_decide_needs_two_photos_that_can_be_read(tmp_path: Path, capsys: pytest
     one, copy = write(tmp_path / "1.jpg", b"x"), write(tmp_path / "2.jpg", b"x")
     store = ["--store", str(tmp_path / "store")]
     assert main(["decide", "different", str(one), str(copy), *store]) == 2
-    assert "two photos of different bytes" in capsys.readouterr().err
+    assert "two photos with different bytes" in capsys.readouterr().err
     assert main(["decide", "keep-all", str(one), str(tmp_path / "gone.jpg"), *store]) == 1
     assert "gone.jpg" in capsys.readouterr().err
     assert main(["decide", "keep-all", str(one), str(write(tmp_path / "3.jpg", b"y")), *store]) == 0
@@ -176,7 +176,7 @@ def test_what_belongs_to_a_photo_can_be_named_and_listed(
 
 def test_purge_of_a_run_that_is_none_says_so(store: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["purge", "--run", "no such run", *store]) == 1
-    assert "'no such run'; clip-client undo --list names the runs" in capsys.readouterr().err
+    assert "'no such run'; clip-client undo --list shows the runs" in capsys.readouterr().err
 
 
 def test_purge_sends_no_more_than_it_has_summed_up(

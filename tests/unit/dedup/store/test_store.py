@@ -107,7 +107,7 @@ def test_decisions_are_kept_and_forgotten_by_content(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
         store.decisions.add(DIFFERENT, ["a", "b"])
         store.decisions.add(KEEP_ALL, ["c", "d", "e"])
-        with pytest.raises(ValueError, match="two photos of different bytes"):
+        with pytest.raises(ValueError, match="two photos with different bytes"):
             store.decisions.add(DIFFERENT, ["a", "a"])
     with Store(tmp_path) as store:
         assert [(decision.what, decision.contents) for decision in store.decisions.all()] == [
