@@ -1,4 +1,4 @@
-"""The fidelity contract, through the whole Triton path, against open_clip itself."""
+"""The fidelity contract: vectors from the whole Triton path, compared with open_clip's."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def full_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield running
 
 
-@pytest.mark.timeout(300)  # half a minute on two idle cores: 350 MB are exported, served, and loaded once more
+@pytest.mark.timeout(300)  # half a minute on two idle cores: 350 MB are exported, served and loaded again
 async def test_the_full_model_is_that_of_open_clip(photos: Path, full_server: Server) -> None:
     paths = paths_in(photos)
     async with ClipClient(full_server.grpc_url, transfer="original") as clip:
@@ -116,7 +116,7 @@ async def test_the_full_model_is_that_of_open_clip(photos: Path, full_server: Se
 async def test_the_fast_path_keeps_the_cosine_that_it_promises(
     photos: Path, full_server: Server, tmp_path: Path
 ) -> None:
-    """Fine grass, enlarged to a camera's size: a decode to an eighth would leave a cosine of 0.99989."""
+    """Fine grass, enlarged to a camera's size: decoded to an eighth, it would have a cosine of 0.99989."""
     path = tmp_path / "grass.jpg"
     with Image.open(photos / "grass.jpg") as grass:
         small = grass.convert("RGB").crop((0, 0, 512, 384))

@@ -33,14 +33,14 @@ TENSORRT = (
 OPENVINO = 'execution_accelerators { cpu_execution_accelerator { name: "openvino" } }'
 
 GOOD = {
-    # The batcher waits for company, so that requests that are sent together are run together.
+    # The batcher waits for more requests, so that requests that are sent together run together.
     "batched": f"max_batch_size: 8 dynamic_batching {{ max_queue_delay_microseconds: 200000 }} {AFFINE_IO}",
     "unbatched": AFFINE_IO.replace("[4]", "[2, 4]"),
     "without_io": "",
     "gathering": "",
-    # An accelerator for a GPU is of no concern to an instance on the CPU.
+    # An instance on the CPU ignores an accelerator for a GPU.
     "accelerated": f"max_batch_size: 8 optimization {{ {TENSORRT} }} {AFFINE_IO}",
-    # Batches of a few sizes through buffers that stay, as with CUDA graphs.
+    # Batches of a few sizes through fixed buffers, as with CUDA graphs.
     "bucketed": (
         f"max_batch_size: 8 dynamic_batching {{ max_queue_delay_microseconds: 200000 }} {AFFINE_IO}"
         'parameters { key: "batch_buckets" value { string_value: "4" } }'
@@ -72,7 +72,7 @@ BAD = {
 
 
 FILLED_IN = frozenset({"without_io", "gathering"})
-"""Models whose configurations leave out what the backend then says: they have a server that asks it."""
+"""Models whose configurations are incomplete; a server that asks the backend for the rest loads them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +84,7 @@ class Backend:
         return self.clients[model in FILLED_IN]
 
     def wait_for_log(self, model: str, words: str) -> None:
-        """Return once the log has these words: a stub's lines travel beside its answers, and may come later."""
+        """Return once the log has these words: a stub's log lines may arrive later than its answers."""
         log = self.logs[model in FILLED_IN]
         deadline = time.monotonic() + 30
         while words not in log.read_text(encoding="utf-8"):
@@ -94,7 +94,7 @@ class Backend:
 
 @pytest.fixture(scope="module")
 def backend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backend]:
-    """Two tritonservers with all models above, loaded where they can be."""
+    """Two tritonservers with all models above, which load those they can."""
     configs = {**GOOD, **{name: config for name, (config, _) in BAD.items()}}
     clients: dict[bool, InferenceServerClient] = {}
     logs: dict[bool, Path] = {}
@@ -109,7 +109,7 @@ def backend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backend]:
             command = [sys.executable, "-m", "preprocess_ensemble.serving.launcher", f"--model-repository={repository}"]
             command += [f"--{name}-port={port}" for name, port in ports.items()]
             command += [f"--{name}-address=127.0.0.1" for name in ports]
-            # To ask a model means one more process for it.
+            # Asking the backend starts one more process per model.
             command += ["--exit-on-error=false", *(() if asked else ("--disable-auto-complete-config",))]
             logs[asked] = repository / "log"
             starting.append((stack.enter_context(launched(command, logs[asked])), ports["http"], logs[asked]))
@@ -176,7 +176,7 @@ def test_requests_are_run_together_and_get_their_own_rows(backend: Backend, mode
     deadline = time.monotonic() + 30
     while len(answers) < len(wanted) and time.monotonic() < deadline:
         time.sleep(0.01)
-    # The first request may be taken alone, before the others have come.
+    # The first request may run alone, before the others arrive.
     assert _executions(backend, model) - before < len(wanted)
     for result in answers:
         outputs = {output.name for output in result.get_response().outputs}

@@ -1,4 +1,4 @@
-"""The preprocessing inside a real tritonserver: fast path, bad neighbours, bombs, and the metrics that tell of them."""
+"""The preprocessing inside a real tritonserver: fast path, bad files among good ones, bombs, and metrics."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BAD = {
     image_files.jpeg(icc_profile=bytes(9_000_000)): ImageStatus.LIMIT,
 }
 LIGHT_BYTES = 400 * 2**20
-"""Far above what the interpreter and small images take, far below one bomb that is decoded."""
+"""Far more than the interpreter and small images need, far less than a decoded bomb."""
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def config(tiny_repository: Path) -> PreprocessConfig:
 
 
 def metrics(server: Server) -> Counter[str]:
-    """Every sample of this model's own metrics, by its name and sorted labels."""
+    """Return every sample of this model's own metrics, by name and sorted labels."""
     with urllib.request.urlopen(server.metrics_url) as response:
         text = response.read().decode()
     found: Counter[str] = Counter()
@@ -62,7 +62,7 @@ def test_large_files_take_the_fast_path(server: Server, config: PreprocessConfig
     assert not np.array_equal(answer["pixels"][0], preprocess(decode(LARGE), config))
 
 
-def test_metrics_count_images_routes_and_requests(server: Server) -> None:
+def test_metrics_count_images_decode_paths_and_requests(server: Server) -> None:
     before = metrics(server)
     infer(server.grpc_url, "clip_preprocess", [*GOOD, b"no image", b""], outputs=["status"])
     infer(server.grpc_url, "clip_preprocess", [LARGE], outputs=["model"])  # decodes nothing

@@ -111,6 +111,7 @@ def parts(data: bytes, images: int = 100) -> Parts:
         return call
 
     preprocessor = Preprocessor(CONFIG, threads=1)
+    preprocessor.run([[data]])  # loads the library, which decodes its probes
     rows = []
     with (
         mock.patch.object(TurboJpeg, "decode", timed(TurboJpeg.decode)),

@@ -1,4 +1,4 @@
-"""Requests joined into batches, and batches padded up to the few sizes that CUDA graphs are captured for."""
+"""Requests joined into batches, and batches padded up to the sizes of the captured CUDA graphs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_single_request_is_not_copied() -> None:
 
 
 def test_buffers_of_the_device_give_the_same_answers(affine: Path) -> None:
-    """The way of a GPU, on the CPU's memory: sizes in turn, so that buffers are made, used again and not mixed up."""
+    """The path of a GPU, with CPU memory: sizes in turn, so that buffers are made, reused and not mixed up."""
     plan = plan_session({}, kind="CPU", device_id=0)
     session = open_session(affine, plan)
     runner = Runner(session, read_signature(session), plan, bind=True)
@@ -59,7 +59,7 @@ def test_buffers_of_the_device_give_the_same_answers(affine: Path) -> None:
 
 
 def test_batches_are_padded_up_to_a_bucket_and_cut_again(affine: Path) -> None:
-    """As CUDA graphs need it: the session meets the bucket's number of rows only, callers get back their own."""
+    """As CUDA graphs need it: the session only gets the bucket's number of rows, and callers get theirs back."""
     plan = plan_session({"max_batch_size": 8, **parameters(batch_buckets="2,4")}, kind="CPU", device_id=0)
     session = Recorded(open_session(affine, plan))
     runner = Runner(session, read_signature(session.real), plan)
@@ -78,7 +78,7 @@ def test_batches_are_padded_up_to_a_bucket_and_cut_again(affine: Path) -> None:
 
 
 class Recorded:
-    """A session that remembers what it was run with."""
+    """A session that records its inputs."""
 
     def __init__(self, session: onnxruntime.InferenceSession) -> None:
         self.real = session

@@ -30,7 +30,7 @@ from tests.paths import ROOT
 
 @pytest.fixture(autouse=True)
 def all_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tests may be run on some of a machine's cores; the sessions shall not know."""
+    """Hide from the sessions that the tests may use only some of the machine's cores."""
     monkeypatch.setattr(os, "cpu_count", lambda: len(os.sched_getaffinity(0)))
 
 
@@ -40,7 +40,7 @@ def affine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def opened(affine: Path, config: dict[str, Any]) -> onnxruntime.SessionOptions:
-    """What a session that was opened with this configuration says of itself."""
+    """Return the options that a session with this configuration reports."""
     return open_session(affine, plan_session(config, kind="CPU", device_id=0)).get_session_options()
 
 
@@ -68,7 +68,7 @@ def test_no_level_optimizes_all(affine: Path) -> None:
 
 
 def threads_of_a_session(affine: Path, **values: str) -> int:
-    """Threads that a process gains by opening the session, counted in a process where nothing else makes any."""
+    """Count the threads that a session starts, in a process in which nothing else starts any."""
     script = f"""
 import os
 from pathlib import Path
@@ -258,7 +258,7 @@ def test_a_provider_that_was_asked_for_must_be_there(
         open_session(affine, plan_session(config, kind=kind, device_id=0))
 
 
-def test_a_gpu_that_nobody_named_may_be_missing(affine: Path) -> None:
+def test_a_gpu_that_the_configuration_does_not_name_may_be_missing(affine: Path) -> None:
     if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
         pytest.skip("this ONNX Runtime has CUDA")
     session = open_session(affine, plan_session({}, kind="GPU", device_id=0))

@@ -1,4 +1,4 @@
-"""Rounded weights and the options that round: what they change, and what the parity check says."""
+"""Reduced precision of weights and providers: what it changes, and what the parity check says."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_the_weights_are_rounded_and_the_passport_says_so(precision: str, kind: 
 
 
 def test_int8_has_the_same_vectors_on_every_processor(tmp_path: Path) -> None:
-    """Without VNNI two products are added in 16 bits, where the largest activation and two weights must have room."""
+    """Without VNNI two products are added in 16 bits, so the largest activation times two weights must fit."""
     export_model(model=str(TINY_CLIP), pretrained="random:0", precision="int8", repository=tmp_path)
     model = onnx.load(str(tmp_path / "clip_encoder" / "1" / "model.onnx"))
     multiplied = {name for node in model.graph.node if node.op_type == "MatMulInteger" for name in node.input}

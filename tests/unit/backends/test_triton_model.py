@@ -78,7 +78,7 @@ class Request:
 
 class Logger:
     errors: list[str] = []  # noqa: RUF012
-    remarks: list[str] = []  # noqa: RUF012
+    infos: list[str] = []  # noqa: RUF012
 
     @classmethod
     def log_error(cls, message: str) -> None:
@@ -86,7 +86,7 @@ class Logger:
 
     @classmethod
     def log_info(cls, message: str) -> None:
-        cls.remarks.append(message)
+        cls.infos.append(message)
 
     log_warn = log_info
 
@@ -131,7 +131,7 @@ def module(monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
         setattr(stand_in, item.__name__, item)
     monkeypatch.setitem(sys.modules, "triton_python_backend_utils", stand_in)
     monkeypatch.setattr(Logger, "errors", [])
-    monkeypatch.setattr(Logger, "remarks", [])
+    monkeypatch.setattr(Logger, "infos", [])
     monkeypatch.setattr(MetricFamily, "counts", Counter())
     sys.modules.pop("preprocess_ensemble.triton_model", None)
     yield importlib.import_module("preprocess_ensemble.triton_model")
@@ -366,7 +366,7 @@ def test_tritons_own_parameters_are_let_through(module: types.ModuleType, reposi
     model = module.TritonPythonModel()
     model.initialize(arguments(repository, FORCE_CPU_ONLY_INPUT_TENSORS="yes", decode_threads="3"))
     model.finalize()
-    assert " 3 decode threads" in Logger.remarks[-1]
+    assert " 3 decode threads" in Logger.infos[-1]
 
 
 def test_the_repository_re_exports_this_model(module: types.ModuleType) -> None:
@@ -386,4 +386,4 @@ def test_instances_share_the_cores(
     model = module.TritonPythonModel()
     model.initialize(args | {"model_config": json.dumps(config)})
     model.finalize()
-    assert f" {threads} decode threads" in Logger.remarks[-1]
+    assert f" {threads} decode threads" in Logger.infos[-1]

@@ -1,4 +1,4 @@
-"""A slice of ``make fuzz`` with every run of the tests, and what larger runs have found."""
+"""A small part of ``make fuzz``, and the bugs that larger runs have found."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INPUTS = 2000
 
 def test_a_slice(capfd: pytest.CaptureFixture[str]) -> None:
     outcome = try_inputs(Inputs(seed=7), range(INPUTS))
-    capfd.readouterr()  # libtiff tells its opinion of every file on the standard error stream
+    capfd.readouterr()  # libtiff prints complaints to the standard error stream
     assert outcome.findings == {}
     assert outcome.statuses.total() == INPUTS
     assert outcome.passed_header >= LEAST_HEADER_SHARE * INPUTS
@@ -76,7 +76,7 @@ def test_found_large_images_needing_memory_all_at_once() -> None:
     thread = threading.Thread(target=lambda: decoded.append(decode(data)))
     with large_image_lock(32_000_001):
         thread.start()
-        decode(image_files.encoded(image_files.picture(size=(20, 20)), "PNG"))  # a small one does not wait
+        decode(image_files.encoded(image_files.picture(size=(20, 20)), "PNG"))  # a small image does not wait
         assert not decoded
     thread.join()
     assert decoded[0].size == (5700, 5700)

@@ -1,4 +1,4 @@
-"""Decoding against Pillow itself: the pixels of good files, and nothing but an image or a status for others."""
+"""Decoding, compared with Pillow: good files have its pixels, and all others give an image or a status."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_gif_and_its_first_frame() -> None:
     assert not ImageChops.difference(decode(data), expected).getbbox()
 
 
-def test_no_warning_gets_out_and_no_filter_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warnings_are_suppressed_and_no_filter_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 2000)  # the pictures have 3072 pixels: Pillow would warn
     before = list(warnings.filters)
     with ThreadPoolExecutor(8) as executor:

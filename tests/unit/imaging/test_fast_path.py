@@ -1,4 +1,4 @@
-"""The fast path against the exact one: when it is taken, how near it is, and that no bad file slips through."""
+"""The fast path compared with the exact one: when it is taken, how close it is, and that it refuses bad files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 CONFIG = PreprocessConfig(size=(64, 64), mean=(0, 0, 0), std=(1, 1, 1))
 AT_LEAST = CONFIG.decode_at_least
 LEAST_PSNR_DB = 35.0
-"""Less than what any case here has, more than what a fraction of a pixel out of place would leave."""
+"""Every case here has more; an image that is shifted by a fraction of a pixel would have less."""
 
 
 @pytest.fixture(params=["turbojpeg", "pillow"])
@@ -97,7 +97,9 @@ def deviation_db(data: bytes, config: PreprocessConfig = CONFIG) -> float:
     [{"subsampling": 0}, {"subsampling": 1}, {"subsampling": 2}, {"progressive": True}, {"mode": "L"}],
     ids=["444", "422", "420", "progressive", "grey"],
 )
-def test_it_is_near_the_exact_path(decoder: Decoder, size: tuple[int, int], options: dict[str, Any]) -> None:
+def test_the_fast_path_is_close_to_the_exact_path(
+    decoder: Decoder, size: tuple[int, int], options: dict[str, Any]
+) -> None:
     data = large_jpeg(size=size, **options)
     assert decode_image(data, at_least=AT_LEAST).decoder is decoder
     assert deviation_db(data) >= LEAST_PSNR_DB
@@ -106,7 +108,7 @@ def test_it_is_near_the_exact_path(decoder: Decoder, size: tuple[int, int], opti
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("size", [(64, 64), (48, 96)])
 def test_orientation_and_partial_pixels(decoder: Decoder, orientation: int, size: tuple[int, int]) -> None:
-    """Sides that are no multiple of the scale leave a part of a pixel at an edge, which the turn moves."""
+    """A side that is no multiple of the scale leaves a part of a pixel at an edge, which the orientation moves."""
     exif = Image.Exif()
     exif[image_files.ORIENTATION] = orientation
     data = large_jpeg(size=(1021, 769), exif=exif.tobytes())
@@ -261,13 +263,15 @@ def test_other_files_are_not_decoded_in_place(data: bytes) -> None:
         (b"\xff\xd8", DecodeLimits(), ImageStatus.NOT_AN_IMAGE),
     ],
 )
-def test_limits_and_damage_are_seen_in_place_too(data: bytes, limits: DecodeLimits, status: ImageStatus) -> None:
+def test_limits_and_damage_have_their_status_in_place_too(
+    data: bytes, limits: DecodeLimits, status: ImageStatus
+) -> None:
     with pytest.raises(DecodeError) as caught:
         decode_image(data, limits, out=np.zeros((64, 64, 3), np.uint8))
     assert caught.value.status is status
 
 
-def test_what_a_file_lacks_is_not_filled_in_place() -> None:
+def test_a_file_that_may_be_truncated_is_left_to_pillow() -> None:
     limits = DecodeLimits(allow_truncated=True)
     out = np.zeros((64, 64, 3), np.uint8)
     assert decode_image(image_files.jpeg(size=(64, 64)), limits, out=out).decoder is Decoder.PILLOW
@@ -366,7 +370,7 @@ def test_a_bomb_of_scans_is_refused(decoder: Decoder, scans: int, size: tuple[in
 
 
 def test_the_limit_of_scanned_pixels_is_exact() -> None:
-    # Not through a file: it would take its decoder more than a second.
+    # Not with a file, because decoding it would take more than a second.
     assert may_have_scans(b"\xff\xda" * 100, 20_000_000)
     assert not may_have_scans(b"\xff\xda" * 100, 20_000_001)
 

@@ -1,4 +1,4 @@
-"""The promised status, and one sentence, for every kind of file that is refused."""
+"""Every kind of refused file has its status, and a message of one sentence."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_unsupported_formats_are_named(name: str) -> None:
 
 def test_an_unsupported_variant_of_a_format() -> None:
     bitmap = bytearray(image_files.encoded(image_files.picture(), "BMP"))
-    bitmap[28:30] = struct.pack("<H", 7)  # 7 bits a pixel
+    bitmap[28:30] = struct.pack("<H", 7)  # 7 bits per pixel
     error = refused(bytes(bitmap))
     assert error.status is ImageStatus.UNSUPPORTED_FORMAT
     assert "BMP" in error.message
@@ -72,7 +72,7 @@ def test_a_codec_that_pillow_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert refused(GOOD_FILES["webp"]).status is ImageStatus.UNSUPPORTED_FORMAT
 
 
-# Of these, nothing needs the last byte: trailing bytes, a page that is not shown, the marker behind the pixels.
+# Nothing needs the last byte of these: trailing bytes, a page that is not shown, the marker behind the pixels.
 _LONGER_THAN_NEEDED = {
     "trailing bytes",
     "mpo",
@@ -115,7 +115,7 @@ def test_allow_truncated_does_not_change_good_files() -> None:
         assert_same_pixels(decode(data, limits), decode(data))
 
 
-def test_a_host_that_loads_truncated_images_does_not_decide_for_us(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hosts_own_flag_for_truncated_images_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
     for name in ("baseline", "progressive", "png", "bmp"):
         data = GOOD_FILES[name]

@@ -1,4 +1,4 @@
-"""Where a file's own structure says that it ends: what tells a truncated file when its reader does not."""
+"""The length that a file's own structure claims, which reveals truncation if the reader does not."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_an_avif_that_lacks_its_last_bytes_is_truncated() -> None:
 
 
 def tiff(places: int, sizes: int, offsets: tuple[int, ...], counts: tuple[int, ...]) -> bytes:
-    """A header that names parts, which may lie anywhere."""
+    """A header whose parts may lie anywhere."""
     tail = 8 + 2 + 9 * 12 + 4
     entries = [
         (256, SHORT, 1, 4),
@@ -78,7 +78,7 @@ def test_a_tiff_ends_behind_the_part_that_lies_last(places: int, sizes: int) -> 
 
 @pytest.mark.parametrize("compression", [None, "tiff_deflate", "tiff_lzw"])
 def test_a_tiff_that_lacks_its_last_pixels_is_truncated(compression: str | None) -> None:
-    # The directory first, as most programs write it; Pillow writes it last where it compresses.
+    # The directory comes first, as most programs write it; Pillow writes it last if it compresses.
     picture = image_files.picture()
     data = image_files.encoded(picture, "TIFF", compression=compression)
     with Image.open(io.BytesIO(data)) as image:

@@ -1,4 +1,4 @@
-"""Files of very many parts, each of which costs far more than its bytes, are refused before Pillow takes them up."""
+"""Files with too many parts, each of which costs far more than its bytes, are refused before Pillow reads them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _png(chunks: int) -> bytes:
 
 
 def _tiff(tiles: int) -> bytes:
-    """One pixel a tile, and the same byte for all."""
+    """One pixel per tile, and the same byte for all tiles."""
     entries = [
         (256, _SHORT, 1, 4),
         (257, _SHORT, 1, 4),
@@ -91,7 +91,7 @@ def test_a_png_whose_parts_follow_its_pixels() -> None:
 
 
 def test_pillow_is_not_asked_for_the_orientation_in_too_much_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It joins the segments of EXIF in quadratic time: 60 MB of them took over a minute."""
+    """Pillow joins the segments of EXIF in quadratic time: 60 MB of them took over a minute."""
     joined: list[bytes] = []
     monkeypatch.setattr(Image.Exif, "load", lambda _, data: joined.append(data))
     limits = DecodeLimits(max_metadata_bytes=2000)
@@ -111,7 +111,7 @@ def test_tags_that_all_name_the_same_bytes_are_read_twice_at_most() -> None:
 
 
 @pytest.mark.parametrize("version", ["12.3.0", "13.0.0"])
-def test_pillow_is_told_where_it_does_not_know(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_an_old_pillow_needs_bounded_tags(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[object] = []
     monkeypatch.setattr("PIL.__version__", version)
     monkeypatch.setattr(TiffImagePlugin.ImageFileDirectory_v2, "load", lambda _, source: read.append(source))

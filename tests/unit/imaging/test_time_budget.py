@@ -18,7 +18,7 @@ LIMITS = DecodeLimits(max_pixels=100_000_000)
 
 
 def clock_of(*costs: float) -> Callable[[], float]:
-    """A clock that is read at the beginning and at the end of each block, which took so long."""
+    """A clock to read at the start and at the end of each block; the blocks take ``costs`` seconds."""
     readings = iter([reading for cost in costs for reading in (100.0, 100.0 + cost)])
     return lambda: next(readings)
 
@@ -51,7 +51,7 @@ def test_a_smaller_limit_stays() -> None:
 
 
 class _Cost(float):
-    """A number whose subtraction takes until another thread has done its own, or 0.2 s where that has to wait."""
+    """A number whose subtraction lasts until another thread has done its own, or 0.2 s if that one has to wait."""
 
     met: Callable[[], object]
 
@@ -63,14 +63,14 @@ class _Cost(float):
 class _Reading(float):
     met: Callable[[], object]
 
-    def __sub__(self, begun: float) -> float:
-        cost = _Cost(float(self) - float(begun))
+    def __sub__(self, start: float) -> float:
+        cost = _Cost(float(self) - float(start))
         cost.met = self.met
         return cost
 
 
 def test_no_charge_is_lost_between_two_threads() -> None:
-    """The first thread has read what is left, and writes it once the second has charged its own, if it can."""
+    """The first thread reads what is left, and writes it after the second has charged its own time, if it can."""
     first_subtracts, second_is_done = threading.Event(), threading.Event()
 
     def first() -> None:

@@ -1,4 +1,4 @@
-"""Resize and crop with open_clip's own transform as the oracle: not one pixel may differ."""
+"""Resize and crop, compared with open_clip's own transform: no pixel may differ."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_pixels_are_those_of_open_clip(
     interpolation: str,
     fill_color: int,
 ) -> None:
-    if resize_mode == "longest":  # open_clip fails where the short side rounds to nothing
+    if resize_mode == "longest":  # open_clip fails if the short side rounds to 0
         ratio = max(image_size[1] / size[0], image_size[0] / size[1])
         assume(round(image_size[0] / ratio) >= 1 and round(image_size[1] / ratio) >= 1)
     image = image_files.picture(mode, image_size)
@@ -120,8 +120,8 @@ def test_a_rotated_large_file(mode: str) -> None:
     exif = Image.Exif()
     exif[image_files.ORIENTATION] = 6
     data = image_files.jpeg(mode, (1600, 1067), exif=exif.tobytes())
-    upright = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
-    assert np.array_equal(preprocess(decode(data), config()), reference(upright, config()))
+    expected = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
+    assert np.array_equal(preprocess(decode(data), config()), reference(expected, config()))
 
 
 def test_the_image_is_not_changed() -> None:

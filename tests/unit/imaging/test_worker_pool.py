@@ -1,4 +1,4 @@
-"""The threads that share a list."""
+"""Threads that share the items of a list."""
 
 from __future__ import annotations
 
