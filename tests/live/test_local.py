@@ -11,7 +11,8 @@ import pytest
 
 from clip_client import ClientConfig, ClipClient, ClipError, ModelNotReady, SyncClipClient
 from clip_client._transports.local import LocalTransport
-from clip_client.cli.main import main
+from clip_client.cli.errors import CommandFailed
+from clip_client.cli.options.connection import Connection, connected
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging.preprocessor import Preprocessed, Preprocessor
 from preprocess_ensemble.testing.server import free_port
@@ -190,32 +191,27 @@ def test_a_model_file_that_cannot_be_loaded(server: Server, tmp_path: Path, kind
         clip.embed(b"x")
 
 
-def test_the_command_says_which_embeds(
+async def test_a_command_says_which_embeds(
     server: Server,
-    photos: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    command = ["embed", str(photos), "--output"]
-    port = free_port()
-    monkeypatch.setattr("clip_client._endpoint.DEFAULT_URL", f"127.0.0.1:{port}")
+    async def embed_without_a_named_server(address: str) -> None:
+        config = ClientConfig(urls=(f"auto:{address}",))
+        async with connected(Connection(config=config, is_named=False)) as clip:
+            assert len(await clip.embed(b"an image")) == 1
+
+    silent = f"127.0.0.1:{free_port()}"
     monkeypatch.setenv("CLIP_MODEL", str(tmp_path))
-    assert main([*command, str(tmp_path / "none.npz")]) == 1
-    said = capfd.readouterr().err
-    assert "no server responds" in said
-    assert "clip-export" in said
-    assert "clip-serve" in said
+    with pytest.raises(CommandFailed, match=r"no server responds.*clip-export.*clip-serve"):
+        await embed_without_a_named_server(silent)
 
     monkeypatch.setenv("CLIP_MODEL", str(server.repository))
-    assert main([*command, str(tmp_path / "local.npz")]) == 0
+    await embed_without_a_named_server(silent)
     assert "images are embedded in this process" in caplog.text
 
-    monkeypatch.setattr("clip_client._endpoint.DEFAULT_URL", server.grpc_url)
-    assert main([*command, str(tmp_path / "remote.npz")]) == 0
-    assert f"the server at {server.grpc_url} embeds" in capfd.readouterr().err
-
-    with np.load(tmp_path / "local.npz") as here, np.load(tmp_path / "remote.npz") as there:
-        assert str(here["vector_id"]) == str(there["vector_id"])
-        np.testing.assert_allclose(here["vectors"], there["vectors"], atol=1e-6)
+    capfd.readouterr()
+    await embed_without_a_named_server(server.grpc_url)
+    assert "using the server" in capfd.readouterr().err
