@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from clip_client._errors import ProtocolMismatch
-from preprocess_ensemble.contract import CONTRACT_VERSION
-from preprocess_ensemble.model_repository.passport import ContractMismatch, Passport, PassportError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,6 +60,10 @@ class ModelInfo:
 
         Raises ProtocolMismatch if the text is not a complete passport, or was written for another contract version.
         """
+        # Here and not above: importing this package must stay quick.
+        from preprocess_ensemble.contract import CONTRACT_VERSION
+        from preprocess_ensemble.model_repository.passport import ContractMismatch, Passport, PassportError
+
         try:
             passport = Passport.from_json(text)
         except ContractMismatch as error:
