@@ -1,1 +1,1 @@
-"""One module for each command of ``clip-client``; what several need lies in ``options`` and ``output``."""
+"""One module for each command of ``clip-client``. Code that several commands share belongs to options or output."""

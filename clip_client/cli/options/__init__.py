@@ -1,1 +1,1 @@
-"""Options that several commands share, and what they mean; no command is implemented here."""
+"""Command-line options: declared, checked and parsed into objects. No command runs here."""

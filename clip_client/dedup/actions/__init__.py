@@ -1,1 +1,1 @@
-"""From groups to moved files and back: plan, apply, quarantine, purge; the only place that moves files."""
+"""Plan, apply and undo the moves of duplicates. Only modules here move photos; none of them searches."""

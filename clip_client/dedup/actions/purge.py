@@ -100,7 +100,7 @@ def _is_as_it_was_moved(file: MovedFile) -> bool:
 
 
 def _kept_instead(entry: JournalEntry, journal: Journal, seen: frozenset[int]) -> str:
-    """Return the path of the photo that was kept instead; empty if it is gone."""
+    """Return the path of the photo that was kept instead; empty if it is missing."""
     content = hash_file(entry.kept)
     if isinstance(content, Content) and content.sha256 == entry.kept_sha256:
         return entry.kept

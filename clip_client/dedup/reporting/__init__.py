@@ -1,1 +1,1 @@
-"""A report as a page and as a terminal table; it reads results and changes nothing."""
+"""Reports as an HTML page and in the terminal. Modules here read results and change nothing."""

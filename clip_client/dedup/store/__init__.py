@@ -1,1 +1,1 @@
-"""What outlives a search, on disk: caches as Parquet, decisions and the journal as SQLite."""
+"""What stays on disk after a search: caches as Parquet, decisions and the journal as SQLite. No file is moved here."""

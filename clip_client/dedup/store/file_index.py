@@ -1,4 +1,4 @@
-"""Which content a file had when it was last read, by its path, size and time of change."""
+"""The content of each file when it was last read, by path, size and modification time."""
 
 from __future__ import annotations
 

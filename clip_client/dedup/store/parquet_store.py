@@ -47,7 +47,7 @@ class _File(NamedTuple):
     """Its column of keys, a ``pyarrow.ChunkedArray``."""
 
 
-class _FileGone(Exception):
+class _FileMerged(Exception):
     """Another process has just merged this file into another one."""
 
 
@@ -99,7 +99,7 @@ class ParquetStore:
         try:
             for _, table in self._find(files, wanted, np.ones(len(wanted), dtype=bool), columns):
                 yield table
-        except _FileGone:
+        except _FileMerged:
             raise StoreError(f"a file in {self.folder} disappeared while it was read") from None
 
     def described(self) -> dict[Path, Mapping[bytes, bytes]]:
@@ -129,7 +129,7 @@ class ParquetStore:
                     missing[positions] = False
                     yield positions, table
                 break
-            except _FileGone:
+            except _FileMerged:
                 continue
 
     def add(self, row: Mapping[str, object]) -> None:
@@ -163,7 +163,7 @@ class ParquetStore:
             wanted = self._all_keys(files).unique()
             rows = (table for _, table in self._find(files, wanted, np.ones(len(wanted), dtype=bool)))
             self._write(_portions(rows, self.layout.rows_per_file))
-        except _FileGone:
+        except _FileMerged:
             return  # another process is merging the same files
         for file in files:
             with contextlib.suppress(OSError):
@@ -174,7 +174,7 @@ class ParquetStore:
         while True:
             try:
                 found = [self._read_keys(path) for path in self._paths()]
-            except _FileGone:
+            except _FileMerged:
                 continue
             return [file for file in found if file is not None]
 
@@ -198,11 +198,11 @@ class ParquetStore:
         return self.schema.field(self.layout.key).type
 
     def _row_groups(self, path: Path) -> list[int]:
-        """Return the number of rows of each row group of a file; none if it is damaged or gone."""
+        """Return the number of rows of each row group of a file; none if it is damaged or missing."""
         try:
             with self._opened(path) as parquet:
                 return [] if parquet is None else _row_groups(parquet)
-        except _FileGone:
+        except _FileMerged:
             return []
 
     def _read_keys(self, path: Path) -> _File | None:
@@ -225,7 +225,7 @@ class ParquetStore:
     def _find(
         self, files: Sequence[_File], wanted: Any, missing: NDArray[np.bool_], columns: Sequence[str] | None = None
     ) -> Iterator[tuple[NDArray[np.intp], Any]]:
-        """Yield the positions in ``wanted`` that are ``missing``, and their rows. Raises _FileGone."""
+        """Yield the positions in ``wanted`` that are ``missing``, and their rows. Raises _FileMerged."""
         import pyarrow.compute as pc
 
         # Rows are numbered across all files.
@@ -277,7 +277,7 @@ class ParquetStore:
 
     @contextlib.contextmanager
     def _opened(self, path: Path) -> Iterator[Any]:
-        """Give the file as a ``pyarrow.parquet.ParquetFile``, None if it is damaged. Raises _FileGone."""
+        """Give the file as a ``pyarrow.parquet.ParquetFile``, None if it is damaged. Raises _FileMerged."""
         with self._parquet(path) as parquet:
             if parquet is not None:
                 said, expected = parquet.schema_arrow.metadata or {}, self.schema.metadata or {}
@@ -298,7 +298,7 @@ class ParquetStore:
                 # Columns are read in parts as they are needed; without a buffer each would be read whole.
                 parquet = stack.enter_context(pq.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False))
             except FileNotFoundError:
-                raise _FileGone from None
+                raise _FileMerged from None
             except (OSError, pa.ArrowException) as error:
                 self._damaged(path, error)
             yield parquet

@@ -1,15 +1,15 @@
-"""What outlives a search, in one folder: what was learnt about contents, and what people decided.
+"""The store: one folder with everything that stays after a search.
 
 ::
 
-    files.sqlite      path, size, time of change -> SHA-256      a cache
+    files.sqlite      path, size, modification time -> SHA-256   a cache
     looks/<algorithm> SHA-256 -> size, hash, time of the photo   a cache, Parquet
     pixels/<algorithm> SHA-256 -> SHA-256 of the pixels          a cache, Parquet
     vectors/<id>      SHA-256 -> vector of one model             a cache, Parquet
-    journal.sqlite    what was moved where                       precious
-    decisions.sqlite  what a person said about photos            precious
+    journal.sqlite    what was moved where                       not replaceable
+    decisions.sqlite  decisions of a person about photos         not replaceable
 
-Everything is keyed by content, so files may move, be renamed or be copied between machines.
+The caches and decisions are keyed by content, so files can be moved, renamed and copied between machines.
 """
 
 from __future__ import annotations
@@ -105,14 +105,14 @@ class Store:
         return self._files
 
     def vectors(self, vector_id: str, dimension: int | None = None) -> ParquetStore:
-        """Vectors of one id, of ``dimension`` numbers; where there is none ``code`` and ``message`` say why.
+        """Open the vectors of one id, each of ``dimension`` numbers; ``code`` and ``message`` say why one is missing.
 
-        Lists of one length have no offsets, which in lists of any length end at 2**31 numbers: 4.19 million vectors of
-        512. Such lists are what older versions wrote, and what you get without a ``dimension``.
+        Without a ``dimension`` the vectors are lists of any length, as older versions wrote them. Their 32-bit offsets
+        end at 2**31 numbers, which is 4.19 million vectors of 512; lists of one length have no offsets.
         """
         import pyarrow as pa
 
-        # The id holds what a file name may not, so the folder has its hash; the files say the whole.
+        # The id has characters that a file name may not have, so its hash names the folder; the files hold the id.
         vector = pa.list_(pa.float32()) if dimension is None else pa.list_(pa.float32(), dimension)
         folder = Path("vectors", hashlib.sha256(vector_id.encode()).hexdigest()[:16])
         columns = {"vector": vector, "code": pa.string(), "message": pa.string()}

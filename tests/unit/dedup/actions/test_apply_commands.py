@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import shlex
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
-from clip_client.cli.commands import purge
 from clip_client.cli.commands.dedup_apply import apply_report
 from clip_client.cli.main import main
 from clip_client.cli.options.dedup import ActionOptions
 from clip_client.dedup import Store
-from clip_client.dedup.actions import purge as purge_module
 from clip_client.dedup.actions.apply import apply
 from clip_client.dedup.actions.plan import plan_moves
 from clip_client.dedup.types import SAME_PIXELS, SIMILAR
@@ -185,14 +185,19 @@ def test_purge_sends_no_more_than_it_has_summed_up(
     """Somebody moves more, in another window, while the question waits."""
     sent: list[str] = []
 
-    def agree_late() -> bool:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    def agree_late(question: str) -> str:
         first, second = (write(tmp_path / "later" / name, b"y") for name in ("1.jpg", "2.jpg"))
         with Store(tmp_path / "store") as opened:
             apply(plan_moves(report((member(first), member(second))), [tmp_path / "later"]), opened.journal)
-        return True
+        return "y"
 
-    monkeypatch.setattr(purge, "_agreed", agree_late)
-    monkeypatch.setattr(purge_module, "_system_trash", lambda: sent.append)
+    monkeypatch.setattr(sys, "stdin", Terminal())
+    monkeypatch.setattr("builtins.input", agree_late)
+    monkeypatch.setattr("send2trash.send2trash", sent.append)
     assert main(["purge", *store]) == 0
     assert len(sent) == 5  # files of three photos
     assert not any("later" in path for path in sent)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from clip_client.dedup.actions.apply import HARDLINK, apply, undo
 from clip_client.dedup.actions.plan import plan_moves
 from clip_client.dedup.actions.purge import purge
-from clip_client.dedup.store.journal import IN_QUARANTINE, PLANNED, PURGING, Journal
+from clip_client.dedup.store.journal import IN_QUARANTINE, PLANNED, PURGING, Journal, JournalEntry
 from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.types import QUARANTINE_NAME
 from tests.fixtures.albums import album, member, opened, report, snapshot, without_access, write
@@ -69,25 +70,24 @@ def test_what_a_program_saves_in_the_moment_of_the_move_is_not_lost(
     assert copy.read_bytes() == b"edited"
 
 
-def test_two_searches_with_two_stores_do_not_each_move_what_the_other_keeps(
-    tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_searches_with_two_stores_do_not_each_move_what_the_other_keeps(tmp_path: Path) -> None:
     first, second = write(tmp_path / "r" / "1.jpg", b"x"), write(tmp_path / "r" / "2.jpg", b"x")
     plan = plan_moves(report((member(first), member(second))), [tmp_path / "r"])
     other_way = plan_moves(report((member(second), member(first))), [tmp_path / "r"])
-    write_down = journal.plan
 
-    def write_down_slowly(**what: object) -> object:
-        planned = write_down(**what)  # type: ignore[arg-type]
-        with opened(tmp_path / "other.sqlite") as other:
-            assert [outcome.done for outcome in apply(other_way, other).outcomes] == [True]
-        return planned
+    class SlowJournal(Journal):
+        def plan(self, **what: Any) -> JournalEntry:
+            planned = super().plan(**what)
+            with opened(tmp_path / "other.sqlite") as other:
+                assert [outcome.done for outcome in apply(other_way, other).outcomes] == [True]
+            return planned
 
-    monkeypatch.setattr(journal, "plan", write_down_slowly)
-    (outcome,) = apply(plan, journal).outcomes
+    with closing(SlowJournal(tmp_path / "slow.sqlite")) as journal:
+        (outcome,) = apply(plan, journal).outcomes
+        remaining = journal.entries(IN_QUARANTINE)
     assert outcome.message == "The kept photo disappeared or changed during the move, so this one is back."
     assert (second.exists(), first.exists()) == (True, False)
-    assert journal.entries(IN_QUARANTINE) == []
+    assert remaining == []
 
 
 def test_purge_leaves_a_raw_file_that_is_no_longer_beside_the_kept_photo(tmp_path: Path, journal: Journal) -> None:
