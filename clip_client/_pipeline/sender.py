@@ -176,7 +176,7 @@ class Sender:
     def _shed(self, image: PendingImage, server: Server, latency: float, now: float) -> bool:
         """Fail an image that has waited for more than half of its time and cannot be back in the rest.
 
-        The server would work on it all the same, and its caller would be gone: sending such images is how goodput falls
+        The server would work on it all the same, for a caller that has left: sending such images is how goodput falls
         to nothing under overload. Twice the mean latency, because half of all answers take longer than the mean.
         """
         if image.deadline is None:

@@ -399,9 +399,9 @@ async def test_two_streams_share_a_client() -> None:
 
 async def test_wrong_arguments() -> None:
     async with FakeTriton() as server, ClipClient(server.url) as clip:
-        for room in (0, 1.5, True):
+        for limit in (0, 1.5, True):
             with pytest.raises(ValueError, match="max_in_flight"):
-                await collect(clip.embed_stream([], max_in_flight=room))  # type: ignore[arg-type]
+                await collect(clip.embed_stream([], max_in_flight=limit))  # type: ignore[arg-type]
         for seconds in (0, -1, float("inf"), float("nan"), 1e12, True):
             with pytest.raises(ValueError, match="timeout_s"):
                 await clip.embed([], timeout_s=seconds)
