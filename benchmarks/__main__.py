@@ -1,20 +1,15 @@
-"""``python -m benchmarks``: list the experiments; ``python -m benchmarks NAME ...``: run one; ``report``: show results.
-
-``python -m benchmarks all`` runs the experiments on serving, one after another (see ``run_all.py``).
-"""
+"""``python -m benchmarks`` lists the experiments; ``python -m benchmarks NAME`` runs one."""
 
 from __future__ import annotations
 
 import ast
-import subprocess
+import importlib
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from rich.console import Console
-from rich.table import Table
-
+from benchmarks.harness.results import show
 from benchmarks.run_all import STEPS
 
 _SERVING: Final = "benchmarks.experiments.serving"
@@ -24,6 +19,7 @@ _DEDUP: Final = "benchmarks.experiments.dedup"
 _ROBUSTNESS: Final = "benchmarks.experiments.robustness"
 
 MODULES: Final = {
+    "all": "benchmarks.run_all",
     "three_way": f"{_SERVING}.three_way",
     "end_to_end": f"{_SERVING}.end_to_end",
     "latency": f"{_SERVING}.latency",
@@ -60,37 +56,29 @@ MODULES: Final = {
 
 
 def question(module: str) -> str:
-    """Return the question that an experiment answers: the first line of its docstring, without the command."""
+    """Return the question that an experiment answers: the first line of its docstring."""
     spec = find_spec(module)
     assert spec is not None
     assert spec.origin is not None
     docstring = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
-    first, _, _ = docstring.partition("\n")[0].partition("``")
-    return first.rstrip(" .:,")
+    return docstring.partition("\n")[0].partition("``")[0].rstrip(" .:,")
 
 
 def main() -> int:
-    """Run the experiment that the first argument names, or list them; return the exit code."""
+    """Run the experiment that the first argument names, or list all of them; return the exit code."""
     name, *arguments = sys.argv[1:] or [""]
-    if name == "all":
-        return _run("benchmarks.run_all", arguments)
     if name in MODULES:
-        return _run(MODULES[name], arguments)
-    if name not in ("", "-h", "--help"):
+        module = importlib.import_module(MODULES[name])
+        if hasattr(module, "EXPERIMENT"):
+            return int(module.EXPERIMENT.main(arguments))
+        sys.argv = [f"python -m benchmarks {name}", *arguments]
+        return int(module.main() or 0)
+    is_help = name in ("", "-h", "--help")
+    if not is_help:
         print(f"There is no experiment {name!r}.", file=sys.stderr)
-    table = Table("name", "question", box=None)
-    for known, module in MODULES.items():
-        table.add_row(known, question(module))
-    Console().print(table)
-    print(
-        "\npython -m benchmarks NAME --help lists the options of each; 'all' runs "
-        + ", ".join(step.name for step in STEPS)
-    )
-    return 0 if name in ("", "-h", "--help") else 2
-
-
-def _run(module: str, arguments: list[str]) -> int:
-    return subprocess.run([sys.executable, "-m", module, *arguments], check=False).returncode
+    show("", ("name", "question"), [(known, question(module)) for known, module in MODULES.items()])
+    print("python -m benchmarks NAME --help lists the options of each. 'all' runs " + ", ".join(s.name for s in STEPS))
+    return 0 if is_help else 2
 
 
 if __name__ == "__main__":

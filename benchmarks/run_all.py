@@ -1,9 +1,9 @@
-"""Everything that a machine without a GPU can tell, one experiment after another: ``python -m benchmarks all``.
+"""What do all serving experiments of a machine without a GPU show?
 
-It fits into an hour on two cores. A run that was stopped continues when the same command is given again: experiments
-that are done are not repeated, and one that was under way continues at the measurement where it was, if it keeps a
-checkpoint. An experiment that fails does not stop the others. ``--quick`` runs all with next to no time for each
-measurement, into a folder of its own: that everything works, not figures.
+Runs one experiment after another, within an hour on two cores. After an interruption, the same command skips finished
+experiments and continues at the last checkpoint. An experiment that fails does not stop the others. ``--quick`` gives
+each measurement almost no time and writes to a folder of its own: it shows that everything works, and its figures mean
+nothing.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ QUICK_RESULTS: Final = CHECKPOINTS / "quick"
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One experiment of the study."""
+    """One experiment of ``all``."""
 
     name: str
     minutes: float
-    """What it takes on two cores of an AMD EPYC 9004; only for the remaining time, which what is done corrects."""
+    """On two cores of an AMD EPYC 9004. Used for the remaining time only, and corrected by finished steps."""
     quick: tuple[str, ...]
-    """Options that make it as short as can be; without them its own defaults hold, which are made for the hour."""
+    """Options for the shortest run; the defaults fit into the hour."""
     takes_repository: bool = True
 
 
@@ -66,7 +66,7 @@ STEPS: Final = (
 
 
 class Done:
-    """Which steps are done and how long they took, on disk; another plan starts anew."""
+    """Which steps are done and how long they took, on disk; a different plan starts over."""
 
     def __init__(self, plan: Sequence[str], directory: Path = CHECKPOINTS) -> None:
         self._path = directory / "all.json"
@@ -78,18 +78,18 @@ class Done:
                 self.seconds = kept["seconds"]
 
     def add(self, name: str, seconds: float) -> None:
-        """Note that a step is done."""
+        """Record that a step is done."""
         self.seconds[name] = seconds
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._path.write_text(json.dumps({"plan": self._plan, "seconds": self.seconds}))
 
     def clear(self) -> None:
-        """Forget everything: the next run is a new one."""
+        """Forget all steps, so that the next run is a new one."""
         self._path.unlink(missing_ok=True)
 
 
 def minutes_left(steps: Sequence[Step], seconds: Mapping[str, float]) -> float:
-    """What the steps that are not in ``seconds`` will take, if they are as slow as the others have been."""
+    """Minutes for the steps that are not in ``seconds``, if they are as slow as the finished ones."""
     done = [step for step in steps if step.name in seconds]
     expected = sum(step.minutes for step in done)
     slower = sum(seconds[step.name] for step in done) / 60 / expected if done else 1.0
@@ -97,11 +97,11 @@ def minutes_left(steps: Sequence[Step], seconds: Mapping[str, float]) -> float:
 
 
 def main() -> int:
-    """Run what is not done yet, then the report; 1 where a step failed."""
+    """Run what is not done yet, then the report; return 1 if a step failed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks all", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="see that all works; the figures mean nothing")
-    parser.add_argument("--steps", nargs="+", choices=[step.name for step in STEPS], help="only these")
-    parser.add_argument("--repository", type=Path, default=Path("triton_models"))
+    parser.add_argument("--quick", action="store_true", help="check that everything works; the figures mean nothing")
+    parser.add_argument("--steps", nargs="+", choices=[step.name for step in STEPS], help="run only these")
+    parser.add_argument("--repository", type=Path, default=Path("triton_models"), help="default: %(default)s")
     parser.add_argument("--results", type=Path, help=f"default: {RESULTS}, with --quick {QUICK_RESULTS}")
     arguments = parser.parse_args()
     results = arguments.results or (QUICK_RESULTS if arguments.quick else RESULTS)
@@ -119,18 +119,18 @@ def main() -> int:
         options = ["--results", str(results), *(step.quick if arguments.quick else ())]
         if step.takes_repository:
             options += ["--repository", str(arguments.repository)]
-        begun = time.perf_counter()
+        began = time.perf_counter()
         if subprocess.run([sys.executable, "-m", "benchmarks", step.name, *options], check=False).returncode:
             failed.append(step.name)
         else:
-            done.add(step.name, time.perf_counter() - begun)
+            done.add(step.name, time.perf_counter() - began)
     report = [sys.executable, "-m", "benchmarks.report.command", "--results", str(results)]
     if results != RESULTS:
         report.append("--page-only")
     if subprocess.run(report, check=False).returncode:
         failed.append("report")
     if failed:
-        _say(f"failed: {', '.join(failed)}; the same command runs only them again")
+        _say(f"failed: {', '.join(failed)}; the same command runs only those again")
         return 1
     done.clear()
     _say(f"all done in {(time.perf_counter() - start) / 60:.0f} min")

@@ -76,8 +76,7 @@ class Part:
 
 
 def _run(label: str, experiment: str, *options: str, keeps_checkpoint: bool = False) -> Run:
-    module = f"benchmarks.experiments.serving.{experiment}"
-    return Run(label=label, module=module, options=options, keeps_checkpoint=keeps_checkpoint)
+    return Run(label=label, module="benchmarks", options=(experiment, *options), keeps_checkpoint=keeps_checkpoint)
 
 
 def _label(precision: str, setting: ServerSetting) -> str:

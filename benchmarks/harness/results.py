@@ -1,4 +1,4 @@
-"""Where results are kept, and how one is written."""
+"""Where results are kept, how one is written, and how one is shown."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from rich.box import HEAVY_HEAD
+from rich.console import Console
+from rich.table import Table
+
 from benchmarks.harness.environment import environment
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 RESULTS: Final = Path(__file__).parents[1] / "results"
 
@@ -22,3 +26,13 @@ def write_result(experiment: str, result: Mapping[str, Any], directory: Path = R
     path = directory / f"{experiment}-{day}-{record['environment']['commit'] or 'unknown'}.json"
     path.write_text(json.dumps(record, indent=1) + "\n")
     return path
+
+
+def show(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]], *, width: int | None = None) -> None:
+    """Print a table, numbers aligned right after the first column; without a title, plain text in two columns."""
+    table = Table(title=title or None, box=HEAVY_HEAD if title else None)
+    for number, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if number and title else "left", no_wrap=width is not None)
+    for row in rows:
+        table.add_row(*row)
+    Console(width=width).print(table)

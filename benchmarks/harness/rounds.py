@@ -2,25 +2,27 @@
 
 Machines are noisy, so no system is measured alone: in every round each system runs once, in turn, and a result is the
 median over rounds. Ratios compare systems of the same run, within each round. That helps against noise that affects
-all systems alike; it does not help if other work takes the same cores (see :data:`~benchmarks.harness.checkpoint.BUSY`).
+all systems alike; it does not help if other work takes the same cores (see ``BUSY`` in ``checkpoint``).
 """
 
 from __future__ import annotations
 
+import itertools
 import statistics
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 
 from benchmarks.harness.checkpoint import say
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from benchmarks.harness.worker import Worker
 
+Key = TypeVar("Key")
 LEAST_COSINE: Final = 0.9999
-"""Each vector of a system must reach this cosine to the first system's vector of the same image, or the row is invalid."""
+"""A system is valid if each of its vectors reaches this cosine to the first system's vector of the same image."""
 
 
 def interleave(workers: Iterable[Worker], *, rounds: int, seconds: float) -> dict[str, list[dict[str, Any]]]:
@@ -33,6 +35,17 @@ def interleave(workers: Iterable[Worker], *, rounds: int, seconds: float) -> dic
             results[worker.name].append(result)
             say(f"round {number}/{rounds}  {worker.name:<28} {result['rate']:8.1f} images/s")
     return results
+
+
+def in_turn(systems: Mapping[Key, Callable[[float], float]], count: int, seconds: float) -> dict[Key, list[float]]:
+    """Run every system once per round, in turn, after a short warm-up; return name -> its rates."""
+    for system in systems.values():
+        system(min(0.5, seconds))
+    rates: dict[Key, list[float]] = {name: [] for name in systems}
+    for _ in range(count):
+        for name, system in systems.items():
+            rates[name].append(system(seconds))
+    return rates
 
 
 def cosine_to_first(vectors: Mapping[str, Any]) -> dict[str, float]:
@@ -58,3 +71,14 @@ def percentiles(latencies_ms: Sequence[float]) -> dict[str, float]:
         return dict.fromkeys(("p50", "p95", "p99"), latencies_ms[0])
     cuts = statistics.quantiles(latencies_ms, n=100, method="inclusive")
     return {"p50": cuts[49], "p95": cuts[94], "p99": cuts[98]}
+
+
+def of_rounds(cells: Mapping[str, dict[str, Any]], name: str) -> list[dict[str, Any]]:
+    """The results of the cells ``"NAME round 1"``, ``"NAME round 2"`` and so on."""
+    keys = (f"{name} round {number}" for number in itertools.count(1))
+    return [cells[key] for key in itertools.takewhile(cells.__contains__, keys)]
+
+
+def median_of(results: Iterable[Mapping[str, Any]], key: str) -> float:
+    """The median of one value of all ``results``."""
+    return float(statistics.median(result[key] for result in results))

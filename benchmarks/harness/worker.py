@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from contextlib import AbstractContextManager, ExitStack
     from pathlib import Path
     from types import TracebackType
@@ -84,3 +85,9 @@ def start_together(stack: ExitStack, contexts: Mapping[str, AbstractContextManag
         if future.exception() is None:
             stack.push(contexts[name].__exit__)
     return {name: future.result() for name, future in futures.items()}
+
+
+def in_new_process(measure: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
+    """Call ``measure`` in a new Python process, whose peak of memory holds no earlier measurement."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(measure, *arguments).result()

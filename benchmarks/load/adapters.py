@@ -1,6 +1,6 @@
-"""How each service is asked for embeddings: one function a target, the same for every load.
+"""How each service is asked for embeddings: one adapter for each, the same for every load.
 
-``TARGETS[name](url, files, repository)`` is a context manager that gives ``embed(rows)``: one request that carries the
+``ADAPTERS[name](url, files, repository)`` is a context manager that gives ``embed(rows)``: one request that carries the
 images with these row numbers and returns their vectors (N, D).
 """
 
@@ -23,30 +23,36 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from clip_client._encoding import TransferName
     from clip_client._transports.base import Transport
+    from preprocess_ensemble.imaging.transform import PreprocessConfig
 
+    Pixels = npt.NDArray[np.uint8]
     Vectors = npt.NDArray[np.float32]
     Embed = Callable[[list[int]], Awaitable[Vectors]]
     Open = Callable[[str, list[bytes], Path], AbstractAsyncContextManager[Embed]]
 
 TIMEOUT_S: Final = 600.0
-"""A slow system must show as slow, not as failing."""
+"""Long, so that a slow system shows as slow and not as failing."""
 
 
-@asynccontextmanager
-async def clip_client(url: str, files: list[bytes], repository: Path) -> AsyncIterator[Embed]:
-    """The library as programs use it: it packs what waits into requests, and adapts what is under way."""
-    from clip_client import ClipClient
+def clip_client(transfer: TransferName) -> Open:
+    """The library as programs use it: it packs waiting images into requests, and adapts the number in flight."""
 
-    # The other systems get the files as they are, too.
-    async with ClipClient(url.split(","), timeout_s=TIMEOUT_S, transfer="original") as clip:
+    @asynccontextmanager
+    async def adapter(url: str, files: list[bytes], repository: Path) -> AsyncIterator[Embed]:
+        from clip_client import ClipClient
 
-        async def embed(rows: list[int]) -> Vectors:
-            batch = await clip.embed([files[row] for row in rows])
-            batch.raise_for_errors()
-            return batch.vectors
+        async with ClipClient(url.split(","), timeout_s=TIMEOUT_S, transfer=transfer) as clip:
 
-        yield embed
+            async def embed(rows: list[int]) -> Vectors:
+                batch = await clip.embed([files[row] for row in rows])
+                batch.raise_for_errors()
+                return batch.vectors
+
+            yield embed
+
+    return adapter
 
 
 @asynccontextmanager
@@ -127,8 +133,7 @@ async def triton_http(url: str, files: list[bytes], repository: Path) -> AsyncIt
     import tritonclient.http.aio as triton
 
     async with triton.InferenceServerClient(url.partition("://")[2], conn_limit=512, conn_timeout=TIMEOUT_S) as client:
-        async with _binary_embed(triton, client, files, repository) as embed:
-            yield embed
+        yield _sending(triton, client, FLOAT_MODEL, ("images", "FP32"), float_tensors(files, repository))
 
 
 @asynccontextmanager
@@ -137,54 +142,87 @@ async def triton_grpc(url: str, files: list[bytes], repository: Path) -> AsyncIt
     import tritonclient.grpc.aio as triton
 
     async with triton.InferenceServerClient(url) as client:
-        async with _binary_embed(triton, client, files, repository) as embed:
-            yield embed
+        yield _sending(triton, client, FLOAT_MODEL, ("images", "FP32"), float_tensors(files, repository))
 
 
 @asynccontextmanager
-async def _binary_embed(triton: Any, client: Any, files: list[bytes], repository: Path) -> AsyncIterator[Embed]:
-    tensor = float_tensors(files, repository)
+async def tritonclient(url: str, files: list[bytes], repository: Path) -> AsyncIterator[Embed]:
+    """Files over gRPC by NVIDIA's own client; reads the same outputs as ClipClient."""
+    import tritonclient.grpc.aio as triton
+
+    outputs = [triton.InferRequestedOutput(name) for name in ("embedding", "status", "error", "fingerprint")]
+    async with triton.InferenceServerClient(url) as client:
+
+        async def embed(rows: list[int]) -> Vectors:
+            image = triton.InferInput("image", [len(rows), 1], "BYTES")
+            image.set_data_from_numpy(np.array([[files[row]] for row in rows], dtype=object))
+            answer = await client.infer("clip_image", [image], outputs=outputs)
+            vectors: Vectors
+            vectors, statuses, *_ = (answer.as_numpy(output.name()) for output in outputs)
+            if statuses.any():
+                raise RuntimeError(f"an image failed: {statuses.ravel().tolist()}")
+            return vectors
+
+        yield embed
+
+
+@asynccontextmanager
+async def triton_uint8(url: str, files: list[bytes], repository: Path) -> AsyncIterator[Embed]:
+    """The encoder's own input, uint8 pixels, over gRPC by NVIDIA's own client."""
+    import tritonclient.grpc.aio as triton
+
+    pixels, _ = pixels_of(files, repository)
+    async with triton.InferenceServerClient(url) as client:
+        yield _sending(triton, client, "clip_encoder", ("pixels", "UINT8"), pixels)
+
+
+def _sending(
+    triton: Any, client: Any, model: str, tensor: tuple[str, str], values: Callable[[list[int]], Any]
+) -> Embed:
+    """Send ``values`` of the rows as the named tensor, with a status of 0 for each."""
 
     async def embed(rows: list[int]) -> Vectors:
         inputs = []
-        for name, kind, array in (
-            ("images", "FP32", tensor(rows)),
-            ("status", "INT32", np.zeros((len(rows), 1), np.int32)),
-        ):
+        for (name, kind), array in ((tensor, values(rows)), (("status", "INT32"), np.zeros((len(rows), 1), np.int32))):
             inputs.append(triton.InferInput(name, list(array.shape), kind))
             inputs[-1].set_data_from_numpy(array)
-        outputs = [triton.InferRequestedOutput("embedding")]
-        result = await client.infer(FLOAT_MODEL, inputs, outputs=outputs)
+        result = await client.infer(model, inputs, outputs=[triton.InferRequestedOutput("embedding")])
         vectors: Vectors = result.as_numpy("embedding")
         return vectors
 
-    yield embed
+    return embed
 
 
-def float_tensors(files: list[bytes], repository: Path) -> Callable[[list[int]], npt.NDArray[np.float32]]:
-    """A function that decodes and normalises, as a client must that sends tensors: rows -> (N, 3, H, W)."""
-    from preprocess_ensemble.imaging.decode import decode
-    from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
+def pixels_of(files: list[bytes], repository: Path) -> tuple[Callable[[list[int]], Pixels], PreprocessConfig]:
+    """Decode and preprocess in this process, as a client that sends tensors must: rows -> (N, H, W, 3)."""
+    from preprocess_ensemble.imaging.preprocessor import Preprocessor
+    from preprocess_ensemble.imaging.transform import PreprocessConfig
     from preprocess_ensemble.model_repository.config import installed_passport
 
     passport = installed_passport(repository)
     if passport is None:
         raise RuntimeError(f"there is no exported model in {repository}: run clip-export")
     config = PreprocessConfig.from_mapping(passport.preprocess)
+    preprocessor = Preprocessor(config)
+    return lambda rows: preprocessor.run([[files[row] for row in rows]])[0], config
+
+
+def float_tensors(files: list[bytes], repository: Path) -> Callable[[list[int]], npt.NDArray[np.float32]]:
+    """The same, normalised: rows -> (N, 3, H, W)."""
+    pixels, config = pixels_of(files, repository)
+    return lambda rows: normalised(pixels(rows), config)
+
+
+def normalised(pixels: Pixels, config: PreprocessConfig) -> npt.NDArray[np.float32]:
+    """The model's float input (N, 3, H, W) from pixels (N, H, W, 3)."""
     mean, std = (np.array(value, np.float32) for value in (config.mean, config.std))
-
-    def tensor(rows: list[int]) -> npt.NDArray[np.float32]:
-        pixels = np.stack([preprocess(decode(files[row]), config) for row in rows])  # (N, H, W, 3)
-        values = (pixels.astype(np.float32) / 255 - mean) / std
-        return np.ascontiguousarray(values.transpose(0, 3, 1, 2))
-
-    return tensor
+    return np.ascontiguousarray(((pixels.astype(np.float32) / 255 - mean) / std).transpose(0, 3, 1, 2))
 
 
 def _http() -> Any:
     import aiohttp
 
-    # Without a limit of its own: how many requests are under way is the load's business.
+    # No limit here: the load decides how many requests are in flight.
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=TIMEOUT_S)
     )
@@ -194,12 +232,16 @@ def _json_input(name: str, kind: str, shape: list[int], data: list[Any]) -> dict
     return {"name": name, "datatype": kind, "shape": shape, "data": data}
 
 
-TARGETS: Final[dict[str, Open]] = {
-    "client": clip_client,
+ADAPTERS: Final[dict[str, Open]] = {
+    "client": clip_client("original"),
+    "client-thumbnail": clip_client("thumbnail"),
+    "client-thumbnail-small": clip_client("thumbnail-small"),
     "transport": transport,
     "plain": plain,
     "infinity": infinity,
+    "tritonclient": tritonclient,
     "triton-json": triton_json,
     "triton-http": triton_http,
     "triton-grpc": triton_grpc,
+    "triton-uint8": triton_uint8,
 }

@@ -1,7 +1,7 @@
-"""One client process that offers load: ``python -m benchmarks offered_load URL``; see ``harness.Worker``.
+"""One client process that offers load: ``python -m benchmarks.load.offered_load URL``; see ``harness.worker``.
 
 Orders are ``{"callers": n, "seconds": s}``, a closed loop; ``{"phases": [[rate, seconds], ...]}``, an open loop in
-which so many calls a second begin, whatever became of the earlier ones; and with ``"foreign": true`` the open loop of
+which so many calls start per second, whatever became of earlier ones; and with ``"unlimited": true`` the open loop of
 plain tritonclient, which has neither a limit nor a deadline.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import os
 import sys
@@ -20,13 +21,14 @@ import tritonclient.grpc.aio as tritonclient
 from tritonclient.utils import InferenceServerException
 
 from benchmarks.harness.rounds import percentiles
+from benchmarks.load.loops import closed_loop, open_loop
 from clip_client import ClipClient, DeadlineExceeded, Overloaded
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
 IMAGE: Final = os.urandom(10_000)
-"""The size of a thumbnail; a model without work does not look at it."""
+"""The size of a thumbnail; a null model does not read it."""
 TIMEOUT_S: Final = 2.0
 
 
@@ -40,12 +42,12 @@ class Phase:
         self.latest_ms = 0.0
         """The most by which a call overran its deadline."""
         self.good_in_time = 0
-        """Good ones that came back before the phase was over: only these count as goodput of its seconds."""
+        """Good answers that arrived before the end of the phase: only these count as goodput of its seconds."""
         self.good_per_second = [0] * int(seconds)
-        """By the second in which they began."""
+        """By the second in which the call started."""
 
     def add(self, outcome: str, began_s: float, took_s: float) -> None:
-        """Count one call, which began so long after the phase did."""
+        """Count one call that started ``began_s`` after the phase."""
         self.outcomes[outcome] += 1
         self.latest_ms = max(self.latest_ms, 1e3 * (took_s - TIMEOUT_S))
         if outcome == "good":
@@ -67,48 +69,21 @@ class Phase:
         }
 
 
-async def open_loop(call: Callable[[], Awaitable[str]], rate: float, seconds: float) -> Phase:
-    """Begin ``rate`` calls a second for ``seconds``, then wait for the last of them."""
+async def offer(call: Callable[[], Awaitable[str]], rate: float, seconds: float) -> Phase:
+    """Start ``rate`` calls a second for ``seconds``, then wait for the last of them."""
     loop = asyncio.get_running_loop()
     phase = Phase(rate, seconds)
-    start = loop.time()
-    begun: set[asyncio.Task[None]] = set()
 
-    async def one() -> None:
+    async def counted(due_s: float) -> None:
         began = loop.time()
-        phase.add(await call(), began - start, loop.time() - began)
+        phase.add(await call(), due_s, loop.time() - began)
 
-    for number in range(int(rate * seconds)):
-        ahead = start + number / rate - loop.time()
-        if ahead > 0:
-            await asyncio.sleep(ahead)
-        if loop.time() - start > seconds:
-            break
-        task = asyncio.create_task(one())
-        begun.add(task)
-        task.add_done_callback(begun.discard)
-    await asyncio.gather(*begun)
+    await open_loop(counted, itertools.repeat(1 / rate), seconds=seconds, limit=sys.maxsize)
     return phase
 
 
-async def closed_loop(clip: ClipClient, callers: int, seconds: float) -> dict[str, Any]:
-    """``callers`` tasks, each with one image at a time."""
-    loop = asyncio.get_running_loop()
-    start = loop.time()
-    done = 0
-
-    async def caller() -> None:
-        nonlocal done
-        while loop.time() < start + seconds:
-            await clip.embed(IMAGE)
-            done += 1
-
-    await asyncio.gather(*(caller() for _ in range(callers)))
-    return {"rate": done / (loop.time() - start)}
-
-
 async def phases(clip: ClipClient, wanted: Sequence[tuple[float, float]]) -> dict[str, Any]:
-    """One open loop after the other; the next one begins on time, with the calls of the last one still under way."""
+    """One open loop after the other; the next one starts on time, with calls of the last one still in flight."""
 
     async def call() -> str:
         try:
@@ -119,15 +94,15 @@ async def phases(clip: ClipClient, wanted: Sequence[tuple[float, float]]) -> dic
 
     running = []
     for rate, seconds in wanted:
-        running.append(asyncio.create_task(open_loop(call, rate, seconds)))
+        running.append(asyncio.create_task(offer(call, rate, seconds)))
         await asyncio.sleep(seconds)
     reports = [(await phase).report() for phase in running]
     (server,) = clip.stats().servers
     return {"phases": reports, "limit": server.limit, "latency_s": server.latency_s}
 
 
-async def foreign(url: str, rate: float, seconds: float) -> dict[str, Any]:
-    """Send and never look back, then hang up on what was not answered."""
+async def unlimited(url: str, rate: float, seconds: float) -> dict[str, Any]:
+    """Send without waiting for answers, then close the connection on those that are missing."""
     image = tritonclient.InferInput("image", [1, 1], "BYTES")
     image.set_data_from_numpy(np.array([[IMAGE]], dtype=object))
 
@@ -140,7 +115,7 @@ async def foreign(url: str, rate: float, seconds: float) -> dict[str, Any]:
                 return str(error.status())
             return "good"
 
-        load = asyncio.create_task(open_loop(call, rate, seconds))
+        load = asyncio.create_task(offer(call, rate, seconds))
         await asyncio.wait({load}, timeout=seconds + 1)
         if load.done():
             return load.result().report()
@@ -153,18 +128,19 @@ async def serve_orders(url: str) -> None:
     """Answer orders until the input ends."""
     async with ClipClient(url, transfer="original") as clip:
         await clip.model()
-        _say({"ready": True})
+        _answer({"ready": True})
         while line := await asyncio.to_thread(sys.stdin.readline):
             order = json.loads(line)
             if "callers" in order:
-                _say(await closed_loop(clip, order["callers"], order["seconds"]))
-            elif order.get("foreign"):
-                _say(await foreign(url, *order["phases"][0]))
+                load = closed_loop(lambda _: clip.embed(IMAGE), callers=order["callers"], seconds=order["seconds"])
+                _answer({"rate": (await load).rate})
+            elif order.get("unlimited"):
+                _answer(await unlimited(url, *order["phases"][0]))
             else:
-                _say(await phases(clip, order["phases"]))
+                _answer(await phases(clip, order["phases"]))
 
 
-def _say(answer: dict[str, Any]) -> None:
+def _answer(answer: dict[str, Any]) -> None:
     print(json.dumps(answer), flush=True)
 
 

@@ -1,7 +1,7 @@
-"""A load generator that costs next to nothing: requests are serialised once, and nobody reads the answers.
+"""A load generator that costs almost no processor time: it serialises its requests once and parses no answer.
 
-On shared cores what the load generator takes is missing from what it measures. tritonclient builds and parses messages
-for every call, and 64 calls at one time are 64 threads of Python; here one thread keeps them under way.
+Client and server share the cores, so a cheap generator leaves more to the server. tritonclient builds and parses a
+message for every call, and needs a Python thread for each call in flight; here one thread keeps all in flight.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _METHOD: Final = "/inference.GRPCInferenceService/ModelInfer"
 
 
 def request(model: str, output: str, files: list[bytes]) -> bytes:
-    """Serialise one request with an encoded image in every row, which asks for one output."""
+    """Serialise a request for one output, with an encoded image in each row."""
     message: Any = service_pb2.ModelInferRequest(model_name=model)
     message.inputs.add(name="image", datatype="BYTES", shape=[len(files), 1])
     message.outputs.add(name=output)
@@ -31,10 +31,12 @@ def request(model: str, output: str, files: list[bytes]) -> bytes:
     return serialised
 
 
-def flood(url: str, model: str, output: str, files: list[bytes], batch: int, window: int) -> Callable[[float], float]:
-    """Keep ``window`` requests of ``batch`` images under way; returns a function from seconds to images a second.
+def raw_grpc_load(
+    url: str, model: str, output: str, files: list[bytes], batch: int, window: int
+) -> Callable[[float], float]:
+    """Return a function that keeps ``window`` requests of ``batch`` images in flight for so many seconds.
 
-    An answer that is an error raises ``grpc.RpcError``.
+    It returns images per second, and raises ``grpc.RpcError`` if an answer is an error.
     """
     call = grpc.insecure_channel(url, [("grpc.max_receive_message_length", -1)]).unary_unary(_METHOD)
     source = itertools.cycle(files)
@@ -44,12 +46,12 @@ def flood(url: str, model: str, output: str, files: list[bytes], batch: int, win
     def run(seconds: float) -> float:
         images = 0
         start = time.perf_counter()
-        under_way = deque(call.future(next(requests)) for _ in range(window))
-        while under_way:
-            under_way.popleft().result()
+        in_flight = deque(call.future(next(requests)) for _ in range(window))
+        while in_flight:
+            in_flight.popleft().result()
             images += batch
             if time.perf_counter() - start < seconds:
-                under_way.append(call.future(next(requests)))
+                in_flight.append(call.future(next(requests)))
         return images / (time.perf_counter() - start)
 
     return run

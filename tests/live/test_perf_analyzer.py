@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.experiments.serving.perf_analyzer import PerfAnalyzerMissing, find_or_install, run, write_input
+from benchmarks.experiments.serving.perf_analyzer import PerfAnalyzerMissing, analyze, find_or_install, write_input
 from preprocess_ensemble.testing.server import serving
 
 if TYPE_CHECKING:
@@ -24,6 +24,6 @@ def test_it_measures_the_ensemble(tiny_repository: Path, photos: Path, tmp_path:
     with serving(tiny_repository, "--open-statistics") as server:
         # Whether the windows agree is up to the machine; that they are made and read is what is tested.
         load = {"concurrency": 1, "rows": 1, "requests": 10, "stability_percent": 10_000}
-        figures = run(binary, environment, model="clip_image", url=server.grpc_url, data=data, **load)
+        figures = analyze(binary, environment, model="clip_image", url=server.grpc_url, data=data, **load)
     assert figures["images_per_second"] > 0
     assert figures["compute_ms"] > 0

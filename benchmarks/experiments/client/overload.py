@@ -1,33 +1,31 @@
-"""What happens at ten times the capacity: ``python -m benchmarks overload``.
+"""Does goodput hold at ten times the capacity?
 
-The server's model sleeps, so its capacity is known and no core is short. Four client processes that do not know of each
-other first measure the peak in a closed loop, then offer ten times as much for a minute, then half of it. After that a
-client without limit or deadline floods the server, as any other program might, and the supervisor is watched.
+The server's model sleeps, so its capacity is known and the cores stay free. Four independent client processes first
+measure the peak in a closed loop, then offer ten times as much for a minute, then half of it. After that a client
+without limit or deadline sends ten times the capacity, as any other program might; the supervisor's health is recorded.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import tempfile
 import threading
 import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import psutil
 
 from benchmarks.fixtures.null_repository import write_null_repository
-from benchmarks.harness.results import RESULTS, write_result
-from benchmarks.harness.worker import Worker
+from benchmarks.harness.experiment import Experiment, Run, option, seconds
 from preprocess_ensemble.testing.server import free_port, serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    from benchmarks.harness.worker import Worker
 
 CLIENTS: Final = 4
 CALLERS: Final = 64
@@ -95,7 +93,7 @@ def growth(samples: Sequence[Mapping[str, Any]], name: str, settled_s: float) ->
     return float(max(sample[name] for sample in settled[3 * len(settled) // 4 :]) - settled[0][name])
 
 
-def measure(
+def measure_clients(
     workers: Sequence[Worker],
     server: psutil.Process,
     health_url: str,
@@ -130,12 +128,12 @@ def measure(
     }
 
 
-def flood(worker: Worker, server: psutil.Process, health_url: str, *, seconds: float) -> dict[str, Any]:
-    """Ten times the capacity from a client that knows no limit; then wait until the supervisor is content."""
+def measure_unlimited(worker: Worker, server: psutil.Process, health_url: str, *, seconds: float) -> dict[str, Any]:
+    """Ten times the capacity from a client without a limit; then wait until the supervisor reports ready again."""
     pids = {child.pid for child in server.children(recursive=True)}
     watch = Watch({"server_mb": [server]}, health_url)
     with watch.running():
-        answer = worker.ask({"foreign": True, "phases": [[10 * CAPACITY, seconds]]})
+        answer = worker.ask({"unlimited": True, "phases": [[10 * CAPACITY, seconds]]})
         deadline = time.monotonic() + 30 * seconds
         while time.monotonic() < deadline and not _recovered(watch.samples):
             time.sleep(SAMPLE_S)
@@ -155,36 +153,39 @@ def _recovered(samples: Sequence[Mapping[str, Any]]) -> bool:
     return any(status != "ready" for status in seen) and seen[-1] == "ready"
 
 
-def main() -> None:
-    """Measure, print, keep the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60.0, help="of overload")
-    parser.add_argument("--flood-seconds", type=float, default=8.0)
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    arguments = parser.parse_args()
-    with ExitStack() as stack:
-        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        repository = write_null_repository(scratch / "models", seconds_per_image=1 / CAPACITY)
-        port = free_port()
-        options = ("--health-port", str(port), "--canary-interval-s", "1")
-        server = stack.enter_context(serving(repository, *options))
-        process, health_url = psutil.Process(server.process.pid), f"http://127.0.0.1:{port}/healthz"
-        workers = [
-            stack.enter_context(Worker(f"client {number}", "benchmarks.load.offered_load", server.grpc_url))
-            for number in range(CLIENTS)
-        ]
-        ours = measure(workers, process, health_url, seconds=arguments.seconds)
-        others = flood(workers[0], process, health_url, seconds=arguments.flood_seconds)
-
+def measure(run: Run) -> dict[str, Any]:
+    """Measure our clients, then the client without a limit."""
+    repository = write_null_repository(run.scratch / "models", seconds_per_image=1 / CAPACITY)
+    port = free_port()
+    # Not Run.serve: here the supervisor's canary is part of the question.
+    options = ("--health-port", str(port), "--canary-interval-s", "1")
+    server = run.stack.enter_context(serving(repository, *options))
+    process, health_url = psutil.Process(server.process.pid), f"http://127.0.0.1:{port}/healthz"
+    clients = [f"client {number}" for number in range(CLIENTS)]
+    workers = [run.worker(name, "benchmarks.load.offered_load", server.grpc_url) for name in clients]
+    ours = measure_clients(workers, process, health_url, seconds=run.options.seconds)
+    others = measure_unlimited(workers[0], process, health_url, seconds=run.options.unlimited_seconds)
     print(f"model's capacity {CAPACITY:.0f} images/s; peak of {CLIENTS} clients in a closed loop {ours['peak']:.0f}")
     print(f"offered {ours['offered']:.0f}: goodput {ours['goodput']:.0f}, {ours['goodput_to_peak']:.3f} of the peak")
-    print(f"deadlines overrun by at most {ours['latest_ms']:.0f} ms")
+    print(f"answers came at most {ours['latest_ms']:.0f} ms after their deadline")
     print(f"memory grew by {', '.join(f'{mb:.0f} MB ({name})' for name, mb in ours['growth_mb'].items())}")
     print(f"then offered {ours['calm_offered']:.0f}: good in each second {ours['calm_good_per_second']}")
     print(f"a client without a limit: supervisor said {others['statuses']}, then {others['works_again']}")
-    result = {"capacity": CAPACITY, "overload": ours, "flood": others}
-    print(f"kept in {write_result('overload', result, arguments.results)}")
+    return {"capacity": CAPACITY, "overload": ours, "flood": others}
 
 
-if __name__ == "__main__":
-    main()
+EXPERIMENT: Final = Experiment(
+    "overload",
+    __doc__,
+    measure,
+    (
+        seconds(60.0, "of overload"),
+        option(
+            "--unlimited-seconds",
+            "--flood-seconds",
+            type=float,
+            default=8.0,
+            help="of the client without a limit (default: %(default)s)",
+        ),
+    ),
+)

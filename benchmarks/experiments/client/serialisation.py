@@ -1,14 +1,13 @@
-"""What does it cost to bring an image to the server, by its form alone? ``python -m benchmarks serialisation``.
+"""What does each form of an image cost to send?
 
-The model does nothing, so what is measured is serialising, sending, and parsing, on loopback: FP32 as JSON, FP32 and
-uint8 in binary over HTTP and gRPC, and the JPEG file over gRPC, by images to a request. The tensors are ready in
-memory; each answer carries a checksum of its payload, and a wrong one ends the run. The same over two slow lines, which
-are a relay in a process of its own; beside what was measured there stands what bytes and round trip alone would take.
+The model does no work, so this measures serialising, sending and parsing on loopback: FP32 as JSON, FP32 and uint8 in
+binary over HTTP and gRPC, and the JPEG file over gRPC, by images per request. The tensors are ready in memory. Each
+answer carries a checksum of its payload; a wrong one ends the run. The same follows over two slow lines, a relay in a
+process of its own, beside the time that bytes and round trip alone would take.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import shutil
@@ -17,23 +16,23 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, ExitStack, contextmanager
-from functools import partial
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from google.protobuf import text_format
-from rich.console import Console
-from rich.table import Table
 from tritonclient.grpc import model_config_pb2
 
 from benchmarks import fixtures
-from benchmarks.harness.checkpoint import Checkpoint
-from benchmarks.harness.results import RESULTS
+from benchmarks.harness.experiment import Experiment, Run, option, rounds, seconds
+from benchmarks.harness.results import show
+from benchmarks.harness.rounds import median_of, of_rounds
+from benchmarks.load.adapters import normalised
+from benchmarks.load.loops import closed_loop
 from benchmarks.load.slow_link import slow_link
-from preprocess_ensemble.testing.sample_photos import write_thumbnails
+from preprocess_ensemble.imaging.preprocessor import Preprocessor
+from preprocess_ensemble.imaging.transform import PreprocessConfig
 from preprocess_ensemble.testing.server import free_port
 
 if TYPE_CHECKING:
@@ -55,8 +54,6 @@ LINKS: Final[Mapping[str, tuple[float, float]]] = {"100 Mbit/s, 20 ms": (100e6, 
 """Bits a second, and milliseconds there and back."""
 LINK_FORMS: Final = ("fp32-json", "fp32-grpc", "uint8-grpc", "jpeg-grpc")
 """What is sent over slow lines: how a tensor is framed there matters less than its bytes."""
-
-Send = Callable[[int], Awaitable[tuple[float, int]]]
 
 
 @contextmanager
@@ -112,27 +109,14 @@ def _await_ready(url: str, process: subprocess.Popen[bytes]) -> None:
     raise RuntimeError("tritonserver did not start")
 
 
-def payloads(rows: int) -> dict[str, Any]:
+def payloads(files: Sequence[bytes], rows: int) -> dict[str, Any]:
     """The same photos in each form: (rows, ...) arrays, and files as an array of objects (rows, 1)."""
-    from preprocess_ensemble.imaging.decode import decode
-    from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
-
     config = PreprocessConfig(
-        size=(224, 224),
-        interpolation="bicubic",
-        resize_mode="shortest",
-        fill_color=0,
-        mean=(0.48145466, 0.4578275, 0.40821073),
-        std=(0.26862954, 0.26130258, 0.27577711),
+        size=(224, 224), mean=(0.48145466, 0.4578275, 0.40821073), std=(0.26862954, 0.26130258, 0.27577711)
     )
-    with tempfile.TemporaryDirectory() as scratch:
-        write_thumbnails(Path(scratch))
-        files = [path.read_bytes() for path in sorted(Path(scratch).iterdir())]
     chosen = [files[row % len(files)] for row in range(rows)]
-    pixels = np.stack([preprocess(decode(file), config) for file in chosen])
-    values = (pixels.astype(np.float32) / 255 - np.array(config.mean, np.float32)) / np.array(config.std, np.float32)
-    jpeg = np.array(chosen, dtype=object)[:, None]
-    return {"fp32": np.ascontiguousarray(values.transpose(0, 3, 1, 2)), "uint8": pixels, "jpeg": jpeg}
+    pixels, _ = Preprocessor(config).run([chosen])
+    return {"fp32": normalised(pixels, config), "uint8": pixels, "jpeg": np.array(chosen, dtype=object)[:, None]}
 
 
 async def measure_form(form: str, array: Any, grpc: str, http: str, seconds: float) -> dict[str, Any]:
@@ -173,15 +157,10 @@ async def measure_form(form: str, array: Any, grpc: str, http: str, seconds: flo
                 return list(answer.as_numpy("sum").ravel())
 
             payload_bytes = sum(4 + len(row.item()) for row in array) if name == "jpeg" else array.nbytes
-        times_ms: list[float] = []
         if not np.allclose(await send(), expected):
-            raise RuntimeError(f"{form}: the payload did not arrive as it was sent")
-        deadline = time.perf_counter() + seconds
-        while time.perf_counter() < deadline:
-            then = time.perf_counter()
-            await send()
-            times_ms.append(1e3 * (time.perf_counter() - then))
-    p50 = statistics.median(times_ms)
+            raise RuntimeError(f"{form}: the payload changed on its way")
+        answers = await closed_loop(lambda _: send(), callers=1, seconds=seconds)
+    p50 = statistics.median(answers.latencies_ms)
     return {"p50_ms": p50, "ms_per_image": p50 / len(array), "rate": 1e3 * len(array) / p50, "bytes": payload_bytes}
 
 
@@ -190,94 +169,71 @@ def over_links(point: Mapping[str, Any]) -> dict[str, float]:
     return {link: point["p50_ms"] + 8e3 * point["bytes"] / bits + trip for link, (bits, trip) in LINKS.items()}
 
 
-def measure(
-    checkpoint: Checkpoint,
-    *,
-    rows: Sequence[int],
-    links: Sequence[str],
-    link_rows: Sequence[int],
-    rounds: int,
-    seconds: float,
-) -> dict[str, Any]:
-    """Fill the checkpoint; a point for each form and number of images on loopback, and for each link."""
-    numbers = range(1, rounds + 1)
-    with ExitStack() as stack:
-        grpc, http = stack.enter_context(sinks())
-        addresses = {"loopback": (grpc, http)}
-        for link in links:
-            bits_per_s, trip_ms = LINKS[link]
-            line = {"megabits_per_s": bits_per_s / 1e6, "round_trip_ms": trip_ms}
-            lines = [stack.enter_context(slow_link(int(url.rpartition(":")[2]), **line)) for url in (grpc, http)]
-            addresses[link] = (lines[0], lines[1])
-        for number in numbers:
-            for link, urls in addresses.items():
-                for count in rows if link == "loopback" else link_rows:
-                    arrays = payloads(count)
-                    for form in FORMS if link == "loopback" else LINK_FORMS:
-                        send = partial(measure_form, form, arrays[form.partition("-")[0]], *urls, seconds)
-                        checkpoint.cell(_name(form, count, link, number), lambda send=send: asyncio.run(send()))  # type: ignore[misc]
+def measure(run: Run) -> dict[str, Any]:
+    """Measure each form and number of images on loopback and over each link."""
+    options = run.options
+    per_round = len(FORMS) * len(options.rows) + len(options.links) * len(LINK_FORMS) * len(options.link_rows)
+    checkpoint = run.checkpoint(total=options.rounds * per_round)
+    grpc, http = run.stack.enter_context(sinks())
+    addresses = {"loopback": (grpc, http)}
+    for link in options.links:
+        bits_per_s, trip_ms = LINKS[link]
+        line = {"megabits_per_s": bits_per_s / 1e6, "round_trip_ms": trip_ms}
+        lines = [run.stack.enter_context(slow_link(int(url.rpartition(":")[2]), **line)) for url in (grpc, http)]
+        addresses[link] = (lines[0], lines[1])
+    for number in run.rounds:
+        for link, urls in addresses.items():
+            for count in options.rows if link == "loopback" else options.link_rows:
+                arrays = payloads(run.files, count)
+                for form in FORMS if link == "loopback" else LINK_FORMS:
+                    array = arrays[form.partition("-")[0]]
+
+                    def send(form: str = form, array: Any = array, urls: tuple[str, str] = urls) -> dict[str, Any]:
+                        return asyncio.run(measure_form(form, array, *urls, options.seconds))
+
+                    checkpoint.cell(f"{form} {count} images, {link}, round {number}", send)
 
     def median(form: str, count: int, link: str) -> dict[str, Any]:
-        runs = [checkpoint.cells[_name(form, count, link, number)] for number in numbers]
-        figures = {key: statistics.median(run[key] for run in runs) for key in ("p50_ms", "ms_per_image", "bytes")}
+        runs = of_rounds(checkpoint.cells, f"{form} {count} images, {link},")
+        figures = {key: median_of(runs, key) for key in ("p50_ms", "ms_per_image", "bytes")}
         return {"form": form, "rows": count, **figures}
 
-    points = [median(form, count, "loopback") for form in FORMS for count in rows]
+    points = [median(form, count, "loopback") for form in FORMS for count in options.rows]
     computed = {(point["form"], point["rows"]): over_links(point) for point in points}
-    return {
-        "points": points,
-        "labels": dict(FORMS),
-        "over_links": [
-            {"link": link, **median(form, count, link), "computed_ms": computed.get((form, count), {}).get(link)}
-            for link in links
-            for form in LINK_FORMS
-            for count in link_rows
-        ],
-    }
+    slow = [
+        {"link": link, **median(form, count, link), "computed_ms": computed.get((form, count), {}).get(link)}
+        for link in options.links
+        for form in LINK_FORMS
+        for count in options.link_rows
+    ]
+    rows: list[tuple[str, ...]] = []
+    for point in points:
+        times = (f"{point['bytes']:,.0f}", f"{point['p50_ms']:.2f}", f"{point['ms_per_image']:.3f}")
+        rows.append((FORMS[point["form"]], str(point["rows"]), *times))
+    show("One request to a null model, on loopback", ("form", "images", "bytes", "ms", "ms per image"), rows)
+    if slow:
+        over_lines: list[tuple[str, ...]] = []
+        for point in slow:
+            by_arithmetic = "" if point["computed_ms"] is None else f"{point['computed_ms']:.0f}"
+            times = (f"{point['p50_ms']:.0f}", f"{point['ms_per_image']:.0f}", by_arithmetic)
+            over_lines.append((point["link"], FORMS[point["form"]], str(point["rows"]), *times))
+        show(
+            "The same over slow lines",
+            ("line", "form", "images", "ms", "ms per image", "ms, computed"),
+            over_lines,
+        )
+    return {"summary": {"points": points, "labels": dict(FORMS), "over_links": slow}}
 
 
-def _name(form: str, count: int, link: str, number: int) -> str:
-    return f"{form} {count} images, {link}, round {number}"
-
-
-def main() -> None:
-    """Measure, print, keep the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32])
-    parser.add_argument("--links", nargs="*", choices=LINKS, default=list(LINKS))
-    parser.add_argument("--link-rows", type=int, nargs="+", default=[1, 8], help="images to a request over slow lines")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=1.0, help="per form, number of images and round")
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    arguments = parser.parse_args()
-    plan = {
-        "rows": arguments.rows,
-        "links": arguments.links,
-        "link_rows": arguments.link_rows,
-        "rounds": arguments.rounds,
-        "seconds": arguments.seconds,
-    }
-    cells = len(FORMS) * len(arguments.rows) + len(arguments.links) * len(LINK_FORMS) * len(arguments.link_rows)
-    checkpoint = Checkpoint("serialisation", plan, total=arguments.rounds * cells)
-    summary = measure(checkpoint, **plan)
-    table = Table(title="One request to a model that does nothing, on loopback")
-    for heading in ("form", "images", "bytes", "ms", "ms an image"):
-        table.add_column(heading, justify="left" if heading == "form" else "right")
-    for point in summary["points"]:
-        shown = (f"{point['bytes']:,.0f}", f"{point['p50_ms']:.2f}", f"{point['ms_per_image']:.3f}")
-        table.add_row(FORMS[point["form"]], str(point["rows"]), *shown)
-    Console().print(table)
-    if summary["over_links"]:
-        table = Table(title="The same over slow lines")
-        for heading in ("line", "form", "images", "ms", "ms an image", "ms, computed"):
-            table.add_column(heading, justify="left" if heading in ("line", "form") else "right")
-        for point in summary["over_links"]:
-            computed = "" if point["computed_ms"] is None else f"{point['computed_ms']:.0f}"
-            shown = (f"{point['p50_ms']:.0f}", f"{point['ms_per_image']:.0f}", computed)
-            table.add_row(point["link"], FORMS[point["form"]], str(point["rows"]), *shown)
-        Console().print(table)
-    print(f"kept in {checkpoint.finish({'summary': summary}, arguments.results)}")
-
-
-if __name__ == "__main__":
-    main()
+EXPERIMENT: Final = Experiment(
+    "serialisation",
+    __doc__,
+    measure,
+    (
+        option("--rows", type=int, nargs="+", default=[1, 8, 32], help="images per request"),
+        option("--links", nargs="*", choices=LINKS, default=list(LINKS), help="slow over_lines"),
+        option("--link-rows", type=int, nargs="+", default=[1, 8], help="images per request over slow over_lines"),
+        rounds(3),
+        seconds(1.0, "per form, number of images and round"),
+    ),
+)

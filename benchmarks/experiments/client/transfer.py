@@ -1,53 +1,58 @@
-"""How photos should travel to the server: ``python -m benchmarks transfer``.
+"""How should photos travel to the server?
 
-Two tables. The first chooses the settings of the thumbnails: the sample photos, brought to the very pixels that the
-model takes, are encoded in many ways; what is lost is stated as PSNR against those pixels, and as the cosine between
-the vectors of the thumbnail and of the file itself. The second sends photos of 2 megapixels over a line of 20 Mbit/s
-and a round trip of 40 ms, by each way that there is, to a server whose encoder does nothing: what is left is decoding
-on both sides, the line and the protocols.
+Two tables. The first compares settings for thumbnails: the exact pixels that the model takes are encoded in many ways,
+with the PSNR against those pixels and the cosine between the vectors of thumbnail and file. The second sends photos of
+2 megapixels over a line of 20 Mbit/s with a round trip of 40 ms to a server whose encoder does no work, so that it
+measures decoding on both sides, the line and the protocols.
 
-The weights are whatever the repository holds; random ones, as in a fresh clone, say how far vectors move, and not how
-well a trained model would tell pictures apart.
+The weights are those of the repository. Random ones, as in a fresh clone, show how far vectors move, and not how well a
+trained model tells pictures apart.
 """
 
 from __future__ import annotations
 
-import argparse
-import asyncio
 import io
+import json
 import statistics
-import tempfile
 import time
-from contextlib import ExitStack
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
-import onnx
 import onnxruntime
-from google.protobuf import text_format
-from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
-from rich.console import Console
-from rich.table import Table
-from tritonclient.grpc import model_config_pb2
 
-from benchmarks.experiments.client.transfer_paths import NULL_FLOAT, prepare, send
-from benchmarks.experiments.serving.ensemble_tax import null_repository
-from benchmarks.harness.results import RESULTS, write_result
+from benchmarks.fixtures.null_encoder import write_null_repository
+from benchmarks.harness.experiment import REPOSITORY, Experiment, Run, rounds, seconds
+from benchmarks.harness.results import show
 from benchmarks.harness.rounds import spread
+from benchmarks.load.adapters import normalised
 from benchmarks.load.slow_link import slow_link
-from clip_client import ModelInfo
+from clip_client import ClientConfig, ModelInfo
+from clip_client._encoding import IMAGE_ENCODINGS
+from clip_client._pipeline.encoder import ImageEncoder
 from preprocess_ensemble.imaging.decode import decode
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
 from preprocess_ensemble.model_repository.config import encoder_directory
 from preprocess_ensemble.testing.sample_photos import write_originals
-from preprocess_ensemble.testing.server import QUIET, serving
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import numpy.typing as npt
 
-WAYS: Final = ("original", "thumbnail", "thumbnail-small", "uint8 tensor", "FP32 tensor", "JSON")
+    from clip_client._encoding import TransferName
+
+WAYS: Final = {
+    "original": ("client", 128),
+    "thumbnail": ("client-thumbnail", 128),
+    "thumbnail-small": ("client-thumbnail-small", 128),
+    "uint8 tensor": ("triton-uint8", 16),
+    "FP32 tensor": ("triton-grpc", 8),
+    "JSON": ("triton-json", 2),
+}
+"""Name -> adapter, and requests of one image in flight: enough to fill the line, few enough to end in time."""
+WARM_UP_S: Final = 2.0
+"""Nothing counts for so long: connections open up, and the client learns the capacity of the line."""
 MEGABITS_PER_S: Final = 20.0
 ROUND_TRIP_MS: Final = 40.0
 PIXELS: Final = 2_000_000
@@ -104,49 +109,27 @@ def compare_settings(photos: list[bytes], repository: Path, config: PreprocessCo
     return found
 
 
-def write_null_float_model(
-    repository: Path, *, size: tuple[int, int], dimension: int, encoder: onnx.ModelProto
-) -> None:
-    """Add a model that takes FP32 [3, H, W], as clients of tensors send it, and does nothing with it."""
-    nodes = [
-        helper.make_node("Shape", ["images"], ["shape"], start=0, end=1),
-        helper.make_node("Concat", ["shape", "width"], ["answer"], axis=0),
-        helper.make_node("Expand", ["one", "answer"], ["embedding"]),
-    ]
-    images = helper.make_tensor_value_info("images", TensorProto.FLOAT, ["batch", 3, *size])
-    embedding = helper.make_tensor_value_info("embedding", TensorProto.FLOAT, ["batch", dimension])
-    constants: dict[str, np.ndarray[Any, Any]] = {
-        "width": np.array([dimension], np.int64),
-        "one": np.ones((1, 1), np.float32),
-    }
-    graph = helper.make_graph(
-        nodes,
-        "null",
-        [images],
-        [embedding],
-        [numpy_helper.from_array(array, name) for name, array in constants.items()],
-    )
-    model = helper.make_model(graph, opset_imports=encoder.opset_import, ir_version=encoder.ir_version)
-    onnx.checker.check_model(model)
-    config = model_config_pb2.ModelConfig(name=NULL_FLOAT, backend="onnxruntime", max_batch_size=32)
-    config.input.add(name="images", data_type=model_config_pb2.TYPE_FP32, dims=[3, *size])
-    config.output.add(name="embedding", data_type=model_config_pb2.TYPE_FP32, dims=[dimension])
-    config.instance_group.add(count=1)
-    config.dynamic_batching.SetInParent()
-    version = repository / NULL_FLOAT / "1"
-    version.mkdir(parents=True)
-    onnx.save(model, str(version / "model.onnx"))
-    (version.parent / "config.pbtxt").write_text(text_format.MessageToString(config))
-
-
 def enlarged(photo: Path, pixels: int) -> bytes:
-    """The photo at so many pixels, as a camera's JPEG: quality 90."""
+    """The photo at so many pixels, as a camera's JPEG of quality 90."""
     with Image.open(photo) as image:
         scale = (pixels / (image.width * image.height)) ** 0.5
         size = (round(image.width * scale), round(image.height * scale))
         buffer = io.BytesIO()
         image.convert("RGB").resize(size, Image.Resampling.LANCZOS).save(buffer, "JPEG", quality=90)
     return buffer.getvalue()
+
+
+def prepare(way: str, photo: bytes, model: ModelInfo) -> bytes:
+    """What the client does to one photo before it is sent; returns what then travels."""
+    if way in IMAGE_ENCODINGS:
+        encoder = ImageEncoder(ClientConfig(transfer=cast("TransferName", way)))
+        return encoder.unchanged(photo) or encoder.encode(photo, model)
+    config = PreprocessConfig.from_mapping(model.preprocess)
+    pixels = preprocess(decode(photo, at_least=config.decode_at_least), config)  # uint8 (H, W, 3)
+    if way == "uint8 tensor":
+        return pixels.tobytes()
+    tensor = normalised(pixels[None], config)
+    return bytes(tensor) if way == "FP32 tensor" else json.dumps(tensor.ravel().tolist()).encode()
 
 
 def preparation(photos: list[bytes], model: ModelInfo) -> dict[str, dict[str, float]]:
@@ -162,49 +145,38 @@ def preparation(photos: list[bytes], model: ModelInfo) -> dict[str, dict[str, fl
     return found
 
 
-def main() -> None:
-    """Measure, print both tables, keep the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repository", type=Path, default=Path("triton_models"))
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=10.0, help="per way and round")
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    arguments = parser.parse_args()
-    passport = (encoder_directory(arguments.repository) / "model.json").read_text()
-    model = ModelInfo.from_json(passport, max_batch_size=32)
+def measure(run: Run) -> dict[str, Any]:
+    """Measure and print both tables."""
+    repository = run.options.repository
+    model = ModelInfo.from_json(run.passport.to_json(), max_batch_size=32)
     config = PreprocessConfig.from_mapping(model.preprocess)
-    rates: dict[str, list[float]] = {way: [] for way in WAYS}
-    with ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        originals = write_originals(directory / "photos")
-        settings = compare_settings([path.read_bytes() for path in originals], arguments.repository, config)
-        _print_settings(settings, model)
-        photos = [enlarged(path, PIXELS) for path in originals]
-        costs = preparation(photos, model)
-        large = preparation([enlarged(path, 6 * PIXELS) for path in originals[:4]], model)
+    originals = write_originals(run.scratch / "originals")
+    settings = compare_settings([path.read_bytes() for path in originals], repository, config)
+    digits = (1, 1, 2, 1, 1, 6, 5)
+    rows = [
+        (name, *(f"{value:.{places}f}" for value, places in zip(figures.values(), digits, strict=True)))
+        for name, figures in settings.items()
+    ]
+    headings = ("", "mean KB", "largest KB", "encode ms", "PSNR dB", "least", "mean cosine", "least")
+    weights = "random weights" if model.is_random else "trained weights"
+    show(f"Sample photos at the model's input size; {model.id}, {weights}", headings, rows, width=110)
 
-        null = null_repository(directory / "null", arguments.repository)
-        encoder = onnx.load(str(encoder_directory(null) / "model.onnx"))
-        write_null_float_model(null, size=config.size, dimension=model.dimension, encoder=encoder)
-        server = stack.enter_context(serving(null, *QUIET, http=True))
-        line = {"megabits_per_s": MEGABITS_PER_S, "round_trip_ms": ROUND_TRIP_MS}
-        grpc, http = (
-            stack.enter_context(slow_link(int(url.rpartition(":")[2]), **line))
-            for url in (server.grpc_url, server.http_url)
-        )
-
-        async def send_all() -> None:
-            # One event loop for all: what gRPC has left to say about a closed channel must still find it.
-            for _ in range(arguments.rounds):
-                for way in WAYS:
-                    address = http if way == "JSON" else grpc
-                    rates[way].append((await send(way, address, photos, model, arguments.seconds)).rate)
-
-        asyncio.run(send_all())
-    _print_ways(costs, rates, large)
-    result = {
+    photos = [enlarged(path, PIXELS) for path in originals]
+    costs = preparation(photos, model)
+    large = preparation([enlarged(path, 6 * PIXELS) for path in originals[:4]], model)
+    rates = send_all(run, photos)
+    rows = []
+    for way, cost in costs.items():
+        # The ratio is taken within each round, in which both met the same machine.
+        ratios = [ours / theirs for ours, theirs in zip(rates[way], rates["FP32 tensor"], strict=True)]
+        times = (f"{cost['client_ms']:.1f}", f"{large[way]['client_ms']:.1f}")
+        medians = (f"{statistics.median(values):,.1f}" for values in (rates[way], ratios))
+        rows.append((way, f"{cost['mean_kb']:,.1f}", *times, *medians))
+    title = f"Photos of 2 megapixels over {MEGABITS_PER_S:g} Mbit/s and {ROUND_TRIP_MS:g} ms, null encoder"
+    show(title, ("", "KB", "client ms", "(12 MP)", "images/s", "x FP32"), rows, width=110)
+    return {
         "model": model.id,
-        "line": line,
+        "line": {"megabits_per_s": MEGABITS_PER_S, "round_trip_ms": ROUND_TRIP_MS},
         "photo_bytes": [len(photo) for photo in photos],
         "settings": settings,
         "preparation_2_megapixels": costs,
@@ -212,39 +184,36 @@ def main() -> None:
         "images_per_s": {way: spread(values) for way, values in rates.items()},
         "runs": rates,
     }
-    print(f"kept in {write_result('transfer', result, arguments.results)}")
 
 
-def _print_settings(settings: dict[str, dict[str, float]], model: ModelInfo) -> None:
-    weights = "random weights" if model.is_random else "trained weights"
-    table = Table(title=f"Sample photos at the model's input size; {model.id}, {weights}")
-    for heading in ("", "mean KB", "largest KB", "encode ms", "PSNR dB", "least", "mean cosine", "least"):
-        table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
-    for name, figures in settings.items():
-        digits = (1, 1, 2, 1, 1, 6, 5)
-        table.add_row(name, *(f"{value:.{places}f}" for value, places in zip(figures.values(), digits, strict=True)))
-    Console(width=110).print(table)
+def send_all(run: Run, photos: list[bytes]) -> dict[str, list[float]]:
+    """Send the photos by every way in turn, round after round; return images per second."""
+    server = run.serve(write_null_repository(run.scratch / "null", run.passport), http=True)
+    line = {"megabits_per_s": MEGABITS_PER_S, "round_trip_ms": ROUND_TRIP_MS}
+    grpc, http = (
+        run.stack.enter_context(slow_link(int(url.rpartition(":")[2]), **line))
+        for url in (server.grpc_url, server.http_url)
+    )
+    folder = run.scratch / "2 megapixels"
+    folder.mkdir()
+    for number, photo in enumerate(photos):
+        (folder / f"{number}.jpg").write_bytes(photo)
+    common = ("--photos", str(folder), "--repository", str(run.options.repository))
+    workers = {}
+    for way, (adapter, callers) in WAYS.items():
+        address = f"http://{http}" if way == "JSON" else grpc
+        options = (adapter, "--url", address, "--concurrency", str(callers), *common)
+        workers[way] = run.worker(way, "benchmarks.load.worker", *options)
+        # The line is shared, so each worker warms up alone.
+        assert workers[way].ready
+    order = {"seconds": run.options.seconds, "warm_up_s": WARM_UP_S}
+    loads = [(way, workers[way]) for _ in run.rounds for way in WAYS]
+    rates: dict[str, list[float]] = {way: [] for way in WAYS}
+    for way, worker in loads:
+        rates[way].append(worker.ask(order)["rate"])
+    return rates
 
 
-def _print_ways(
-    costs: dict[str, dict[str, float]], rates: dict[str, list[float]], large: dict[str, dict[str, float]]
-) -> None:
-    table = Table(title=f"Photos of 2 megapixels over {MEGABITS_PER_S:g} Mbit/s and {ROUND_TRIP_MS:g} ms, null encoder")
-    for heading in ("", "KB", "client ms", "(12 MP)", "images/s", "x FP32"):
-        table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
-    for way, cost in costs.items():
-        # The ratio is taken within each round, where both met the same machine.
-        ratios = [ours / theirs for ours, theirs in zip(rates[way], rates["FP32 tensor"], strict=True)]
-        table.add_row(
-            way,
-            f"{cost['mean_kb']:,.1f}",
-            f"{cost['client_ms']:.1f}",
-            f"{large[way]['client_ms']:.1f}",
-            f"{statistics.median(rates[way]):,.1f}",
-            f"{statistics.median(ratios):,.1f}",
-        )
-    Console(width=110).print(table)
-
-
-if __name__ == "__main__":
-    main()
+EXPERIMENT: Final = Experiment(
+    "transfer", __doc__, measure, (REPOSITORY, rounds(3), seconds(10.0, "per way and round"))
+)

@@ -1,19 +1,17 @@
-"""How well copies are told from other photos: ``python -m benchmarks accuracy [--photos DIR]``.
+"""How well do detectors tell copies from other photos?
 
-Every photo gets some sixty copies, from a renamed file to a screenshot of it (``fixtures.photo_edits``), and beside
-them lie pictures that only look alike. Detectors are compared on the same files (``detectors``): over
-pairs, over the groups they make, and by the one number that hurts: how many of 1,000 photos that they would delete had
-no copy left. Thresholds are chosen on one half of the photos and reported on the other; with random weights none is.
+Every photo gets some sixty copies, from a renamed file to a screenshot of it (``fixtures.photo_edits``), beside
+pictures that only look alike. All detectors (``detectors``) read the same files. They are compared by pairs, by the
+groups that they make, and by the most important number: of 1,000 photos that they would delete, how many had no copy
+left. Thresholds are chosen on one half of the photos and reported on the other; with random weights none is chosen.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import hashlib
-import tempfile
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack, aclosing
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -21,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
+from benchmarks.experiments.dedup.accuracy_page import write_page
 from benchmarks.experiments.dedup.detectors import Detector, Facts, imagededup_detectors, own_detectors
 from benchmarks.experiments.dedup.pair_metrics import (
     curve,
@@ -33,8 +31,8 @@ from benchmarks.experiments.dedup.pair_metrics import (
 )
 from benchmarks.fixtures.photo_edits import write_family, write_hard_negatives
 from benchmarks.harness.checkpoint import CHECKPOINTS
-from benchmarks.harness.results import RESULTS, write_result
-from benchmarks.report.accuracy_page import write_page
+from benchmarks.harness.experiment import REPOSITORY, Experiment, Run, option
+from benchmarks.harness.results import show
 from clip_client import ClientConfig, ClipClient
 from clip_client.dedup import Store, scan, thresholds_for
 from clip_client.dedup.features.image_features import extract_features
@@ -52,10 +50,10 @@ if TYPE_CHECKING:
 
 TUNED_PRECISION: Final = 0.995
 WAYS: Final[tuple[TransferName, ...]] = ("original", "thumbnail")
-"""How photos travel to the server: as they are, and as the command line sends them where nothing is said."""
+"""How photos travel to the server: unchanged, and as the command line sends them by default."""
 _BOOTSTRAPS: Final = 200
 _PATIENCE_S: Final = 3600.0
-"""A server on a busy machine is slow, which is no reason to send it less: nobody waits for an answer here."""
+"""Long, because the rate does not matter here and a busy machine is slow."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -192,36 +190,26 @@ def tuned(corpus: Corpus, cosine: NDArray[np.float64]) -> dict[str, float]:
     return result
 
 
-def main() -> None:
-    """Make the files, judge every detector, print the table, write the page and the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--photos", type=Path, help="folder of originals (default: the sample photos)")
-    parser.add_argument("--most", type=int, default=100, help="originals to take")
-    parser.add_argument("--url", help="a running server (default: start one)")
-    parser.add_argument("--repository", type=Path, default=Path("triton_models"))
-    parser.add_argument("--store", type=Path, default=CHECKPOINTS / "accuracy", help="vectors, so that a run continues")
-    parser.add_argument("--page", type=Path, default=Path("build/accuracy.html"))
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    arguments = parser.parse_args()
+def measure(run: Run) -> dict[str, Any]:
+    """Make the files, judge every detector, print the table and write the page."""
+    options, stack = run.options, run.stack
+    photos = (
+        [Path(path) for path in scan([options.photos]).photos[: options.most]]
+        if options.photos
+        else write_originals(run.scratch / "originals")
+    )
+    if len(photos) < 2:
+        raise SystemExit(f"{options.photos} holds {len(photos)} photos; at least two are needed")
     bars = Bars()
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        photos = (
-            [Path(path) for path in scan([arguments.photos]).photos[: arguments.most]]
-            if arguments.photos
-            else write_originals(folder / "originals")
-        )
-        if len(photos) < 2:
-            parser.error(f"{arguments.photos} holds {len(photos)} photos; two at least are compared")
-        stack.enter_context(bars.progress)
-        corpus = make_corpus(photos, folder / "copies", bars)
+    with bars.progress:
+        corpus = make_corpus(photos, run.scratch / "copies", bars)
         facts = []
         with ProcessPoolExecutor() as pool:
             for one in pool.map(facts_of, corpus.paths, chunksize=8):
                 facts.append(one)
-                bars("looking", len(facts), len(corpus.paths))
-        url = arguments.url or stack.enter_context(serving(arguments.repository)).grpc_url
-        store = stack.enter_context(Store(arguments.store))
+                bars("reading", len(facts), len(corpus.paths))
+        url = options.url or stack.enter_context(serving(options.repository)).grpc_url
+        store = stack.enter_context(Store(options.store))
         vectors: dict[str, NDArray[np.float32]] = {}
         for way in WAYS:
             vectors[way], model = asyncio.run(embed(url, way, corpus.paths, facts, store, bars))
@@ -241,9 +229,10 @@ def main() -> None:
         "detectors": figures, "rankings": rankings, "tuned": chosen, "missing": missing,
     }  # fmt: skip
     report(result)
-    arguments.page.parent.mkdir(parents=True, exist_ok=True)
-    write_page(result, arguments.page)
-    print(f"page: {arguments.page}\nkept in {write_result('accuracy', result, arguments.results)}")
+    options.page.parent.mkdir(parents=True, exist_ok=True)
+    write_page(result, options.page)
+    print(f"page: {options.page}")
+    return result
 
 
 def report(result: dict[str, Any]) -> None:
@@ -252,27 +241,16 @@ def report(result: dict[str, Any]) -> None:
     console.rule(f"[bold]{result['model']}", characters="=")
     if result["random_weights"]:
         console.print("The weights are random: no threshold or precision here is a recommendation.", style="bold red")
-    table = Table(title=f"{result['files']} files of {result['photos']} photos")
-    for heading in (
-        "detector",
-        "recall",
-        "95 %",
-        "pair precision",
-        "B-cubed F1",
-        "chained",
-        "largest",
-        "deleted",
-        "harmful/1000",
-    ):
-        table.add_column(heading, justify="left" if heading == "detector" else "right")
-    for row in result["detectors"]:
-        low, high = row["recall_95"]
-        table.add_row(
-            row["detector"], f"{row['recall_of_copies']:.3f}", f"{low:.2f}-{high:.2f}", f"{row['precision']:.4f}",
-            f"{row['bcubed_f1']:.3f}", f"{row['chaining']:.3f}", str(row["largest_group"]), str(row["deleted"]),
-            f"{row['harmful_per_1000']:.1f}",
-        )  # fmt: skip
-    console.print(table)
+    headings = ("detector", "recall", "95 %", "pair precision", "B-cubed F1", "chained", "largest", "deleted")
+    rows = [
+        (
+            row["detector"], f"{row['recall_of_copies']:.3f}", "{:.2f}-{:.2f}".format(*row["recall_95"]),
+            f"{row['precision']:.4f}", f"{row['bcubed_f1']:.3f}", f"{row['chaining']:.3f}", str(row["largest_group"]),
+            str(row["deleted"]), f"{row['harmful_per_1000']:.1f}",
+        )
+        for row in result["detectors"]
+    ]  # fmt: skip
+    show(f"{result['files']} files of {result['photos']} photos", (*headings, "harmful/1000"), rows, width=150)
     for name, ranking in result["rankings"].items():
         console.print(f"{name}: uAP {ranking['uap']:.4f}, recall at 90 % precision {ranking['recall_at_p90']:.4f}")
     if result["tuned"]:
@@ -281,5 +259,21 @@ def report(result: dict[str, Any]) -> None:
         console.print(f"left out: {line}")
 
 
-if __name__ == "__main__":
-    main()
+EXPERIMENT: Final = Experiment(
+    "accuracy",
+    __doc__,
+    measure,
+    (
+        option("--photos", type=Path, help="folder of originals (default: the sample photos)"),
+        option("--most", type=int, default=100, help="most originals to take (default: %(default)s)"),
+        option("--url", help="a running server (default: start one)"),
+        REPOSITORY,
+        option(
+            "--store",
+            type=Path,
+            default=CHECKPOINTS / "accuracy",
+            help="keeps vectors, so that a later run continues (default: %(default)s)",
+        ),
+        option("--page", type=Path, default=Path("build/accuracy.html"), help="HTML report (default: %(default)s)"),
+    ),
+)

@@ -1,20 +1,18 @@
-"""What a search costs besides the model, the first and the second time: ``python -m benchmarks scan``.
+"""What does a search cost besides the model, the first and the second time?
 
-The question: does the store keep its promise that a second search does nothing again? 10,000 generated files are
-searched with a small model of random weights, since the model's own speed is not the subject, and then again, three
-times: walking the folders and asking the store is the scan, comparing all with all comes after it. Then ten
-files, and all, are searched against a store of a million files, which are never opened: time and peak memory.
+A second search should decode and embed nothing again. 10,000 generated files are searched with a small model of random
+weights, because the model's speed is not the question, and then three times more. The scan walks the folders and reads
+the store; comparing follows it. Then ten files, and all, are searched against a store of a million files, which are
+never opened: time and peak memory (``--files 0`` measures only this).
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
@@ -23,15 +21,15 @@ from typing import Any, Final
 
 import numpy as np
 from PIL import Image
-from rich.console import Console
-from rich.table import Table
 
-from benchmarks.fixtures.large_store import fill, search_in_own_process
-from benchmarks.harness.results import RESULTS, write_result
+from benchmarks.experiments.dedup import large_store
+from benchmarks.harness.experiment import Experiment, Run, option
+from benchmarks.harness.results import show
+from benchmarks.harness.rounds import median_of
+from benchmarks.harness.worker import in_new_process
 from clip_client import ClipClient
 from clip_client.dedup import Store, find_duplicates
 from preprocess_ensemble.export.exporter import export_model
-from preprocess_ensemble.testing.server import QUIET, serving
 from preprocess_ensemble.testing.tiny_model import TINY_CLIP
 
 _SIDE: Final = 256
@@ -84,73 +82,76 @@ def command_s(url: str, photos: Path, store: Path) -> float:
     return time.perf_counter() - started
 
 
-def large_store(store: Path, files: int) -> dict[str, Any]:
-    """Make a store of ``files`` contents that nobody has, and search for a few of them and for all."""
-    fill(store, files)
+def search_large_store(store: Path, files: int) -> dict[str, Any]:
+    """Make a store of ``files`` photos, and search for a few of them and for all."""
+    large_store.fill(store, files)
     return {
         "store_mb_per_100k": folder_bytes(store) / files * 0.1,
-        "few": search_in_own_process(store, files, _FEW),
-        "all": search_in_own_process(store, files, files),
+        "few": in_new_process(large_store.search, store, files, _FEW),
+        "all": in_new_process(large_store.search, store, files, files),
     }
 
 
-def _median(runs: list[dict[str, Any]], key: str) -> float:
-    return float(statistics.median(run[key] for run in runs))
+def search_generated(run: Run) -> dict[str, Any]:
+    """Search generated files once, then again three times."""
+    files, photos, store = run.options.files, run.scratch / "photos", run.scratch / "store"
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        firsts = range(0, files, _FILES_PER_FOLDER)
+        counts = [min(_FILES_PER_FOLDER, files - first) for first in firsts]
+        list(pool.map(generate, [str(photos / f"{first}") for first in firsts], firsts, counts))
+    repository = run.scratch / "triton_models"
+    export_model(model=str(TINY_CLIP), pretrained="random:0", repository=repository)
+    with run.block():
+        url = run.serve(repository).grpc_url
+        first = asyncio.run(search(url, photos, store))
+        again = [asyncio.run(search(url, photos, store)) for _ in range(_TIMES)]
+        command = statistics.median(command_s(url, photos, store) for _ in range(_TIMES))
+    median = median_of(again, "scan_seconds")
+    return {
+        "first": first,
+        "second": min(again, key=lambda one: abs(one["scan_seconds"] - median)),
+        "again": again,
+        "second_command_seconds": command,
+        "store_mb": folder_bytes(store) / 1e6,
+    }
 
 
-def main() -> None:
-    """Measure, print the table, keep the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--files", type=int, default=10_000)
-    parser.add_argument("--known", type=int, default=1_000_000, help="files of the large store; 0 leaves it out")
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as temporary:
-        photos, store = Path(temporary, "photos"), Path(temporary, "store")
-        with ProcessPoolExecutor(os.cpu_count()) as pool:
-            firsts = range(0, arguments.files, _FILES_PER_FOLDER)
-            counts = [min(_FILES_PER_FOLDER, arguments.files - first) for first in firsts]
-            list(pool.map(generate, [str(photos / f"{first}") for first in firsts], firsts, counts))
-        repository = Path(temporary, "triton_models")
-        export_model(model=str(TINY_CLIP), pretrained="random:0", repository=repository)
-        with serving(repository, *QUIET) as server:
-            first = asyncio.run(search(server.grpc_url, photos, store))
-            again = [asyncio.run(search(server.grpc_url, photos, store)) for _ in range(_TIMES)]
-            second = min(again, key=lambda run: abs(run["scan_seconds"] - _median(again, "scan_seconds")))
-            whole_s = statistics.median(command_s(server.grpc_url, photos, store) for _ in range(_TIMES))
-        large = large_store(Path(temporary, "large"), arguments.known) if arguments.known else {}
-        # What the store does for all of them, before anything is compared.
-        known = {"files": arguments.known, "seconds": large["all"]["scan_seconds"]} if large else {}
-        result = {
-            "first": first,
-            "second": second,
-            "again": again,
-            "second_command_seconds": whole_s,
-            "store_mb": folder_bytes(store) / 1e6,
-            "bookkeeping": known,
-            "large_store": large,
-        }
-    table = Table(title=f"Searching {arguments.files:,} files of 10 kB, small model of random weights")
-    for heading in ("", "scan, s", "in all, s", "read", "decoded", "embedded"):
-        table.add_column(heading, justify="right")
-    for name, run in (("first search", first), ("second search", second)):
-        work = run["work"]
-        seconds = (f"{run['scan_seconds']:.2f}", f"{run['seconds']:.2f}")
-        table.add_row(name, *seconds, str(work["files_read"]), str(work["decoded"]), str(work["embedded"]))
-    table.add_row("second, whole command", "", f"{whole_s:.2f}", "", "", "")
-    if known:
-        table.add_row(f"bookkeeping, {known['files']:,} files", f"{known['seconds']:.2f}", "", "0", "0", "0")
-    Console().print(table)
+def measure(run: Run) -> dict[str, Any]:
+    """Measure searches of generated files, and of a large store; ``0`` leaves one of them out."""
+    files, known = run.options.files, run.options.known
+    result = search_generated(run) if files else {}
+    large = search_large_store(run.scratch / "large", known) if known else {}
+    # What the store does for all of them before the comparison.
+    result["bookkeeping"] = {"files": known, "seconds": large["all"]["scan_seconds"]} if large else {}
+    result["large_store"] = large
+    rows = []
+    for name in ("first", "second") if files else ():
+        one = result[name]
+        counts = (str(one["work"][key]) for key in ("files_read", "decoded", "embedded"))
+        rows.append((f"{name} search", f"{one['scan_seconds']:.2f}", f"{one['seconds']:.2f}", *counts))
+    if files:
+        rows.append(("second, whole command", "", f"{result['second_command_seconds']:.2f}", "", "", ""))
     if large:
-        for name in ("few", "all"):
-            run = large[name]
-            print(
-                f"{run['searched']:,} files against a store of {run['files']:,}: {run['seconds']:.1f} s, "
-                f"{run['peak_mb']:,.0f} MB at most, {run['peak_mb_before']:,.0f} MB of it before the search"
-            )
+        rows.append((f"store only, {known:,} files", f"{large['all']['scan_seconds']:.2f}", "", "0", "0", "0"))
+    title = f"Searching {files:,} files of 10 kB, small model of random weights"
+    show(title, ("", "scan, s", "total, s", "read", "decoded", "embedded"), rows)
+    for name in ("few", "all") if large else ():
+        one = large[name]
+        print(
+            f"{one['searched']:,} files against a store of {one['files']:,}: {one['seconds']:.1f} s, "
+            f"peak {one['peak_mb']:,.0f} MB, of which {one['peak_mb_before']:,.0f} MB before the search"
+        )
+    if large:
         print(f"store: {large['store_mb_per_100k']:.0f} MB per 100,000 photos")
-    print(f"kept in {write_result('scan', result, arguments.results)}")
+    return result
 
 
-if __name__ == "__main__":
-    main()
+EXPERIMENT: Final = Experiment(
+    "scan",
+    __doc__,
+    measure,
+    (
+        option("--files", type=int, default=10_000, help="generated files; 0 leaves them out (default: %(default)s)"),
+        option("--known", type=int, default=1_000_000, help="files of the large store; 0 leaves it out"),
+    ),
+)

@@ -1,19 +1,18 @@
-"""Threads or processes for decoding: ``python -m benchmarks decode_threads``.
+"""Do threads or processes decode faster?
 
-The question behind one instance of ``clip_preprocess`` with a thread for each core: a thread waits for Python's global
-lock between two images, an instance is a process of its own and does not, but takes memory and splits Triton's batches.
-Both decode and transform the same files, on 1 core, 2, and so on up to all, in rounds, all combinations in turn.
+``clip_preprocess`` has one instance with a thread per core. A thread waits for Python's global lock between two images.
+An instance is a process of its own and does not, but it takes memory and splits Triton's batches. Both decode and
+transform the same files, on 1 core, 2, and so on up to all, in rounds, all combinations in turn.
 
-For more cores than this machine has, 8 and 16, it is *simulated*: each decode and each resize, during which the lock is
-free, is replaced by a sleep of the time that it takes here and a result that is there already. Sleeping takes no core,
-so all the threads wait for a real lock, held for real by the real rest of the program. It leaves out what cores do to
-each other's caches and memory, and holds as long as Python's part of all threads finds room on the cores there are.
-Efficiency is the rate over so many times the rate of one such thread. ``server_threads`` measures in Triton.
+More cores than this machine has, 8 and 16, are *simulated*: a sleep of the measured length replaces each decode and
+each resize, during which the lock is free. Sleeping takes no core, so all threads compete for a real lock, held by the
+real rest of the program. The simulation leaves out contention for caches and memory. It is valid as long as the Python
+part of all threads fits on the real cores. Efficiency is the rate over the number of cores times the rate of one such
+thread. ``server_threads`` measures in Triton.
 """
 
 from __future__ import annotations
 
-import argparse
 import io
 import itertools
 import multiprocessing
@@ -23,14 +22,14 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from unittest import mock
 
 import numpy as np
 from PIL import Image
 
-from benchmarks.harness.results import RESULTS, write_result
+from benchmarks.harness.experiment import Experiment, Run, rounds, seconds
+from benchmarks.load.loops import repeat
 from preprocess_ensemble.imaging import turbojpeg_decoder
 from preprocess_ensemble.imaging.preprocessor import Preprocessor
 from preprocess_ensemble.imaging.transform import PreprocessConfig
@@ -58,17 +57,13 @@ def file(size: tuple[int, int]) -> bytes:
 
 
 def work(data: bytes, threads: int, cores: list[int], seconds: float, start: Barrier, results: Any) -> None:
-    """Decode batches as the server does, and report images a second."""
+    """Decode batches as the server does, and report images per second."""
     os.sched_setaffinity(0, cores)
     preprocessor = Preprocessor(CONFIG, threads=threads)
-    batch = [[data] * BATCH]
-    preprocessor.run(batch)
+    batch = [data] * BATCH
+    preprocessor.run([batch])
     start.wait()
-    begin, images = time.perf_counter(), 0
-    while time.perf_counter() - begin < seconds:
-        images += len(preprocessor.run(batch)[1])
-    results.put(images / (time.perf_counter() - begin))
-    preprocessor.close()
+    results.put(repeat(lambda: len(preprocessor.run([batch])[0]), seconds)["rate"])
 
 
 def rate(data: bytes, processes: int, threads: int, cores: list[int], seconds: float) -> float:
@@ -163,15 +158,18 @@ def splits(cores: int) -> list[int]:
     return [processes for processes in (1, 2, 4, cores) if processes <= cores and (processes <= 2 or cores >= 8)]
 
 
-def measured(data: bytes, counts: list[int], usable: list[int], rounds: int, seconds: float) -> dict[str, list[float]]:
-    """Images a second for every split of every number of cores, all in turn."""
+def rates_of_splits(
+    data: bytes, counts: list[int], run: Run, cores: list[int], *, pinned: bool = True
+) -> dict[tuple[int, int], list[float]]:
+    """(cores, processes) -> images per second in each round, all splits in turn."""
     rates: dict[tuple[int, int], list[float]] = {
-        (cores, processes): [] for cores in counts for processes in sorted(set(splits(cores)))
+        (count, processes): [] for count in counts for processes in sorted(set(splits(count)))
     }
-    for _ in range(rounds):
-        for (cores, processes), values in rates.items():
-            values.append(rate(data, processes, cores // processes, usable[:cores], seconds))
-    return {label(*split): values for split, values in rates.items()}
+    for _ in run.rounds:
+        for (count, processes), values in rates.items():
+            used = cores[:count] if pinned else cores
+            values.append(rate(data, processes, count // processes, used, run.options.seconds))
+    return rates
 
 
 def label(cores: int, processes: int) -> str:
@@ -179,31 +177,19 @@ def label(cores: int, processes: int) -> str:
     return f"{cores} cores: {processes} x {cores // processes} threads"
 
 
-def main() -> None:
-    """Measure, print, keep the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=1.0, help="per split and round")
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    arguments = parser.parse_args()
+def measure(run: Run) -> dict[str, Any]:
+    """Measure the cores of this machine, and simulate more."""
     usable = sorted(os.sched_getaffinity(0))
     counts = [count for count in (1, 2, 4, 8, 16, 32, 64) if count <= len(usable)]
     simulated = [count for count in SIMULATED if count > len(usable)]
     found: dict[str, Any] = {}
     for name, size in SIZES.items():
         data = file(size)
-        rates = measured(data, counts, usable, arguments.rounds, arguments.seconds)
+        rates = {label(*key): values for key, values in rates_of_splits(data, counts, run, usable).items()}
         split = parts(data)
         with asleep(data, split):
             # No core is pinned: the sleepers need none.
-            sleepers = {
-                (cores, processes): [
-                    rate(data, processes, cores // processes, usable, arguments.seconds)
-                    for _ in range(arguments.rounds)
-                ]
-                for cores in (1, *simulated)
-                for processes in sorted(set(splits(cores)))
-            }
+            sleepers = rates_of_splits(data, [1, *simulated], run, usable, pinned=False)
         alone = statistics.median(sleepers.pop((1, 1)))
         efficiencies = {label(*key): statistics.median(values) / (key[0] * alone) for key, values in sleepers.items()}
         found[name] = {
@@ -218,9 +204,7 @@ def main() -> None:
         print(f"{name:8} Python's part of an image: {1e6 * split.python:.0f} us, with the lock held")
         for case, efficiency in efficiencies.items():
             print(f"{name:8} simulated: {case:32} {efficiency:8.2f} of one thread's rate times the cores")
-    result = {"library": turbojpeg_decoder.library() or "Pillow", "batch": BATCH, "sizes": found}
-    print(f"kept in {write_result('decode_threads', result, arguments.results)}")
+    return {"library": turbojpeg_decoder.library() or "Pillow", "batch": BATCH, "sizes": found}
 
 
-if __name__ == "__main__":
-    main()
+EXPERIMENT: Final = Experiment("decode_threads", __doc__, measure, (rounds(3), seconds(1.0, "per split and round")))

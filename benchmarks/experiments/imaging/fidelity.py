@@ -1,38 +1,37 @@
-"""What a scaled JPEG decode changes, class by class: ``python -m benchmarks fidelity``.
+"""How much does the fast JPEG decode change, class by class?
 
-The question: how far are pixels and embeddings of the fast path from the exact path's, and how small may the decoded
-picture be? Every file is decoded both ways. PSNR compares the model's input pixels, the cosine the embeddings of the
-exported model; with random weights it says how much of a change reaches the output of such a network, and no more.
+And how small may the decoded picture be? Every file is decoded on the fast path and on the exact one. PSNR compares the
+model's input pixels, the cosine the embeddings of the exported model. With random weights the cosine only shows how
+much of a change reaches the output of such a network.
 
-The pictures are made of the sample photos (see ``fidelity_pictures.py``). *photo*: enlarged, with sensor noise.
-*mosaic*: many side by side at their own resolution, with more fine detail than a camera delivers. *upscaled*: enlarged
-from 512 pixels, without noise. *noisy*: the same with the noise of a high ISO setting. *text* and *screenshot*: sharp
-edges. Two kinds are stress tests and kept apart, since the model's input is nearly flat: *noise*, twice as much of it
-as in *noisy*, and *texture*, one small texture repeated over the whole picture.
+The pictures are made of the sample photos (see ``fidelity_pictures``). *photo*: enlarged, with sensor noise. *mosaic*:
+many side by side at their own resolution, with more fine detail than a camera delivers. *upscaled*: enlarged from 512
+pixels, without noise. *noisy*: the same with the noise of a high ISO setting. *text* and *screenshot*: sharp edges. Two
+kinds are stress tests and kept apart, because the model's input is nearly flat: *noise*, twice as much as in *noisy*,
+and *texture*, one small texture repeated over the whole picture.
 """
 
 from __future__ import annotations
 
-import argparse
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from PIL import Image
-from rich.console import Console
-from rich.table import Table
 
 from benchmarks.fixtures.fidelity_pictures import ENCODERS, KINDS, QUALITIES, STRESS, jpeg
-from benchmarks.harness.results import RESULTS, write_result
+from benchmarks.harness.experiment import REPOSITORY, Experiment, Run
+from benchmarks.harness.results import show
 from preprocess_ensemble.imaging import turbojpeg_decoder
 from preprocess_ensemble.imaging.decode import DecodePath, decode, decode_image
 from preprocess_ensemble.imaging.transform import SCALING_FLOOR, PreprocessConfig, preprocess
+from preprocess_ensemble.model_repository.config import encoder_directory
 from preprocess_ensemble.model_repository.passport import Passport
 from preprocess_ensemble.testing.sample_photos import write_originals
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import numpy.typing as npt
 
 SIZES: Final = {
@@ -73,7 +72,7 @@ class Encoder:
 
 
 def deviations(encoder: Encoder, files: list[bytes], at_least: tuple[int, int]) -> list[Deviation]:
-    """Decode each file both ways and compare; a file that is not scaled is a mistake of this benchmark."""
+    """Decode each file both ways and compare; a file that is not scaled is an error in this benchmark."""
     exact = np.stack([preprocess(decode(file), encoder.config) for file in files])  # (N, H, W, 3)
     scaled = []
     for file in files:
@@ -134,34 +133,29 @@ def floors(encoder: Encoder, sources: dict[str, Image.Image]) -> list[dict[str, 
     return rows
 
 
-def show(title: str, rows: list[dict[str, Any]], keys: tuple[str, ...]) -> None:
+def print_rows(title: str, rows: list[dict[str, Any]], keys: tuple[str, ...]) -> None:
     """Print one table."""
-    table = Table(*keys, "PSNR min", "PSNR median", "cosine min", "cosine median", title=title)
+    lines = []
     for row in rows:
-        figures = (f"{row[name]:.1f} dB" for name in ("psnr_db_min", "psnr_db_median"))
+        psnr = (f"{row[name]:.1f} dB" for name in ("psnr_db_min", "psnr_db_median"))
         cosines = (f"{row[name]:.6f}" for name in ("cosine_min", "cosine_median"))
-        table.add_row(*(str(row[key]) for key in keys), *figures, *cosines)
-    Console().print(table)
+        lines.append((*(str(row[key]) for key in keys), *psnr, *cosines))
+    show(title, (*keys, "PSNR min", "PSNR median", "cosine min", "cosine median"), lines)
 
 
-def main() -> None:
-    """Measure, print the tables, keep the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repository", type=Path, default=Path("triton_models"))
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    arguments = parser.parse_args()
-    encoder = Encoder(arguments.repository / "clip_encoder" / "1")
-    with tempfile.TemporaryDirectory() as directory:
-        sources = {path.stem: Image.open(path).convert("RGB") for path in write_originals(Path(directory))}
+def measure(run: Run) -> dict[str, Any]:
+    """Measure by floor and by class."""
+    encoder = Encoder(encoder_directory(run.options.repository))
+    sources = {path.stem: Image.open(path).convert("RGB") for path in write_originals(run.scratch)}
     library = turbojpeg_decoder.library() or "Pillow"
     by_floor = floors(encoder, sources)
-    show(f"Half-size decode, 4:2:0, quality 85, by what it leaves ({library})", by_floor, ("floor", "kind"))
+    print_rows(f"Half-size decode, 4:2:0, quality 85, by what it leaves ({library})", by_floor, ("floor", "kind"))
     rows = classes(encoder, sources)
     by_class, stress = ([row for row in rows if (row["kind"] in STRESS) is wanted] for wanted in (False, True))
     keys = ("size", "subsampling", "quality", "kind")
-    show(f"As served, floor {SCALING_FLOOR}", by_class, keys)
-    show("Stress tests: next to nothing is left of these pictures", stress, keys)
-    result = {
+    print_rows(f"As served, floor {SCALING_FLOOR}", by_class, keys)
+    print_rows("Stress tests: nearly flat at the model's input size", stress, keys)
+    return {
         "model": encoder.passport.id,
         "library": library,
         "scaling_floor": SCALING_FLOOR,
@@ -169,8 +163,6 @@ def main() -> None:
         "by_class": by_class,
         "stress": stress,
     }
-    print(f"kept in {write_result('fidelity', result, arguments.results)}")
 
 
-if __name__ == "__main__":
-    main()
+EXPERIMENT: Final = Experiment("fidelity", __doc__, measure, (REPOSITORY,))

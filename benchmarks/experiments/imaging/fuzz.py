@@ -1,16 +1,15 @@
-"""Damaged images against the preprocessing: ``python -m benchmarks fuzz --count 100000 --live 10000``.
+"""Does preprocessing survive damaged images?
 
-In process, each mutated file goes through decode and transform, on the fast path and with the limits that the server
-has. It must end within 5 s as pixels or as a status, but not INTERNAL, in a process that may not have more than 4 GiB;
-a JPEG file must have the same status with exact and with scaled decode. Live, mutated files travel in batches with good
-ones to a real server, where every good neighbour must get the very embedding, bit by bit, that it gets alone.
+In process, each mutated file goes through decode and transform, on the fast path and with the server's limits. It must
+end within 5 s as pixels or as a status other than INTERNAL, in a process with at most 4 GiB. A JPEG file must have the
+same status with exact and with scaled decode. Live, mutated files travel in batches with good ones to a real server,
+where every good neighbour must get exactly the embedding that it gets alone.
 
-Every input follows from the seed and its number. One that fails is written to ``--findings``.
+Every input follows from the seed and its number. Inputs that fail are written to ``--findings``.
 """
 
 from __future__ import annotations
 
-import argparse
 import io
 import itertools
 import multiprocessing
@@ -18,7 +17,6 @@ import os
 import random
 import resource
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -32,7 +30,7 @@ import psutil
 import tritonclient.grpc as triton
 
 from benchmarks.fixtures.damaged_images import mutate, seeds
-from benchmarks.harness.results import RESULTS, write_result
+from benchmarks.harness.experiment import Experiment, Run, option
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, decode
 from preprocess_ensemble.imaging.formats import identify
@@ -281,43 +279,41 @@ def report(title: str, outcome: Outcome, inputs: Inputs, findings: Path) -> dict
     }
 
 
-def main() -> int:
-    """Run both parts; returns 1 if anything was found."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=100_000, help="inputs in process")
-    parser.add_argument("--live", type=int, default=0, help="inputs through a server")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--findings", type=Path, default=Path("findings"))
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    arguments = parser.parse_args()
-    inputs = Inputs(arguments.seed)
-    record: dict[str, Any] = {"seed": arguments.seed}
-    failed = False
-
-    if arguments.count:
-        outcome = fuzz_in_process(arguments.seed, arguments.count)
+def measure(run: Run) -> dict[str, Any]:
+    """Run both parts; the exit code is 1 if anything was found."""
+    options = run.options
+    inputs = Inputs(options.seed)
+    record: dict[str, Any] = {"seed": options.seed}
+    if options.count:
+        outcome = fuzz_in_process(options.seed, options.count)
         share = outcome.passed_header / max(1, sum(outcome.statuses.values()))
-        record["in_process"] = report("in process", outcome, inputs, arguments.findings) | {
+        record["in_process"] = report("in process", outcome, inputs, options.findings) | {
             "passed_header": share,
             "peak_bytes": outcome.peak_bytes,
         }
         print(f"  {share:.1%} passed the header check; peak memory {outcome.peak_bytes / 2**20:.0f} MiB")
-        failed |= bool(outcome.findings) or share < LEAST_HEADER_SHARE
-    if arguments.live:
+        run.exit_code |= bool(outcome.findings) or share < LEAST_HEADER_SHARE
+    if options.live:
         from preprocess_ensemble.export.exporter import export_model
 
-        with tempfile.TemporaryDirectory() as directory:
-            repository = Path(directory) / "triton_models"
-            export_model(model=str(TINY_CLIP), pretrained="random:0", repository=repository)
-            with serving(repository) as server:
-                outcome, memory = fuzz_live(server, arguments.seed, arguments.live)
-        record["live"] = report("live", outcome, inputs, arguments.findings) | {"peak_bytes": memory}
+        repository = run.scratch / "triton_models"
+        export_model(model=str(TINY_CLIP), pretrained="random:0", repository=repository)
+        outcome, memory = fuzz_live(run.stack.enter_context(serving(repository)), options.seed, options.live)
+        record["live"] = report("live", outcome, inputs, options.findings) | {"peak_bytes": memory}
         for name, peak in memory.items():
             print(f"  {name}: peak memory {peak / 2**20:.0f} MiB")
-        failed |= bool(outcome.findings) or outcome.slowest_s > HANG_S
-    print(f"kept in {write_result('fuzz', record, arguments.results)}")
-    return int(failed)
+        run.exit_code |= bool(outcome.findings) or outcome.slowest_s > HANG_S
+    return record
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+EXPERIMENT: Final = Experiment(
+    "fuzz",
+    __doc__,
+    measure,
+    (
+        option("--count", type=int, default=100_000, help="inputs in process (default: %(default)s)"),
+        option("--live", type=int, default=0, help="inputs through a server (default: none)"),
+        option("--seed", type=int, default=0, help="of the inputs (default: %(default)s)"),
+        option("--findings", type=Path, default=Path("findings"), help="folder for inputs that fail"),
+    ),
+)

@@ -1,16 +1,15 @@
-"""Milliseconds an image from JPEG file to model input: ``python -m benchmarks preprocess``.
+"""How long does preprocessing take, next to other decoders?
 
-Side by side, in one process, one image after another and all systems in turn: open_clip's own transform (to a float
-tensor), this package on both of its paths, and its parts replaced by what else decodes JPEG: Pillow's ``draft``,
-simplejpeg, torchvision.io. Those three end with Pillow's resize and the same crop, to uint8. Which pixels each gives is
-checked in the same run: *exact* is open_clip's, bit for bit, *scaled* has a PSNR beside it.
+Milliseconds per image from JPEG file to model input, in one process, one image after another, all systems in turn:
+open_clip's own transform (to a float tensor), this package on both of its paths, and other JPEG decoders: Pillow's
+``draft``, simplejpeg, torchvision.io. Those three end with Pillow's resize and the same crop, to uint8. The same run
+compares the pixels: *exact* gives open_clip's, bit for bit; *scaled* has a PSNR beside it.
 
-Then the same with one thread for each core. Sizes are 12 MP, 2 MP, 500x375, 256 px and 224x224, all from sample photos.
+The same follows with one thread per core. Sizes are 12 MP, 2 MP, 500x375, 256 px and 224x224, all of sample photos.
 """
 
 from __future__ import annotations
 
-import argparse
 import io
 import os
 import random
@@ -27,11 +26,10 @@ import simplejpeg
 import torch
 import torchvision.io
 from PIL import Image, ImageOps
-from rich.console import Console
-from rich.table import Table
 
 from benchmarks.fixtures.fidelity_pictures import mosaic
-from benchmarks.harness.results import RESULTS, write_result
+from benchmarks.harness.experiment import Experiment, Run, seconds
+from benchmarks.harness.results import show
 from preprocess_ensemble.imaging import turbojpeg_decoder
 from preprocess_ensemble.imaging.decode import quiet_libraries
 from preprocess_ensemble.imaging.preprocessor import Preprocessor
@@ -66,7 +64,7 @@ _exact = Preprocessor(CONFIG, threads=1, fast_decode=False)
 
 
 def resize_and_crop(image: Image.Image) -> Pixels:
-    """What a careful person writes: shortest side to 224, bicubic, then the middle."""
+    """Resize the shortest side to 224, bicubic, and crop the middle."""
     shorter = min(image.size)
     if shorter != SIDE:
         size = (int(SIDE * image.width / shorter), int(SIDE * image.height / shorter))
@@ -156,7 +154,7 @@ def agreement(data: bytes) -> dict[str, float]:
     return decibels
 
 
-def in_turn(encoded: list[bytes], seconds: float) -> dict[str, list[float]]:
+def one_core(encoded: list[bytes], seconds: float) -> dict[str, list[float]]:
     """Milliseconds of processor time of each system for one file after another, all systems in turn.
 
     All of them work in the calling thread, and its processor time does not count what else the machine has to do.
@@ -169,7 +167,7 @@ def in_turn(encoded: list[bytes], seconds: float) -> dict[str, list[float]]:
     while time.perf_counter() < end or number < 2 * len(encoded):
         data = encoded[number % len(encoded)]
         number += 1
-        # What a system leaves in the caches is the next one's start, so no two always follow each other.
+        # A system affects the next one through the caches, so the order is random.
         generator.shuffle(names)
         for name in names:
             start = time.thread_time()
@@ -192,58 +190,44 @@ def on_all_cores(encoded: list[bytes], seconds: float, threads: int) -> dict[str
     return timings
 
 
-def show(title: str, medians: dict[str, dict[str, float]]) -> None:
-    """Print milliseconds by system and size, and what open_clip takes over what this package takes."""
-    table = Table("", *SIZES, title=title)
-    for name in SYSTEMS:
-        table.add_row(name, *(f"{medians[size][name]:.2f}" for size in SIZES))
+def with_ratios(medians: dict[str, dict[str, float]]) -> list[tuple[str, ...]]:
+    """Milliseconds by system and size, and open_clip's over those of this package."""
+    rows = [(name, *(f"{medians[size][name]:.2f}" for size in SIZES)) for name in SYSTEMS]
     for name in OURS:
         ratios = (f"{medians[size]['open_clip'] / medians[size][name]:.2f}" for size in SIZES)
-        table.add_row(f"open_clip / {name}", *ratios)
-    Console().print(table)
+        rows.append((f"open_clip / {name}", *ratios))
+    return rows
 
 
-def main() -> None:
-    """Measure, print the tables, keep the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=15.0, help="per size, on one core and on all")
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    arguments = parser.parse_args()
+def measure(run: Run) -> dict[str, Any]:
+    """Measure every size on one core and on all."""
     torch.set_num_threads(1)
     threads = len(os.sched_getaffinity(0))
     sizes: dict[str, Any] = {}
-    one: dict[str, dict[str, float]] = {}
-    all_cores: dict[str, dict[str, float]] = {}
     for name, size in SIZES.items():
         encoded = files(size, 2 if name == "12 MP" else 6)
-        with quiet_libraries():  # which the server holds for a batch
-            timings = in_turn(encoded, arguments.seconds)
-            together = on_all_cores(encoded, arguments.seconds, threads)
-        one[name] = {system: statistics.median(values) for system, values in timings.items()}
-        all_cores[name] = {system: statistics.median(values) for system, values in together.items()}
+        with quiet_libraries():  # as the server does for a batch
+            timings = one_core(encoded, run.options.seconds)
+            together = on_all_cores(encoded, run.options.seconds, threads)
+        others = [system for system in SYSTEMS if system != "open_clip"]
+        agreements = [agreement(data) for data in encoded]
         sizes[name] = {
             "bytes": [len(data) for data in encoded],
-            "psnr_db": {
-                system: min(agreement(data)[system] for data in encoded) for system in SYSTEMS if system != "open_clip"
-            },
-            "one_core_ms": one[name],
-            "all_cores_ms": all_cores[name],
+            "psnr_db": {system: min(one[system] for one in agreements) for system in others},
+            "one_core_ms": {system: statistics.median(values) for system, values in timings.items()},
+            "all_cores_ms": {system: statistics.median(values) for system, values in together.items()},
             "rounds": len(timings["open_clip"]),
         }
-    show("Milliseconds of processor time an image, one thread", one)
-    show(f"Milliseconds an image, {threads} threads", all_cores)
-    quality = Table("", *SIZES, title="PSNR in dB against open_clip's pixels; 99: the same pixels")
-    for system in sizes["12 MP"]["psnr_db"]:
-        quality.add_row(system, *(f"{sizes[size]['psnr_db'][system]:.1f}" for size in SIZES))
-    Console().print(quality)
-    result = {
-        "library": turbojpeg_decoder.library() or "Pillow",
-        "quality": QUALITY,
-        "threads": threads,
-        "sizes": sizes,
-    }
-    print(f"kept in {write_result('preprocess', result, arguments.results)}")
+    headings = ("", *SIZES)
+    for title, key in (
+        ("Milliseconds of processor time per image, one thread", "one_core_ms"),
+        (f"Milliseconds per image, {threads} threads", "all_cores_ms"),
+    ):
+        show(title, headings, with_ratios({size: sizes[size][key] for size in SIZES}))
+    rows = [(system, *(f"{sizes[size]['psnr_db'][system]:.1f}" for size in SIZES)) for system in others]
+    show("PSNR in dB against open_clip's pixels; 99: the same pixels", headings, rows)
+    library = turbojpeg_decoder.library() or "Pillow"
+    return {"library": library, "quality": QUALITY, "threads": threads, "sizes": sizes}
 
 
-if __name__ == "__main__":
-    main()
+EXPERIMENT: Final = Experiment("preprocess", __doc__, measure, (seconds(15.0, "per size, on one core and on all"),))

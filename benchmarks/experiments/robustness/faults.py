@@ -1,20 +1,19 @@
-"""What is lost when something breaks: ``python -m benchmarks faults``, for a table with a row for each fault.
+"""What is lost when something breaks?
 
-A steady stream of images with known vectors goes to a server under ``clip-serve``; in the middle something is killed,
-frozen, filled up or replaced. Each image has a deadline of its own. ``wrong`` counts answers that are not the image's
-vector, ``lost`` those that did not come within the deadline, by the client's error, and ``to recover`` is the longest
-time without an answer.
+A steady stream of images with known vectors goes to a server under ``clip-serve``; in the middle a fault kills,
+freezes, fills up or replaces something. Each image has a deadline. ``wrong`` counts answers that are not the image's
+vector, ``lost`` those that missed their deadline, by the client's error. ``s to recover`` is the longest time without
+an answer.
 
-The rate is two fifths of what the server did just before, unless one is given: what comes in while a server is away has
-to be caught up with within the deadline, and a machine that cannot even keep up loses images without any fault.
+By default the rate is two fifths of what the server did just before: the images that arrive during a fault must be
+caught up with before their deadline, and a machine that cannot keep up loses images without any fault.
 
-A disk is full where a process may write no file over some size (``RLIMIT_FSIZE``): that works for any user and on any
-file system, and a program meets it where it would meet a full disk, in the middle of a write.
+A full disk is simulated by a limit on the size of a file (``RLIMIT_FSIZE``). That works for any user and on any file
+system, and a program meets it in the middle of a write, as it would meet a full disk.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import itertools
 import os
@@ -28,16 +27,16 @@ from collections import Counter
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import psutil
 import tritonclient.grpc as triton
-from rich.console import Console
-from rich.table import Table
 from tritonclient.utils import InferenceServerException
 
-from benchmarks.harness.results import RESULTS, write_result
+from benchmarks.harness.experiment import REPOSITORY, Experiment, Run, option, seconds
+from benchmarks.harness.results import show
+from benchmarks.load.loops import closed_loop, open_loop
 from clip_client import ClipClient, ClipError
 from preprocess_ensemble.testing.sample_photos import coarse_noise
 from preprocess_ensemble.testing.server import python_with_shared_memory, serving
@@ -50,9 +49,9 @@ if TYPE_CHECKING:
 
 PICTURES: Final = 24
 MOST_RATE: Final = 8.0
-"""Images a second. More shows nothing more, and takes the processor from what is broken and restored."""
+"""Images per second. More shows nothing new, and takes the processor from what is being restored."""
 SHARE: Final = 0.4
-"""Of the server's own rate: after ten seconds without it the rest catches up in seven."""
+"""Of the server's own rate: it catches up with ten seconds of images in seven."""
 CALIBRATION_S: Final = 4.0
 DEADLINE_S: Final = 30.0
 LEAST_COSINE: Final = 0.999
@@ -221,11 +220,9 @@ class _Stream:
 
 
 async def _bearable_rate(clip: ClipClient, files: list[bytes]) -> float:
-    """Images a second that this server bears on this machine now, with room to catch up after a fault."""
-    done, started = 0, time.monotonic()
-    while time.monotonic() < started + CALIBRATION_S:
-        done += len((await clip.embed(files)).vectors)
-    return min(MOST_RATE, SHARE * done / (time.monotonic() - started))
+    """Images per second that this server can take now, with room to catch up after a fault."""
+    answers = await closed_loop(lambda _: clip.embed(files), callers=1, seconds=CALIBRATION_S)
+    return min(MOST_RATE, SHARE * len(files) * answers.rate)
 
 
 async def run_fault(repository: Path, fault: str, *, seconds: float, rate: float | None = None) -> Outcome:
@@ -239,15 +236,19 @@ async def run_fault(repository: Path, fault: str, *, seconds: float, rate: float
                 stream = _Stream(clip, files, (await clip.embed(files)).vectors)
                 rate = rate or await _bearable_rate(clip, files)
                 offered = max(3, int(seconds * rate))
-                tasks = []
+                numbers = itertools.count()
                 breaking: asyncio.Future[str] | None = None
-                started = time.monotonic()
-                for number in range(offered):
-                    await asyncio.sleep(max(0.0, started + number / rate - time.monotonic()))
+
+                async def call(due_s: float) -> None:
+                    nonlocal breaking
+                    number = next(numbers)
                     if number == offered // 3:
                         breaking = asyncio.ensure_future(asyncio.to_thread(FAULTS[fault], broken))
-                    tasks.append(asyncio.create_task(stream.offer(number)))
-                await asyncio.gather(*tasks)
+                    await stream.offer(number)
+
+                # The gaps make the first call due at once, and the last one within the time.
+                gaps = itertools.chain([0.0], itertools.repeat(1 / rate))
+                await open_loop(call, gaps, seconds=(offered - 0.5) / rate)
                 remark = "" if breaking is None else await breaking
     times = sorted(stream.answered)
     return Outcome(
@@ -263,41 +264,39 @@ async def run_fault(repository: Path, fault: str, *, seconds: float, rate: float
     )
 
 
-def main() -> int:
-    """Break a server in every way, print the table, keep the JSON; 1 if an answer was wrong or lost."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repository", type=Path, default=Path("triton_models"))
-    parser.add_argument("--seconds", type=float, default=30.0, help="for each fault")
-    parser.add_argument(
-        "--rate", type=float, help="images a second (default: two fifths of what this machine can do, 8 at most)"
-    )
-    parser.add_argument("--faults", nargs="+", choices=FAULTS, default=list(FAULTS))
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    arguments = parser.parse_args()
+def measure(run: Run) -> dict[str, Any]:
+    """Break a server in every way; the exit code is 1 if an answer was wrong or lost."""
+    options = run.options
     outcomes = []
-    for fault in arguments.faults:
+    for fault in options.faults:
         if fault == "/dev/shm of 16 MB" and os.geteuid() != 0:
-            print(f"{fault}: left out, since only root can mount", file=sys.stderr)
+            print(f"{fault}: left out, because only root can mount", file=sys.stderr)
             continue
-        run = run_fault(arguments.repository, fault, seconds=arguments.seconds, rate=arguments.rate)
-        outcomes.append(asyncio.run(run))
+        outcomes.append(asyncio.run(run_fault(options.repository, fault, seconds=options.seconds, rate=options.rate)))
         print(outcomes[-1], file=sys.stderr)
-    table = Table(title=f"{DEADLINE_S:g} s of time for each image")
-    for heading in ("fault", "images/s", "offered", "right", "wrong", "lost", "s to recover"):
-        table.add_column(heading, justify="left" if heading == "fault" else "right")
+    rows = []
     for one in outcomes:
         counts = map(str, (one.offered, one.right, one.wrong, one.lost))
-        table.add_row(one.fault, f"{one.rate:.1f}", *counts, f"{one.recovery_s:.1f}")
-    Console().print(table)
+        rows.append((one.fault, f"{one.rate:.1f}", *counts, f"{one.recovery_s:.1f}"))
+    headings = ("fault", "images/s", "offered", "right", "wrong", "lost", "s to recover")
+    show(f"{DEADLINE_S:g} s for each image", headings, rows)
     for one in outcomes:
         if one.remark:
             print(f"{one.fault}: {one.remark}")
         if one.lost_by:
             print(f"{one.fault}: lost by {', '.join(f'{error} ({count})' for error, count in one.lost_by.items())}")
-    path = write_result("faults", {"outcomes": [asdict(one) for one in outcomes]}, arguments.results)
-    print(f"kept in {path}")
-    return int(any(one.wrong or one.lost for one in outcomes))
+    run.exit_code = int(any(one.wrong or one.lost for one in outcomes))
+    return {"outcomes": [asdict(one) for one in outcomes]}
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+EXPERIMENT: Final = Experiment(
+    "faults",
+    __doc__,
+    measure,
+    (
+        REPOSITORY,
+        seconds(30.0, "for each fault"),
+        option("--rate", type=float, help="images per second (default: two fifths of the server's rate, at most 8)"),
+        option("--faults", nargs="+", choices=FAULTS, default=list(FAULTS), help="default: all"),
+    ),
+)

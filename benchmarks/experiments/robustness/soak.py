@@ -1,36 +1,35 @@
-"""Does anything grow? ``make soak``: 200,000 requests or an hour, whichever comes first, at a steady concurrency.
+"""Does anything grow under a long load?
 
-Memory of every process, open files and shared-memory regions are read once a second. The first tenth is for caches and
-pools to fill; after it the median of the last tenth may be 5 % above the median of the second, files and regions not at
-all above the most that was seen in the second tenth. With the full model on two cores it is the hour that ends it;
-``--repository`` takes one with a small model for the 200,000 requests.
+200,000 requests or an hour, whichever ends first, at a steady concurrency. Memory of every process, open files and
+shared-memory regions are read once a second. Caches and pools may fill during the first tenth. After it, the median
+memory of the last tenth may be 5 % above that of the second tenth; files and regions may not exceed the most of the
+second tenth at all. The full model on two cores reaches the hour first; give ``--repository`` a small model to reach
+the 200,000 requests.
 
-``--mixed`` makes the load unkind: of 15 calls one sends a 12-megapixel original and two send bad files, and every
-fourth is cancelled as soon as it is sent.
+With ``--mixed``, of 15 calls one sends a 12-megapixel original and two send bad files, and every fourth is cancelled
+right after it is sent.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import io
 import math
 import statistics
-import sys
 import time
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import psutil
 from PIL import Image
-from rich.console import Console
-from rich.table import Table
 
 from benchmarks.experiments.robustness.faults import PICTURES
-from benchmarks.harness.results import RESULTS, write_result
+from benchmarks.harness.experiment import REPOSITORY, Experiment, Run, option, seconds
+from benchmarks.harness.results import show
+from benchmarks.load.loops import closed_loop
 from clip_client import ClipClient
 from preprocess_ensemble.serving.cleanup import SHARED_MEMORY, region_prefix
 from preprocess_ensemble.testing.sample_photos import coarse_noise
@@ -187,86 +186,84 @@ async def soak(
 ) -> Soaked:
     """Embed the files of ``calls`` in turn, one a request, until either limit."""
     watch = Watch(server)
-    begun = time.monotonic()
-    ends = begun + seconds
+    start = time.monotonic()
     sent = cancelled = 0
 
-    async def work(clip: ClipClient) -> None:
+    async def work(clip: ClipClient, number: int) -> None:
         nonlocal sent, cancelled
-        while sent < requests and time.monotonic() < ends:
-            call = calls[sent % len(calls)]
-            sent += 1
-            embedding = asyncio.create_task(clip.embed([call.file]))
-            if call.is_cancelled:
-                await asyncio.wait({embedding}, timeout=CANCELLED_AFTER_S)
-                cancelled += embedding.cancel()
-                await asyncio.wait({embedding})
-                continue
-            batch = await embedding
-            if not call.is_bad:
-                batch.raise_for_errors()
-            elif not batch.errors:
-                raise RuntimeError("a bad file got a vector")
+        call = calls[number % len(calls)]
+        sent += 1
+        embedding = asyncio.create_task(clip.embed([call.file]))
+        if call.is_cancelled:
+            await asyncio.wait({embedding}, timeout=CANCELLED_AFTER_S)
+            cancelled += embedding.cancel()
+            await asyncio.wait({embedding})
+            return
+        batch = await embedding
+        if not call.is_bad:
+            batch.raise_for_errors()
+        elif not batch.errors:
+            raise RuntimeError("a bad file got a vector")
 
     async with ClipClient(server.grpc_url, transfer=transfer) as clip:
         model_id = (await clip.model()).id
-        workers = [asyncio.create_task(work(clip)) for _ in range(concurrency)]
-        pending = set(workers)
-        while pending:
+        loop = closed_loop(partial(work, clip), callers=concurrency, seconds=seconds, most=requests)
+        load = asyncio.create_task(loop)
+        while not load.done():
             watch.read()
-            _, pending = await asyncio.wait(pending, timeout=1.0)
-    for worker in workers:
-        worker.result()
+            await asyncio.wait({load}, timeout=1.0)
+        await load
     return Soaked(
         model_id=model_id,
         requests=sent,
         cancelled=cancelled,
-        seconds=time.monotonic() - begun,
+        seconds=time.monotonic() - start,
         series=tuple(watch.series()),
     )
 
 
-def main() -> int:
-    """Soak, print the table, keep the JSON; 1 if something grew."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repository", type=Path, default=Path("triton_models"))
-    parser.add_argument("--requests", type=int, default=200_000)
-    parser.add_argument("--seconds", type=float, default=3600.0)
-    parser.add_argument("--concurrency", type=int, default=16)
-    parser.add_argument("--mixed", action="store_true", help="with 12-megapixel originals, bad files and cancellations")
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    arguments = parser.parse_args()
-    with serving(arguments.repository) as server:
-        soaked = asyncio.run(
-            soak(
-                server,
-                mixed_calls() if arguments.mixed else steady_calls(),
-                transfer="original" if arguments.mixed else "thumbnail",
-                requests=arguments.requests,
-                seconds=arguments.seconds,
-                concurrency=arguments.concurrency,
-            )
+def measure(run: Run) -> dict[str, Any]:
+    """Soak; the exit code is 1 if something grew."""
+    options = run.options
+    mixed = options.mixed
+    soaked = asyncio.run(
+        soak(
+            run.stack.enter_context(serving(options.repository)),
+            mixed_calls() if mixed else steady_calls(),
+            transfer="original" if mixed else "thumbnail",
+            requests=options.requests,
+            seconds=options.seconds,
+            concurrency=options.concurrency,
         )
-    table = Table(title=f"{soaked.requests:,} requests in {soaked.seconds / 60:.0f} min, {soaked.model_id}")
-    for heading in ("", "second tenth", "last tenth", "flat"):
-        table.add_column(heading, justify="right" if heading else "left")
+    )
+    rows = []
     for one in soaked.series:
         early, late = one.medians
-        table.add_row(one.name, f"{early:,.1f}", f"{late:,.1f}", "yes" if one.is_flat else "NO")
-    Console().print(table)
-    record = {
+        rows.append((one.name, f"{early:,.1f}", f"{late:,.1f}", "yes" if one.is_flat else "NO"))
+    title = f"{soaked.requests:,} requests in {soaked.seconds / 60:.0f} min, {soaked.model_id}"
+    show(title, ("", "second tenth", "last tenth", "flat"), rows)
+    run.name = "soak_mixed" if mixed else "soak"
+    run.exit_code = int(not all(one.is_flat for one in soaked.series))
+    return {
         "model": soaked.model_id,
-        "load": "mixed" if arguments.mixed else "steady",
-        "concurrency": arguments.concurrency,
+        "load": "mixed" if mixed else "steady",
+        "concurrency": options.concurrency,
         "requests": soaked.requests,
         "cancelled": soaked.cancelled,
         "seconds": round(soaked.seconds),
         "series": {one.name: one.record() for one in soaked.series},
     }
-    experiment = "soak_mixed" if arguments.mixed else "soak"
-    print(f"kept in {write_result(experiment, record, arguments.results)}")
-    return int(not all(one.is_flat for one in soaked.series))
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+EXPERIMENT: Final = Experiment(
+    "soak",
+    __doc__,
+    measure,
+    (
+        REPOSITORY,
+        option("--requests", type=int, default=200_000, help="most requests (default: %(default)s)"),
+        seconds(3600.0, "most seconds"),
+        option("--concurrency", type=int, default=16, help="callers (default: %(default)s)"),
+        option("--mixed", action="store_true", help="with 12-megapixel originals, bad files and cancellations"),
+    ),
+)

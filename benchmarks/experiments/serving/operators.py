@@ -1,12 +1,11 @@
-"""Where the model's own time goes, operator by operator: ``python -m benchmarks operators``.
+"""Which operators of the model take its time?
 
-ONNX Runtime's profiler on the exported model, by batch size: time by kind of node, nodes by provider, what fell back to
-the CPU where another provider was asked for, and whether attention runs as one fused node.
+Runs ONNX Runtime's profiler on the exported model, by batch size: time by kind of node, nodes by provider, which nodes
+fell back to the CPU, and whether attention runs as one fused node.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import tempfile
 from collections import Counter
@@ -15,14 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from google.protobuf import json_format
-from rich.console import Console
-from rich.table import Table
 
-from benchmarks.experiments.serving.peak_throughput import measure
-from benchmarks.fixtures.server_setting import ServerSetting, add_session_options
-from benchmarks.harness.results import RESULTS, write_result
+from benchmarks.experiments.serving import peak_throughput
+from benchmarks.fixtures.server_setting import ServerSetting, session_options
+from benchmarks.harness.experiment import REPOSITORY, Experiment, Run, option
+from benchmarks.harness.results import show
 from preprocess_ensemble.contract import ENCODER
-from preprocess_ensemble.model_repository.config import encoder_directory, installed_passport, read_config
+from preprocess_ensemble.model_repository.config import encoder_directory, read_config
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -92,52 +90,46 @@ def served_plan(repository: Path, setting: ServerSetting) -> SessionPlan:
     return plan_session(described, kind="GPU" if setting.device == "cuda" else "CPU", device_id=0)
 
 
-def main() -> None:
-    """Profile, print, keep the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repository", type=Path, default=Path("triton_models"))
-    parser.add_argument("--batch", type=int, nargs="+", default=[1, 32])
-    parser.add_argument("--runs", type=int, default=10)
-    parser.add_argument(
-        "--peak-seconds",
-        "--roof-seconds",
-        type=float,
-        default=2.0,
-        help="of each kind of product without a model (default: %(default)s)",
-    )
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    add_session_options(parser, device="cpu")
-    arguments = parser.parse_args()
-    passport = installed_passport(arguments.repository)
-    if passport is None:
-        parser.error(f"there is no exported model in {arguments.repository}: run clip-export")
-    model = encoder_directory(arguments.repository) / "model.onnx"
-    setting = ServerSetting.from_arguments(arguments)
-    side = passport.preprocess["size"][0]
+def measure(run: Run) -> dict[str, Any]:
+    """Profile every batch size."""
+    options, passport = run.options, run.passport
+    model = encoder_directory(options.repository) / "model.onnx"
+    setting = ServerSetting.from_arguments(options)
+    size = passport.preprocess["size"][0]
     summary = {
-        str(batch): profile(model, side, batch, arguments.runs, served_plan(arguments.repository, setting))
-        for batch in arguments.batch
+        str(batch): profile(model, size, batch, options.runs, served_plan(options.repository, setting))
+        for batch in options.batch
     }
-    peak = measure(arguments.device, arguments.peak_seconds)
+    peak = peak_throughput.measure(options.device, options.peak_seconds)
     for batch, found in summary.items():
-        rate = FLOP_PER_IMAGE * int(batch) / found["total_ms"] / 1e6
-        title = f"Batch {batch}: {found['total_ms']:.1f} ms a run"
-        title += f", {rate:.0f} GFLOP/s" if passport.model == "ViT-B-32" else ""
-        table = Table(title=title)
-        for heading in ("operator", "ms", "share"):
-            table.add_column(heading, justify="left" if heading == "operator" else "right")
-        for row in found["operators"][:8]:
-            table.add_row(row["operator"], f"{row['ms']:.2f}", f"{row['share']:.1%}")
-        Console().print(table)
-        attention = ", ".join(found["fused_attention"]) or "not fused"
+        title = f"Batch {batch}: {found['total_ms']:.1f} ms per run"
+        if passport.model == "ViT-B-32":
+            title += f", {FLOP_PER_IMAGE * int(batch) / found['total_ms'] / 1e6:.0f} GFLOP/s"
+        rows = [(row["operator"], f"{row['ms']:.2f}", f"{row['share']:.1%}") for row in found["operators"][:8]]
+        show(title, ("operator", "ms", "share"), rows)
         print(f"nodes: {found['nodes_by_provider']}; fell back to the CPU: {found['cpu_fallbacks'] or 'none'}; ")
-        print(f"attention: {attention}\n")
+        print(f"attention: {', '.join(found['fused_attention']) or 'not fused'}\n")
     for kind, rate in peak["product_gflops"].items():
-        print(f"bare matrix products, {kind}: {rate['best']:,.0f} GFLOP/s at best, {rate['median']:,.0f} in the median")
+        print(f"bare matrix products, {kind}: best {rate['best']:,.0f} GFLOP/s, median {rate['median']:,.0f} GFLOP/s")
     print(f"memory, read and written: {peak['memory_gb_s']['best']:,.1f} GB/s")
-    record = {"model": passport.id, "precision": passport.precision, "summary": summary, "roofs": peak}
-    print(f"kept in {write_result('operators', record, arguments.results)}")
+    return {"model": passport.id, "precision": passport.precision, "summary": summary, "roofs": peak}
 
 
-if __name__ == "__main__":
-    main()
+EXPERIMENT: Final = Experiment(
+    "operators",
+    __doc__,
+    measure,
+    (
+        REPOSITORY,
+        option("--batch", type=int, nargs="+", default=[1, 32], help="batch sizes (default: 1 and 32)"),
+        option("--runs", type=int, default=10, help="of each batch size (default: %(default)s)"),
+        *session_options(device="cpu"),
+        option(
+            "--peak-seconds",
+            "--roof-seconds",
+            type=float,
+            default=2.0,
+            help="seconds for the machine's peak throughput without a model (default: %(default)s)",
+        ),
+    ),
+)

@@ -1,13 +1,12 @@
-"""NVIDIA's perf_analyzer against the ensemble and its steps: ``python -m benchmarks perf_analyzer``.
+"""What does NVIDIA's perf_analyzer measure for the ensemble and its steps?
 
-It finds the binary on PATH (it is there in Triton's SDK container), else takes it out of the last tritonclient wheel
-that carries it and runs with Debian 12's glibc. The input file is made from the sample photos: for a STRING tensor
-perf_analyzer wants the *serialised* element in base64, which is a little-endian length of 4 bytes, then the bytes.
+The binary comes from PATH (Triton's SDK container has it), or else from the last tritonclient wheel that carries it and
+runs with Debian 12's glibc. The input file holds the sample photos. For a STRING tensor perf_analyzer wants the
+*serialised* element in base64: a little-endian length of 4 bytes, then the bytes.
 """
 
 from __future__ import annotations
 
-import argparse
 import base64
 import csv
 import json
@@ -18,31 +17,30 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
-from rich.console import Console
-from rich.table import Table
-
-from benchmarks.harness.results import RESULTS, write_result
+from benchmarks.harness.experiment import REPOSITORY, Experiment, Run, option
+from benchmarks.harness.results import show
 from preprocess_ensemble.contract import ENCODER
 from preprocess_ensemble.errors import ReportedError
-from preprocess_ensemble.imaging.decode import decode
-from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
-from preprocess_ensemble.model_repository.config import installed_passport
-from preprocess_ensemble.testing.sample_photos import write_thumbnails
-from preprocess_ensemble.testing.server import QUIET, serving
+from preprocess_ensemble.imaging.preprocessor import Preprocessor
+from preprocess_ensemble.imaging.transform import PreprocessConfig
+
+if TYPE_CHECKING:
+    from preprocess_ensemble.model_repository.passport import Passport
 
 WHEELS: Final = ("tritonclient==2.50.0", "nvidia-cuda-runtime-cu12")
 """The binary, and the CUDA library that it links to, GPU or not. tritonclient 2.60 and newer need glibc 2.38."""
-UNSTABLE: Final = "stable measurement"
-"""perf_analyzer gives no figures where its own windows differ too much, and says so in these words."""
 UNPACKED: Final = Path("build") / "perf_analyzer"
 
 
 class PerfAnalyzerMissing(ReportedError):
-    """The binary is neither on PATH nor in a wheel that could be had, or cannot run here."""
+    """The binary is neither on PATH nor in a wheel that pip can download, or cannot run here."""
+
+
+class Unstable(RuntimeError):
+    """perf_analyzer gave no figures, because its windows differed too much."""
 
 
 def find_or_install() -> tuple[Path, dict[str, str]]:
@@ -82,20 +80,18 @@ def write_input(path: Path, images: list[bytes]) -> None:
     path.write_text(json.dumps({"data": [{"image": {"content": {"b64": row}, "shape": [1]}} for row in rows]}))
 
 
-def write_pixels(path: Path, images: list[bytes], repository: Path) -> None:
-    """Write the input file of the encoder: what the first step makes of the images."""
-    passport = installed_passport(repository)
-    if passport is None:
-        raise SystemExit(f"there is no model in {repository}: run clip-export")
+def write_pixels(path: Path, images: list[bytes], passport: Passport) -> None:
+    """Write the input file of the encoder: the output of the first step for these images."""
     config = PreprocessConfig.from_mapping(passport.preprocess)
+    pixels, _ = Preprocessor(config).run([images])
     rows = []
-    for image in images:
-        pixels = base64.b64encode(preprocess(decode(image), config).tobytes()).decode()
-        rows.append({"pixels": {"content": {"b64": pixels}, "shape": [*config.size, 3]}, "status": [0]})
+    for image in pixels:
+        content = base64.b64encode(image.tobytes()).decode()
+        rows.append({"pixels": {"content": {"b64": content}, "shape": [*config.size, 3]}, "status": [0]})
     path.write_text(json.dumps({"data": rows}))
 
 
-def run(
+def analyze(
     binary: Path,
     environment: dict[str, str],
     *,
@@ -109,8 +105,8 @@ def run(
 ) -> dict[str, float]:
     """Measure one model at one concurrency; return rows per second and latencies in milliseconds.
 
-    Three windows of ``requests`` in a row must agree within ``stability_percent``; raises ``RuntimeError`` if ten
-    windows did not.
+    Three windows of ``requests`` in a row must agree within ``stability_percent``; raises :class:`Unstable` if they
+    do not within ten windows, and ``RuntimeError`` if perf_analyzer fails.
     """
     with tempfile.TemporaryDirectory() as scratch:
         table = Path(scratch) / "latency.csv"
@@ -128,7 +124,10 @@ def run(
         command += ["--stability-percentage", str(stability_percent)]
         ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         if not table.exists():
-            raise RuntimeError(f"perf_analyzer failed on {model}: {(ran.stderr or ran.stdout).strip()[-500:]}")
+            said = ran.stderr or ran.stdout
+            if "stable measurement" in said:
+                raise Unstable("no figures, its windows differed")
+            raise RuntimeError(f"perf_analyzer failed on {model}: {said.strip()[-500:]}")
         with table.open() as lines:
             (row,) = csv.DictReader(lines)
     return {
@@ -140,64 +139,54 @@ def run(
     }
 
 
-def main() -> None:
-    """Start a server unless one is named, measure, print, keep the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--url", help="gRPC address of a running server; without it one is started")
-    parser.add_argument("--repository", type=Path, default=Path("triton_models"))
-    parser.add_argument("--models", nargs="+", default=["clip_image", "clip_preprocess", ENCODER])
-    parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 8, 32])
-    parser.add_argument("--rows", type=int, default=1, help="images per request")
-    parser.add_argument("--requests", type=int, default=50, help="in a window, at least; three windows must agree")
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    arguments = parser.parse_args()
+def measure(run: Run) -> dict[str, Any]:
+    """Measure every model at every concurrency, on a new server unless one is named."""
+    options = run.options
     try:
         binary, environment = find_or_install()
     except PerfAnalyzerMissing as missing:
-        sys.exit(str(missing))
-
+        raise SystemExit(str(missing)) from missing
+    data, pixels = run.scratch / "input.json", run.scratch / "pixels.json"
+    write_input(data, run.files)
+    if ENCODER in options.models:
+        write_pixels(pixels, run.files, run.passport)
+    url = options.url or run.serve(None, "--open-statistics").grpc_url
     found = []
-    with ExitStack() as stack:
-        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        photos = scratch / "photos"
-        write_thumbnails(photos)
-        images = [path.read_bytes() for path in sorted(photos.iterdir())]
-        data, pixels = scratch / "input.json", scratch / "pixels.json"
-        write_input(data, images)
-        if ENCODER in arguments.models:
-            write_pixels(pixels, images, arguments.repository)
-        url = arguments.url or stack.enter_context(serving(arguments.repository, *QUIET, "--open-statistics")).grpc_url
-        for model in arguments.models:
-            for concurrency in arguments.concurrency:
-                with Console(stderr=True).status(f"{model}, concurrency {concurrency}"):
-                    try:
-                        figures = run(
-                            binary,
-                            environment,
-                            model=model,
-                            url=url,
-                            data=pixels if model == ENCODER else data,
-                            concurrency=concurrency,
-                            rows=arguments.rows,
-                            requests=arguments.requests,
-                        )
-                    except RuntimeError as error:
-                        if UNSTABLE not in str(error):
-                            raise
-                        print(f"{model}, concurrency {concurrency}: no figures, its windows differed", file=sys.stderr)
-                        continue
-                found.append({"model": model, "concurrency": concurrency, **figures})
-
+    for model in options.models:
+        for concurrency in options.concurrency:
+            try:
+                figures = analyze(
+                    binary,
+                    environment,
+                    model=model,
+                    url=url,
+                    data=pixels if model == ENCODER else data,
+                    concurrency=concurrency,
+                    rows=options.rows,
+                    requests=options.requests,
+                )
+            except Unstable as error:
+                print(f"{model}, concurrency {concurrency}: {error}", file=sys.stderr)
+                continue
+            found.append({"model": model, "concurrency": concurrency, **figures})
     if not found:
-        sys.exit("perf_analyzer gave no figures at all, so nothing is kept; try again with more --requests")
-    table = Table(title=f"perf_analyzer, sample photos of 256 pixels, {arguments.rows} to a request")
-    for heading in ("model", "conc.", "images/s", "p50 ms", "p99 ms", "queue ms", "compute ms"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for line in found:
-        table.add_row(*(f"{value:.1f}" if isinstance(value, float) else str(value) for value in line.values()))
-    Console().print(table)
-    print(f"kept in {write_result('perf_analyzer', {'rows': arguments.rows, 'figures': found}, arguments.results)}")
+        raise SystemExit("perf_analyzer gave no figures, so no result is written; try again with more --requests")
+    rows = [[f"{value:.1f}" if isinstance(value, float) else str(value) for value in line.values()] for line in found]
+    headings = ("model", "conc.", "images/s", "p50 ms", "p99 ms", "queue ms", "compute ms")
+    show(f"perf_analyzer, sample photos of 256 pixels, {options.rows} per request", headings, rows)
+    return {"rows": options.rows, "figures": found}
 
 
-if __name__ == "__main__":
-    main()
+EXPERIMENT: Final = Experiment(
+    "perf_analyzer",
+    __doc__,
+    measure,
+    (
+        option("--url", help="gRPC address of a running server (default: start one)"),
+        REPOSITORY,
+        option("--models", nargs="+", default=["clip_image", "clip_preprocess", ENCODER], help="of the server"),
+        option("--concurrency", type=int, nargs="+", default=[1, 8, 32], help="requests in flight"),
+        option("--rows", type=int, default=1, help="images per request"),
+        option("--requests", type=int, default=50, help="least number in a window; three windows must agree"),
+    ),
+)

@@ -1,39 +1,26 @@
-"""How long should a batch wait for company, and how many instances? ``python -m benchmarks queue_delay``.
+"""How long should a batch wait for more images, on how many instances?
 
-The encoder's ``max_queue_delay_microseconds`` x instances x concurrency, one image a request. Triton's own statistics
-tell how many images really shared a run, and in what batches. The recommendation is derived from the figures by
-:func:`recommend`, not written by hand.
+Measures the encoder's ``max_queue_delay_microseconds`` x instances x concurrency, one image per request. Triton's own
+statistics tell how many images shared a run, and in what batches. :func:`recommend` derives the recommendation.
 """
 
 from __future__ import annotations
 
-import argparse
-import statistics
-import tempfile
 from collections import Counter
-from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rich.console import Console
-from rich.table import Table
-
-from benchmarks.fixtures.server_setting import ServerSetting, add_session_options
-from benchmarks.harness.checkpoint import CHECKPOINTS, Checkpoint
-from benchmarks.harness.results import RESULTS
-from benchmarks.harness.worker import Worker
+from benchmarks.fixtures.server_setting import DECODERS, ServerSetting, session_options
+from benchmarks.harness.experiment import PHOTOS, REPOSITORY, Experiment, Run, option, rounds, seconds
+from benchmarks.harness.results import show
+from benchmarks.harness.rounds import median_of, of_rounds
 from benchmarks.load.triton_statistics import measured
 from preprocess_ensemble.contract import ENCODER
-from preprocess_ensemble.model_repository.config import installed_passport
-from preprocess_ensemble.testing.sample_photos import write_thumbnails
-from preprocess_ensemble.testing.server import QUIET, serving
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-AS_IT_IS: Final = ServerSetting()
 TIE: Final = 0.03
 """Settings whose images per second or latencies differ by less than this share are equal on any machine."""
 
@@ -73,113 +60,76 @@ def _as_soon(cell: Mapping[str, Any], best: Mapping[str, Any]) -> bool:
     return bool(cell["p50_ms"] <= (1 + TIE) * best["p50_ms"] or min(cell["p50s_ms"]) <= max(best["p50s_ms"]))
 
 
-def measure(
-    checkpoint: Checkpoint,
-    repository: Path,
-    *,
-    delays_us: Sequence[int],
-    instances: Sequence[int],
-    concurrencies: Sequence[int],
-    rounds: int,
-    seconds: float,
-    setting: ServerSetting = AS_IT_IS,
-    photos: Path | None = None,
-) -> list[dict[str, Any]]:
-    """Fill the checkpoint and return one cell for each setting and concurrency, medians over the rounds."""
-    with tempfile.TemporaryDirectory() as scratch:
-        if photos is None:
-            photos = Path(scratch)
-            write_thumbnails(photos)
-        for number in range(1, rounds + 1):
-            for count in instances:
-                for delay_us in delays_us:
-                    names = {size: f"{count} x {delay_us} us x{size} round {number}" for size in concurrencies}
-                    if checkpoint.has(*names.values()):
-                        continue
-
-                    with ExitStack() as stack:
-                        changed = replace(setting, encoders=count, delay_us=delay_us)
-                        served = stack.enter_context(changed.applied_to(repository))
-                        server = stack.enter_context(serving(served, *QUIET, "--open-statistics"))
-                        options = ("--url", server.grpc_url, "--photos", str(photos), "--repository", str(repository))
-                        worker = stack.enter_context(Worker("load", "benchmarks.load.worker", "transport", *options))
-                        for size, name in names.items():
-                            order = {"seconds": seconds, "concurrency": size}
-                            checkpoint.cell(name, partial(measured, worker, server.grpc_url, order))
-    return [
-        _median(
-            [checkpoint.cells[f"{count} x {delay_us} us x{size} round {number}"] for number in range(1, rounds + 1)],
-            instances=count,
-            delay_us=delay_us,
-            concurrency=size,
-        )
-        for count in instances
-        for delay_us in delays_us
-        for size in concurrencies
+def measure(run: Run) -> dict[str, Any]:
+    """Measure every setting on a server of its own."""
+    options = run.options
+    common = ServerSetting.from_arguments(options)
+    settings = [(count, delay_us) for count in options.instances for delay_us in options.delays_us]
+    checkpoint = run.checkpoint(total=len(settings) * len(options.concurrency) * options.rounds)
+    for number in run.rounds:
+        for count, delay_us in settings:
+            names = {size: f"{count} x {delay_us} us x{size} round {number}" for size in options.concurrency}
+            if checkpoint.has(*names.values()):
+                continue
+            setting = replace(common, encoders=count, delay_us=delay_us)
+            with run.block():
+                changed = run.stack.enter_context(setting.applied_to(options.repository))
+                url = run.serve(changed, "--open-statistics").grpc_url
+                worker = run.load("transport", url)
+                for size, name in names.items():
+                    order = {"seconds": options.seconds, "concurrency": size}
+                    checkpoint.cell(name, partial(measured, worker, url, order))
+    cells = [
+        {
+            "instances": count,
+            "delay_us": delay_us,
+            "concurrency": size,
+            **_medians(of_rounds(checkpoint.cells, f"{count} x {delay_us} us x{size}")),
+        }
+        for count, delay_us in settings
+        for size in options.concurrency
     ]
+    advice = recommend(cells)
+    rows = []
+    for count, delay_us in settings:
+        row = [cell for cell in cells if (cell["instances"], cell["delay_us"]) == (count, delay_us)]
+        shown = (f"{cell['rate']:.1f} ({cell['share_batched']:.0%})" for cell in row)
+        rows.append((f"{count}, {delay_us / 1000:g} ms", *shown))
+    headings = ("instances, delay", *(f"x{size}" for size in options.concurrency))
+    show("Images per second (share of the images that shared a run)", headings, rows)
+    delay_us = advice["max_queue_delay_microseconds"]
+    print(f"recommended: {advice['instances']} instance(s), {delay_us} us: {advice['why']}")
+    return {"summary": {"cells": cells, "recommended": advice}}
 
 
-def _median(runs: Sequence[Mapping[str, Any]], **setting: int) -> dict[str, Any]:
+def _medians(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     batches: Counter[int] = Counter()
     for run in runs:
         batches.update({int(size): count for size, count in run["models"][ENCODER]["batches"].items()})
     return {
-        **setting,
-        "rate": statistics.median(run["rate"] for run in runs),
+        "rate": median_of(runs, "rate"),
         "rates": [run["rate"] for run in runs],
-        "p50_ms": statistics.median(run["latency_ms"]["p50"] for run in runs),
+        "p50_ms": median_of((run["latency_ms"] for run in runs), "p50"),
         "p50s_ms": [run["latency_ms"]["p50"] for run in runs],
-        "p99_ms": statistics.median(run["latency_ms"]["p99"] for run in runs),
-        "share_batched": statistics.median(run["models"][ENCODER]["share_batched"] for run in runs),
+        "p99_ms": median_of((run["latency_ms"] for run in runs), "p99"),
+        "share_batched": median_of((run["models"][ENCODER] for run in runs), "share_batched"),
         "batches": {str(size): batches[size] for size in sorted(batches)},
     }
 
 
-def main() -> None:
-    """Measure, print, keep the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repository", type=Path, default=Path("triton_models"))
-    parser.add_argument("--delays-us", type=int, nargs="+", default=[0, 1000, 10_000, 100_000])
-    parser.add_argument("--instances", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 4, 16, 64])
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=3.0, help="per cell and round")
-    parser.add_argument("--photos", type=Path, metavar="DIR", help="JPEG files (default: thumbnails, made here)")
-    parser.add_argument("--checkpoints", type=Path, default=CHECKPOINTS, metavar="DIR")
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--decoders", type=int, metavar="N", help="instances of the preprocessor")
-    add_session_options(parser)
-    arguments = parser.parse_args()
-    plan = {
-        "delays_us": arguments.delays_us,
-        "instances": arguments.instances,
-        "concurrencies": arguments.concurrency,
-        "rounds": arguments.rounds,
-        "seconds": arguments.seconds,
-    }
-    passport = installed_passport(arguments.repository)
-    total = len(arguments.delays_us) * len(arguments.instances) * len(arguments.concurrency) * arguments.rounds
-    setting = ServerSetting.from_arguments(arguments)
-    identity = {"setting": asdict(setting), "model": passport and passport.id}
-    checkpoint = Checkpoint("queue_delay", {**plan, **identity}, arguments.checkpoints, total=total)
-    cells = measure(checkpoint, arguments.repository, **plan, setting=setting, photos=arguments.photos)
-    advice = recommend(cells)
-
-    table = Table(title="Images per second (share of images that shared a run)")
-    table.add_column("instances, delay")
-    for size in arguments.concurrency:
-        table.add_column(f"x{size}", justify="right")
-    for count in arguments.instances:
-        for delay_us in arguments.delays_us:
-            row = [cell for cell in cells if (cell["instances"], cell["delay_us"]) == (count, delay_us)]
-            shown = (f"{cell['rate']:.1f} ({cell['share_batched']:.0%})" for cell in row)
-            table.add_row(f"{count}, {delay_us / 1000:g} ms", *shown)
-    Console().print(table)
-    print(
-        f"recommended: {advice['instances']} instance(s), {advice['max_queue_delay_microseconds']} us: {advice['why']}"
-    )
-    print(f"kept in {checkpoint.finish({'summary': {'cells': cells, 'recommended': advice}}, arguments.results)}")
-
-
-if __name__ == "__main__":
-    main()
+EXPERIMENT: Final = Experiment(
+    "queue_delay",
+    __doc__,
+    measure,
+    (
+        REPOSITORY,
+        option("--delays-us", type=int, nargs="+", default=[0, 1000, 10_000, 100_000], help="microseconds to wait"),
+        option("--instances", type=int, nargs="+", default=[1, 2], help="of the encoder"),
+        option("--concurrency", type=int, nargs="+", default=[1, 4, 16, 64], help="numbers of callers"),
+        rounds(2),
+        seconds(3.0, "per cell and round"),
+        PHOTOS,
+        DECODERS,
+        *session_options(),
+    ),
+)

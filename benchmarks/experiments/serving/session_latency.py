@@ -1,31 +1,30 @@
-"""How long does one run of the encoder take, by batch size, without a server? ``python -m benchmarks session_latency``.
+"""How long does one run of the encoder take, by batch size?
 
-One session, opened by the backend's own code: start, canary, then each batch size. ``latency`` is a run with its copies
-to the device and back; ``kernels`` is the run alone, on inputs that are on the device already. Decoding, queues and
-sockets are not included.
+One session without a server, opened by the backend's own code: start, canary, then each batch size. ``latency`` is a
+run with its copies to the device and back; ``kernels`` is the run alone, on inputs that are on the device already.
+Decoding, queues and sockets are not included.
 """
 
 from __future__ import annotations
 
-import argparse
 import time
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from benchmarks.experiments.serving.operators import served_plan
-from benchmarks.fixtures.server_setting import ServerSetting, add_session_options
+from benchmarks.fixtures.server_setting import ServerSetting, session_options
+from benchmarks.harness.experiment import REPOSITORY, Experiment, Run, option, seconds
 from benchmarks.harness.gpu_meter import GpuMeter
-from benchmarks.harness.results import RESULTS, write_result
 from benchmarks.harness.rounds import percentiles
 from preprocess_ensemble.imaging.decode import decode
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
-from preprocess_ensemble.model_repository.config import encoder_directory, installed_passport
+from preprocess_ensemble.model_repository.config import encoder_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from preprocess_ensemble.model_repository.passport import Passport
 
@@ -36,7 +35,7 @@ _OWN_GRAPHS: Final = 10_000
 """CUDA graphs of this module are numbered from here; the runner numbers its own by rows."""
 
 
-def measure(
+def measure_session(
     repository: Path, passport: Passport, setting: ServerSetting, batches: Sequence[int], seconds: float
 ) -> dict[str, Any]:
     """Load, check the canary, and time each batch size for about ``seconds``. Raises what the backend raises."""
@@ -119,27 +118,27 @@ def _timed(run: Callable[[], object], seconds: float) -> list[float]:
     return latencies
 
 
-def main() -> None:
-    """Measure, print, keep the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repository", type=Path, default=Path("triton_models"))
-    parser.add_argument("--batch", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32])
-    parser.add_argument("--seconds", type=float, default=1.0, help="of each batch size (default: %(default)s)")
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    add_session_options(parser, device="cpu")
-    arguments = parser.parse_args()
-    passport = installed_passport(arguments.repository)
-    if passport is None:
-        parser.error(f"there is no exported model in {arguments.repository}: run clip-export")
-    setting = ServerSetting.from_arguments(arguments)
+def measure(run: Run) -> dict[str, Any]:
+    """Measure one session."""
+    options = run.options
+    setting = ServerSetting.from_arguments(options)
     with GpuMeter() as meter:
-        summary = measure(arguments.repository, passport, setting, arguments.batch, arguments.seconds)
-    summary |= {"setting": asdict(setting), "precision": passport.precision, "gpu": meter.report(0)}
+        summary = measure_session(options.repository, run.passport, setting, options.batch, options.seconds)
+    summary |= {"setting": asdict(setting), "precision": run.passport.precision, "gpu": meter.report(0)}
     for rows, point in summary["batches"].items():
         latency, kernels = point["latency_ms"]["p50"], point["kernels_ms"]["p50"]
         print(f"batch {rows:>3}: {latency:8.2f} ms, kernels alone {kernels:8.2f} ms, {point['rate']:8.1f} images/s")
-    print(f"kept in {write_result('session_latency', {'model': passport.id, 'summary': summary}, arguments.results)}")
+    return {"model": run.passport.id, "summary": summary}
 
 
-if __name__ == "__main__":
-    main()
+EXPERIMENT: Final = Experiment(
+    "session_latency",
+    __doc__,
+    measure,
+    (
+        REPOSITORY,
+        option("--batch", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32], help="batch sizes"),
+        seconds(1.0, "of each batch size"),
+        *session_options(device="cpu"),
+    ),
+)

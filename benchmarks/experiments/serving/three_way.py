@@ -1,36 +1,32 @@
-"""PyTorch, PyTorch behind a port, tensors to Triton, JPEG to Triton, infinity: ``python -m benchmarks three_way``.
+"""Which way of serving the model is fastest for its callers?
 
-The question: what do callers get from each way of serving one model? All embed the same 256-pixel JPEG files with the
-same weights, one image a request, and their vectors are compared before anything is timed.
+Compares PyTorch in process, PyTorch behind HTTP, tensors to Triton, JPEG files to Triton, and infinity. All embed the
+same 256-pixel JPEG files with the same weights, one image per request. Their vectors are compared before anything is
+timed.
 """
 
 from __future__ import annotations
 
-import argparse
-import statistics
 import tempfile
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rich.console import Console
-from rich.table import Table
-
 from benchmarks.experiments.serving.precision import openvino_serving
 from benchmarks.fixtures.float_models import write_float_model
-from benchmarks.harness.checkpoint import Checkpoint
-from benchmarks.harness.results import RESULTS
-from benchmarks.harness.rounds import LEAST_COSINE, cosine_to_first, spread
-from benchmarks.harness.worker import Worker, start_together
+from benchmarks.harness.experiment import MODEL, REPOSITORY, Experiment, Run, option, rounds, seconds
+from benchmarks.harness.results import show
+from benchmarks.harness.rounds import LEAST_COSINE, cosine_to_first, median_of, of_rounds, spread
+from benchmarks.harness.worker import start_together
 from benchmarks.peers.services import infinity, plain_service
-from preprocess_ensemble.model_repository.config import installed_passport
-from preprocess_ensemble.testing.sample_photos import write_thumbnails
 from preprocess_ensemble.testing.server import QUIET, Server, serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
+
+    from benchmarks.harness.worker import Worker
 
 SYSTEMS: Final[Mapping[str, str]] = {
     "pytorch": "open_clip in process, fp32",
@@ -46,9 +42,9 @@ SYSTEMS: Final[Mapping[str, str]] = {
     "infinity": "infinity, fp32",
 }
 OWN_SERVICE: Final = frozenset({"plain", "plain-batched", "openvino-bf16", "infinity"})
-"""The others in need of a server share one Triton."""
-TARGET: Final[Mapping[str, str]] = {"ensemble": "transport", "openvino-bf16": "transport", "plain-batched": "plain"}
-"""System -> its name in ``targets.TARGETS``, where that is another."""
+"""The other systems that need a server share one Triton."""
+ADAPTER: Final[Mapping[str, str]] = {"ensemble": "transport", "openvino-bf16": "transport", "plain-batched": "plain"}
+"""System -> its name in ``adapters.ADAPTERS`` if that differs."""
 IN_PROCESS: Final[Mapping[str, str]] = {"pytorch": "fp32", "pytorch-bf16": "bf16"}
 RATIOS: Final = (
     ("ensemble", "plain-batched", 1.05),
@@ -60,12 +56,10 @@ RATIOS: Final = (
 baseline is an honest one."""
 
 
-def services(systems: Sequence[str], repository: Path, model: str | None) -> dict[str, AbstractContextManager[Any]]:
-    """What has to run for these systems, not yet started: infinity, the plain service twice, Triton, OpenVINO."""
-    passport = installed_passport(repository)
-    if passport is None:
-        raise SystemExit(f"there is no model in {repository}: run clip-export")
-    weights = (model or passport.model, passport.pretrained)
+def adapters(run: Run) -> dict[str, AbstractContextManager[Any]]:
+    """What has to run for the systems, not yet started: infinity, the plain service twice, Triton, OpenVINO."""
+    repository = run.options.repository
+    weights = (run.options.model or run.passport.model, run.passport.pretrained)
     known: dict[str, Callable[[], AbstractContextManager[Any]]] = {
         "plain": partial(plain_service, *weights, max_batch=1),
         "plain-batched": partial(plain_service, *weights, max_batch=32),
@@ -73,12 +67,12 @@ def services(systems: Sequence[str], repository: Path, model: str | None) -> dic
         "openvino-bf16": partial(openvino_serving, repository, "bf16"),
         "infinity": partial(infinity, *weights),
     }
-    wanted = {service_of(system) for system in systems if system not in IN_PROCESS}
+    wanted = {service_of(system) for system in run.options.systems if system not in IN_PROCESS}
     return {name: start() for name, start in known.items() if name in wanted}
 
 
 def service_of(system: str) -> str:
-    """Which of the services ``system`` talks to."""
+    """The service that ``system`` talks to."""
     return system if system in OWN_SERVICE else "triton"
 
 
@@ -91,75 +85,61 @@ def triton(repository: Path) -> Iterator[Server]:
             yield server
 
 
-def worker(system: str, size: int, running: Mapping[str, Any], common: Sequence[str], model: str | None) -> Worker:
-    """The load on ``system``, or the system itself where it is in process, with batches of ``size``."""
+def worker(run: Run, system: str, size: int, running: Mapping[str, Any]) -> Worker:
+    """The load on ``system``, or the system itself if it runs in process, with batches of ``size``."""
     if system in IN_PROCESS:
         options = ("pytorch", "--batch", str(size), "--precision", IN_PROCESS[system])
-        named = ("--model", model) if model else ()
-        return Worker(f"{system} {size}", "benchmarks.peers.in_process", *options, *named, *common)
+        named = ("--model", run.options.model) if run.options.model else ()
+        return run.worker(f"{system} {size}", "benchmarks.peers.in_process", *options, *named, *run.common)
     url = running[service_of(system)]
     if isinstance(url, Server):
         url = url.http_url if system in ("triton-json", "triton-http") else url.grpc_url
-    return Worker(system, "benchmarks.load.worker", TARGET.get(system, system), "--url", url, *common)
+    return run.load(ADAPTER.get(system, system), url, name=system)
 
 
-def measure(
-    checkpoint: Checkpoint,
-    repository: Path,
-    *,
-    model: str | None,
-    systems: Sequence[str],
-    concurrencies: Sequence[int],
-    rounds: int,
-    seconds: float,
-) -> dict[str, float]:
-    """Fill the checkpoint; return system -> least cosine to the first system's vectors."""
-    with ExitStack() as stack:
-        photos = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        write_thumbnails(photos)
-        running = start_together(stack, services(systems, repository, model))
-        common = ("--photos", str(photos), "--repository", str(repository))
-        # A worker in process has one batch size; it stands for a caller who sends as many images at once.
-        workers = {
-            (system, size): stack.enter_context(worker(system, size, running, common, model))
-            for system in systems
-            for size in (concurrencies if system in IN_PROCESS else concurrencies[:1])
-        }
-        for waited_for in workers.values():
-            assert waited_for.ready
-        cosines = cosine_to_first({system: workers[system, concurrencies[0]].ready["vectors"] for system in systems})
-        for concurrency in concurrencies:
-            for number in range(1, rounds + 1):
-                for system in systems:
-                    measured = workers.get((system, concurrency), workers[system, concurrencies[0]])
-                    order = {"seconds": seconds, "concurrency": concurrency}
-                    name = f"{system} x{concurrency} round {number}"
-                    checkpoint.cell(name, partial(measured.ask, order))
-    return cosines
+def measure(run: Run) -> dict[str, Any]:
+    """Measure every system at every concurrency, all in turn."""
+    systems, concurrencies = run.options.systems, run.options.concurrency
+    checkpoint = run.checkpoint(total=len(systems) * len(concurrencies) * run.options.rounds)
+    running = start_together(run.stack, adapters(run))
+    # A worker in process has one batch size; it stands for a caller that sends that many images at once.
+    workers = {
+        (system, size): worker(run, system, size, running)
+        for system in systems
+        for size in (concurrencies if system in IN_PROCESS else concurrencies[:1])
+    }
+    for started in workers.values():
+        assert started.ready
+    cosines = cosine_to_first({system: workers[system, concurrencies[0]].ready["vectors"] for system in systems})
+    for concurrency in concurrencies:
+        for number in run.rounds:
+            for system in systems:
+                asked = workers.get((system, concurrency), workers[system, concurrencies[0]])
+                order = {"seconds": run.options.seconds, "concurrency": concurrency}
+                checkpoint.cell(f"{system} x{concurrency} round {number}", partial(asked.ask, order))
+    summary = summarise(checkpoint.cells, cosines, systems, concurrencies)
+    print_summary(summary, concurrencies, run.options.rounds)
+    return {"summary": summary}
 
 
 def summarise(
-    cells: Mapping[str, Any],
-    cosines: Mapping[str, float],
-    systems: Sequence[str],
-    concurrencies: Sequence[int],
-    rounds: int,
+    cells: Mapping[str, Any], cosines: Mapping[str, float], systems: Sequence[str], concurrencies: Sequence[int]
 ) -> dict[str, Any]:
-    """Medians with spread per system and concurrency, and the ratios that the README speaks of."""
+    """Medians with spread per system and concurrency, and the ratios that the README states."""
 
     def rates(system: str, concurrency: int) -> list[float]:
-        return [cells[f"{system} x{concurrency} round {number}"]["rate"] for number in range(1, rounds + 1)]
+        return [one["rate"] for one in of_rounds(cells, f"{system} x{concurrency}")]
 
     rows: dict[str, Any] = {}
     for system in systems:
-        # bf16 rounds, so it has the gate's limit as the others have; what is below it is not the same work.
+        # bf16 rounds, so it has the same limit as the others; a system below it does not do the same work.
         valid = cosines[system] >= LEAST_COSINE
         rows[system] = {"cosine": cosines[system], "valid": valid, "at": {}}
         for concurrency in concurrencies:
-            p50 = [cells[f"{system} x{concurrency} round {n}"]["latency_ms"]["p50"] for n in range(1, rounds + 1)]
+            latencies = [one["latency_ms"] for one in of_rounds(cells, f"{system} x{concurrency}")]
             rows[system]["at"][str(concurrency)] = {
                 "images_per_second": spread(rates(system, concurrency)),
-                "p50_ms": statistics.median(p50),
+                "p50_ms": median_of(latencies, "p50"),
             }
     most = max(concurrencies)
     ratios: list[dict[str, Any]] = [
@@ -177,58 +157,34 @@ def summarise(
     return {"systems": rows, "ratios": ratios, "valid": honest and all(row["valid"] for row in rows.values())}
 
 
-def show(summary: Mapping[str, Any], concurrencies: Sequence[int], rounds: int) -> None:
-    """Print both tables."""
-    table = Table(title=f"Images per second, median of {rounds} interleaved rounds")
-    for heading in ("system", *(f"x{concurrency}" for concurrency in concurrencies), "p50 ms, x1", "least cosine"):
-        table.add_column(heading, justify="left" if heading == "system" else "right")
+def print_summary(summary: Mapping[str, Any], concurrencies: Sequence[int], count: int) -> None:
+    """Print the table of the systems, and the ratios."""
+    rows = []
     for system, row in summary["systems"].items():
         at = row["at"]
         rates = [f"{at[str(concurrency)]['images_per_second']['median']:.1f}" for concurrency in concurrencies]
         cosine = f"{row['cosine']:.6f}" + ("" if row["valid"] else " INVALID")
-        table.add_row(SYSTEMS[system], *rates, f"{at[str(concurrencies[0])]['p50_ms']:.0f}", cosine)
-    Console().print(table)
+        rows.append((SYSTEMS[system], *rates, f"{at[str(concurrencies[0])]['p50_ms']:.0f}", cosine))
+    headings = ("system", *(f"x{concurrency}" for concurrency in concurrencies), "p50 ms, x1", "least cosine")
+    show(f"Images per second, median of {count} interleaved rounds", headings, rows)
     for ratio in summary["ratios"]:
         verdict = "holds" if ratio["median"] >= ratio["required"] else "DOES NOT HOLD"
         print(
             f"{ratio['of']} / {ratio['to']}: {ratio['median']:.2f} ({ratio['min']:.2f} to {ratio['max']:.2f}), "
-            f"at least {ratio['required']} wanted: {verdict}"
+            f"at least {ratio['required']} expected: {verdict}"
         )
 
 
-def main() -> None:
-    """Measure, print, keep the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repository", type=Path, default=Path("triton_models"))
-    parser.add_argument("--model", help="JSON file of a model that open_clip does not know by name")
-    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))
-    parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 8, 32])
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=5.0, help="per system, concurrency and round")
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    arguments = parser.parse_args()
-    plan = {
-        "systems": arguments.systems,
-        "concurrency": arguments.concurrency,
-        "rounds": arguments.rounds,
-        "seconds": arguments.seconds,
-    }
-    passport = installed_passport(arguments.repository)
-    total = len(arguments.systems) * len(arguments.concurrency) * arguments.rounds
-    checkpoint = Checkpoint("three_way", {**plan, "model": passport and passport.id}, total=total)
-    cosines = measure(
-        checkpoint,
-        arguments.repository,
-        model=arguments.model,
-        systems=arguments.systems,
-        concurrencies=arguments.concurrency,
-        rounds=arguments.rounds,
-        seconds=arguments.seconds,
-    )
-    summary = summarise(checkpoint.cells, cosines, arguments.systems, arguments.concurrency, arguments.rounds)
-    show(summary, arguments.concurrency, arguments.rounds)
-    print(f"kept in {checkpoint.finish({'summary': summary}, arguments.results)}")
-
-
-if __name__ == "__main__":
-    main()
+EXPERIMENT: Final = Experiment(
+    "three_way",
+    __doc__,
+    measure,
+    (
+        REPOSITORY,
+        MODEL,
+        option("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS), help="default: all"),
+        option("--concurrency", type=int, nargs="+", default=[1, 8, 32], help="callers, or images in a batch"),
+        rounds(3),
+        seconds(5.0, "per system, concurrency and round"),
+    ),
+)

@@ -9,8 +9,6 @@ import subprocess
 import sys
 import threading
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +23,7 @@ from benchmarks.experiments.serving.three_way import summarise
 from benchmarks.harness.checkpoint import Checkpoint
 from benchmarks.harness.rounds import cosine_to_first, percentiles
 from benchmarks.harness.worker import start_together
-from benchmarks.load import worker
+from benchmarks.load.loops import closed_loop, open_loop, poisson
 from benchmarks.peers import in_process as systems
 from benchmarks.peers.baseline.batcher import Batcher
 from benchmarks.peers.baseline.settings import SettingError, Settings
@@ -33,6 +31,7 @@ from clip_client._transports.triton_statistics import ModelStatistics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 
 def test_a_single_other_vector_shows_in_the_cosine() -> None:
@@ -103,53 +102,82 @@ def test_percentiles_of_one_value_are_that_value() -> None:
 async def test_an_open_loop_counts_from_when_a_request_was_due() -> None:
     gate = asyncio.Semaphore(1)
 
-    async def embed(rows: list[int]) -> Any:
+    async def call(due_s: float) -> None:
         async with gate:  # a server that can do 100 a second
             await asyncio.sleep(0.01)
 
-    result = await worker.open_loop(embed, 4, seconds=0.5, rate=400.0, rows=1)
-    assert result["offered"] == 400.0
-    assert result["rate"] < 110
+    answers = await open_loop(call, poisson(400.0, seed=1), seconds=0.5)
+    assert answers.calls == pytest.approx(200, rel=0.2)
+    assert answers.rate < 110
     # Half a second of arrivals at four times the capacity leaves the last one more than a second behind.
-    assert result["latency_ms"]["p99"] > 500
+    assert answers.summary()["latency_ms"]["p99"] > 500
 
 
-async def test_a_closed_loop_never_has_more_under_way_than_callers(monkeypatch: pytest.MonkeyPatch) -> None:
-    # A clock that goes on by 1 ms at each look: on a busy machine the time could be up before all callers have begun.
+async def test_an_open_loop_drops_calls_beyond_its_limit() -> None:
+    end = asyncio.Event()
+
+    async def call(due_s: float) -> None:
+        await end.wait()
+
+    asyncio.get_running_loop().call_later(0.3, end.set)
+    answers = await open_loop(call, itertools.repeat(0.01), seconds=0.095, limit=2)
+    assert (answers.calls, answers.dropped) == (2, 7)
+
+
+async def test_an_open_loop_raises_what_a_call_raised() -> None:
+    async def call(due_s: float) -> None:
+        raise OSError("gone")
+
+    with pytest.raises(OSError, match="gone"):
+        await open_loop(call, itertools.repeat(0.01), seconds=0.1)
+
+
+async def test_a_closed_loop_never_has_more_in_flight_than_callers() -> None:
+    # This clock advances by 1 ms per look. By wall time, a busy machine could end the loop before all callers began.
     looks = itertools.count()
-    monkeypatch.setattr(worker, "time", SimpleNamespace(perf_counter=lambda: next(looks) / 1000))
-    under_way = most = 0
+    in_flight = most = 0
 
-    async def embed(rows: list[int]) -> Any:
-        nonlocal under_way, most
-        under_way += 1
-        most = max(most, under_way)
+    async def call(number: float) -> None:
+        nonlocal in_flight, most
+        in_flight += 1
+        most = max(most, in_flight)
         await asyncio.sleep(0)
-        under_way -= 1
+        in_flight -= 1
 
-    result = await worker.closed_loop(embed, 4, seconds=0.05, concurrency=3, rows=2)
+    answers = await closed_loop(call, callers=3, seconds=0.05, clock=lambda: next(looks) / 1000)
     assert most == 3
-    assert result["images"] % 2 == 0
+    assert answers.summary(rows=2)["images"] == 2 * answers.calls
 
 
-async def test_a_closed_loop_tells_what_callers_wait_at_a_server_that_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_closed_loop_measures_the_latency_of_a_saturated_server() -> None:
     """Each answer takes 1 s and there is one at a time: five callers wait 5 s each, however short the loop is."""
     now = 0.0
     server = asyncio.Lock()
-    monkeypatch.setattr(worker, "time", SimpleNamespace(perf_counter=lambda: now))
 
-    async def embed(rows: list[int]) -> Any:
+    async def call(number: float) -> None:
         nonlocal now
         await asyncio.sleep(0)  # all begin at 0
         async with server:
             now += 1
             await asyncio.sleep(0)
 
-    result = await worker.closed_loop(embed, 4, seconds=0.5, concurrency=5, rows=1)
+    result = (await closed_loop(call, callers=5, seconds=0.5, clock=lambda: now)).summary()
     assert result["latency_ms"] == pytest.approx(dict.fromkeys(("p50", "p95", "p99"), 5000), rel=0.01)
     # The first ones waited 1 to 5 s: they count for the rate and for the mean, as in the server's own counters.
     assert (result["images"], result["rate"]) == (10, pytest.approx(1))
     assert result["mean_ms"] == pytest.approx((3000 + 5000) / 2, rel=0.01)
+
+
+async def test_a_closed_loop_counts_nothing_of_its_warm_up() -> None:
+    now = 0.0
+
+    async def call(number: float) -> None:
+        nonlocal now
+        now += 3.0 if number < 4 else 1.0
+
+    answers = await closed_loop(call, callers=1, seconds=5.0, warm_up_s=10.0, clock=lambda: now)
+    # The fourth answer, at 12 s, is the first after the warm-up: time counts from it.
+    assert (answers.calls, answers.seconds) == (5, 5.0)
 
 
 def cell(instances: int, delay_us: int, concurrency: int, rate: float, p50_ms: float) -> dict[str, Any]:
@@ -242,7 +270,7 @@ def three_way(cosine: float = 1.0) -> dict[str, Any]:
         for system, values in rates.items()
         for number, rate in enumerate(values, 1)
     }
-    return summarise(cells, {"plain-batched": 1.0, "ensemble": cosine}, systems, [32], 2)
+    return summarise(cells, {"plain-batched": 1.0, "ensemble": cosine}, systems, [32])
 
 
 def test_ratios_are_taken_within_each_round() -> None:
@@ -295,16 +323,14 @@ def test_systems_start_together_and_one_that_fails_leaves_none_running() -> None
 
 
 def test_perf_analyzer_without_figures_leaves_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_figures(*_: object, **__: object) -> dict[str, float]:
-        raise RuntimeError("Failed to obtain stable measurement")
-
-    monkeypatch.setattr(perf_analyzer, "find_or_install", lambda: (Path("perf_analyzer"), {}))
-    monkeypatch.setattr(perf_analyzer, "run", no_figures)
+    binary = tmp_path / "perf_analyzer"
+    binary.write_text("#!/bin/sh\necho Failed to obtain stable measurement >&2\nexit 1\n")
+    binary.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     results = tmp_path / "results"
     options = ["--url=localhost:1", "--models=clip_image", "--concurrency=1", f"--results={results}"]
-    monkeypatch.setattr(sys, "argv", ["perf_analyzer", *options])
-    with pytest.raises(SystemExit, match="no figures at all, so nothing is kept"):
-        perf_analyzer.main()
+    with pytest.raises(SystemExit, match="no figures"):
+        perf_analyzer.EXPERIMENT.main(options)
     assert not results.exists()
 
 

@@ -41,7 +41,7 @@ _COLUMNS = {
 
 
 def write_page(result: dict[str, Any], path: Path) -> None:
-    """Write what ``benchmarks.experiments.dedup.accuracy`` found."""
+    """Write the result of the experiment ``accuracy``."""
     detectors = result["detectors"]
     rows = "".join(
         f"<tr><td>{escape(row['detector'])}</td>"

@@ -1,0 +1,176 @@
+"""One frame for every experiment: it reads the options, starts the fixtures, and keeps the result.
+
+An experiment is a module with a constant ``EXPERIMENT``. Its function ``measure`` gets a :class:`Run`, prints its
+tables, and returns what the result file keeps::
+
+    EXPERIMENT: Final = Experiment("latency", __doc__, measure, (REPOSITORY, rounds(3), seconds(4.0, "per cell")))
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from benchmarks.harness.checkpoint import CHECKPOINTS, Checkpoint
+from benchmarks.harness.results import RESULTS, write_result
+from benchmarks.harness.worker import Worker
+from preprocess_ensemble.model_repository.config import installed_passport
+from preprocess_ensemble.testing.sample_photos import write_thumbnails
+from preprocess_ensemble.testing.server import QUIET, Server, serving
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from preprocess_ensemble.model_repository.passport import Passport
+
+_NOT_PLANNED: Final = frozenset({"repository", "results", "checkpoints", "photos"})
+"""Options that do not change what is measured."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of the command line, as for ``ArgumentParser.add_argument``."""
+
+    flags: tuple[str, ...]
+    settings: Mapping[str, Any]
+
+
+def option(*flags: str, **settings: Any) -> Option:
+    """Describe an option."""
+    return Option(flags, settings)
+
+
+def rounds(default: int, what: str = "in each round every system is measured once") -> Option:
+    """The number of interleaved rounds."""
+    return option("--rounds", type=int, default=default, help=f"{what} (default: %(default)s)")
+
+
+def seconds(default: float, what: str) -> Option:
+    """The length of one measurement."""
+    return option("--seconds", type=float, default=default, help=f"{what} (default: %(default)s)")
+
+
+REPOSITORY: Final = option(
+    "--repository", type=Path, default=Path("triton_models"), help="model repository (default: %(default)s)"
+)
+PHOTOS: Final = option("--photos", type=Path, metavar="DIR", help="JPEG files (default: sample photos of 256 pixels)")
+MODEL: Final = option("--model", help="JSON file of a model that open_clip does not know by name")
+
+
+class Run:
+    """One run of an experiment. Everything that it starts ends with it, or with its innermost :meth:`block`."""
+
+    def __init__(self, name: str, options: argparse.Namespace, stack: ExitStack) -> None:
+        self.name = name
+        """Of the result file."""
+        self.options = options
+        self.stack = stack
+        self.exit_code = 0
+        self.scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        """A folder for this run."""
+        self.saved: Checkpoint | None = None
+
+    @property
+    def rounds(self) -> range:
+        """Numbers of the rounds, from 1."""
+        return range(1, self.options.rounds + 1)
+
+    @cached_property
+    def photos(self) -> Path:
+        """Folder of JPEG files: that of the options, or the sample photos with 256 pixels on the shorter side."""
+        if given := getattr(self.options, "photos", None):
+            return Path(given)
+        folder = self.scratch / "photos"
+        folder.mkdir()
+        write_thumbnails(folder)
+        return folder
+
+    @cached_property
+    def files(self) -> list[bytes]:
+        """The content of :attr:`photos`."""
+        return [path.read_bytes() for path in sorted(self.photos.iterdir())]
+
+    @cached_property
+    def passport(self) -> Passport:
+        """Of the exported model; exits if there is none."""
+        passport = installed_passport(self.options.repository)
+        if passport is None:
+            raise SystemExit(f"there is no model in {self.options.repository}: run clip-export")
+        return passport
+
+    @cached_property
+    def plan(self) -> dict[str, Any]:
+        """All options that change what is measured, and the model."""
+        chosen = {key: value for key, value in vars(self.options).items() if key not in _NOT_PLANNED}
+        model = {"model": self.passport.id} if "repository" in vars(self.options) else {}
+        return {**{key: str(value) if isinstance(value, Path) else value for key, value in chosen.items()}, **model}
+
+    def checkpoint(self, total: int | None = None) -> Checkpoint:
+        """Return this run's checkpoint; the result then holds its plan and its cells."""
+        self.saved = Checkpoint(self.name, self.plan, self.options.checkpoints, total=total)
+        return self.saved
+
+    @contextmanager
+    def block(self) -> Iterator[None]:
+        """End at the end of the block whatever is started inside."""
+        outer = self.stack
+        try:
+            with ExitStack() as self.stack:
+                yield
+        finally:
+            self.stack = outer
+
+    def serve(self, repository: Path | None = None, *options: str, http: bool = False) -> Server:
+        """Start ``clip-serve`` for ``repository`` (default: that of the options)."""
+        return self.stack.enter_context(serving(repository or self.options.repository, *QUIET, *options, http=http))
+
+    def worker(self, name: str, module: str, *arguments: str) -> Worker:
+        """Start a worker process."""
+        return self.stack.enter_context(Worker(name, module, *arguments))
+
+    def load(self, adapter: str, url: str, *arguments: str, name: str = "load") -> Worker:
+        """Start a load generator that sends :attr:`photos` to ``url``."""
+        return self.worker(name, "benchmarks.load.worker", adapter, "--url", url, *self.common, *arguments)
+
+    @property
+    def common(self) -> tuple[str, ...]:
+        """Options that every worker takes."""
+        repository = getattr(self.options, "repository", None)
+        return "--photos", str(self.photos), *(("--repository", str(repository)) if repository else ())
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A question, the options of its measurement, and the function that measures."""
+
+    name: str
+    """On the command line, and of the result file."""
+    description: str | None
+    measure: Callable[[Run], Mapping[str, Any]]
+    """Measures and prints; returns what the result file keeps."""
+    options: Sequence[Option] = ()
+
+    def main(self, arguments: Sequence[str] | None = None) -> int:
+        """Run with the arguments of a command line; return the exit code."""
+        parser = argparse.ArgumentParser(prog=f"python -m benchmarks {self.name}", description=self.description)
+        for one in self.options:
+            parser.add_argument(*one.flags, **one.settings)
+        parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the result (default: %(default)s)")
+        parser.add_argument(
+            "--checkpoints", type=Path, default=CHECKPOINTS, help="folder of unfinished runs (default: %(default)s)"
+        )
+        options = parser.parse_args(arguments)
+        with ExitStack() as stack:
+            run = Run(self.name, options, stack)
+            result = self.measure(run)
+            if run.saved is None:
+                path = write_result(run.name, result, options.results)
+            else:
+                path = run.saved.finish(result, options.results)
+        print(f"result: {path}")
+        return run.exit_code

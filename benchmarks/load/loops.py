@@ -1,0 +1,146 @@
+"""The load generators: a closed loop, an open loop, and a loop in the calling thread."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+import random
+import statistics
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from benchmarks.harness.rounds import percentiles
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
+LEAST_TURNS: Final = 2
+"""Calls that each caller of a closed loop makes, however long they take: one fills the queue, one counts."""
+OPEN_LOOP_LIMIT: Final = 4096
+"""Most calls in flight in an open loop; further ones are counted as dropped and not made."""
+
+
+@dataclass(kw_only=True)
+class Answers:
+    """What a loop measured."""
+
+    calls: int = 0
+    dropped: int = 0
+    seconds: float = 0.0
+    """Of the whole loop; with a warm-up, from the first answer after it to the last answer that counts."""
+    latencies_ms: list[float] = field(default_factory=list)
+    first_ms: list[float] = field(default_factory=list)
+    """Of each caller's first call, which meets a queue that is still filling."""
+
+    @property
+    def rate(self) -> float:
+        """Calls a second."""
+        return self.calls / self.seconds
+
+    def summary(self, rows: int = 1) -> dict[str, Any]:
+        """Images, rate and latencies as JSON, for calls of ``rows`` images; ``mean_ms`` includes the first calls."""
+        every = [*self.first_ms, *self.latencies_ms]
+        latency = {"latency_ms": percentiles(self.latencies_ms)} if self.latencies_ms else {}
+        mean = {"mean_ms": statistics.fmean(every)} if every else {}
+        return {"images": rows * self.calls, "rate": rows * self.rate, **latency, **mean}
+
+
+async def closed_loop(
+    call: Callable[[int], Awaitable[Any]],
+    *,
+    callers: int,
+    seconds: float,
+    warm_up_s: float = 0.0,
+    most: float = math.inf,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Answers:
+    """Let ``callers`` tasks each make one call after another for ``seconds``, ``most`` calls in total.
+
+    ``call`` gets the number of the call. Answers during ``warm_up_s`` do not count. Each caller makes
+    :data:`LEAST_TURNS` calls at least; the latency of its first call is kept apart, because a server that needs longer
+    for one turn of all callers than the loop lasts would be judged by a queue that is still filling.
+    """
+    answers = Answers()
+    start = clock()
+    counted_from = start if not warm_up_s else None
+    deadline = start + warm_up_s + seconds
+    numbers = itertools.count()
+
+    async def caller() -> None:
+        nonlocal counted_from, deadline
+        for turn in itertools.count():
+            then = clock()
+            if (then >= deadline and (turn >= LEAST_TURNS or warm_up_s)) or (number := next(numbers)) >= most:
+                return
+            await call(number)
+            now = clock()
+            if counted_from is None:
+                if now >= start + warm_up_s:
+                    # Time counts from this answer, so the answer itself does not count.
+                    counted_from, deadline = now, now + seconds
+            elif not warm_up_s or answers.seconds < seconds:
+                answers.calls += 1
+                answers.seconds = now - counted_from
+                (answers.latencies_ms if turn else answers.first_ms).append(1e3 * (now - then))
+
+    await asyncio.gather(*(caller() for _ in range(callers)))
+    if not warm_up_s:
+        answers.seconds = clock() - start
+    return answers
+
+
+def poisson(rate: float, seed: int) -> Iterator[float]:
+    """Seconds from one call to the next: ``rate`` calls a second on average, at random moments."""
+    randomness = random.Random(seed)
+    while True:
+        yield randomness.expovariate(rate)
+
+
+async def open_loop(
+    call: Callable[[float], Awaitable[Any]], gaps: Iterator[float], *, seconds: float, limit: int = OPEN_LOOP_LIMIT
+) -> Answers:
+    """Start calls at the times that ``gaps`` sets, whether or not earlier ones were answered, and wait for the last.
+
+    ``call`` gets the seconds from the start of the loop to the moment when it was due. Latencies count from that
+    moment too, so a generator that falls behind does not flatter the server.
+    """
+    answers = Answers()
+    loop = asyncio.get_running_loop()
+    start = loop.time()
+    due_s = 0.0
+    in_flight = 0
+    tasks: list[asyncio.Task[None]] = []
+
+    async def one(due_s: float) -> None:
+        nonlocal in_flight
+        in_flight += 1
+        try:
+            await call(due_s)
+        finally:
+            in_flight -= 1
+        answers.latencies_ms.append(1e3 * (loop.time() - start - due_s))
+
+    while (due_s := due_s + next(gaps)) < seconds:
+        if (ahead := start + due_s - loop.time()) > 0:
+            await asyncio.sleep(ahead)
+        if in_flight >= limit:
+            answers.dropped += 1
+        else:
+            tasks.append(asyncio.create_task(one(due_s)))
+    await asyncio.gather(*tasks)
+    answers.calls, answers.seconds = len(answers.latencies_ms), loop.time() - start
+    return answers
+
+
+def repeat(step: Callable[[], int], seconds: float) -> dict[str, Any]:
+    """Call ``step``, which returns a number of images, in this thread for ``seconds``."""
+    answers = Answers()
+    images = 0
+    start = now = time.perf_counter()
+    while now - start < seconds:
+        images += step()
+        then, now = now, time.perf_counter()
+        answers.latencies_ms.append(1e3 * (now - then))
+    return {"images": images, "rate": images / (now - start), "latency_ms": percentiles(answers.latencies_ms)}
