@@ -180,7 +180,7 @@ def test_apply_undo_and_purge(
 
     assert main([*search, "--apply"]) == 0
     assert main(["purge", *store]) == 1  # standard input is closed
-    assert "say --yes" in capsys.readouterr().err
+    assert "use --yes" in capsys.readouterr().err
     monkeypatch.setattr("send2trash.send2trash", os.unlink)
     assert main(["purge", "--yes", *store]) == 0
     assert set(before) - {path.name for path in album.iterdir()} == moved
