@@ -200,7 +200,7 @@ def test_a_failed_run_tells_the_client_nothing_of_the_server(backend: Backend) -
     with pytest.raises(InferenceServerException) as error:
         backend.client("gathering").infer("gathering", [_tensor("x", np.array([[9]]))])
     assert error.value.status() == "StatusCode.INTERNAL"
-    assert error.value.message() == "gathering could not run this batch; the reason is in the server's log."
+    assert error.value.message() == "gathering could not run this batch; the server's log has the reason."
     backend.wait_for_log("gathering", "Gather")
     result = backend.client("gathering").infer("gathering", [_tensor("x", np.array([[2]]))])
     assert result.as_numpy("y") == [[30]], "the next request is served"
