@@ -9,12 +9,12 @@ import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from contextlib import AbstractContextManager, ExitStack
-    from pathlib import Path
     from types import TracebackType
 
     from typing_extensions import Self
@@ -91,3 +91,9 @@ def in_new_process(measure: Callable[..., dict[str, Any]], *arguments: Any) -> d
     """Call ``measure`` in a new Python process, whose peak of memory holds no earlier measurement."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return pool.submit(measure, *arguments).result()
+
+
+def peak_memory_mb() -> float:
+    """Peak resident memory of this process; ``ru_maxrss`` would include the process that started it."""
+    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")) * 1024 / 1e6

@@ -9,7 +9,6 @@ Each measurement runs in a process of its own, for its peak of memory.
 
 from __future__ import annotations
 
-import resource
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -19,7 +18,7 @@ import numpy as np
 from benchmarks.fixtures.planted_vectors import DIMENSION, THRESHOLD, planted
 from benchmarks.harness.experiment import Experiment, Run, option
 from benchmarks.harness.results import show
-from benchmarks.harness.worker import in_new_process
+from benchmarks.harness.worker import in_new_process, peak_memory_mb
 from clip_client.dedup.compare.partitioned_join import join_vectors
 from clip_client.dedup.compare.similarity_join import block_pairs
 from clip_client.dedup.compare.star_groups import star_groups
@@ -53,7 +52,7 @@ def measure_one(rows: int, shape: str, method: str) -> dict[str, Any]:
     joined_s = time.perf_counter() - started
     grouped = sum(len(star_groups(vectors[component], THRESHOLD)) for component in components)
     seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started
-    peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    peak_gb = peak_memory_mb() / 1e3
     bare_s += products_s(vectors, slice(1, None, 2)) if is_exact else 0.0
     found = np.full(rows, -1)
     mixed = 0
