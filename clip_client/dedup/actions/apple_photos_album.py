@@ -10,7 +10,7 @@ import platform
 from typing import TYPE_CHECKING, Any, Final
 
 from clip_client.dedup.actions.apply import Outcome
-from clip_client.dedup.files.hashing import Content, hash_file
+from clip_client.dedup.files.hashing import has_sha256
 from preprocess_ensemble.errors import ReportedError
 
 if TYPE_CHECKING:
@@ -70,8 +70,7 @@ def fill_album(
 
 def _changed(entry: AlbumEntry) -> str:
     for what, member in (("It", entry.duplicate), ("The kept photo", entry.kept)):
-        content = hash_file(member.path)
-        if not isinstance(content, Content) or content.sha256 != member.sha256:
+        if not has_sha256(member.path, member.sha256):
             return f"{what} has changed or disappeared since it was compared."
     return ""
 

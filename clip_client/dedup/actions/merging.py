@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from clip_client.dedup.actions.quarantine import why_read_only
 from clip_client.dedup.actions.sidecars import SidecarToWrite
 from clip_client.dedup.files.apple_photos import is_inside_library
 from clip_client.dedup.files.file_types import SIDECAR, suffix_of
@@ -30,12 +31,12 @@ _LARGEST_SIDECAR: Final = 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class Loss:
-    """Fields that would be lost with a duplicate, by their names for people."""
+    """Fields that would be lost with a duplicate, by the names that a report gives them."""
 
     missing: tuple[str, ...]
-    """The kept photo lacks them, or has fewer keywords."""
+    """Fields that the kept photo does not have, or keywords that it lacks."""
     differing: tuple[str, ...]
-    """The kept photo has other values."""
+    """Fields that have other values in the kept photo."""
 
     def __bool__(self) -> bool:
         return bool(self.missing or self.differing)
@@ -58,7 +59,7 @@ def loss(copy: Metadata, kept: Metadata) -> Loss:
 
 
 class MetadataMerge:
-    """Decides for each duplicate whether it must stay for its metadata, and what the sidecars have to hold if not."""
+    """Decides which duplicates must stay because of their metadata, and what the sidecars for the others contain."""
 
     def __init__(self, *, is_asked_for: bool) -> None:
         self._is_asked_for = is_asked_for
@@ -66,7 +67,7 @@ class MetadataMerge:
         """By path; only those with a copy that has more metadata."""
 
     def why_it_stays(self, copy: Member, kept: Member, beside_kept: Sequence[Companion]) -> str:
-        """Say why the copy must stay for its metadata; empty if nothing is lost or a sidecar can save it."""
+        """Say why the copy must stay because of its metadata; empty if nothing is lost or a sidecar can save it."""
         if copy.sha256 == kept.sha256:
             return ""
         if copy.metadata.is_incomplete:
@@ -88,7 +89,7 @@ class MetadataMerge:
         return _why_no_sidecar(kept, known)
 
     def merge(self, copy: Member, kept: Member) -> None:
-        """Take over the fields of a copy that moves."""
+        """Add the fields of a copy that moves to what the kept photo's sidecar will contain."""
         if copy.sha256 != kept.sha256 and (known := self._kept.get(kept.path)):
             known.merged = _together(known.merged, copy.metadata)
 
@@ -126,13 +127,16 @@ def sidecar_path(photo: str) -> str:
 
 def _why_no_sidecar(kept: Member, known: _KeptPhoto) -> str:
     path = sidecar_path(kept.path)
+    folder = os.path.dirname(path)
     if known.sidecars or os.path.lexists(path):
         return "The kept photo already has a sidecar, and sidecars of other programs are never changed."
     if kept.is_reference or kept.in_library is not None or is_inside_library(path):
         return "It has metadata that the kept photo lacks, and nothing is written to the kept photo's folder."
-    if not os.access(os.path.dirname(path), os.W_OK | os.X_OK):
-        return f"No sidecar can be written beside the kept photo: {os.path.dirname(path)} is read-only for you."
-    return ""
+    try:
+        problem = why_read_only(folder)
+    except OSError as error:
+        problem = f"folder cannot be read ({error.strerror})"
+    return f"No sidecar can be written beside the kept photo: its {problem}: {folder}." if problem else ""
 
 
 def _and(names: Sequence[str]) -> str:
@@ -141,12 +145,12 @@ def _and(names: Sequence[str]) -> str:
 
 def _together(first: Metadata, second: Metadata) -> Metadata:
     """Fill the empty fields of ``first`` from ``second``."""
-    is_placed = first.latitude is not None
+    placed = second if first.latitude is None else first
     return replace(
         first,
         taken=second.taken if second.taken.startswith(first.taken) else first.taken,
-        latitude=first.latitude if is_placed else second.latitude,
-        longitude=first.longitude if is_placed else second.longitude,
+        latitude=placed.latitude,
+        longitude=placed.longitude,
         rating=first.rating or second.rating,
         keywords="\n".join(sorted(_words(first) | _words(second))),
         title=first.title or second.title,
@@ -183,8 +187,7 @@ def _is_same_place(copy: Metadata, kept: Metadata) -> bool:
         return True
     if kept.latitude is None or kept.longitude is None:
         return False
-    distance = max(abs(copy.latitude - kept.latitude), abs(copy.longitude - kept.longitude))
-    return distance <= _SAME_PLACE_DEGREES
+    return max(abs(copy.latitude - kept.latitude), abs(copy.longitude - kept.longitude)) <= _SAME_PLACE_DEGREES
 
 
 def _words(metadata: Metadata) -> set[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from clip_client.dedup.actions.apply import Outcome, recover, why_out_of_reach
 from clip_client.dedup.actions.quarantine import is_there, remove_empty_folders
 from clip_client.dedup.files.file_types import COMPANION_KINDS, PICTURES, suffix_of
-from clip_client.dedup.files.hashing import Content, hash_file
+from clip_client.dedup.files.hashing import has_sha256
 from clip_client.dedup.store.journal import MOVED, PURGED, PURGING
 
 if TYPE_CHECKING:
@@ -30,27 +30,23 @@ def purge(
 
     ``only`` holds the ids (``JournalEntry.id``) that a person agreed to; other entries may have been added since. A
     photo is purged only if it is unchanged since its move, and if the photo that was kept instead still exists with the
-    same bytes. If the kept photo was moved itself later, the photo that was kept instead of it counts. ``trash`` takes
-    a path and defaults to ``send2trash.send2trash``.
-
-    Raises StoreError if another process moves files with this journal.
+    same bytes. If the kept photo was itself moved later, the photo that was kept instead of it counts. ``trash`` takes
+    a path and defaults to ``send2trash.send2trash``. Raises StoreError if another process moves files with this
+    journal.
     """
-    put_into_trash = trash or _system_trash()
+    if trash is None:
+        from send2trash import send2trash
+
+        trash = send2trash
     with journal.exclusive():
         recover(journal)
         entries = [entry for entry in journal.entries((MOVED,), run=run) if only is None or entry.id in only]
         outcomes = []
         for done, entry in enumerate(entries, start=1):
-            outcomes.append(_purge(entry, journal, put_into_trash))
+            outcomes.append(_purge(entry, journal, trash))
             if on_progress is not None:
                 on_progress("purging", done, len(entries))
     return tuple(outcomes)
-
-
-def _system_trash() -> Callable[[str], None]:
-    from send2trash import send2trash
-
-    return send2trash
 
 
 def _purge(entry: JournalEntry, journal: Journal, trash: Callable[[str], None]) -> Outcome:
@@ -93,16 +89,14 @@ def _why_it_stays(entry: JournalEntry, journal: Journal) -> str:
 
 def _is_as_it_was_moved(file: MovedFile) -> bool:
     status = os.lstat(file.quarantined)
-    if (status.st_size, status.st_mtime_ns) == (file.size_bytes, file.mtime_ns):
-        return True
-    content = hash_file(file.quarantined)  # FAT timestamps shift with daylight saving
-    return isinstance(content, Content) and content.sha256 == file.sha256
+    is_same = (status.st_size, status.st_mtime_ns) == (file.size_bytes, file.mtime_ns)
+    # FAT timestamps shift with daylight saving, so another time alone does not mean that the file was changed.
+    return is_same or has_sha256(file.quarantined, file.sha256)
 
 
 def _kept_instead(entry: JournalEntry, journal: Journal, seen: frozenset[int]) -> str:
     """Return the path of the photo that was kept instead; empty if it is missing."""
-    content = hash_file(entry.kept)
-    if isinstance(content, Content) and content.sha256 == entry.kept_sha256:
+    if has_sha256(entry.kept, entry.kept_sha256):
         return entry.kept
     later = (
         _kept_instead(later, journal, seen | {entry.id})
@@ -115,9 +109,10 @@ def _kept_instead(entry: JournalEntry, journal: Journal, seen: frozenset[int]) -
 def _has_beside(kept: str, kind: str, lost: MovedFile) -> bool:
     """Tell whether the folder of the kept photo holds a file of this kind with the bytes of ``lost``."""
     with suppress(OSError), os.scandir(os.path.dirname(kept)) as entries:
-        for entry in entries:
-            if COMPANION_KINDS.get(suffix_of(entry.name)) == kind and os.stat(entry.path).st_size == lost.size_bytes:
-                content = hash_file(entry.path)
-                if isinstance(content, Content) and content.sha256 == lost.sha256:
-                    return True
+        return any(
+            COMPANION_KINDS.get(suffix_of(entry.name)) == kind
+            and os.stat(entry.path).st_size == lost.size_bytes
+            and has_sha256(entry.path, lost.sha256)
+            for entry in entries
+        )
     return False

@@ -1,8 +1,9 @@
 """The quarantine: where duplicates go instead of being deleted, and the single steps there and back.
 
-A quarantine is a folder ``.clip-quarantine`` in the folder that you named. If another file system is mounted below that
-folder, its files go to a quarantine at its top: a rename within one file system is atomic and copies nothing. Inside,
-each file is at ``<run>/<path of the file below that folder>``, so you can find it without a tool.
+A quarantine is the folder ``.clip-quarantine`` in a folder that you named. If another file system is mounted below that
+folder, the files on it go to a quarantine in its top folder, because only a rename within one file system is atomic and
+copies nothing. In the quarantine each file has the path ``<run>/<its path below the folder>``, so you can find it
+without a tool.
 """
 
 from __future__ import annotations
@@ -11,29 +12,25 @@ import errno
 import os
 import stat
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
 from clip_client.dedup.files.apple_photos import is_inside_library
-from clip_client.dedup.files.hashing import Content, hash_file
+from clip_client.dedup.files.hashing import has_sha256
 from clip_client.dedup.types import QUARANTINE_NAME
 from preprocess_ensemble.errors import ReportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection
 
     from clip_client.dedup.store.journal import MovedFile
 
-
 _NO_SYNC: Final = frozenset({errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP})
 """Errors of file systems that cannot sync a folder, which POSIX allows."""
-
 _NO_SUCH_NAME: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
-
 _NO_HARD_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
-
-
 _WITHOUT_HARD_LINKS: Final = frozenset({"exfat", "msdos", "vfat"})
-"""Types of file systems, as Linux names them. Others show it when the link is made."""
+"""File systems, by their names in Linux. On others without hard links, making the link fails."""
 
 
 class CannotMove(ReportedError):
@@ -42,10 +39,10 @@ class CannotMove(ReportedError):
 
 @dataclass(frozen=True, kw_only=True)
 class QuarantineTarget:
-    """The quarantine that a file goes to."""
+    """The quarantine that a file moves to."""
 
     folder: str
-    """The folder that holds ``.clip-quarantine``."""
+    """The folder that contains ``.clip-quarantine``."""
 
     def path_for(self, path: str, run: str) -> str:
         """Return the path in the quarantine for the file at ``path``, moved by ``run``."""
@@ -53,10 +50,10 @@ class QuarantineTarget:
 
 
 def quarantine_target(path: str, roots: Collection[str]) -> QuarantineTarget:
-    """Find the quarantine for ``path``, a photo below one of ``roots`` (absolute; the innermost root counts).
+    """Find the quarantine for the photo at ``path``, from the innermost of the absolute ``roots`` above it.
 
-    Nothing is written. Raises CannotMove if ``path`` is not a regular file, if its folder or the quarantine's folder
-    cannot be written, or if it is below no root.
+    Nothing is written. Raises CannotMove if ``path`` is not a regular file or is not below a root, or if its folder or
+    the quarantine cannot be written.
     """
     given, path = path, os.path.abspath(path)
     try:
@@ -64,14 +61,14 @@ def quarantine_target(path: str, roots: Collection[str]) -> QuarantineTarget:
         if not os.path.samestat(status, os.lstat(given)):
             raise CannotMove("Its path has '..' after a link, so it names another file than it seems to.")
         folder = os.path.dirname(path)
-        root = next((above for above in _folders_above(path) if above in roots), None)
+        root = next((above for above in map(str, PurePath(path).parents) if above in roots), None)
         if not stat.S_ISREG(status.st_mode):
             raise CannotMove("It is a link; only the file that it points to could be moved.")
         if is_inside_library(path):
             raise CannotMove("It is inside an Apple Photos library, which needs all its files.")
         if root is None:
             raise CannotMove("It is in none of the folders that you named.")
-        if not _is_below(os.path.realpath(folder), os.path.realpath(root)):
+        if not PurePath(os.path.realpath(folder)).is_relative_to(os.path.realpath(root)):
             raise CannotMove("It was reached through a link that leads out of the folders that you named.")
         top = _top_of_file_system(folder, root, status.st_dev)
     except OSError as error:
@@ -82,8 +79,16 @@ def quarantine_target(path: str, roots: Collection[str]) -> QuarantineTarget:
     return QuarantineTarget(folder=top)
 
 
+def why_read_only(folder: str) -> str:
+    """Say why nothing can be written to a folder, such as ``"folder is read-only for you"``; empty if it can."""
+    # Both checks are needed: root may write to any folder, but not to a file system that is mounted read-only.
+    if hasattr(os, "statvfs") and os.statvfs(folder).f_flag & os.ST_RDONLY:
+        return "file system is mounted read-only"
+    return "" if os.access(folder, os.W_OK | os.X_OK) else "folder is read-only for you"
+
+
 def check_can_move(path: str, what: str) -> None:
-    """Raise CannotMove if the file at ``path`` is a link, or is on another file system than its folder.
+    """Raise CannotMove if the file at ``path`` is not a regular file, or is on another file system than its folder.
 
     ``what`` is the subject of the message, such as "It".
     """
@@ -128,7 +133,7 @@ def file_system_type(device: int) -> str:
 
 
 def _check_quarantine(quarantine: str, device: int) -> None:
-    """Raise CannotMove if something at the quarantine's path cannot take a file of this device."""
+    """Raise CannotMove if something at the quarantine's path prevents files of this device from moving there."""
     try:
         status = os.lstat(quarantine)
     except FileNotFoundError:
@@ -150,24 +155,11 @@ def _top_of_file_system(folder: str, root: str, device: int) -> str:
 
 
 def _check_writable(folder: str) -> None:
-    # Both checks are needed: root may write into any folder, but not to a file system that is mounted read-only.
-    read_only = hasattr(os, "statvfs") and bool(os.statvfs(folder).f_flag & os.ST_RDONLY)
-    if read_only or not os.access(folder, os.W_OK | os.X_OK):
-        what = "file system is mounted read-only" if read_only else "folder is read-only for you"
-        raise CannotMove(f"Its {what}: {folder}.")
+    if reason := why_read_only(folder):
+        raise CannotMove(f"Its {reason}: {folder}.")
 
 
-def _folders_above(path: str) -> Iterator[str]:
-    """Yield the folders above ``path``, the innermost first."""
-    while path != (path := os.path.dirname(path)):
-        yield path
-
-
-def _is_below(path: str, root: str) -> bool:
-    return path == root or path.startswith(root.rstrip(os.sep) + os.sep)
-
-
-def make_folder(folder: str) -> None:
+def _make_folder(folder: str) -> None:
     """Make a folder and its parents. They are on the disk when this returns."""
     missing = []
     while not os.path.isdir(folder):
@@ -192,16 +184,20 @@ def sync_folder(folder: str) -> None:
         os.close(descriptor)
 
 
-def rename_new(source: str, target: str) -> None:
-    """Rename without ever replacing a file at ``target``; raises FileExistsError instead.
+def _sync_folders_of(moved_to: str, moved_from: str) -> None:
+    # The new entry first: after a crash, the file has two names rather than none.
+    for path in (moved_to, moved_from):
+        sync_folder(os.path.dirname(path))
 
-    If the file system supports hard links, the file has both names for a moment: a plain rename could replace what
-    another program writes to ``target`` at the same time.
+
+def rename_new(source: str, target: str) -> None:
+    """Rename a file. Raises FileExistsError if ``target`` exists, and never replaces it.
+
+    If the file system supports hard links, the file has both names for a moment, because a plain rename could replace
+    a file that another program writes to ``target`` at the same time.
     """
     try:
         os.link(source, target)
-    except FileExistsError:
-        raise
     except OSError as error:
         if error.errno not in _NO_HARD_LINKS:
             raise
@@ -210,36 +206,35 @@ def rename_new(source: str, target: str) -> None:
         os.rename(source, target)
     else:
         os.unlink(source)
-    sync_folder(os.path.dirname(target))
-    sync_folder(os.path.dirname(source))
+    _sync_folders_of(target, source)
 
 
 def quarantine(file: MovedFile) -> None:
-    """Move one file into the quarantine. Raises OSError, and FileExistsError if its path there is taken.
+    """Move one file to the quarantine. Raises OSError, and FileExistsError if its path there is taken.
 
-    Unlike :func:`rename_new` this is a single step: between two steps, another program could save the photo by a
-    rename, and that file would be removed. Each run has its own folder, so nothing in it can be replaced.
+    Unlike :func:`rename_new`, this is a single step. Between two steps another program could save the photo with a
+    rename, and the second step would remove the file that it saved. Each run has its own folder in the quarantine, so
+    the rename cannot replace a file there.
     """
-    make_folder(os.path.dirname(file.quarantined))
+    _make_folder(os.path.dirname(file.quarantined))
     if os.path.lexists(file.quarantined):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), file.quarantined)
     os.rename(file.original, file.quarantined)
-    sync_folder(os.path.dirname(file.quarantined))
-    sync_folder(os.path.dirname(file.original))
+    _sync_folders_of(file.quarantined, file.original)
 
 
 def restore(file: MovedFile, *, replace_equal: bool = False) -> None:
-    """Move one file back to where it was, with its old times; safe to repeat after a crash at any step.
+    """Move one file back to its old path and set its old times. After a crash at any step, this can be repeated.
 
-    With ``replace_equal`` a file of the same bytes at the old path is the hard link from the move, and is replaced.
-    Raises CannotMove if another file has the name now, or if the file is in neither place.
+    With ``replace_equal``, a file with the same bytes at the old path is the hard link that ``apply`` made there, and
+    is replaced. Raises CannotMove if another file has taken the old path, or if the file is in neither place.
     """
     original, quarantined = file.original, file.quarantined
     if not is_there(quarantined):
         if not is_there(original):
             raise CannotMove("It is neither in the quarantine nor at its old path.")
     elif not is_there(original):
-        make_folder(os.path.dirname(original))
+        _make_folder(os.path.dirname(original))
         try:
             rename_new(quarantined, original)
         except FileExistsError:
@@ -247,20 +242,19 @@ def restore(file: MovedFile, *, replace_equal: bool = False) -> None:
     elif os.path.samefile(quarantined, original):
         os.unlink(quarantined)
         sync_folder(os.path.dirname(quarantined))
-    elif replace_equal and _has_bytes(original, file.sha256):
+    elif replace_equal and has_sha256(original, file.sha256):
         os.replace(quarantined, original)
-        sync_folder(os.path.dirname(original))
-        sync_folder(os.path.dirname(quarantined))
+        _sync_folders_of(original, quarantined)
     else:
         raise CannotMove("Another file has taken its name.")
     status = os.lstat(original)
     if (status.st_size, status.st_mtime_ns) == (file.size_bytes, file.mtime_ns):
-        # A rename keeps the modification time; hashing the file before changed its access time.
+        # A rename keeps the modification time, but hashing the file changed its access time.
         os.utime(original, ns=(file.atime_ns, file.mtime_ns))
 
 
 def is_there(path: str) -> bool:
-    """Tell whether anything has this name. Raises OSError if this cannot be found out, as in an unreadable folder."""
+    """Tell whether anything exists at ``path``. Raises OSError if this is unknown, as in an unreadable folder."""
     try:
         os.lstat(path)
     except OSError as error:
@@ -273,9 +267,9 @@ def is_there(path: str) -> bool:
 def check_disk(file: MovedFile, kept: str) -> None:
     """Raise CannotMove if the disk of a quarantined file is not connected.
 
-    In that case the folder that holds the quarantine is missing or, as an unused mount point, empty; a quarantine that
-    somebody emptied by hand leaves at least something there. If another disk is mounted in its place, the quarantine,
-    the file's old folder and the kept photo are all missing.
+    The folder that contained the quarantine is then missing, or is an empty mount point. If a person empties a
+    quarantine by hand, that folder still contains other files. If another disk is mounted in its place, the quarantine
+    and the file are missing, and so are the file's old folder or the kept photo.
     """
     folder = file.quarantined.partition(f"{os.sep}{QUARANTINE_NAME}{os.sep}")[0] or os.sep
     try:
@@ -294,7 +288,7 @@ def check_disk(file: MovedFile, kept: str) -> None:
 def remove_empty_folders(quarantined: str) -> None:
     """Remove the empty folders above a file that left the quarantine, up to and including the quarantine itself.
 
-    The inner folders may be missing: a process may be killed before it has made all of them.
+    Inner folders may be missing if the process that made them was killed.
     """
     folder = os.path.dirname(quarantined)
     while QUARANTINE_NAME in folder.split(os.sep):
@@ -305,8 +299,3 @@ def remove_empty_folders(quarantined: str) -> None:
         except OSError:
             return
         folder = os.path.dirname(folder)
-
-
-def _has_bytes(path: str, sha256: str) -> bool:
-    content = hash_file(path)
-    return isinstance(content, Content) and content.sha256 == sha256

@@ -47,6 +47,11 @@ def sha256_of(path: str) -> str:
     return content.sha256 if isinstance(content, Content) else ""
 
 
+def has_sha256(path: str, sha256: str) -> bool:
+    """Tell whether a file has the content of this SHA-256; False for a file that is empty or cannot be read."""
+    return bool(sha256) and sha256_of(path) == sha256
+
+
 def hash_files(paths: Iterable[str]) -> dict[str, str]:
     """Return path -> SHA-256 of each file. Raises OSError, whose text is a sentence for people, for one that fails."""
     found = {}

@@ -11,7 +11,7 @@ import pytest
 
 from clip_client.dedup.actions.apply import HARDLINK, apply, undo
 from clip_client.dedup.actions.plan import plan_moves
-from clip_client.dedup.types import QUARANTINE_NAME
+from clip_client.dedup.types import QUARANTINE_NAME, SAME_PIXELS, Metadata
 from tests.fixtures.albums import member, opened, report, snapshot, without_access, write
 from tests.paths import ROOT
 
@@ -102,12 +102,17 @@ def check_files_that_are_mounts(folder: Path) -> None:
 
 
 def check_a_read_only_mount(folder: Path) -> None:
-    """Root may write to any folder, and to no file system that is mounted read-only."""
+    """Root may write to any folder, and to no file system that is mounted read-only: no move and no sidecar."""
     disk = folder / "root" / "disk"
     photos = [write(folder / "root" / "1.jpg", b"x"), write(disk / "2.jpg", b"x")]
+    titled = member(write(folder / "root" / "3.jpg", b"y"), tier=SAME_PIXELS, metadata=Metadata(title="Gate"))
     subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
     plan = plan_moves(report(tuple(map(member, photos))), [folder / "root"])
     assert [skip.reason for skip in plan.skipped] == [f"Its file system is mounted read-only: {disk}."]
+    plan = plan_moves(report((member(photos[1]), titled)), [folder / "root"], merge_metadata=True)
+    assert [skip.reason for skip in plan.skipped] == [
+        f"No sidecar can be written beside the kept photo: its file system is mounted read-only: {disk}."
+    ]
 
 
 def mount(source: Path, target: Path) -> None:
