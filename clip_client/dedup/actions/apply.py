@@ -37,13 +37,13 @@ from clip_client.dedup.store.journal import (
     new_run,
 )
 from clip_client.dedup.store.sqlite import StoreError
+from clip_client.dedup.types import FailedFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from clip_client.dedup.actions.plan import Move, Plan
     from clip_client.dedup.store.journal import Journal
-    from clip_client.dedup.types import FailedFile
 
 QUARANTINE: Final = "quarantine"
 HARDLINK: Final = "hardlink"
@@ -112,8 +112,8 @@ def apply(
 def undo(journal: Journal, *, run: str | None = None, paths: Iterable[str] | None = None) -> tuple[Outcome, ...]:
     """Restore what is in the quarantine: everything, what one run moved, or what was moved from ``paths``.
 
-    The newest entry is restored first. A file stays in the quarantine if another file has taken its name; you can try
-    again later. Raises StoreError if another process moves files with this journal.
+    The newest entry is restored first. If another file has taken the name of a file, that file stays in the quarantine,
+    and you can try again later. Raises StoreError if another process moves files with this journal.
     """
     with journal.exclusive():
         recover(journal)
@@ -192,16 +192,13 @@ def _record_file(path: str, move: Move, run: str) -> MovedFile:
     if not stat.S_ISREG(status.st_mode):
         raise CannotMove("It is no longer a regular file.")
     content = hash_file(path)
-    if isinstance(content, Content):
-        sha256 = content.sha256
-    elif content.code == "EMPTY":  # a sidecar may be empty; an empty photo is never compared
-        sha256 = ""
-    else:
+    if isinstance(content, FailedFile) and content.code != "EMPTY":
         raise CannotMove(content.message)
     return MovedFile(
         original=path,
         quarantined=move.target.path_for(path, run),
-        sha256=sha256,
+        # A sidecar may be empty; an empty photo is never compared.
+        sha256=content.sha256 if isinstance(content, Content) else "",
         size_bytes=status.st_size,
         atime_ns=status.st_atime_ns,
         mtime_ns=status.st_mtime_ns,
@@ -223,10 +220,10 @@ def _check_kept_photo(kept: str, sha256: str, duplicate: str) -> os.stat_result:
 def _check_still_kept(kept: str, before: os.stat_result) -> None:
     """Check, after the duplicate has moved, that the kept photo is still the file that was checked before."""
     try:
-        now = os.stat(kept)
+        is_same = _version(os.stat(kept)) == _version(before)
     except OSError:
-        now = None
-    if now is None or _version(now) != _version(before):
+        is_same = False
+    if not is_same:
         raise CannotMove("The kept photo disappeared or changed during the move, so this one is back.")
 
 
@@ -237,12 +234,12 @@ def _version(status: os.stat_result) -> tuple[int, ...]:
 def _check_companions(move: Move, files: list[MovedFile]) -> None:
     """Check that the kept photo has a file of the same bytes for each companion that would move."""
     for companion, file in zip(move.companions, files, strict=False):
-        beside = (hash_file(other.path) for other in move.beside_kept if other.kind == companion.kind)
-        if not any(_is_copy(file, content) for content in beside):
+        if not any(_is_copy(file, other.path) for other in move.beside_kept if other.kind == companion.kind):
             raise CannotMove(another_companion(companion.kind))
 
 
-def _is_copy(file: MovedFile, content: Content | FailedFile) -> bool:
+def _is_copy(file: MovedFile, path: str) -> bool:
+    content = hash_file(path)
     if isinstance(content, Content):
         return content.sha256 == file.sha256
     return content.code == "EMPTY" and file.size_bytes == 0
@@ -256,10 +253,9 @@ def _check_unchanged(file: MovedFile) -> None:
 
 
 def _undo(entry: JournalEntry, journal: Journal) -> Outcome:
-    path = entry.files[0].original
-    message = why_out_of_reach(entry) or _restore_files(journal.set_state(entry, RESTORING), journal, at_end=RESTORED)
-    remaining = "" if message else remaining_sidecars(entry, journal)
-    return Outcome(path=path, done=not message, message=message or f"Restored. {remaining}".rstrip())
+    problem = why_out_of_reach(entry) or _restore_files(journal.set_state(entry, RESTORING), journal, at_end=RESTORED)
+    message = problem or f"Restored. {remaining_sidecars(entry, journal)}".rstrip()
+    return Outcome(path=entry.files[0].original, done=not problem, message=message)
 
 
 def _restore_files(entry: JournalEntry, journal: Journal, *, at_end: str) -> str:
@@ -275,8 +271,8 @@ def _restore_files(entry: JournalEntry, journal: Journal, *, at_end: str) -> str
     _remove_empty_folders(entry)
     if not problems:
         remove_sidecars(entry, journal)
-    # A file that could not be restored is still in the quarantine, where the next undo finds it. A file that somebody
-    # took out of the quarantine is no longer ours.
+    # A file that could not be restored is still in the quarantine, where the next undo finds it. The journal forgets a
+    # file that a person took out of the quarantine.
     journal.set_state(entry, MOVED if problems and _may_be_quarantined(entry) else at_end)
     return problems[0] if problems else ""
 

@@ -18,13 +18,12 @@ import time
 import uuid
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from clip_client.dedup.store.lock import AlreadyLocked, exclusive_lock
 from clip_client.dedup.store.sqlite import StoreError, open_database, transaction
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
@@ -58,8 +57,7 @@ CREATE INDEX IF NOT EXISTS sidecars_by_path ON sidecars (path)
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class MovedFile:
+class MovedFile(NamedTuple):
     """One file of an entry: where it was, where it went, and its size and times before it was read."""
 
     original: str
@@ -70,8 +68,7 @@ class MovedFile:
     mtime_ns: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sidecar:
+class Sidecar(NamedTuple):
     """A sidecar beside the kept photo that holds metadata of the moved photo."""
 
     path: str
@@ -111,7 +108,7 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._connection: sqlite3.Connection = open_database(path, _SCHEMA, version=_VERSION, durable=True)
+        self._connection = open_database(path, _SCHEMA, version=_VERSION, durable=True)
 
     def close(self) -> None:
         """Close the file."""
@@ -145,43 +142,20 @@ class Journal:
         sidecars: Sequence[Sidecar] = (),
     ) -> JournalEntry:
         """Record what is about to happen. It is on the disk when this returns."""
-        at_ns = time.time_ns()
         with transaction(self._connection):
-            cursor = self._connection.execute(
+            number = self._connection.execute(
                 "INSERT INTO units (run, at_ns, method, state, survivor, survivor_sha256) VALUES (?, ?, ?, ?, ?, ?)",
-                (run, at_ns, method, PLANNED, os.fsencode(kept), kept_sha256),
-            )
-            number = int(cursor.lastrowid or 0)
+                (run, time.time_ns(), method, PLANNED, os.fsencode(kept), kept_sha256),
+            ).lastrowid
             self._connection.executemany(
                 "INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?)",
-                [
-                    (
-                        number,
-                        os.fsencode(file.original),
-                        os.fsencode(file.quarantined),
-                        file.sha256,
-                        file.size_bytes,
-                        file.atime_ns,
-                        file.mtime_ns,
-                    )
-                    for file in files
-                ],
+                [(number, os.fsencode(file.original), os.fsencode(file.quarantined), *file[2:]) for file in files],
             )
             self._connection.executemany(
                 "INSERT INTO sidecars VALUES (?, ?, ?, ?)",
-                [(number, os.fsencode(sidecar.path), sidecar.sha256, sidecar.is_ours) for sidecar in sidecars],
+                [(number, os.fsencode(sidecar.path), *sidecar[1:]) for sidecar in sidecars],
             )
-        return JournalEntry(
-            id=number,
-            run=run,
-            at_ns=at_ns,
-            method=method,
-            state=PLANNED,
-            kept=kept,
-            kept_sha256=kept_sha256,
-            files=tuple(files),
-            sidecars=tuple(sidecars),
-        )
+        return self._entry(self._connection.execute("SELECT * FROM units WHERE id = ?", (number,)).fetchone())
 
     def set_state(self, entry: JournalEntry, state: str) -> JournalEntry:
         """Record the new state of an entry. It is on the disk when this returns."""
@@ -214,9 +188,9 @@ class Journal:
             f"WHERE path = ? AND state IN ({', '.join('?' * len(states))})",
             (os.fsencode(path), *states),
         )
-        return [(number, _sidecar(row)) for number, *row in rows]
+        return [(number, _sidecar(*row)) for number, *row in rows]
 
-    def _entry(self, row: tuple[int, str, int, str, str, bytes, str]) -> JournalEntry:
+    def _entry(self, row: Sequence[Any]) -> JournalEntry:
         number, run, at_ns, method, state, kept, kept_sha256 = row
         files = self._connection.execute("SELECT * FROM files WHERE unit = ? ORDER BY rowid", (number,))
         sidecars = self._connection.execute("SELECT path, sha256, is_ours FROM sidecars WHERE unit = ?", (number,))
@@ -229,20 +203,12 @@ class Journal:
             kept=os.fsdecode(kept),
             kept_sha256=kept_sha256,
             files=tuple(
-                MovedFile(
-                    original=os.fsdecode(original),
-                    quarantined=os.fsdecode(quarantined),
-                    sha256=sha256,
-                    size_bytes=size_bytes,
-                    atime_ns=atime_ns,
-                    mtime_ns=mtime_ns,
-                )
-                for _unit, original, quarantined, sha256, size_bytes, atime_ns, mtime_ns in files
+                MovedFile(os.fsdecode(original), os.fsdecode(quarantined), *rest)
+                for _unit, original, quarantined, *rest in files
             ),
-            sidecars=tuple(map(_sidecar, sidecars)),
+            sidecars=tuple(_sidecar(*row) for row in sidecars),
         )
 
 
-def _sidecar(row: Sequence[Any]) -> Sidecar:
-    path, sha256, is_ours = row
+def _sidecar(path: bytes, sha256: str, is_ours: int) -> Sidecar:
     return Sidecar(path=os.fsdecode(path), sha256=sha256, is_ours=bool(is_ours))

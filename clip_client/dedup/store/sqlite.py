@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from preprocess_ensemble.errors import ReportedError
@@ -40,34 +40,30 @@ def open_database(
         connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
     except sqlite3.Error as error:
         raise StoreError(f"{path.name} of the store {path.parent} cannot be opened: {error}") from error
-    try:
-        _use_wal(connection, sleep)
-        connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
-        (found,) = connection.execute("PRAGMA user_version").fetchone()
-        if found > version:
-            raise StoreError(
-                f"{path} was made by a newer version of clip-client (format {found}, this one knows {version}); "
-                "update clip-client, or choose another folder with --store"
-            )
-        if found < version:
-            with transaction(connection):
-                for statement in filter(str.strip, schema.split(";")):
-                    connection.execute(statement)
-                connection.execute(f"PRAGMA user_version = {version}")
-    except sqlite3.OperationalError as error:  # the disk or a permission; the file itself is intact
-        connection.close()
-        raise StoreError(
-            f"{path} cannot be used ({error}); make its folder writable, or choose another one with --store"
-        ) from error
-    except sqlite3.Error as error:
-        connection.close()
-        lost = ", which loses its content" if durable else ""
-        raise StoreError(
-            f"{path} cannot be used ({error}); move it away to start again{lost}, or choose another folder with --store"
-        ) from error
-    except StoreError:
-        connection.close()
-        raise
+    with ExitStack() as on_error:
+        on_error.callback(connection.close)
+        try:
+            _use_wal(connection, sleep)
+            connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+            (found,) = connection.execute("PRAGMA user_version").fetchone()
+            if found > version:
+                raise StoreError(
+                    f"{path} was made by a newer version of clip-client (format {found}, this one knows {version}); "
+                    "update clip-client, or choose another folder with --store"
+                )
+            if found < version:
+                with transaction(connection):
+                    for statement in filter(str.strip, schema.split(";")):
+                        connection.execute(statement)
+                    connection.execute(f"PRAGMA user_version = {version}")
+        except sqlite3.Error as error:
+            if isinstance(error, sqlite3.OperationalError):  # the disk or a permission; the file itself is intact
+                remedy = "make its folder writable"
+            else:
+                remedy = f"move it away to start again{', which loses its content' if durable else ''}"
+            message = f"{path} cannot be used ({error}); {remedy}, or choose another folder with --store"
+            raise StoreError(message) from error
+        on_error.pop_all()
     return connection
 
 

@@ -17,7 +17,8 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -58,15 +59,12 @@ class Store:
         self._open = ExitStack()
         if directory is None:
             directory = self._open.enter_context(tempfile.TemporaryDirectory(prefix="clip-client-"))
-        # Absolute, or pyarrow and SQLite take a name with a colon in it for an address.
+        # Absolute, because pyarrow and SQLite take a relative name with a colon for an address.
         self.directory = Path(os.path.abspath(Path(directory).expanduser()))
         try:
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
             raise StoreError(f"the store {self.directory} cannot be created: {error.strerror}") from None
-        self._journal: Journal | None = None
-        self._decisions: Decisions | None = None
-        self._files: FileIndex | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -80,29 +78,20 @@ class Store:
         """Close all files."""
         self._open.close()
 
-    @property
+    @cached_property
     def journal(self) -> Journal:
         """The journal of moves."""
-        if self._journal is None:
-            self._journal = Journal(self.directory / "journal.sqlite")
-            self._open.callback(self._journal.close)
-        return self._journal
+        return self._open.enter_context(closing(Journal(self.directory / "journal.sqlite")))
 
-    @property
+    @cached_property
     def decisions(self) -> Decisions:
         """Decisions of a person about photos."""
-        if self._decisions is None:
-            self._decisions = Decisions(self.directory / "decisions.sqlite")
-            self._open.callback(self._decisions.close)
-        return self._decisions
+        return self._open.enter_context(closing(Decisions(self.directory / "decisions.sqlite")))
 
-    @property
+    @cached_property
     def files(self) -> FileIndex:
         """Which content each file had."""
-        if self._files is None:
-            self._files = FileIndex(self.directory / "files.sqlite")
-            self._open.callback(self._files.close)
-        return self._files
+        return self._open.enter_context(closing(FileIndex(self.directory / "files.sqlite")))
 
     def vectors(self, vector_id: str, dimension: int | None = None) -> ParquetStore:
         """Open the vectors of one id, each of ``dimension`` numbers; ``code`` and ``message`` say why one is missing.
