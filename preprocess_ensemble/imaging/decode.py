@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from preprocess_ensemble.imaging.formats import ImageFormat
     from preprocess_ensemble.imaging.turbojpeg_decoder import TurboJpeg
 
 __all__ = (
@@ -149,7 +148,12 @@ def _decode(
     if len(data) > limits.max_bytes:
         message = f"The image file has {len(data):,} bytes; the limit is {limits.max_bytes:,}."
         raise DecodeError(ImageStatus.TOO_LARGE, message)
-    image_format = _readable_format(data)
+    image_format = identify(data)
+    if image_format is None:
+        raise DecodeError(ImageStatus.NOT_AN_IMAGE, "The file is not an image of any known format.")
+    if not image_format.readable:
+        message = f"The file is of format {image_format.name}, which cannot be read here."
+        raise DecodeError(ImageStatus.UNSUPPORTED_FORMAT, message)
     if image_format.name != "JPEG":
         file = PillowFile(data, image_format, limits)
         return Decoded(image=file.decode(), decode_path=DecodePath.NOT_JPEG, decoder=Decoder.PILLOW)
@@ -168,17 +172,6 @@ def _decode(
             return Decoded(image=image, decode_path=decode_path, decoder=Decoder.TURBOJPEG)
     file = opened or PillowFile(data, image_format, limits)
     return Decoded(image=file.decode(scale=scale), decode_path=decode_path, decoder=Decoder.PILLOW)
-
-
-def _readable_format(data: bytes) -> ImageFormat:
-    image_format = identify(data)
-    if image_format is None:
-        raise DecodeError(ImageStatus.NOT_AN_IMAGE, "The file is not an image of any known format.")
-    if not image_format.readable:
-        raise DecodeError(
-            ImageStatus.UNSUPPORTED_FORMAT, f"The file is of format {image_format.name}, which cannot be read here."
-        )
-    return image_format
 
 
 def _plain_header(data: bytes, limits: DecodeLimits) -> JpegHeader | None:

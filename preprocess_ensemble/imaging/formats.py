@@ -30,7 +30,7 @@ from PIL import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ("FORMATS", "ImageFormat", "identify")
+    _Opener = Callable[[IO[bytes]], ImageFile.ImageFile]
 
 _HEAD_BYTES: Final = 512
 
@@ -41,7 +41,7 @@ class ImageFormat:
 
     name: str
     signature: re.Pattern[bytes]
-    opener: Callable[[IO[bytes]], ImageFile.ImageFile] | None = None
+    opener: _Opener | None = None
     pillow_feature: str | None = None
     """The optional part of Pillow that reads it, if any."""
 
@@ -51,61 +51,52 @@ class ImageFormat:
         return self.opener is not None and (self.pillow_feature is None or bool(features.check(self.pillow_feature)))
 
 
-def _readable(
-    name: str, signature: bytes, opener: Callable[[IO[bytes]], ImageFile.ImageFile], pillow_feature: str | None = None
-) -> ImageFormat:
-    return ImageFormat(
-        name=name, signature=re.compile(signature, re.DOTALL), opener=opener, pillow_feature=pillow_feature
-    )
-
-
-def _known(name: str, signature: bytes) -> ImageFormat:
-    return ImageFormat(name=name, signature=re.compile(signature, re.DOTALL))
+def _format(name: str, signature: bytes, opener: _Opener | None = None, feature: str | None = None) -> ImageFormat:
+    pattern = re.compile(signature, re.DOTALL)
+    return ImageFormat(name=name, signature=pattern, opener=opener, pillow_feature=feature)
 
 
 # The plugins' classes are called directly: `Image.open` would warn or raise about the number of pixels before this code
 # has the size, and it would split a multi-picture JPEG, of which only the first picture is wanted.
 # Order matters among the ISO media brands: AVIF and HEIC files may both have the brand "mif1".
 FORMATS: Final[tuple[ImageFormat, ...]] = (
-    _known("JPEG-LS", rb"\xff\xd8\xff\xf7"),
-    _readable("JPEG", rb"\xff\xd8\xff", JpegImagePlugin.JpegImageFile),
-    _readable("PNG", rb"\x89PNG\r\n\x1a\n", PngImagePlugin.PngImageFile),
-    _readable("WebP", rb"RIFF.{4}WEBP", WebPImagePlugin.WebPImageFile, "webp"),
-    _readable("GIF", rb"GIF8[79]a", GifImagePlugin.GifImageFile),
-    _known("Canon CR2 raw", rb"II\*\0.{4}CR\x02"),
-    _readable("TIFF", rb"II[*+]\0|MM\0[*+]", TiffImagePlugin.TiffImageFile),
-    _readable("BMP", rb"BM.{12}[\x0c\x10\x28\x34\x38\x40\x6c\x7c]\0\0\0", BmpImagePlugin.BmpImageFile),
-    _readable(
+    _format("JPEG-LS", rb"\xff\xd8\xff\xf7"),
+    _format("JPEG", rb"\xff\xd8\xff", JpegImagePlugin.JpegImageFile),
+    _format("PNG", rb"\x89PNG\r\n\x1a\n", PngImagePlugin.PngImageFile),
+    _format("WebP", rb"RIFF.{4}WEBP", WebPImagePlugin.WebPImageFile, "webp"),
+    _format("GIF", rb"GIF8[79]a", GifImagePlugin.GifImageFile),
+    _format("Canon CR2 raw", rb"II\*\0.{4}CR\x02"),
+    _format("TIFF", rb"II[*+]\0|MM\0[*+]", TiffImagePlugin.TiffImageFile),
+    _format("BMP", rb"BM.{12}[\x0c\x10\x28\x34\x38\x40\x6c\x7c]\0\0\0", BmpImagePlugin.BmpImageFile),
+    _format(
         "AVIF",
         rb".{4}ftyp(?:avif|avis|(?:mif1|msf1|miaf).{4}(?:.{4}){0,12}?avif)",
         AvifImagePlugin.AvifImageFile,
         "avif",
     ),
-    _readable(
-        "JPEG 2000", rb"\xff\x4f\xff\x51|\0\0\0\x0cjP  \r\n\x87\n", Jpeg2KImagePlugin.Jpeg2KImageFile, "jpg_2000"
-    ),
-    _readable("PPM", rb"P[1-6]\s", PpmImagePlugin.PpmImageFile),
-    _readable("QOI", rb"qoif", QoiImagePlugin.QoiImageFile),
-    _known("HEIC", rb".{4}ftyp(?:hei[cmsx]|hev[cmsx]|mif1|msf1|miaf)"),
-    _known("Canon CR3 raw", rb".{4}ftypcrx "),
-    _known("video (MP4 or QuickTime)", rb".{4}ftyp"),
-    _known("JPEG XL", rb"\xff\x0a|\0\0\0\x0cJXL \r\n\x87\n"),
-    _known("Photoshop PSD", rb"8BPS"),
-    _known("PDF", rb"%PDF-"),
-    _known("PostScript", rb"%!PS|\xc5\xd0\xd3\xc6"),
-    _known("SVG", rb"(?:\xef\xbb\xbf)?\s*(?:<\?xml.*?)?<svg[\s>]"),
-    _known("ICO", rb"\0\0[\x01\x02]\0[^\0]\0"),
-    _known("ICNS", rb"icns"),
-    _known("DDS", rb"DDS "),
-    _known("OpenEXR", rb"v/1\x01"),
-    _known("Radiance HDR", rb"#\?RADIANCE|#\?RGBE"),
-    _known("Fujifilm RAF raw", rb"FUJIFILMCCD-RAW"),
-    _known("GIMP XCF", rb"gimp xcf"),
-    _known("FITS", rb"SIMPLE  ="),
-    _known("PCX", rb"\x0a[\0\x02-\x05]\x01[\x01\x02\x04\x08]"),
-    _known("SGI", rb"\x01\xda[\0\x01][\x01\x02]"),
-    _known("Windows metafile", rb"\xd7\xcd\xc6\x9a\0\0|\x01\0\0\0.{36} EMF"),
-    _known("video (Matroska or WebM)", rb"\x1a\x45\xdf\xa3"),
+    _format("JPEG 2000", rb"\xff\x4f\xff\x51|\0\0\0\x0cjP  \r\n\x87\n", Jpeg2KImagePlugin.Jpeg2KImageFile, "jpg_2000"),
+    _format("PPM", rb"P[1-6]\s", PpmImagePlugin.PpmImageFile),
+    _format("QOI", rb"qoif", QoiImagePlugin.QoiImageFile),
+    _format("HEIC", rb".{4}ftyp(?:hei[cmsx]|hev[cmsx]|mif1|msf1|miaf)"),
+    _format("Canon CR3 raw", rb".{4}ftypcrx "),
+    _format("video (MP4 or QuickTime)", rb".{4}ftyp"),
+    _format("JPEG XL", rb"\xff\x0a|\0\0\0\x0cJXL \r\n\x87\n"),
+    _format("Photoshop PSD", rb"8BPS"),
+    _format("PDF", rb"%PDF-"),
+    _format("PostScript", rb"%!PS|\xc5\xd0\xd3\xc6"),
+    _format("SVG", rb"(?:\xef\xbb\xbf)?\s*(?:<\?xml.*?)?<svg[\s>]"),
+    _format("ICO", rb"\0\0[\x01\x02]\0[^\0]\0"),
+    _format("ICNS", rb"icns"),
+    _format("DDS", rb"DDS "),
+    _format("OpenEXR", rb"v/1\x01"),
+    _format("Radiance HDR", rb"#\?RADIANCE|#\?RGBE"),
+    _format("Fujifilm RAF raw", rb"FUJIFILMCCD-RAW"),
+    _format("GIMP XCF", rb"gimp xcf"),
+    _format("FITS", rb"SIMPLE  ="),
+    _format("PCX", rb"\x0a[\0\x02-\x05]\x01[\x01\x02\x04\x08]"),
+    _format("SGI", rb"\x01\xda[\0\x01][\x01\x02]"),
+    _format("Windows metafile", rb"\xd7\xcd\xc6\x9a\0\0|\x01\0\0\0.{36} EMF"),
+    _format("video (Matroska or WebM)", rb"\x1a\x45\xdf\xa3"),
 )
 
 

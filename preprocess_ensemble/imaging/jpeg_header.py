@@ -9,8 +9,6 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
-__all__ = ("JpegHeader", "count_scans", "may_have_scans", "read_header")
-
 Sampling = tuple[tuple[int, int], ...]
 
 _START_OF_SCAN: Final = 0xDA

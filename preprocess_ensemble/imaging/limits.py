@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from preprocess_ensemble.contract import ImageStatus
 
-__all__ = ("DecodeError", "DecodeLimits")
-
 
 class DecodeError(ValueError):
     """One image could not be decoded; ``message`` is one sentence for people, without a path or a traceback."""

@@ -5,41 +5,23 @@ from __future__ import annotations
 import math
 from typing import Final, NamedTuple
 
-from PIL import Image
-
-__all__ = ("SCALE_INFO", "ScaleInfo", "apply_transpose", "swaps_sides", "transpose_for")
+from PIL.Image import Image, Transpose
 
 _ORIENTATIONS: Final = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
+    2: Transpose.FLIP_LEFT_RIGHT,
+    3: Transpose.ROTATE_180,
+    4: Transpose.FLIP_TOP_BOTTOM,
+    5: Transpose.TRANSPOSE,
+    6: Transpose.ROTATE_270,
+    7: Transpose.TRANSVERSE,
+    8: Transpose.ROTATE_90,
 }
 """EXIF 2.32, tag 0x0112, as in ``PIL.ImageOps.exif_transpose``."""
 
 # What a transpose does to the columns and rows of the stored image. Those in _SWAPPED swap the two afterwards.
-_SWAPPED: Final = frozenset(
-    {Image.Transpose.TRANSPOSE, Image.Transpose.ROTATE_270, Image.Transpose.TRANSVERSE, Image.Transpose.ROTATE_90}
-)
-_MIRRORED_COLUMNS: Final = frozenset(
-    {
-        Image.Transpose.FLIP_LEFT_RIGHT,
-        Image.Transpose.ROTATE_180,
-        Image.Transpose.TRANSVERSE,
-        Image.Transpose.ROTATE_90,
-    }
-)
-_MIRRORED_ROWS: Final = frozenset(
-    {
-        Image.Transpose.FLIP_TOP_BOTTOM,
-        Image.Transpose.ROTATE_180,
-        Image.Transpose.TRANSVERSE,
-        Image.Transpose.ROTATE_270,
-    }
-)
+_MIRRORED_COLUMNS: Final = (Transpose.FLIP_LEFT_RIGHT, Transpose.ROTATE_180, Transpose.TRANSVERSE, Transpose.ROTATE_90)
+_MIRRORED_ROWS: Final = (Transpose.FLIP_TOP_BOTTOM, Transpose.ROTATE_180, Transpose.TRANSVERSE, Transpose.ROTATE_270)
+_SWAPPED: Final = (Transpose.TRANSPOSE, Transpose.ROTATE_270, Transpose.TRANSVERSE, Transpose.ROTATE_90)
 
 
 class ScaleInfo(NamedTuple):
@@ -51,7 +33,7 @@ class ScaleInfo(NamedTuple):
     """Left, top, right, bottom of the picture inside the scaled image, in its pixels. If a side is no multiple of the
     scale, the last column or row stands for less than a whole pixel."""
 
-    def describes(self, image: Image.Image) -> bool:
+    def describes(self, image: Image) -> bool:
         """Whether ``image`` is still that scaled image: Pillow copies ``info`` to every image made from it."""
         left, top, right, bottom = self.box
         return image.size == (math.ceil(right - left), math.ceil(bottom - top))
@@ -61,17 +43,17 @@ SCALE_INFO: Final = "scale_info"
 """Key of the :class:`ScaleInfo` in the ``info`` of an image from a scaled decode."""
 
 
-def transpose_for(orientation: object) -> Image.Transpose | None:
+def transpose_for(orientation: object) -> Transpose | None:
     """Return what shows an image of this EXIF ``orientation`` as it was meant; None for 1 and for unknown values."""
     return _ORIENTATIONS.get(orientation) if isinstance(orientation, int) else None
 
 
-def swaps_sides(transpose: Image.Transpose | None) -> bool:
+def swaps_sides(transpose: Transpose | None) -> bool:
     """Whether ``transpose`` swaps width and height."""
     return transpose in _SWAPPED
 
 
-def apply_transpose(image: Image.Image, transpose: Image.Transpose | None) -> Image.Image:
+def apply_transpose(image: Image, transpose: Transpose | None) -> Image:
     """Transpose ``image`` and its :class:`ScaleInfo`; None leaves both as they are."""
     if transpose is None:
         return image
@@ -81,7 +63,7 @@ def apply_transpose(image: Image.Image, transpose: Image.Transpose | None) -> Im
     return transposed
 
 
-def _transposed(scaled: ScaleInfo, size: tuple[int, int], transpose: Image.Transpose) -> ScaleInfo:
+def _transposed(scaled: ScaleInfo, size: tuple[int, int], transpose: Transpose) -> ScaleInfo:
     """Transpose `scaled`, which describes an image of `size`, along with the image."""
     left, top, right, bottom = scaled.box
     width, height = size

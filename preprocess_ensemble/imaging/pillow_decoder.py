@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from preprocess_ensemble.imaging.formats import ImageFormat
     from preprocess_ensemble.imaging.limits import DecodeLimits
 
-__all__ = ("PillowFile", "large_image_lock")
-
 _JPEG_END: Final = b"\xff\xd9"
 
 _FEW_BYTES: Final = 16
@@ -94,16 +92,21 @@ class PillowFile:
     def __init__(self, data: bytes, image_format: ImageFormat, limits: DecodeLimits) -> None:
         check_parts(image_format.name, data)
         is_jpeg = image_format.name == "JPEG"
-        source = _Source(data + _JPEG_END if limits.allow_truncated and is_jpeg else data)
-        if is_jpeg:
-            # Pillow joins the segments of EXIF, and copies all earlier ones for each. The limit of the metadata does
-            # not count unused segments such as previews, so it does not refuse such a file.
-            source.max_header_bytes = 2 * limits.max_metadata_bytes + 2**20
         self._data = data
         self._format = image_format
         self._limits = limits
-        self._source = source
-        self._image = _open(image_format, source)
+        self._source = _Source(data + _JPEG_END if limits.allow_truncated and is_jpeg else data)
+        if is_jpeg:
+            # Pillow joins the segments of EXIF, and copies all earlier ones for each. The limit of the metadata does
+            # not count unused segments such as previews, so it does not refuse such a file.
+            self._source.max_header_bytes = 2 * limits.max_metadata_bytes + 2**20
+        assert image_format.opener is not None  # `identify` found a readable format
+        try:
+            self._image = image_format.opener(self._source)
+        except DecodeError:
+            raise
+        except _BAD_FILE as error:
+            _refuse(error, image_format, self._source, None)
 
     @cached_property
     def transpose(self) -> Image.Transpose | None:
@@ -163,49 +166,30 @@ class _Source(io.BytesIO):
         return chunk
 
 
-def _open(image_format: ImageFormat, source: _Source) -> ImageFile.ImageFile:
-    assert image_format.opener is not None  # checked by `_readable_format`
-    try:
-        return image_format.opener(source)
-    except DecodeError:
-        raise
-    except _BAD_FILE as error:
-        _refuse(error, image_format, source, None)
-
-
 def _check_header(image: ImageFile.ImageFile, image_format: ImageFormat, data: bytes, limits: DecodeLimits) -> None:
     width, height = image.size
-    if width * height > limits.max_pixels:
-        message = (
-            f"The image has {width * height / 1e6:,.1f} megapixels ({width} x {height}); "
-            f"the limit is {limits.max_pixels / 1e6:g}."
-        )
-        raise DecodeError(ImageStatus.TOO_LARGE, message)
-    if width * height > _MAX_SLOW_PIXELS and any(tile[0] in Image.DECODERS for tile in image.tile):
-        message = (
-            f"The image has {width * height / 1e6:,.1f} megapixels ({width} x {height}); "
-            f"the limit is {_MAX_SLOW_PIXELS / 1e6:g} for this rare variant of its format, which is slow to decode."
-        )
-        raise DecodeError(ImageStatus.TOO_LARGE, message)
-    if image_format.name == "BMP" and "bmp_rle" in (tile[0] for tile in image.tile):
-        # Codes that only move the position hold no pixels, and cost as much as others.
-        most = _RLE_BYTES_PER_PIXEL * width * height + _RLE_BYTES
-        if len(data) > most:
-            message = (
-                f"The BMP file has {len(data):,} bytes; the limit is {most:,} for {width} x {height} pixels "
-                "with run-length coding."
-            )
-            raise DecodeError(ImageStatus.LIMIT, message)
-    if (
-        image_format.name in _ANIMATED
-        and width * height > _MAX_ANIMATED_PIXELS
-        and getattr(image, "is_animated", False)
+    codecs = {tile[0] for tile in image.tile}
+    is_slow = not codecs.isdisjoint(Image.DECODERS)
+    is_animated = image_format.name in _ANIMATED and getattr(image, "is_animated", False)
+    for applies, most, where in (
+        (True, limits.max_pixels, ""),
+        (is_slow, _MAX_SLOW_PIXELS, " for this rare variant of its format, which is slow to decode"),
+        (is_animated, _MAX_ANIMATED_PIXELS, " for an animation"),
     ):
+        if applies and width * height > most:
+            message = (
+                f"The image has {width * height / 1e6:,.1f} megapixels ({width} x {height}); "
+                f"the limit is {most / 1e6:g}{where}."
+            )
+            raise DecodeError(ImageStatus.TOO_LARGE, message)
+    # In a run-length BMP, codes that only move the position hold no pixels, and cost as much as others.
+    most = _RLE_BYTES_PER_PIXEL * width * height + _RLE_BYTES
+    if image_format.name == "BMP" and "bmp_rle" in codecs and len(data) > most:
         message = (
-            f"The image has {width * height / 1e6:,.1f} megapixels ({width} x {height}); "
-            f"the limit is {_MAX_ANIMATED_PIXELS / 1e6:g} for an animation."
+            f"The BMP file has {len(data):,} bytes; the limit is {most:,} for {width} x {height} pixels "
+            "with run-length coding."
         )
-        raise DecodeError(ImageStatus.TOO_LARGE, message)
+        raise DecodeError(ImageStatus.LIMIT, message)
     ratio = max(width, height) / min(width, height)
     if ratio > limits.max_side_ratio:
         message = (

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from preprocess_ensemble.imaging.decode import DecodePath, Decoder
     from preprocess_ensemble.imaging.transform import PreprocessConfig
 
-__all__ = ("Preprocessed", "Preprocessor")
-
 _INTERNAL_MESSAGE: Final = "The image could not be processed because of an internal error; the log has the details."
 
 
@@ -39,14 +37,6 @@ class Preprocessed(NamedTuple):
     """One sentence for the client; empty if the image is good."""
     log: str = ""
     """The traceback of an internal error, else empty. It may hold paths: log it, but never send it."""
-
-
-class _Task(NamedTuple):
-    """One image to decode."""
-
-    file: bytes
-    pixels: npt.NDArray[np.uint8]
-    budget: DecodeTimeBudget
 
 
 class Preprocessor:
@@ -78,23 +68,21 @@ class Preprocessor:
         Returns RGB pixels, uint8 (N, H, W, 3), and the outcome of each image, both in order over all requests. The
         pixels of an image that failed are zero. Raises nothing because of an image.
         """
-        files = [file for request in requests for file in request]
-        budgets = [
-            budget
-            for request in requests
-            for budget in [DecodeTimeBudget(self._limits, clock=self._clock)] * len(request)
-        ]
+        images: list[tuple[bytes, DecodeTimeBudget]] = []
+        for request in requests:
+            budget = DecodeTimeBudget(self._limits, clock=self._clock)
+            images += [(file, budget) for file in request]
         # One array for all requests: one for each took a twentieth more processor time per image.
-        pixels = np.empty((len(files), *self._config.size, 3), dtype=np.uint8)
+        pixels = np.empty((len(images), *self._config.size, 3), dtype=np.uint8)
         with quiet_libraries():
-            return pixels, self._pool.map(self._preprocess, list(map(_Task, files, pixels, budgets)))
+            return pixels, self._pool.map(self._preprocess, list(zip(images, pixels, strict=True)))
 
     def close(self, *, wait: bool = True) -> None:
         """Stop the threads; without ``wait``, return while they finish the images in progress."""
         self._pool.close(wait=wait)
 
-    def _preprocess(self, task: _Task) -> Preprocessed:
-        file, pixels, budget = task
+    def _preprocess(self, task: tuple[tuple[bytes, DecodeTimeBudget], npt.NDArray[np.uint8]]) -> Preprocessed:
+        (file, budget), pixels = task
         try:
             with budget.limits_for(file) as limits:
                 decoded = decode_image(file, limits, at_least=self._at_least, out=pixels)

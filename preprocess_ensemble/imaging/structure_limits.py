@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from preprocess_ensemble.imaging.formats import ImageFormat
 
-__all__ = ("TagReader", "bound_tags", "check_parts", "check_reads", "count_frames", "structure_end")
-
 _MAX_READS: Final = 10_000
 """For a header. A camera's takes a few hundred; a GIF with 400 KB of XMP, in blocks of 85 bytes, takes 10,000."""
 

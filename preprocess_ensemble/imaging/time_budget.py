@@ -14,8 +14,6 @@ from preprocess_ensemble.imaging.limits import DecodeError, DecodeLimits
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ("DecodeTimeBudget",)
-
 
 class DecodeTimeBudget:
     """Processor time that one request may still spend on large images. Each request has its own.
@@ -44,16 +42,14 @@ class DecodeTimeBudget:
         try:
             yield limits
         except DecodeError as error:
-            if is_spent and error.status is ImageStatus.TOO_LARGE and len(file) <= self._limits.max_bytes:
-                raise DecodeError(ImageStatus.LIMIT, self._refusal(error.message)) from None
+            if is_spent and error.status is ImageStatus.TOO_LARGE and len(file) <= limits.max_bytes:
+                message = (
+                    f"{error.message.rstrip('.')}, because the images before it in its request took more than "
+                    f"{limits.max_decode_s:g} s of processor time; send it again with fewer images."
+                )
+                raise DecodeError(ImageStatus.LIMIT, message) from None
             raise
         finally:
             spent_s = self._clock() - start
             with self._lock:
                 self._left_s -= spent_s
-
-    def _refusal(self, message: str) -> str:
-        return (
-            f"{message.rstrip('.')}, because the images before it in its request took more than "
-            f"{self._limits.max_decode_s:g} s of processor time; send it again with fewer images."
-        )

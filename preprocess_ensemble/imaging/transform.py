@@ -8,8 +8,8 @@ applies mean and standard deviation.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +18,7 @@ from PIL import Image
 from preprocess_ensemble.imaging.orientation import SCALE_INFO, ScaleInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-__all__ = ("SCALING_FLOOR", "PreprocessConfig", "preprocess")
+    from collections.abc import Mapping
 
 SCALING_FLOOR: Final = 2.1
 """Least size of a scaled decode: this many times the model's input, on each side. The embedding then agrees with that
@@ -34,7 +32,7 @@ _RESAMPLING: Final[dict[str, Image.Resampling]] = {
     "bicubic": Image.Resampling.BICUBIC,
     "bilinear": Image.Resampling.BILINEAR,
 }
-_RESIZE_MODES: Final = ("shortest", "longest", "squash")
+_RESIZE_MODES: Final = get_args(ResizeMode)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,32 +70,22 @@ class PreprocessConfig:
 
         Raises ``ValueError`` for unknown or missing keys and invalid values.
         """
-        unknown = sorted(set(values) - {"size", "interpolation", "resize_mode", "fill_color", "mean", "std", "mode"})
+        chosen = {name: value for name, value in values.items() if name != "mode"}
+        unknown = sorted(chosen.keys() - {field.name for field in fields(cls)})
         missing = sorted({"size", "mean", "std"} - set(values))
         if unknown or missing:
             raise ValueError(f"The preprocessing has unknown keys {unknown} and lacks {missing}.")
         if values.get("mode", "RGB") != "RGB":
             raise ValueError(f"mode must be RGB, not {values['mode']!r}.")
-        size = values["size"]
-        return cls(
-            size=(size, size) if isinstance(size, int) else cast("tuple[int, int]", tuple(size)),
-            interpolation=values.get("interpolation", "bicubic"),
-            resize_mode=values.get("resize_mode", "shortest"),
-            fill_color=values.get("fill_color", 0),
-            mean=_three(values["mean"]),
-            std=_three(values["std"]),
-        )
+        size = chosen["size"]
+        chosen["size"] = (size, size) if isinstance(size, int) else tuple(size)
+        for name in ("mean", "std"):
+            chosen[name] = tuple(map(float, chosen[name]))
+        return cls(**chosen)
 
     def to_mapping(self) -> dict[str, Any]:
         """Return the passport's ``preprocess`` object; the inverse of :meth:`from_mapping`."""
-        return {
-            "size": list(self.size),
-            "interpolation": self.interpolation,
-            "resize_mode": self.resize_mode,
-            "fill_color": self.fill_color,
-            "mean": list(self.mean),
-            "std": list(self.std),
-        }
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
 
     @property
     def decode_at_least(self) -> tuple[int, int]:
@@ -211,8 +199,3 @@ def _center_crop_or_pad(image: Image.Image, size: tuple[int, int], fill_color: i
 def _margin(side: int, kept: int) -> int:
     """Return what a centre crop cuts off before `kept`; rounds half to even, as torchvision does."""
     return round((side - kept) / 2)
-
-
-def _three(values: Sequence[float]) -> tuple[float, float, float]:
-    red, green, blue = values
-    return float(red), float(green), float(blue)

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from preprocess_ensemble.imaging.jpeg_header import JpegHeader
 
-__all__ = ("TurboJpeg", "installed", "library")
-
 _PIXEL_FORMATS: Final = {3: 0, 1: 6}
 """Channels -> TJPF_RGB or TJPF_GRAY of turbojpeg.h."""
 

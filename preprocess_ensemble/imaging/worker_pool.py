@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, TypeVar, cast
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ("WorkerPool", "usable_cores")
-
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
