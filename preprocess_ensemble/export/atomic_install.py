@@ -16,9 +16,6 @@ from preprocess_ensemble.errors import ReportedError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-
-__all__ = ("InstallError", "install", "require_space", "staging_directory", "write_atomically")
-
 _PREFIX: Final = ".staging-"
 _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 

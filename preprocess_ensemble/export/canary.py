@@ -8,8 +8,6 @@ from typing import Final
 import numpy as np
 from PIL import Image
 
-__all__ = ("canary_image",)
-
 _HEIGHT: Final = 120
 _WIDTH: Final = 160
 

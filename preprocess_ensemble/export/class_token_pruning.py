@@ -14,8 +14,6 @@ import torch
 from open_clip.transformer import ResidualAttentionBlock, VisionTransformer
 from torch import nn
 
-__all__ = ("prune_to_class_token",)
-
 
 class _ClassTokenBlock(nn.Module):
     """open_clip's ``ResidualAttentionBlock``: (N, L, D) in, its row 0 out as (N, 1, D)."""

@@ -17,8 +17,6 @@ from preprocess_ensemble.errors import ReportedError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ("main",)
-
 _HUB: Final = "https://huggingface.co"
 _HUB_TIMEOUT_S: Final = 10.0
 _EPILOG: Final = """\
@@ -44,12 +42,13 @@ def main(arguments: Sequence[str] | None = None, **collaborators: Any) -> int:
     _do_not_wait_for_the_hub(options.pretrained)
     try:
         # PyTorch takes seconds to load; --help and a wrong option do not need it.
-        from preprocess_ensemble.export import exporter
+        from preprocess_ensemble.export.exporter import export_model
+        from preprocess_ensemble.export.open_clip_model import WrongChoice
     except ModuleNotFoundError as error:
-        _say(f'clip-export needs {error.name}: pip install "clip-triton[exporter,local]"')
+        _say(f'clip-export needs {error.name}: pip install "clip-triton[export,local]"')
         return 1
     try:
-        exporter.export_model(
+        export_model(
             model=options.model,
             pretrained=options.pretrained,
             precision=options.precision,
@@ -58,12 +57,9 @@ def main(arguments: Sequence[str] | None = None, **collaborators: Any) -> int:
             report=_say,
             **collaborators,
         )
-    except exporter.WrongChoice as error:
-        _say(str(error))
-        return 2
     except ReportedError as error:
         _say(str(error))
-        return 1
+        return 2 if isinstance(error, WrongChoice) else 1
     except OSError as error:
         _say(f"The model cannot be written: {error.strerror or error}: {error.filename or options.repository}.")
         return 1

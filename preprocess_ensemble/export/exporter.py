@@ -26,7 +26,7 @@ from preprocess_ensemble.export.canary import canary_image
 from preprocess_ensemble.export.class_token_pruning import prune_to_class_token
 from preprocess_ensemble.export.open_clip_model import (
     ExportError,
-    WeightsUnavailable,
+    ModelSource,
     WrongChoice,
     find_source,
     load_open_clip_model,
@@ -50,16 +50,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     import numpy.typing as npt
-
-__all__ = (
-    "PRECISIONS",
-    "ExportError",
-    "WeightsUnavailable",
-    "WrongChoice",
-    "describe_model",
-    "export_model",
-    "load_model",
-)
 
 PRECISIONS: Final = tuple(parity.REQUIRED_COSINE)
 
@@ -121,21 +111,9 @@ def export_model(
         files = _write_graph(network, config, expected.shape[1], fingerprint, precision, stage, has_data_file)
         report("comparing it with PyTorch")
         measured = check(files[-1], pixels, expected, fingerprint, precision)
-        canary = _canary(files[-1], config, precision)
-        passport = Passport(
-            model=source.model,
-            pretrained=source.pretrained,
-            weights_sha256=weights,
-            preprocess=config.to_mapping(),
-            preprocess_id=config.id,
-            dimension=len(canary.vector),
-            precision=precision,
-            fingerprint=fingerprint,
-            parity=measured,
-            canary=canary,
-            opset=parity.OPSET,
-            ir_version=parity.IR_VERSION,
-        )
+        encoder = parity.Encoder(files[-1], precision)
+        canary = _canary(lambda image: encoder(preprocess(decode(image), config)[None])[0][0])
+        passport = _passport(source, weights, config, precision, measured, canary)
         passport_file = stage / PASSPORT_FILE
         passport_file.write_text(passport.to_json(), encoding="ascii")
         # Any problem of the repository shows here, before anything in it changes.
@@ -170,24 +148,29 @@ def describe_model(
     one encoded image.
     """
     source = find_source(model, pretrained)
-    config = preprocessing_of(network)
-    weights = weights_sha256(network)
-    image = canary_image()
-    vector = tuple(float(f"{number:.9g}") for number in embed_canary(image))
+    # Exports are compared with this network.
+    measured = Parity(images=0, min_cosine=1.0, required=parity.REQUIRED_COSINE["fp32"])
+    canary = _canary(embed_canary)
+    return _passport(source, weights_sha256(network), preprocessing_of(network), "fp32", measured, canary)
+
+
+def _passport(
+    source: ModelSource, weights: str, config: PreprocessConfig, precision: str, measured: Parity, canary: Canary
+) -> Passport:
+    preprocessing = config.to_mapping()
     return Passport(
         model=source.model,
         pretrained=source.pretrained,
         weights_sha256=weights,
-        preprocess=config.to_mapping(),
+        preprocess=preprocessing,
         preprocess_id=config.id,
-        dimension=len(vector),
-        precision="fp32",
+        dimension=len(canary.vector),
+        precision=precision,
         fingerprint=compute_fingerprint(
-            model=source.model, weights_sha256=weights, preprocess=config.to_mapping(), precision="fp32"
+            model=source.model, weights_sha256=weights, preprocess=preprocessing, precision=precision
         ),
-        # Exports are compared with this network.
-        parity=Parity(images=0, min_cosine=1.0, required=parity.REQUIRED_COSINE["fp32"]),
-        canary=Canary(image=image, vector=vector),
+        parity=measured,
+        canary=canary,
         opset=parity.OPSET,
         ir_version=parity.IR_VERSION,
     )
@@ -316,11 +299,10 @@ def _reference(network: nn.Module, config: PreprocessConfig, pixels: npt.NDArray
     return vectors
 
 
-def _canary(file: Path, config: PreprocessConfig, precision: str) -> Canary:
+def _canary(embed: Callable[[bytes], Sequence[float]]) -> Canary:
     image = canary_image()
-    vectors, _ = parity.Encoder(file, precision)(preprocess(decode(image), config)[None])
     # Nine digits distinguish any two float32 numbers.
-    return Canary(image=image, vector=tuple(float(f"{number:.9g}") for number in vectors[0]))
+    return Canary(image=image, vector=tuple(float(f"{number:.9g}") for number in embed(image)))
 
 
 def _shapes(passport: Passport) -> Shapes:

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-__all__ = ("IR_VERSION", "OPSET", "REQUIRED_COSINE", "Encoder", "ParityError", "check", "sample_pixels")
-
 OPSET: Final = 17
 IR_VERSION: Final = 8
 """Triton 24.10 has ONNX Runtime 1.19, which reads opsets up to 21 and IR versions up to 10."""

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     Array = npt.NDArray[Any]
 
-__all__ = ("fold_shapes",)
-
 _ROWS: Final = (2, 3)
 """Batch sizes whose shapes are compared: a value that is the same for both does not depend on the batch."""
 _LARGEST: Final = 64
