@@ -7,6 +7,7 @@ test compares them.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf import text_format
@@ -32,19 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-__all__ = (
-    "DEFAULT_SHAPES",
-    "Shapes",
-    "configs",
-    "encoder_directory",
-    "installed_passport",
-    "pending_files",
-    "read_config",
-    "render",
-)
-
-# The generated messages have no type annotations.
 ModelConfig = Any
+"""The generated messages have no type annotations."""
 
 MODEL_FILE: Final = "model.onnx"
 PASSPORT_FILE: Final = "model.json"
@@ -175,39 +165,24 @@ def _ensemble(dimension: int) -> ModelConfig:
         name=ENSEMBLE,
         platform="ensemble",
         max_batch_size=MAX_BATCH_SIZE,
-        input=[_input(IMAGE, "TYPE_STRING", [1])],
+        input=[_tensor(IMAGE, "TYPE_STRING", [1])],
         output=[
-            _output(EMBEDDING, "TYPE_FP32", [dimension]),
-            _output(STATUS, "TYPE_INT32", [1]),
-            _output(ERROR, "TYPE_STRING", [1]),
-            _output(FINGERPRINT, "TYPE_INT32", [2]),
+            _tensor(EMBEDDING, "TYPE_FP32", [dimension]),
+            _tensor(STATUS, "TYPE_INT32", [1]),
+            _tensor(ERROR, "TYPE_STRING", [1]),
+            _tensor(FINGERPRINT, "TYPE_INT32", [2]),
         ],
-        ensemble_scheduling=model_config_pb2.ModelEnsembling(
-            step=[
+        ensemble_scheduling={
+            "step": [
                 _step(PREPROCESSOR, takes=[IMAGE], gives=[PIXELS, STATUS, ERROR]),
                 _step(ENCODER, takes=[PIXELS, STATUS], gives=[EMBEDDING, FINGERPRINT]),
             ]
-        ),
+        },
     )
 
 
 def _preprocessor(pixels: list[int]) -> ModelConfig:
     limits = DecodeLimits()
-    config = model_config_pb2.ModelConfig(
-        name=PREPROCESSOR,
-        backend="python",
-        max_batch_size=MAX_BATCH_SIZE,
-        input=[_input(IMAGE, "TYPE_STRING", [1])],
-        output=[
-            _output(PIXELS, "TYPE_UINT8", pixels),
-            _output(STATUS, "TYPE_INT32", [1]),
-            _output(ERROR, "TYPE_STRING", [1]),
-            _output(MODEL, "TYPE_STRING", [1]),
-        ],
-        instance_group=[_instances("KIND_CPU")],
-        dynamic_batching=model_config_pb2.ModelDynamicBatching(),
-        default_model_filename="model.py",
-    )
     parameters = {
         "passport": f"../{ENCODER}/1/{PASSPORT_FILE}",
         "decode_threads": "0",
@@ -220,60 +195,58 @@ def _preprocessor(pixels: list[int]) -> ModelConfig:
         "max_metadata_bytes": str(limits.max_metadata_bytes),
         "allow_truncated": str(limits.allow_truncated).lower(),
     }
-    for key, value in parameters.items():
-        config.parameters[key].string_value = value
-    return config
+    return model_config_pb2.ModelConfig(
+        name=PREPROCESSOR,
+        backend="python",
+        max_batch_size=MAX_BATCH_SIZE,
+        input=[_tensor(IMAGE, "TYPE_STRING", [1])],
+        output=[
+            _tensor(PIXELS, "TYPE_UINT8", pixels),
+            _tensor(STATUS, "TYPE_INT32", [1]),
+            _tensor(ERROR, "TYPE_STRING", [1]),
+            _tensor(MODEL, "TYPE_STRING", [1]),
+        ],
+        instance_group=[{"kind": "KIND_CPU", "count": 1}],
+        dynamic_batching=model_config_pb2.ModelDynamicBatching(),
+        default_model_filename="model.py",
+        parameters={name: model_config_pb2.ModelParameter(string_value=value) for name, value in parameters.items()},
+    )
 
 
 def _encoder(pixels: list[int], dimension: int, *, half: bool) -> ModelConfig:
+    warmup = model_config_pb2.ModelWarmup
+    zeros = {
+        PIXELS: warmup.Input(data_type="TYPE_UINT8", dims=pixels, zero_data=True),
+        STATUS: warmup.Input(data_type="TYPE_INT32", dims=[1], zero_data=True),
+    }
     config = model_config_pb2.ModelConfig(
         name=ENCODER,
         backend="onnxruntime",
         max_batch_size=MAX_BATCH_SIZE,
-        input=[_input(PIXELS, "TYPE_UINT8", pixels), _input(STATUS, "TYPE_INT32", [1])],
-        output=[_output(EMBEDDING, "TYPE_FP32", [dimension]), _output(FINGERPRINT, "TYPE_INT32", [2])],
-        instance_group=[_instances("KIND_AUTO")],
+        input=[_tensor(PIXELS, "TYPE_UINT8", pixels), _tensor(STATUS, "TYPE_INT32", [1])],
+        output=[_tensor(EMBEDDING, "TYPE_FP32", [dimension]), _tensor(FINGERPRINT, "TYPE_INT32", [2])],
+        instance_group=[{"kind": "KIND_AUTO", "count": 1}],
         dynamic_batching=model_config_pb2.ModelDynamicBatching(),
         default_model_filename=MODEL_FILE,
-        model_warmup=[_warmup(size, pixels) for size in (1, MAX_BATCH_SIZE)],
+        model_warmup=[warmup(name=f"batch-{rows}", batch_size=rows, inputs=zeros) for rows in (1, MAX_BATCH_SIZE)],
     )
     if half:
         config.optimization.graph.level = _HALF_GRAPH_LEVEL
     return config
 
 
-def _input(name: str, data_type: str, dims: list[int]) -> Any:
-    return model_config_pb2.ModelInput(name=name, data_type=data_type, dims=dims)
+def _tensor(name: str, data_type: str, dims: list[int]) -> dict[str, Any]:
+    return {"name": name, "data_type": data_type, "dims": dims}
 
 
-def _output(name: str, data_type: str, dims: list[int]) -> Any:
-    return model_config_pb2.ModelOutput(name=name, data_type=data_type, dims=dims)
-
-
-def _step(model: str, *, takes: Iterable[str], gives: Iterable[str]) -> Any:
+def _step(model: str, *, takes: Iterable[str], gives: Iterable[str]) -> dict[str, Any]:
     """Inside the ensemble every tensor has the same name as in the models."""
-    return model_config_pb2.ModelEnsembling.Step(
-        model_name=model,
-        model_version=-1,
-        input_map={name: name for name in takes},
-        output_map={name: name for name in gives},
-    )
-
-
-def _instances(kind: str) -> Any:
-    return model_config_pb2.ModelInstanceGroup(kind=kind, count=1)
-
-
-def _warmup(batch_size: int, pixels: list[int]) -> Any:
-    warmup = model_config_pb2.ModelWarmup
-    return warmup(
-        name=f"batch-{batch_size}",
-        batch_size=batch_size,
-        inputs={
-            PIXELS: warmup.Input(data_type="TYPE_UINT8", dims=pixels, zero_data=True),
-            STATUS: warmup.Input(data_type="TYPE_INT32", dims=[1], zero_data=True),
-        },
-    )
+    return {
+        "model_name": model,
+        "model_version": -1,
+        "input_map": {name: name for name in takes},
+        "output_map": {name: name for name in gives},
+    }
 
 
 def read_config(path: Path) -> ModelConfig:
@@ -287,9 +260,8 @@ def read_config(path: Path) -> ModelConfig:
 
 
 def _leading_comment(path: Path) -> str:
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    count = next((number for number, line in enumerate(lines) if not line.startswith("#")), len(lines))
-    return "".join(lines[:count])
+    with path.open(encoding="utf-8") as lines:
+        return "".join(takewhile(lambda line: line.startswith("#"), lines))
 
 
 def _copy_shapes(source: ModelConfig, target: ModelConfig) -> None:

@@ -19,8 +19,6 @@ from preprocess_ensemble.errors import ReportedError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ("Canary", "ContractMismatch", "Parity", "Passport", "PassportError", "compute_fingerprint")
-
 _GRAPH_VERSION: Final = 1
 """Raise it if the exported graph computes something else from the same weights: the fingerprint then changes."""
 
