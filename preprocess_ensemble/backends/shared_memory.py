@@ -6,8 +6,6 @@ import contextlib
 import os
 from pathlib import Path
 
-__all__ = ("close_own_regions",)
-
 
 def close_own_regions() -> None:
     """Let only this process's user open the regions in ``/dev/shm`` that the process has mapped.

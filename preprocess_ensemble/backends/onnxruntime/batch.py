@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from preprocess_ensemble.backends.onnxruntime.session_plan import SessionPlan
     from preprocess_ensemble.backends.onnxruntime.signature import Signature
 
-__all__ = ("Arrays", "Runner", "bucket", "joined", "split")
-
 _RUNS_UNTIL_CAPTURED: Final = 3
 """ONNX Runtime captures a CUDA graph after two plain runs, which allocate the memory that the graph needs."""
 

@@ -20,8 +20,6 @@ from preprocess_ensemble.backends.onnxruntime.signature import (
 )
 from preprocess_ensemble.backends.shared_memory import close_own_regions
 
-__all__ = ("TritonPythonModel",)
-
 
 class TritonPythonModel:
     """Serves an ONNX file. Triton's Python backend prescribes the names of the class and its methods."""

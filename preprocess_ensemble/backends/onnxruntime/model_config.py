@@ -7,20 +7,6 @@ from typing import Any
 
 from preprocess_ensemble.errors import ReportedError
 
-__all__ = (
-    "ModelConfig",
-    "ModelLoadError",
-    "boolean",
-    "checked",
-    "int32",
-    "integer",
-    "is_on",
-    "one_of",
-    "string_parameters",
-    "switch",
-)
-
-
 ModelConfig = Mapping[str, Any]
 """A model configuration as Triton passes it, in JSON: the field names of ``model_config.proto``."""
 

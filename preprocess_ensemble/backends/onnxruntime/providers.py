@@ -19,69 +19,39 @@ from preprocess_ensemble.backends.onnxruntime.model_config import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ("CPU", "CUDA", "TENSORRT", "Provider", "cpu_providers", "gpu_providers")
-
 CPU: Final = "CPUExecutionProvider"
 CUDA: Final = "CUDAExecutionProvider"
 OPENVINO: Final = "OpenVINOExecutionProvider"
 TENSORRT: Final = "TensorrtExecutionProvider"
 
-
-_TENSORRT_KEYS: Final[Mapping[str, tuple[str, Callable[[str], str]]]] = {
-    "max_workspace_size_bytes": ("trt_max_workspace_size", integer),
-    "int8_calibration_table_name": ("trt_int8_calibration_table_name", str),
-    "int8_use_native_calibration_table": ("trt_int8_use_native_calibration_table", boolean),
-    **{
-        key: (key, check)
-        for check, keys in (
-            (
-                boolean,
-                (
-                    "trt_build_heuristics_enable",
-                    "trt_context_memory_sharing_enable",
-                    "trt_cuda_graph_enable",
-                    "trt_detailed_build_log",
-                    "trt_dla_enable",
-                    "trt_dump_ep_context_model",
-                    "trt_dump_subgraphs",
-                    "trt_engine_cache_enable",
-                    "trt_force_sequential_engine_build",
-                    "trt_force_timing_cache",
-                    "trt_layer_norm_fp32_fallback",
-                    "trt_sparsity_enable",
-                    "trt_timing_cache_enable",
-                ),
-            ),
-            (
-                int32,
-                (
-                    "trt_auxiliary_streams",
-                    "trt_builder_optimization_level",
-                    "trt_dla_core",
-                    "trt_ep_context_embed_mode",
-                    "trt_max_partition_iterations",
-                    "trt_min_subgraph_size",
-                ),
-            ),
-            (
-                str,
-                (
-                    "trt_engine_cache_path",
-                    "trt_engine_cache_prefix",
-                    "trt_ep_context_file_path",
-                    "trt_extra_plugin_lib_paths",
-                    "trt_profile_max_shapes",
-                    "trt_profile_min_shapes",
-                    "trt_profile_opt_shapes",
-                    "trt_tactic_sources",
-                    "trt_timing_cache_path",
-                ),
-            ),
-        )
-        for key in keys
-    },
+_TENSORRT_NAMES: Final = {
+    "max_workspace_size_bytes": "trt_max_workspace_size",
+    "int8_calibration_table_name": "trt_int8_calibration_table_name",
+    "int8_use_native_calibration_table": "trt_int8_use_native_calibration_table",
 }
-"""Triton's key for the TensorRT accelerator -> ONNX Runtime's key, and the check of its value."""
+"""Triton's key for the TensorRT accelerator -> ONNX Runtime's, if they differ."""
+
+_TENSORRT_CHECKS: Final[Mapping[Callable[[str], str], str]] = {
+    boolean: """
+        int8_use_native_calibration_table trt_build_heuristics_enable trt_context_memory_sharing_enable
+        trt_cuda_graph_enable trt_detailed_build_log trt_dla_enable trt_dump_ep_context_model trt_dump_subgraphs
+        trt_engine_cache_enable trt_force_sequential_engine_build trt_force_timing_cache trt_layer_norm_fp32_fallback
+        trt_sparsity_enable trt_timing_cache_enable
+    """,
+    integer: "max_workspace_size_bytes",
+    int32: """
+        trt_auxiliary_streams trt_builder_optimization_level trt_dla_core trt_ep_context_embed_mode
+        trt_max_partition_iterations trt_min_subgraph_size
+    """,
+    str: """
+        int8_calibration_table_name trt_engine_cache_path trt_engine_cache_prefix trt_ep_context_file_path
+        trt_extra_plugin_lib_paths trt_profile_max_shapes trt_profile_min_shapes trt_profile_opt_shapes
+        trt_tactic_sources trt_timing_cache_path
+    """,
+}
+"""Check of a value -> Triton's keys for the TensorRT accelerator that have such values."""
+
+_TENSORRT_KEYS: Final = {key: check for check, keys in _TENSORRT_CHECKS.items() for key in keys.split()}
 
 _PRECISIONS: Final = {"FP32": {}, "FP16": {"trt_fp16_enable": "1"}, "INT8": {"trt_int8_enable": "1"}}
 
@@ -142,8 +112,7 @@ def _tensorrt_options(keys: Mapping[str, str]) -> dict[str, str]:
                 raise ModelLoadError(f"The TensorRT precision_mode {text!r} is unknown: use FP32, FP16 or INT8.")
             options.update(_PRECISIONS[text])
         elif key in _TENSORRT_KEYS:
-            name, check = _TENSORRT_KEYS[key]
-            options[name] = checked(keys, key, check, "")
+            options[_TENSORRT_NAMES.get(key, key)] = checked(keys, key, _TENSORRT_KEYS[key], "")
         else:
             raise ModelLoadError(f"The TensorRT accelerator has no parameter {key!r}.")
     return options

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from preprocess_ensemble.backends.onnxruntime.session_plan import SessionPlan
 
-__all__ = ("model_file", "open_session")
-
 
 def model_file(config: ModelConfig, *, model_directory: Path, version: str) -> Path:
     """Return the path of the ONNX file. As in the C++ backend, a folder of that name holds it as ``model.onnx``."""

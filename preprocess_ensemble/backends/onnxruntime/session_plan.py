@@ -36,8 +36,6 @@ from preprocess_ensemble.errors import first_line
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ("SessionPlan", "plan_session")
-
 _GRAPH_LEVELS: Final = {
     -1: onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC,
     1: onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,

@@ -15,38 +15,21 @@ if TYPE_CHECKING:
 
     import onnxruntime
 
-__all__ = ("Signature", "Tensor", "auto_completed", "check_signature", "read_signature")
-
-_TRITON_TYPES: Final = {
-    "tensor(bool)": "TYPE_BOOL",
-    "tensor(uint8)": "TYPE_UINT8",
-    "tensor(uint16)": "TYPE_UINT16",
-    "tensor(uint32)": "TYPE_UINT32",
-    "tensor(uint64)": "TYPE_UINT64",
-    "tensor(int8)": "TYPE_INT8",
-    "tensor(int16)": "TYPE_INT16",
-    "tensor(int32)": "TYPE_INT32",
-    "tensor(int64)": "TYPE_INT64",
-    "tensor(float16)": "TYPE_FP16",
-    "tensor(float)": "TYPE_FP32",
-    "tensor(double)": "TYPE_FP64",
+_TYPES: Final = {
+    "tensor(bool)": ("TYPE_BOOL", np.dtype(np.bool_)),
+    "tensor(uint8)": ("TYPE_UINT8", np.dtype(np.uint8)),
+    "tensor(uint16)": ("TYPE_UINT16", np.dtype(np.uint16)),
+    "tensor(uint32)": ("TYPE_UINT32", np.dtype(np.uint32)),
+    "tensor(uint64)": ("TYPE_UINT64", np.dtype(np.uint64)),
+    "tensor(int8)": ("TYPE_INT8", np.dtype(np.int8)),
+    "tensor(int16)": ("TYPE_INT16", np.dtype(np.int16)),
+    "tensor(int32)": ("TYPE_INT32", np.dtype(np.int32)),
+    "tensor(int64)": ("TYPE_INT64", np.dtype(np.int64)),
+    "tensor(float16)": ("TYPE_FP16", np.dtype(np.float16)),
+    "tensor(float)": ("TYPE_FP32", np.dtype(np.float32)),
+    "tensor(double)": ("TYPE_FP64", np.dtype(np.float64)),
 }
-"""ONNX Runtime's name of a type -> Triton's. Strings and bfloat16 have no numpy type that both accept."""
-
-_NUMPY_TYPES: Final[Mapping[str, type[np.generic]]] = {
-    "TYPE_BOOL": np.bool_,
-    "TYPE_UINT8": np.uint8,
-    "TYPE_UINT16": np.uint16,
-    "TYPE_UINT32": np.uint32,
-    "TYPE_UINT64": np.uint64,
-    "TYPE_INT8": np.int8,
-    "TYPE_INT16": np.int16,
-    "TYPE_INT32": np.int32,
-    "TYPE_INT64": np.int64,
-    "TYPE_FP16": np.float16,
-    "TYPE_FP32": np.float32,
-    "TYPE_FP64": np.float64,
-}
+"""ONNX Runtime's name of a type -> Triton's and numpy's. No numpy type of strings or bfloat16 suits both."""
 
 DEFAULT_MAX_BATCH_SIZE: Final = 4
 """The C++ backend's ``default-max-batch-size``, for a model that can batch."""
@@ -60,12 +43,9 @@ class Tensor:
 
     name: str
     data_type: str
+    """Triton's name of the type of its elements."""
+    dtype: np.dtype[Any]
     shape: tuple[int, ...]
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The numpy type of its elements."""
-        return np.dtype(_NUMPY_TYPES[self.data_type])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,12 +70,13 @@ def read_signature(session: onnxruntime.InferenceSession) -> Signature:
 
 
 def _tensor(arg: onnxruntime.NodeArg) -> Tensor:
-    if arg.type not in _TRITON_TYPES:
+    if arg.type not in _TYPES:
         raise ModelLoadError(
             f"The tensor {arg.name} of the ONNX model is a {arg.type}, which this backend cannot serve."
         )
+    data_type, dtype = _TYPES[arg.type]
     shape = tuple(size if isinstance(size, int) else -1 for size in arg.shape)
-    return Tensor(name=arg.name, data_type=_TRITON_TYPES[arg.type], shape=shape)
+    return Tensor(name=arg.name, data_type=data_type, dtype=dtype, shape=shape)
 
 
 def check_signature(config: ModelConfig, signature: Signature) -> None:

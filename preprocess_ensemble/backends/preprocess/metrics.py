@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     _Outcome = tuple[ImageStatus, DecodePath | None, Decoder | None]
     """The status of one image and, if it is good, how it was decoded."""
 
-__all__ = ("BatchCounts", "PreprocessMetrics")
-
 _DESCRIPTIONS: Final = {
     "clip_preprocess_images_total": "Images by what became of them",
     "clip_preprocess_decoded_total": "Good images by how they were decoded: scaled, or else the reason why not",

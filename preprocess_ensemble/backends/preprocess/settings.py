@@ -12,8 +12,6 @@ from preprocess_ensemble.imaging.worker_pool import usable_cores
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ("PreprocessSettings",)
-
 
 @dataclass(frozen=True, kw_only=True)
 class PreprocessSettings:

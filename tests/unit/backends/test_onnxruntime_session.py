@@ -369,6 +369,6 @@ def test_auto_completion(affine: Path, tmp_path: Path) -> None:
 
 
 def test_a_tensor_without_dimensions_cannot_be_completed() -> None:
-    scalar = Tensor(name="s", data_type="TYPE_FP32", shape=(-1,))
+    scalar = Tensor(name="s", data_type="TYPE_FP32", dtype=np.dtype(np.float32), shape=(-1,))
     with pytest.raises(ModelLoadError, match="reshape"):
         auto_completed({"max_batch_size": 2}, Signature(inputs=(scalar,), outputs=()))
