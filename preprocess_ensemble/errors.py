@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ("ReportedError", "first_line")
-
 
 class ReportedError(Exception):
     """The work cannot be done, and the user can do something about it.

@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-__all__ = ("TritonPythonModel",)
-
 _DECODED_OUTPUTS: Final = frozenset({PIXELS, STATUS, ERROR})
 
 

@@ -6,8 +6,6 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ("SAMPLE_EVERY_S", "ActivityMonitor")
-
 SAMPLE_EVERY_S: Final = 1.0
 """Interval between two samples of a server that has not answered its canary yet."""
 

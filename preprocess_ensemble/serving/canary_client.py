@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from clip_client import ClientConfig, ClipClient
     from preprocess_ensemble.serving.triton_process import ServeConfig
 
-__all__ = ("CanaryClient",)
-
 _SMALL_IMAGE: Final = 64 * 2**10
 """Bytes of an encoded image; the thumbnails that clip_client sends have 10 to 25 KB."""
 

@@ -23,8 +23,6 @@ import psutil
 
 from preprocess_ensemble.serving.process_group import start_ticks
 
-__all__ = ("SHARED_MEMORY", "end_orphaned_stubs", "free_bytes", "region_prefix", "remove_stale_regions")
-
 SHARED_MEMORY: Final = Path("/dev/shm")
 _PREFIX: Final = "clip_triton"
 _REGION: Final = re.compile(rf"{_PREFIX}_(?P<namespace>\d+)_(?P<pid>\d+)_(?P<started>\d+)_")

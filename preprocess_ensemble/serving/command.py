@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
     from preprocess_ensemble.serving.supervisor import Backend, Probe
 
-__all__ = ("main",)
-
 logger = logging.getLogger(__name__)
 
 

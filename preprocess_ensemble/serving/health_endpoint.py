@@ -19,8 +19,6 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
-__all__ = ("serve_health",)
-
 _REQUEST_S: Final = 5.0
 _REQUEST_BYTES: Final = 8192
 

@@ -33,19 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from importlib.machinery import ModuleSpec
 
-__all__ = (
-    "PARENT_VARIABLE",
-    "Command",
-    "LaunchError",
-    "Wheel",
-    "backend_directory",
-    "check_platform",
-    "find_wheel",
-    "install",
-    "main",
-    "server_command",
-)
-
 NVIDIA_SERVER: Final = Path("/opt/tritonserver/bin/tritonserver")
 """The server in NVIDIA's container."""
 

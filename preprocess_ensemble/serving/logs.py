@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ("JsonFormatter", "LogEntry", "LogFile", "parse_line", "print_line")
-
 logger = logging.getLogger(__name__)
 
 _LINE: Final = re.compile(r"(?P<level>[IWEF])\d{4} [\d:.]+ \d+ \S+\] (?P<text>.*)")

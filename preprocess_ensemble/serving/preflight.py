@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-__all__ = ("ServeError", "check_log_file", "check_ports", "check_repository")
-
 
 class ServeError(ReportedError):
     """The server cannot run with these settings."""

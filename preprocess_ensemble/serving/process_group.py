@@ -16,8 +16,6 @@ except ModuleNotFoundError:
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ("EndWatch", "any_runs", "hide_argument", "processor_time_s", "start_ticks")
-
 T = TypeVar("T")
 
 _ENDED: Final = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)

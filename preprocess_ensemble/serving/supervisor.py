@@ -28,8 +28,6 @@ from preprocess_ensemble.serving.activity_monitor import SAMPLE_EVERY_S, Activit
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
-__all__ = ("CONNECT", "Backend", "Probe", "ProbeOutcome", "StartError", "Supervisor", "SupervisorConfig")
-
 logger = logging.getLogger(__name__)
 
 _MAX_BACKOFF_S: Final = 60.0

@@ -30,16 +30,6 @@ if TYPE_CHECKING:
 
     from preprocess_ensemble.model_repository.config import ModelConfig
 
-__all__ = (
-    "PRECISIONS",
-    "StagedRepository",
-    "TensorrtMissing",
-    "check_tensorrt",
-    "default_cache",
-    "on_tensorrt",
-    "usable_gpus",
-)
-
 PRECISIONS: Final = ("fp16", "fp32")
 
 _WORKSPACE_BYTES: Final = 4 * 2**30

@@ -16,8 +16,6 @@ from preprocess_ensemble.errors import ReportedError
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ("ServerTls", "TlsError")
-
 
 class TlsError(ReportedError):
     """The certificates cannot be used; the message names the file."""

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from preprocess_ensemble.serving.tensorrt import StagedRepository
     from preprocess_ensemble.serving.triton_process import ServeConfig
 
-__all__ = ("TritonBackend", "finished_requests")
-
 _METRICS_TIMEOUT_S: Final = 2.0
 _FINISHED: Final = 'nv_inference_request_success{model="clip_image"'
 """Triton's counter of answered requests, of the ensemble only. The preprocessor answers the canary's handshake, and

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from preprocess_ensemble.serving.tls import ServerTls
 
-__all__ = ("ServeConfig", "TritonProcess")
-
 logger = logging.getLogger(__name__)
 
 _ADMIN_KEY: Final = "clip-admin"
