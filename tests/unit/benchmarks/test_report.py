@@ -88,9 +88,9 @@ def test_pictures_of_operators_scaling_and_slow_lines(tmp_path: Path) -> None:
     report.render(results, tmp_path)
     for name in ("operators", "scaling", "serialisation", "links"):
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-    assert "| jpeg-grpc | 9 | 2.00 ms | 2 ms |" in markdown_tables.travel(results["serialisation"])
-    assert "2 servers 18.0 images/s (90%)" in markdown_tables.scaling(results["scaling"])
-    assert "MatMul 80%, Conv 20%; attention not fused" in markdown_tables.operators(results["operators"])
+    assert "| jpeg-grpc | 9 | 2.00 ms | 2 ms |" in markdown_tables.part_of("travel", results)
+    assert "2 servers 18.0 images/s (90%)" in markdown_tables.part_of("scaling", results)
+    assert "MatMul 80%, Conv 20%; attention not fused" in markdown_tables.part_of("operators", results)
 
 
 @pytest.mark.parametrize("document", report.DOCUMENTS, ids=str)
@@ -131,7 +131,7 @@ def test_the_end_of_a_rising_curve_is_not_called_full() -> None:
         ]
         summary = {"by_concurrency": curve, "saturated_at": saturation(curve), "cold_start_s": 3.0}
         result = {"experiment": "latency", "file": "x", "environment": MACHINE, "summary": summary}
-        assert said in markdown_tables.latency(result)
+        assert said in markdown_tables.part_of("latency", {"latency": result})
 
 
 def test_harm_is_never_stated_without_what_was_found() -> None:
