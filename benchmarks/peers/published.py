@@ -1,19 +1,17 @@
-"""What the replaced system's own study published, for the comparison in the report; nothing here was measured by us.
+"""What the authors of the replaced system published, for the comparison in the report; we measured none of it.
 
-Its hardware was one NVIDIA A100, an RTX 4080 and up to four RTX A4000. Figures of other hardware show what a design
+Their hardware was one NVIDIA A100, an RTX 4080 and up to four RTX A4000. Figures of other hardware show what a design
 costs, not which is faster.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 HARDWARE: Final = "A100, RTX 4080, RTX A4000"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Published:
+class Published(NamedTuple):
     """One figure."""
 
     what: str
@@ -24,13 +22,11 @@ class Published:
 
 
 FIGURES: Final = (
-    Published(what="a single image, as the client saw it", value=182.9, unit="ms", ours="single_p50_ms"),
-    Published(what="a single image, its other figure", value=56.9, unit="ms", ours="single_p50_ms"),
-    Published(what="of that, compute", value=4.4, unit="ms", ours="single_model_ms"),
-    Published(
-        what="of that, spent on moving it; here: not in the model", value=91.7, unit="%", ours="single_other_percent"
-    ),
-    Published(what="images per second", value=64.3, unit="images/s", ours="saturated_rate"),
-    Published(what="images per second on four GPUs", value=43.2, unit="images/s", ours=""),
-    Published(what="requests batched", value=22.0, unit="%", ours="share_batched_percent"),
+    Published("a single image, as the client saw it", 182.9, "ms", "single_p50_ms"),
+    Published("a single image, its other figure", 56.9, "ms", "single_p50_ms"),
+    Published("of that, compute", 4.4, "ms", "single_model_ms"),
+    Published("of that, spent on moving it; here: not in the model", 91.7, "%", "single_other_percent"),
+    Published("images per second", 64.3, "images/s", "saturated_rate"),
+    Published("images per second on four GPUs", 43.2, "images/s", ""),
+    Published("requests batched", 22.0, "%", "share_batched_percent"),
 )

@@ -1,4 +1,4 @@
-"""The pictures of the report: each function turns the summary of a result into a PNG."""
+"""The pictures of the report: each function turns the summary of a result into a figure."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import math
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, Final
 
-import matplotlib
+import matplotlib as mpl
 
-matplotlib.use("Agg")
+mpl.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
@@ -20,354 +20,335 @@ from benchmarks.experiments.serving.three_way import SYSTEMS
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from benchmarks.report.efficiency_breakdown import Breakdown
 
+    Summary = Mapping[str, Any]
+
 INK: Final = "#1f2933"
 OURS: Final = "#2563eb"
 OTHERS: Final = "#9aa5b1"
-STAGES: Final = {"decode": "#f59e0b", "queue": "#cbd2d9", "model": "#2563eb", "rest": "#7b8794"}
+WARNING: Final = "#d64545"
+STAGES: Final = {"decode": "#f59e0b", "queue": "#cbd2d9", "model": OURS, "rest": "#7b8794"}
+FORMS: Final = {
+    "fp32-json": WARNING,
+    "fp32-http": "#f59e0b",
+    "fp32-grpc": "#7b8794",
+    "uint8-grpc": "#0ea5a4",
+    "jpeg-grpc": OURS,
+}
+CURVES: Final = (OURS, "#0ea5a4", "#f59e0b", "#7b8794", WARNING)
 LOST: Final = "#dbeafe"
 NARROW: Final = 8
 """If rates differ by a smaller factor than this, their axis starts at zero."""
-CURVES: Final = (OURS, "#0ea5a4", "#f59e0b", "#7b8794", "#d64545")
-STYLE: Final[Any] = {
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": OTHERS,
-    "axes.labelcolor": INK,
-    "text.color": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "figure.constrained_layout.use": True,
-}
+
+mpl.rcParams.update(
+    {
+        "font.size": 10,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.edgecolor": OTHERS,
+        "axes.labelcolor": INK,
+        "axes.titlesize": 10,
+        "legend.fontsize": 8,
+        "legend.frameon": False,
+        "text.color": INK,
+        "xtick.color": INK,
+        "ytick.color": INK,
+        "figure.constrained_layout.use": True,
+        "savefig.dpi": 130,
+    }
+)
 
 
-def three_way(summary: Mapping[str, Any]) -> bytes:
+def png(figure: Figure) -> bytes:
+    """Close ``figure`` and return its picture."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer)
+    plt.close(figure)
+    return buffer.getvalue()
+
+
+def three_way(summary: Summary) -> Figure:
     """Images per second of each system at the highest concurrency, with the range over the rounds."""
-    rows = list(summary["systems"].items())[::-1]
-    most = str(max(map(int, rows[0][1]["at"])))
-    with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(figsize=(8, 0.42 * len(rows) + 1))
-        for place, (system, row) in enumerate(rows):
-            rate = row["at"][most]["images_per_second"]
-            ours = system in ("ensemble", "client", "openvino-bf16")
-            axes.barh(place, rate["median"], color=OURS if ours else OTHERS, height=0.7)
-            axes.plot((rate["min"], rate["max"]), (place, place), color=INK, linewidth=1)
-            label = f"{rate['median']:.1f}" + ("" if row["valid"] else "  invalid: other vectors")
-            axes.annotate(label, (rate["max"], place), xytext=(5, 0), textcoords="offset points", va="center")
-        axes.set_yticks(range(len(rows)), [SYSTEMS[system] for system, _ in rows])
-        axes.set_xlabel(f"images per second, concurrency {most}; line: slowest to fastest round")
-        axes.margins(x=0.12)
-        return _png(figure)
+    systems = dict(reversed(summary["systems"].items()))
+    most = max(next(iter(systems.values()))["at"], key=int)
+    rates = [row["at"][most]["images_per_second"] for row in systems.values()]
+    figure, axes = plt.subplots(figsize=(8, 0.42 * len(systems) + 1))
+    bars = axes.barh(
+        [SYSTEMS[name] for name in systems],
+        [rate["median"] for rate in rates],
+        xerr=[[rate["median"] - rate["min"] for rate in rates], [rate["max"] - rate["median"] for rate in rates]],
+        ecolor=INK,
+        color=[OURS if name in ("ensemble", "client", "openvino-bf16") else OTHERS for name in systems],
+        height=0.7,
+    )
+    invalid = ["" if row["valid"] else "  invalid: other vectors" for row in systems.values()]
+    labels = [f"{rate['median']:.1f}{why}" for rate, why in zip(rates, invalid, strict=True)]
+    axes.bar_label(bars, labels, padding=5)
+    axes.set(xlabel=f"images per second, concurrency {most}; line: slowest to fastest round", xmargin=0.12)
+    return figure
 
 
-def queue_delay(summary: Mapping[str, Any]) -> bytes:
+def queue_delay(summary: Summary) -> Figure:
     """A heat map for each number of instances: images per second, and the share that was batched."""
-    cells = summary["cells"]
-    instances = sorted({cell["instances"] for cell in cells})
-    delays = sorted({cell["delay_us"] for cell in cells})
-    sizes = sorted({cell["concurrency"] for cell in cells})
+    cells, advice = summary["cells"], summary["recommended"]
+    instances, delays, sizes = (
+        sorted({cell[key] for cell in cells}) for key in ("instances", "delay_us", "concurrency")
+    )
     # Each column has its own scale: what matters is which delay is best for that number of callers.
     best = {size: max(cell["rate"] for cell in cells if cell["concurrency"] == size) for size in sizes}
-    advice = summary["recommended"]
-    with plt.rc_context(STYLE):
-        figure, all_axes = plt.subplots(
-            1, len(instances), figsize=(4.6 * len(instances) + 1, 0.6 * len(delays) + 1.6), squeeze=False, sharey=True
-        )
-        for axes, count in zip(all_axes[0], instances, strict=True):
-            at = {(cell["delay_us"], cell["concurrency"]): cell for cell in cells if cell["instances"] == count}
-            shares = [[at[delay, size]["rate"] / best[size] for size in sizes] for delay in delays]
-            image = axes.imshow(shares, cmap="Blues", vmin=0.4, vmax=1.0, aspect="auto")
-            for row, delay in enumerate(delays):
-                for column, size in enumerate(sizes):
-                    cell = at[delay, size]
-                    ink = "white" if shares[row][column] > 0.75 else INK
-                    text = f"{cell['rate']:.1f}\n{cell['share_batched']:.0%} batched"
-                    axes.text(column, row, text, ha="center", va="center", color=ink, fontsize=8)
-            axes.set_xticks(range(len(sizes)), [str(size) for size in sizes])
-            axes.set_yticks(range(len(delays)), [f"{delay / 1000:g} ms" for delay in delays])
-            axes.set_xlabel("concurrency")
-            axes.set_title(f"{count} instance{'s' if count > 1 else ''}", fontsize=10)
-            if count == advice["instances"]:
-                row = delays.index(advice["max_queue_delay_microseconds"])
-                box = Rectangle(
-                    (-0.48, row - 0.46), len(sizes) - 0.04, 0.92, fill=False, edgecolor="#d64545", linewidth=2
-                )
-                axes.add_patch(box)
-        all_axes[0][0].set_ylabel("max_queue_delay")
-        figure.colorbar(image, ax=all_axes[0].tolist(), label="share of the best in its column")
-        return _png(figure)
+    figure, all_axes = plt.subplots(
+        1, len(instances), figsize=(4.6 * len(instances) + 1, 0.6 * len(delays) + 1.6), squeeze=False, sharey=True
+    )
+    for axes, count in zip(all_axes[0], instances, strict=True):
+        at = {(cell["delay_us"], cell["concurrency"]): cell for cell in cells if cell["instances"] == count}
+        shares = [[at[delay, size]["rate"] / best[size] for size in sizes] for delay in delays]
+        image = axes.imshow(shares, cmap="Blues", vmin=0.4, vmax=1.0, aspect="auto")
+        for row, delay in enumerate(delays):
+            for column, size in enumerate(sizes):
+                text = f"{at[delay, size]['rate']:.1f}\n{at[delay, size]['share_batched']:.0%} batched"
+                ink = "white" if shares[row][column] > 0.75 else INK
+                axes.text(column, row, text, ha="center", va="center", color=ink, fontsize=8)
+        axes.set_xticks(range(len(sizes)), sizes)
+        axes.set_yticks(range(len(delays)), [f"{delay / 1000:g} ms" for delay in delays])
+        axes.set(xlabel="concurrency", title=_counted(count, "instance"))
+        if count == advice["instances"]:
+            row = delays.index(advice["max_queue_delay_microseconds"])
+            corner = (-0.48, row - 0.46)
+            box = Rectangle(corner, len(sizes) - 0.04, 0.92, fill=False, edgecolor=WARNING, linewidth=2)
+            axes.add_patch(box)
+    all_axes[0][0].set_ylabel("max_queue_delay")
+    figure.colorbar(image, ax=all_axes[0].tolist(), label="share of the best in its column")
+    return figure
 
 
-def batches(summary: Mapping[str, Any]) -> bytes:
+def batches(summary: Summary) -> Figure:
     """Histogram of batch sizes with the recommended setting, by concurrency."""
+    cells = recommended_cells(summary)
+    figure, all_axes = plt.subplots(1, len(cells), figsize=(2.3 * len(cells), 2.2), sharey=True, squeeze=False)
+    for axes, cell in zip(all_axes[0], cells, strict=True):
+        images = {int(size): int(size) * count for size, count in cell["batches"].items()}
+        total = sum(images.values())
+        axes.bar(list(images), [count / total for count in images.values()], color=OURS, width=0.9)
+        axes.set(xlim=(0, 33), xlabel="images in a run", title=f"concurrency {cell['concurrency']}")
+    all_axes[0][0].set_ylabel("share of images")
+    return figure
+
+
+def recommended_cells(summary: Summary) -> list[Summary]:
+    """The cells of ``queue_delay`` with the recommended setting, one for each concurrency."""
     advice = summary["recommended"]
     wanted = (advice["instances"], advice["max_queue_delay_microseconds"])
-    cells = [cell for cell in summary["cells"] if (cell["instances"], cell["delay_us"]) == wanted]
-    with plt.rc_context(STYLE):
-        figure, all_axes = plt.subplots(1, len(cells), figsize=(2.3 * len(cells), 2.2), sharey=True, squeeze=False)
-        for axes, cell in zip(all_axes[0], cells, strict=True):
-            images = {int(size): int(size) * count for size, count in cell["batches"].items()}
-            total = sum(images.values())
-            axes.bar(list(images), [count / total for count in images.values()], color=OURS, width=0.9)
-            axes.set_xlim(0, 33)
-            axes.set_xlabel("images in a run")
-            axes.set_title(f"concurrency {cell['concurrency']}", fontsize=10)
-        all_axes[0][0].set_ylabel("share of images")
-        return _png(figure)
+    return [cell for cell in summary["cells"] if (cell["instances"], cell["delay_us"]) == wanted]
 
 
-def latency(summary: Mapping[str, Any]) -> bytes:
+def latency(summary: Summary) -> Figure:
     """Rate and percentiles over concurrency, saturation marked; beside it where a request's time goes."""
-    curve = summary["by_concurrency"]
+    curve, full = summary["by_concurrency"], summary["saturated_at"]
     sizes = [point["concurrency"] for point in curve]
-    with plt.rc_context(STYLE):
-        figure, (left, middle, right) = plt.subplots(1, 3, figsize=(11, 3.2))
-        left.plot(sizes, [point["rate"] for point in curve], color=OURS, marker="o")
-        state = "full" if summary["saturated_at"] < sizes[-1] else "best"
-        left.axvline(summary["saturated_at"], color="#d64545", linestyle="--", linewidth=1)
-        left.annotate(
-            f"{state} at {summary['saturated_at']}", (summary["saturated_at"], 0), xytext=(5, 5),
-            textcoords="offset points", color="#d64545",
-        )  # fmt: skip
-        left.set_ylabel("images per second")
-        left.set_ylim(0, 1.08 * max(point["rate"] for point in curve))
-        for name, line in (("p50", "-"), ("p95", "--"), ("p99", ":")):
-            middle.plot(sizes, [point["latency_ms"][name] for point in curve], line, color=OURS, label=name)
-        middle.set_yscale("log")
-        middle.set_ylabel("latency, ms")
-        middle.yaxis.set_major_formatter(lambda ms, _: f"{ms:,.0f}")
-        middle.legend(frameon=False)
-        for axes in (left, middle):
-            axes.set_xscale("log", base=2)
-            axes.set_xticks(sizes, [str(size) for size in sizes])
-            axes.set_xlabel("concurrency")
-        _breakdown(right, curve)
-        return _png(figure)
-
-
-def _breakdown(axes: Any, curve: list[Mapping[str, Any]]) -> None:
-    """Shares of the caller's mean time, by the server's own counters."""
-    bottoms = [0.0] * len(curve)
-    parts = {
-        "decode": [point["server_ms"]["clip_preprocess"]["compute_infer"] for point in curve],
-        "queue": [sum(point["server_ms"][step]["queue"] for step in point["server_ms"]) for point in curve],
-        "model": [point["server_ms"]["clip_encoder"]["compute_infer"] for point in curve],
-    }
-    # The server counts means, so the whole is a mean too; older results hold only the median.
-    seen = [point["latency_ms"].get("mean", point["latency_ms"]["p50"]) for point in curve]
-    whole = [max(ms, sum(part[i] for part in parts.values())) for i, ms in enumerate(seen)]
-    parts["rest"] = [total - sum(parts[name][i] for name in parts) for i, total in enumerate(whole)]
-    for name, values in parts.items():
-        shares = [100 * value / total for value, total in zip(values, whole, strict=True)]
-        axes.bar(range(len(curve)), shares, bottom=bottoms, color=STAGES[name], label=name)
-        bottoms = [bottom + share for bottom, share in zip(bottoms, shares, strict=True)]
-    axes.set_xticks(range(len(curve)), [str(point["concurrency"]) for point in curve])
-    axes.set_xlabel("concurrency")
-    axes.set_ylabel("% of a request's time")
-    axes.legend(frameon=False, fontsize=8, loc="upper center", ncols=4, bbox_to_anchor=(0.5, 1.16), columnspacing=0.8)
-
-
-def serialisation(summary: Mapping[str, Any]) -> bytes:
-    """Milliseconds an image by form, one line for each, over images to a request."""
-    points = summary["points"]
-    colours = dict(zip(summary["labels"], ("#d64545", "#f59e0b", "#7b8794", "#0ea5a4", OURS), strict=True))
-    with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(figsize=(7, 3.4))
-        ends: list[float] = []
-        for form, label in summary["labels"].items():
-            line = [point for point in points if point["form"] == form]
-            rows = [point["rows"] for point in line]
-            times = [point["ms_per_image"] for point in line]
-            # Labels of two lines that end at the same height would overlap.
-            near = sum(abs(math.log(times[-1] / other)) < 0.15 for other in ends)
-            ends.append(times[-1])
-            axes.plot(rows, times, marker="o", color=colours[form], label=label)
-            place = (6, -3 - 13 * near)
-            axes.annotate(f"{times[-1]:.3g}", (rows[-1], times[-1]), xytext=place, textcoords="offset points")
+    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(11, 3.2))
+    rates = [point["rate"] for point in curve]
+    left.plot(sizes, rates, color=OURS, marker="o")
+    left.axvline(full, color=WARNING, linestyle="--", linewidth=1)
+    state = "full" if full < sizes[-1] else "best"
+    left.annotate(f"{state} at {full}", (full, 0), xytext=(5, 5), textcoords="offset points", color=WARNING)
+    left.set(ylabel="images per second", ylim=(0, 1.08 * max(rates)))
+    for name, line in (("p50", "-"), ("p95", "--"), ("p99", ":")):
+        middle.plot(sizes, [point["latency_ms"][name] for point in curve], line, color=OURS, label=name)
+    middle.set(yscale="log", ylabel="latency, ms")
+    middle.yaxis.set_major_formatter("{x:,.0f}")
+    middle.legend()
+    for axes in (left, middle):
         axes.set_xscale("log", base=2)
-        axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(lambda ms, _: f"{ms:g}")
-        axes.set_xticks(rows, [str(count) for count in rows])
-        axes.set_xlabel("images to a request")
-        axes.set_ylabel("ms an image, no model")
-        axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.04, 0.5))
-        return _png(figure)
+        axes.set_xticks(sizes, sizes)
+        axes.set_xlabel("concurrency")
+    _stages(right, curve)
+    return figure
 
 
-def precision(summary: Mapping[str, Any]) -> bytes:
-    """Images per second by precision, and what each costs in cosine."""
-    rows = list(summary.values())[::-1]
-    most = max(map(int, rows[0]["rates"]))
-    with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(figsize=(8, 0.45 * len(rows) + 1))
-        for place, row in enumerate(rows):
-            rate = row["rates"][str(most)]
-            axes.barh(place, rate["median"], color=OURS if row["valid"] else OTHERS, height=0.7)
-            label = f"{rate['median']:.1f}   cosine {row['cosine']:.6f}" + ("" if row["valid"] else " (below its gate)")
-            axes.annotate(label, (rate["median"], place), xytext=(5, 0), textcoords="offset points", va="center")
-        axes.set_yticks(range(len(rows)), [row["label"] for row in rows])
-        axes.set_xlabel(f"images per second, concurrency {most}")
-        axes.margins(x=0.4)
-        return _png(figure)
+def _stages(axes: Axes, curve: Sequence[Summary]) -> None:
+    """Shares of the caller's mean time, by the server's own counters."""
+    names = [str(point["concurrency"]) for point in curve]
+    bottoms = [0.0] * len(curve)
+    shares = [_shares(point) for point in curve]
+    for stage, colour in STAGES.items():
+        heights = [share[stage] for share in shares]
+        axes.bar(names, heights, bottom=bottoms, color=colour, label=stage)
+        bottoms = [bottom + height for bottom, height in zip(bottoms, heights, strict=True)]
+    axes.set(xlabel="concurrency", ylabel="% of a request's time")
+    axes.legend(loc="upper center", ncols=4, bbox_to_anchor=(0.5, 1.16), columnspacing=0.8)
 
 
-def links(summary: Mapping[str, Any]) -> bytes:
+def _shares(point: Summary) -> dict[str, float]:
+    """Stage -> percent of a request's mean time. The server counts means, so the whole is a mean too."""
+    steps = point["server_ms"]
+    spent_ms = {
+        "decode": steps["clip_preprocess"]["compute_infer"],
+        "queue": sum(step["queue"] for step in steps.values()),
+        "model": steps["clip_encoder"]["compute_infer"],
+    }
+    whole_ms = max(point["latency_ms"]["mean"], sum(spent_ms.values()))
+    spent_ms["rest"] = whole_ms - sum(spent_ms.values())
+    return {stage: 100 * ms / whole_ms for stage, ms in spent_ms.items()}
+
+
+def serialisation(summary: Summary) -> Figure:
+    """Milliseconds an image by form, one line for each, over images to a request."""
+    figure, axes = plt.subplots(figsize=(7, 3.4))
+    ends: list[float] = []
+    for form, label in summary["labels"].items():
+        line = [point for point in summary["points"] if point["form"] == form]
+        rows = [point["rows"] for point in line]
+        times = [point["ms_per_image"] for point in line]
+        # Labels of two lines that end at the same height would overlap.
+        near = sum(abs(math.log(times[-1] / other)) < 0.15 for other in ends)
+        ends.append(times[-1])
+        axes.plot(rows, times, marker="o", color=FORMS[form], label=label)
+        end = (rows[-1], times[-1])
+        axes.annotate(f"{times[-1]:.3g}", end, xytext=(6, -3 - 13 * near), textcoords="offset points")
+    axes.set_xscale("log", base=2)
+    axes.set(yscale="log", xlabel="images to a request", ylabel="ms an image, no model")
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.set_xticks(rows, rows)
+    axes.legend(loc="center left", bbox_to_anchor=(1.04, 0.5))
+    return figure
+
+
+def links(summary: Summary) -> Figure:
     """Milliseconds of a request by line and form, one panel for each number of images; marks: by arithmetic."""
     slow = summary["over_links"]
     counts = sorted({point["rows"] for point in slow})
     lines = ["loopback", *dict.fromkeys(point["link"] for point in slow)]
     forms = list(dict.fromkeys(point["form"] for point in slow))
-    local = [{**point, "link": "loopback", "computed_ms": None} for point in summary["points"]]
-    at = {(point["link"], point["form"], point["rows"]): point for point in (*slow, *local)}
-    colours = dict(zip(forms, ("#d64545", "#7b8794", "#0ea5a4", OURS), strict=True))
-    with plt.rc_context(STYLE):
-        figure, all_axes = plt.subplots(
-            1, len(counts), figsize=(max(7.0, 5.2 * len(counts)), 3.4), sharey=True, squeeze=False
-        )
-        for axes, count in zip(all_axes[0], counts, strict=True):
-            for offset, form in enumerate(forms):
-                for place, line in enumerate(lines):
-                    point = at.get((line, form, count))
-                    if point is None:
-                        continue
-                    x = place + (offset - (len(forms) - 1) / 2) * 0.2
-                    axes.bar(x, point["p50_ms"], width=0.18, color=colours[form])
-                    label = f"{point['p50_ms']:.3g}" if point["p50_ms"] < 100 else f"{point['p50_ms']:,.0f}"
-                    axes.annotate(
-                        label, (x, point["p50_ms"]), xytext=(0, 2), textcoords="offset points", ha="center", fontsize=7
-                    )
-                    if point["computed_ms"] is not None:
-                        axes.plot((x - 0.09, x + 0.09), [point["computed_ms"]] * 2, color=INK, linewidth=1.5)
-            axes.set_yscale("log")
-            axes.yaxis.set_major_formatter(lambda ms, _: f"{ms:,.15g}")
-            axes.set_xticks(range(len(lines)), lines)
-            axes.set_title(f"{count} image{'s' if count > 1 else ''} to a request", fontsize=10)
-        all_axes[0][0].set_ylabel("ms a request, no model")
-        handles = [Rectangle((0, 0), 1, 1, color=colours[form]) for form in forms]
-        figure.legend(
-            handles, [summary["labels"][form] for form in forms], frameon=False, ncols=4, fontsize=8,
-            loc="outside lower center",
-        )  # fmt: skip
-        return _png(figure)
+    local = [{**point, "link": "loopback", "computed_ms": math.nan} for point in summary["points"]]
+    width = max(7.0, 5.2 * len(counts))
+    figure, all_axes = plt.subplots(1, len(counts), figsize=(width, 3.4), sharey=True, squeeze=False)
+    for axes, count in zip(all_axes[0], counts, strict=True):
+        for number, form in enumerate(forms):
+            points = [one for one in (*local, *slow) if (one["form"], one["rows"]) == (form, count)]
+            middles = [lines.index(point["link"]) + (number - (len(forms) - 1) / 2) * 0.2 for point in points]
+            times = [point["p50_ms"] for point in points]
+            bars = axes.bar(middles, times, width=0.18, color=FORMS[form], label=summary["labels"][form])
+            axes.bar_label(bars, [f"{ms:.3g}" if ms < 100 else f"{ms:,.0f}" for ms in times], padding=2, fontsize=7)
+            computed = [point["computed_ms"] for point in points]
+            axes.hlines(computed, [x - 0.09 for x in middles], [x + 0.09 for x in middles], color=INK, linewidth=1.5)
+        axes.set(yscale="log", title=f"{_counted(count, 'image')} to a request")
+        axes.yaxis.set_major_formatter("{x:,.15g}")
+        axes.set_xticks(range(len(lines)), lines)
+    all_axes[0][0].set_ylabel("ms a request, no model")
+    figure.legend(*all_axes[0][0].get_legend_handles_labels(), ncols=4, loc="outside lower center")
+    return figure
 
 
-def operators(summary: Mapping[str, Any]) -> bytes:
+def precision(summary: Summary) -> Figure:
+    """Images per second by precision, and what each costs in cosine."""
+    rows = list(summary.values())[::-1]
+    most = max(rows[0]["rates"], key=int)
+    rates = [row["rates"][most]["median"] for row in rows]
+    figure, axes = plt.subplots(figsize=(8, 0.45 * len(rows) + 1))
+    colours = [OURS if row["valid"] else OTHERS for row in rows]
+    bars = axes.barh([row["label"] for row in rows], rates, color=colours, height=0.7)
+    gates = ["" if row["valid"] else " (below its gate)" for row in rows]
+    cosines = [f"cosine {row['cosine']:.6f}{gate}" for row, gate in zip(rows, gates, strict=True)]
+    axes.bar_label(bars, [f"{rate:.1f}   {cosine}" for rate, cosine in zip(rates, cosines, strict=True)], padding=5)
+    axes.set(xlabel=f"images per second, concurrency {most}", xmargin=0.4)
+    return figure
+
+
+def operators(summary: Summary) -> Figure:
     """Shares of the model's time by kind of node, one bar for each batch size."""
-    batches_ = sorted(summary, key=int)
-    kinds = [row["operator"] for row in summary[batches_[-1]]["operators"][:7]]
+    sizes = sorted(summary, key=int)
+    names = [f"batch {size}, {summary[size]['total_ms']:.0f} ms" for size in sizes]
+    kinds = [row["operator"] for row in summary[sizes[-1]]["operators"][:7]]
+    by_size = [{row["operator"]: row["share"] for row in summary[size]["operators"]} for size in sizes]
+    parts = {kind: [shares.get(kind, 0.0) for shares in by_size] for kind in kinds}
+    parts["all others"] = [1 - sum(column) for column in zip(*parts.values(), strict=True)]
     shades = plt.get_cmap("Blues_r")
-    with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(figsize=(8, 0.6 * len(batches_) + 1.5))
-        for place, batch in enumerate(batches_):
-            shares = {row["operator"]: row["share"] for row in summary[batch]["operators"]}
-            parts = {kind: shares.get(kind, 0.0) for kind in kinds}
-            parts["all others"] = 1 - sum(parts.values())
-            left = 0.0
-            for number, (kind, share) in enumerate(parts.items()):
-                colour = OTHERS if kind == "all others" else shades(0.1 + 0.1 * number)
-                axes.barh(place, share, left=left, color=colour, height=0.6, label=kind if place == 0 else None)
-                if share > 0.04:
-                    ink = "white" if number < 4 else INK
-                    axes.text(left + share / 2, place, f"{share:.0%}", ha="center", va="center", color=ink, fontsize=8)
-                left += share
-        names = [f"batch {batch}, {summary[batch]['total_ms']:.0f} ms" for batch in batches_]
-        axes.set_yticks(range(len(batches_)), names)
-        axes.xaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
-        axes.set_xlabel("share of the model's time")
-        figure.legend(frameon=False, ncols=4, fontsize=8, loc="outside upper center")
-        return _png(figure)
+    figure, axes = plt.subplots(figsize=(8, 0.6 * len(sizes) + 1.5))
+    lefts = [0.0] * len(sizes)
+    for number, (kind, shares) in enumerate(parts.items()):
+        colour = OTHERS if kind == "all others" else shades(0.1 + 0.1 * number)
+        bars = axes.barh(names, shares, left=lefts, color=colour, height=0.6, label=kind)
+        labels = [f"{share:.0%}" if share > 0.04 else "" for share in shares]
+        axes.bar_label(bars, labels, label_type="center", color="white" if number < 4 else INK, fontsize=8)
+        lefts = [left + share for left, share in zip(lefts, shares, strict=True)]
+    axes.xaxis.set_major_formatter("{x:.0%}")
+    axes.set_xlabel("share of the model's time")
+    figure.legend(ncols=4, loc="outside upper center")
+    return figure
 
 
-def scaling(summary: Mapping[str, Any]) -> bytes:
+def scaling(summary: Summary) -> Figure:
     """Images per second by number of servers, beside multiples of the rate of one server."""
-    counts = sorted(map(int, summary["rates"]))
-    rates = [summary["rates"][str(count)] for count in counts]
-    with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(figsize=(5, 3))
-        axes.bar(range(len(counts)), rates, color=OURS, width=0.6)
-        axes.plot(
-            range(len(counts)), [count * rates[0] for count in counts], "--o", color=OTHERS, label="multiples of one"
-        )
-        for place, (count, rate) in enumerate(zip(counts, rates, strict=True)):
-            text = f"{rate:.1f} ({summary['efficiency'][str(count)]:.0%})"
-            axes.annotate(text, (place, 0), xytext=(0, 6), textcoords="offset points", ha="center", color="white")
-        axes.set_xticks(range(len(counts)), [str(count) for count in counts])
-        axes.set_xlabel("servers behind one client")
-        axes.set_ylabel("images per second")
-        axes.legend(frameon=False, loc="upper left")
-        axes.margins(y=0.15)
-        return _png(figure)
+    counts = sorted(summary["rates"], key=int)
+    rates = [summary["rates"][count] for count in counts]
+    figure, axes = plt.subplots(figsize=(5, 3))
+    bars = axes.bar(counts, rates, color=OURS, width=0.6)
+    labels = [f"{summary['rates'][count]:.1f} ({summary['efficiency'][count]:.0%})" for count in counts]
+    axes.bar_label(bars, labels, label_type="center", color="white")
+    axes.plot(counts, [int(count) * rates[0] for count in counts], "--o", color=OTHERS, label="multiples of one")
+    axes.set(xlabel="servers behind one client", ylabel="images per second")
+    axes.legend(loc="upper left")
+    axes.margins(y=0.15)
+    return figure
 
 
-def roofline(shown: Breakdown) -> bytes:
+def roofline(shown: Breakdown) -> Figure:
     """From the peak down to the service, with what each step loses; beside it both limits over the batch size."""
-    with plt.rc_context(STYLE):
-        figure, (left, right) = plt.subplots(1, 2, figsize=(12, 1.6 + 0.45 * len(shown.steps)), width_ratios=(1.15, 1))
-        counted = f"counted as {FLOP_PER_IMAGE / 1e9:.2f} GFLOP an image, of which the export computes {EXPORTED:.0%}"
-        figure.suptitle(f"{shown.machine}; ViT-B-32 {counted}", fontsize=10)
-        _steps(left, shown.steps)
-        _limits(right, shown)
-        return _png(figure)
+    figure, (left, right) = plt.subplots(1, 2, figsize=(12, 1.6 + 0.45 * len(shown.steps)), width_ratios=(1.15, 1))
+    counted = f"counted as {FLOP_PER_IMAGE / 1e9:.2f} GFLOP an image, of which the export computes {EXPORTED:.0%}"
+    figure.suptitle(f"{shown.machine}; ViT-B-32 {counted}", fontsize=10)
+    _steps(left, shown.steps)
+    _limits(right, shown)
+    return figure
 
 
-def _steps(axes: Any, steps: Sequence[Mapping[str, Any]]) -> None:
-    widest = max(step["rate"] for step in steps)
-    for place, step in enumerate(steps):
-        above = steps[place - 1]["rate"] if place else step["rate"]
-        axes.barh(place, step["rate"], color=OURS if place else OTHERS, height=0.62)
-        if above > step["rate"]:
-            axes.barh(place, above - step["rate"], left=step["rate"], color=LOST, height=0.62)
-        share = f"   {step['of_first']:.0%}" if place else ""
-        label = f"{step['rate']:,.0f}" if widest >= 1000 else f"{step['rate']:.1f}"
-        where = (max(above, step["rate"]), place)
-        axes.annotate(label + share, where, xytext=(5, 0), textcoords="offset points", va="center")
-    axes.set_yticks(range(len(steps)), [fill(step["what"], 34) for step in steps])
+def _steps(axes: Axes, steps: Sequence[Summary]) -> None:
+    rates = [step["rate"] for step in steps]
+    above = [rates[0], *rates[:-1]]
+    names = [fill(step["what"], 34) for step in steps]
+    lost = [max(0.0, before - rate) for before, rate in zip(above, rates, strict=True)]
+    axes.barh(names, rates, color=[OTHERS, *[OURS] * (len(steps) - 1)], height=0.62)
+    bars = axes.barh(names, lost, left=rates, color=LOST, height=0.62)
+    number = "{:,.0f}" if max(rates) >= 1000 else "{:.1f}"
+    shares = ["", *(f"   {step['of_first']:.0%}" for step in steps[1:])]
+    axes.bar_label(bars, [number.format(rate) + share for rate, share in zip(rates, shares, strict=True)], padding=5)
     axes.invert_yaxis()
-    axes.set_xlabel("images per second, and the share of the peak; light: lost at this step")
-    axes.xaxis.set_major_formatter(lambda rate, _: f"{rate:,.0f}")
+    axes.set(
+        xlim=(0, 1.28 * max(rates)), xlabel="images per second, and the share of the peak; light: lost at this step"
+    )
+    axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.xaxis.set_major_locator(MaxNLocator(5))
-    axes.set_xlim(0, 1.28 * widest)
 
 
-def _limits(axes: Any, shown: Breakdown) -> None:
+def _limits(axes: Axes, shown: Breakdown) -> None:
     sizes = sorted({rows for points in shown.curves.values() for rows, _ in points})
-    ends = [sizes[0], sizes[-1]]
+    least, most = sizes[0], sizes[-1]
     knee = shown.compute / shown.memory
-    along = sorted({*ends, *([knee] if ends[0] < knee < ends[1] else [])})
+    along = sorted({least, most, *([knee] if least < knee < most else [])})
     axes.plot(along, [min(shown.compute, rows * shown.memory) for rows in along], color=INK, linewidth=1.5)
-    axes.annotate(
-        f"bare products, {shown.precision}", (ends[1], shown.compute), xytext=(0, 4), textcoords="offset points",
-        ha="right", fontsize=8,
-    )  # fmt: skip
-    if ends[0] < knee:
-        axes.annotate(
-            "reading the weights", (ends[0], shown.memory), xytext=(6, -2), textcoords="offset points", fontsize=8,
-            va="top",
-        )  # fmt: skip
+    note: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8}
+    axes.annotate(f"bare products, {shown.precision}", (most, shown.compute), xytext=(0, 4), ha="right", **note)
+    if least < knee:
+        axes.annotate("reading the weights", (least, shown.memory), xytext=(6, -2), va="top", **note)
     for (label, points), colour in zip(shown.curves.items(), CURVES, strict=False):
         axes.plot(*zip(*sorted(points), strict=True), marker="o", markersize=4, color=colour, label=label)
     axes.set_xscale("log", base=2)
-    axes.set_xticks(sizes, [str(size) for size in sizes])
+    axes.set_xticks(sizes, map(str, sizes))
     axes.margins(y=0.12)
-    least = min(rate for points in shown.curves.values() for _, rate in points)
-    if shown.compute / least > NARROW:
+    if shown.compute / min(rate for points in shown.curves.values() for _, rate in points) > NARROW:
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_minor_locator(NullLocator())
     else:
         axes.set_ylim(bottom=0)
-    axes.yaxis.set_major_formatter(lambda rate, _: f"{rate:,.0f}")
-    axes.set_xlabel("images in a run, or callers")
-    axes.set_ylabel("images per second")
-    axes.legend(frameon=False, fontsize=8, loc="lower right")
+    axes.yaxis.set_major_formatter("{x:,.0f}")
+    axes.set(xlabel="images in a run, or callers", ylabel="images per second")
+    axes.legend(loc="lower right")
 
 
-def _png(figure: Figure) -> bytes:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, dpi=130)
-    plt.close(figure)
-    return buffer.getvalue()
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' if count > 1 else ''}"

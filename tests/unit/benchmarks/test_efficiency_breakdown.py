@@ -80,7 +80,7 @@ def test_the_breakdown_of_a_card_leads_from_its_peak_to_the_service() -> None:
     assert measured is not None
     assert [round(step["rate"]) for step in measured.steps] == [112_177, 100_000, 32_000, 16_000, 8_000]
     assert measured.compute == pytest.approx(100_000)
-    assert plots.roofline(measured).startswith(b"\x89PNG")
+    assert plots.png(plots.roofline(measured)).startswith(b"\x89PNG")
 
 
 def test_without_a_rate_there_is_no_breakdown_of_a_card() -> None:
@@ -171,7 +171,7 @@ def test_the_breakdown_of_a_cpu_leads_from_bare_products_to_the_ensemble() -> No
     assert [round(step["rate"], 2) for step in shown.steps] == [10.0, 100.0, 8.0, 7.0, 6.0]
     assert shown.steps[-1]["of_first"] == pytest.approx(0.6)
     assert shown.machine.startswith("2 cores of a CPU, no GPU used")
-    assert plots.roofline(shown).startswith(b"\x89PNG")
+    assert plots.png(plots.roofline(shown)).startswith(b"\x89PNG")
 
 
 def test_results_of_another_machine_or_a_faster_hour_are_left_out() -> None:
