@@ -60,59 +60,35 @@ class ImageFeatures:
 
     def to_row(self) -> dict[str, Any]:
         """Return the facts as columns of :func:`cached_features`."""
-        row = {name: getattr(self, name) for name in _FEATURE_COLUMNS}
+        row = {name: getattr(self, name) for name in _OWN_COLUMNS}
         return row | asdict(self.capture_time) | asdict(self.metadata)
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> ImageFeatures:
         """Make features of what :meth:`to_row` returned."""
-        capture_time = CaptureTime(**{name: row[name] for name in _TIME_COLUMNS})
-        metadata = Metadata(**{name: row[name] for name in _METADATA_COLUMNS})
-        return cls(capture_time=capture_time, metadata=metadata, **{name: row[name] for name in _FEATURE_COLUMNS})
+        capture_time, metadata = ({one.name: row[one.name] for one in part} for part in _PARTS.values())
+        own = {name: row[name] for name in _OWN_COLUMNS}
+        return cls(capture_time=CaptureTime(**capture_time), metadata=Metadata(**metadata), **own)
 
 
 # Computed once, because a search reads a row for every photo.
-_TIME_COLUMNS: Final = tuple(column.name for column in fields(CaptureTime))
-_METADATA_COLUMNS: Final = tuple(column.name for column in fields(Metadata))
-_FEATURE_COLUMNS: Final = tuple(
-    column.name for column in fields(ImageFeatures) if column.name not in ("capture_time", "metadata")
-)
+_PARTS: Final = {"capture_time": fields(CaptureTime), "metadata": fields(Metadata)}
+_OWN_COLUMNS: Final = tuple(column.name for column in fields(ImageFeatures) if column.name not in _PARTS)
 
 
 def cached_features(store: Store) -> ParquetStore:
-    """Open the features that a store holds."""
+    """Open the features that a store holds: a column for each field, with those of the parts in their places."""
     import pyarrow as pa
 
-    columns = {
-        "width": pa.int32(),
-        "height": pa.int32(),
-        "format": pa.string(),
-        "is_scaled": pa.bool_(),
-        "perceptual_hash": pa.uint64(),
-        "is_flat": pa.bool_(),
-        "embedded": pa.string(),
-        "embedded_digest": pa.string(),
-        "taken_ms": pa.int64(),
-        "has_sub_second": pa.bool_(),
-        "sequence": pa.int64(),
-        "camera": pa.string(),
-        "fields": pa.int32(),
-        "taken": pa.string(),
-        "latitude": pa.float64(),
-        "longitude": pa.float64(),
-        "rating": pa.int32(),
-        "keywords": pa.string(),
-        "title": pa.string(),
-        "caption": pa.string(),
-        "lens": pa.string(),
-        "software": pa.string(),
-        "has_maker_note": pa.bool_(),
-        "has_exposure": pa.bool_(),
-        "is_resized": pa.bool_(),
-        "is_incomplete": pa.bool_(),
-        "code": pa.string(),
-        "message": pa.string(),
+    arrow_types = {
+        "str": pa.string(),
+        "bool": pa.bool_(),
+        "int": pa.int32(),
+        "int | None": pa.int64(),
+        "float | None": pa.float64(),
     }
+    flat = [column for own in fields(ImageFeatures) for column in _PARTS.get(own.name, (own,))]
+    columns = {column.name: arrow_types[str(column.type)] for column in flat} | {"perceptual_hash": pa.uint64()}
     return store.table(Path("looks", ALGORITHM), columns, {"algorithm": ALGORITHM})
 
 
@@ -132,14 +108,17 @@ def bytes_only_features() -> ImageFeatures:
 
 
 def _extract(data: bytes) -> ImageFeatures:
+    from preprocess_ensemble.imaging.formats import identify
+
     seen = preview_of(data, "", _HASH_SIDE)
     if isinstance(seen, FailedFile):
         return ImageFeatures(code=seen.code, message=seen.message)
     parts = embedded_parts(data)
+    image_format = identify(data)
     return ImageFeatures(
         width=seen.width,
         height=seen.height,
-        format=_format_of(data),
+        format="" if image_format is None else image_format.name,
         is_scaled=seen.is_scaled,
         perceptual_hash=perceptual_hash(seen.image),
         is_flat=seen.is_flat,
@@ -170,13 +149,6 @@ def _extract_raw(data: bytes) -> ImageFeatures:
         # EXIF may give the size of the sensor, of the preview or of a crop.
         metadata=replace(metadata, is_resized=False),
     )
-
-
-def _format_of(data: bytes) -> str:
-    from preprocess_ensemble.imaging.decode import identify
-
-    image_format = identify(data)
-    return "" if image_format is None else image_format.name
 
 
 def perceptual_hash(image: Image.Image) -> int:
