@@ -6,10 +6,10 @@ import fnmatch
 import os
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from clip_client.dedup.files.file_types import RAW
-from clip_client.dedup.text import human_bytes
+from clip_client.dedup.text import counted, human_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 DEFAULT_RULES: Final = ("reference", "original", "companions", "pixels", "bytes", "metadata", "oldest", "name")
 
 _TIE_BREAKS: Final = ("oldest", "name")
-"""Always the last rules: the original is older than its copy, or at least does not have the name of a copy."""
+"""Always the last rules: an original is older than its copy, or its name has no copy mark."""
 
 _COPY = "copy|kopie|copie|copia|c\u00f3pia|kopia|kopi"
 _COPY_MARK: Final = re.compile(
@@ -100,8 +100,7 @@ class Candidate:
         return self.mtime_ns if taken_ms is None else taken_ms * 1_000_000
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rule:
+class Rule(NamedTuple):
     """One rule: the candidate with the smallest ``rank`` is kept, and ``reason`` says so."""
 
     rank: Callable[[Candidate], Any]
@@ -112,8 +111,8 @@ class Rule:
 class KeepRules:
     """An ordered list of rules, always followed by ``oldest``, ``name`` and the order of the paths.
 
-    So the choice depends on nothing else. Before all rules, any other file is preferred to one that only a symbolic
-    link leads to, because that file lies outside what was searched. The rules: ``reference`` (in a reference folder),
+    A file that only a symbolic link leads to is the last choice, because it lies outside what was searched. The other
+    files are compared by the rules and by nothing else. The rules: ``reference`` (in a reference folder),
     ``original`` (as a camera wrote it), ``companions`` (has a RAW file, a film or sidecars beside it, or a film
     inside), ``pixels`` (most), ``bytes`` (most), ``metadata`` (most EXIF fields), ``oldest`` (taken first, then the
     older file), ``newest``, ``name`` (no copy mark such as "Copy of" or "(1)", then the shortest), ``format=heic,jpg``
@@ -166,74 +165,53 @@ def _is_named_as_copy(candidate: Candidate) -> bool:
     return _COPY_MARK.search(os.path.splitext(candidate.name)[0]) is not None
 
 
-def _why_oldest(kept: Candidate, other: Candidate) -> str:
-    return "oldest date" if kept.taken_ns != other.taken_ns else "same date, oldest file"
+def _by_age(which: str, sign: int) -> Rule:
+    return Rule(
+        rank=lambda candidate: (sign * candidate.taken_ns, sign * candidate.mtime_ns),
+        reason=lambda kept, other: f"{which} date" if kept.taken_ns != other.taken_ns else f"same date, {which} file",
+    )
 
 
-def _why_newest(kept: Candidate, other: Candidate) -> str:
-    return "newest date" if kept.taken_ns != other.taken_ns else "same date, newest file"
+def _why_original(kept: Candidate, other: Candidate) -> str:
+    date = kept.features.metadata.taken.partition("T")[0]
+    return f"camera original: {kept.features.capture_time.camera}, taken {date}"
+
+
+def _why_companions(kept: Candidate, other: Candidate) -> str:
+    kinds = [f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}" for kind in sorted(set(kept.companions))]
+    beside = f"has {' and '.join(kinds)} beside it" if kinds else ""
+    inside = f"holds more than its picture: {kept.features.embedded}" if kept.features.embedded else ""
+    return "; ".join(filter(None, (beside, inside)))
+
+
+def _why_pixels(kept: Candidate, other: Candidate) -> str:
+    sizes = [f"{one.features.width}x{one.features.height}" for one in (kept, other)]
+    return f"most pixels: {sizes[0]}, next {sizes[1]}"
+
+
+def _why_bytes(kept: Candidate, other: Candidate) -> str:
+    return f"largest file: {human_bytes(kept.size_bytes)}, next {human_bytes(other.size_bytes)}"
+
+
+def _why_metadata(kept: Candidate, other: Candidate) -> str:
+    most, next_most = (one.features.capture_time.fields for one in (kept, other))
+    return f"most metadata: {counted(most, 'field')}, next {next_most}"
 
 
 def _why_name(kept: Candidate, other: Candidate) -> str:
     return "name without a copy mark" if _is_named_as_copy(other) != _is_named_as_copy(kept) else "shortest name"
 
 
-def _listed(kinds: Sequence[str]) -> str:
-    """Write ``"a film and an edited version"``."""
-    return " and ".join(f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}" for kind in sorted(set(kinds)))
-
-
-def _why_companions(kept: Candidate) -> str:
-    beside = f"has {_listed(kept.companions)} beside it" if kept.companions else ""
-    inside = f"holds more than its picture: {kept.features.embedded}" if kept.features.embedded else ""
-    return "; ".join(filter(None, (beside, inside)))
-
-
-def _size(candidate: Candidate) -> str:
-    return f"{candidate.features.width}x{candidate.features.height}"
-
-
 _PLAIN: Final = {
-    "reference": Rule(
-        rank=lambda candidate: not candidate.is_reference, reason=lambda kept, other: "in a reference folder"
-    ),
-    "original": Rule(
-        rank=lambda candidate: not candidate.is_original,
-        reason=lambda kept, other: (
-            f"camera original: {kept.features.capture_time.camera}, "
-            f"taken {kept.features.metadata.taken.partition('T')[0]}"
-        ),
-    ),
+    "reference": Rule(lambda one: not one.is_reference, lambda kept, other: "in a reference folder"),
+    "original": Rule(lambda one: not one.is_original, _why_original),
     "companions": Rule(
-        rank=lambda candidate: -len({*candidate.companions, *filter(None, candidate.features.embedded.split(", "))}),
-        reason=lambda kept, other: _why_companions(kept),
+        lambda one: -len({*one.companions, *filter(None, one.features.embedded.split(", "))}), _why_companions
     ),
-    "pixels": Rule(
-        rank=lambda candidate: -candidate.features.width * candidate.features.height,
-        reason=lambda kept, other: f"most pixels: {_size(kept)}, next {_size(other)}",
-    ),
-    "bytes": Rule(
-        rank=lambda candidate: -candidate.size_bytes,
-        reason=lambda kept, other: (
-            f"largest file: {human_bytes(kept.size_bytes)}, next {human_bytes(other.size_bytes)}"
-        ),
-    ),
-    "metadata": Rule(
-        rank=lambda candidate: -candidate.features.capture_time.fields,
-        reason=lambda kept, other: (
-            f"most metadata: {kept.features.capture_time.fields} fields, next {other.features.capture_time.fields}"
-        ),
-    ),
-    "oldest": Rule(
-        rank=lambda candidate: (candidate.taken_ns, candidate.mtime_ns),
-        reason=_why_oldest,
-    ),
-    "newest": Rule(
-        rank=lambda candidate: (-candidate.taken_ns, -candidate.mtime_ns),
-        reason=_why_newest,
-    ),
-    "name": Rule(
-        rank=lambda candidate: (_is_named_as_copy(candidate), len(candidate.name)),
-        reason=_why_name,
-    ),
+    "pixels": Rule(lambda one: -one.features.width * one.features.height, _why_pixels),
+    "bytes": Rule(lambda one: -one.size_bytes, _why_bytes),
+    "metadata": Rule(lambda one: -one.features.capture_time.fields, _why_metadata),
+    "oldest": _by_age("oldest", 1),
+    "newest": _by_age("newest", -1),
+    "name": Rule(lambda one: (_is_named_as_copy(one), len(one.name)), _why_name),
 }
