@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
@@ -255,9 +255,7 @@ class DuplicateGroup:
         """For people: what to check before the copies are moved."""
         kept, *others = map(_exif_fields, (self.members[0], *(one for one in self.members if not one.moment)))
         lacking = dict.fromkeys(name for fields in others for name in fields if name not in kept)
-        if not lacking:
-            return ()
-        return (f"the kept photo lacks EXIF that a copy has: {', '.join(lacking)}",)
+        return (f"the kept photo lacks EXIF that a copy has: {', '.join(lacking)}",) if lacking else ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -320,7 +318,7 @@ class DuplicateReport:
                 }
                 for group in self.groups
             ],
-            "failed": [{"path": file.path, "code": file.code, "message": file.message} for file in self.failed],
+            "failed": [asdict(file) for file in self.failed],
             "bytes_only": list(self.bytes_only),
             "skipped": dict(self.skipped),
         }
@@ -341,22 +339,17 @@ def _exif_fields(member: Member) -> tuple[str, ...]:
 
 
 def _member(member: Member) -> dict[str, Any]:
+    library = member.in_library
     return {
         "path": member.path,
         "similarity": member.similarity,
         "tier": member.tier,
-        "matches": [{"test": m.test, "value": m.value, "threshold": m.threshold} for m in member.matches],
+        "matches": [asdict(match) for match in member.matches],
         "moment": member.moment,
         "copy_of": member.copy_of or None,
         "embedded": member.embedded.split(", ") if member.embedded else [],
         "reference": member.is_reference,
         "taken": member.metadata.taken or None,
         "camera": member.camera or None,
-        "photos_library": None
-        if member.in_library is None
-        else {
-            "path": member.in_library.library,
-            "uuid": member.in_library.uuid,
-            "name": member.in_library.name,
-        },
+        "photos_library": library and {"path": library.library, "uuid": library.uuid, "name": library.name},
     }

@@ -36,13 +36,12 @@ class _Exif:
     """Numbers of EXIF fields: EXIF 2.32, and those of Microsoft."""
 
     DESCRIPTION = 0x010E
-    SOFTWARE = 0x0131
-    PROCESSING_SOFTWARE = 0x000B
+    SOFTWARE = (0x0131, 0x000B)
     RATING = 0x4746
     TITLE, KEYWORDS, COMMENT = 0x9C9B, 0x9C9E, 0x9C9C
     SIZES = ((0x0100, 0x0101), (0xA002, 0xA003))
     DETAILS, GPS = 0x8769, 0x8825
-    TAKEN = (0x9003, 0x9004)
+    TAKEN, DIGITIZED = 0x9003, 0x9004
     LENS = (0xA434, 0xA433)
     EXPOSURE = (0x829A, 0x829D, 0x8827, 0x920A)
     MAKER_NOTE = 0x927C
@@ -79,7 +78,7 @@ def _read(image: ImageFile.ImageFile) -> Metadata:
             xmp = read_xmp(packet.encode() if isinstance(packet, str) else packet)
         except XmpError:
             is_incomplete = True
-    fields = _Fields(
+    return _Fields(
         exif=exif,
         details=exif.get_ifd(_Exif.DETAILS),
         gps=exif.get_ifd(_Exif.GPS),
@@ -88,8 +87,7 @@ def _read(image: ImageFile.ImageFile) -> Metadata:
         texts={str(name): text for name, text in image.info.items() if isinstance(text, str)},
         size=image.size,
         is_incomplete=is_incomplete,
-    )
-    return fields.metadata()
+    ).metadata()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,30 +107,19 @@ class _Fields:
 
     def metadata(self) -> Metadata:
         latitude, longitude = self._place()
-        title = self._first(
-            self._of_xmp("dc:title"),
-            *self._of_iptc(5),
-            self._of_windows(_Exif.TITLE),
-            self._png("Title"),
-        )
-        caption = self._first(
+        title = _first(self._of_xmp("dc:title"), *self._of_iptc(5), self._of_windows(_Exif.TITLE), self._png("Title"))
+        caption = _first(
             self._of_xmp("dc:description"),
             *self._of_iptc(120),
-            self._of_exif(_Exif.DESCRIPTION),
+            _clean(self.exif.get(_Exif.DESCRIPTION)),
             self._of_windows(_Exif.COMMENT),
             self._png("Description"),
         )
         keywords = "\n".join(self._keywords())
-        software = dict.fromkeys(
-            filter(
-                None,
-                (
-                    self._of_exif(_Exif.SOFTWARE),
-                    self._of_exif(_Exif.PROCESSING_SOFTWARE),
-                    self._of_xmp("xmp:CreatorTool"),
-                    self._png("Software"),
-                ),
-            )
+        programs = (
+            *(_clean(self.exif.get(tag)) for tag in _Exif.SOFTWARE),
+            self._of_xmp("xmp:CreatorTool"),
+            self._png("Software"),
         )
         return Metadata(
             taken=self._taken(),
@@ -142,8 +129,8 @@ class _Fields:
             keywords=keywords[:_LONGEST_TEXT],
             title=title[:_LONGEST_TEXT],
             caption=caption[:_LONGEST_TEXT],
-            lens=self._first(*(_clean(self.details.get(tag)) for tag in _Exif.LENS))[:200],
-            software="; ".join(software)[:200],
+            lens=_first(*(_clean(self.details.get(tag)) for tag in _Exif.LENS))[:200],
+            software="; ".join(dict.fromkeys(filter(None, programs)))[:200],
             has_maker_note=bool(self.details.get(_Exif.MAKER_NOTE)),
             has_exposure=any(tag in self.details for tag in _Exif.EXPOSURE),
             is_resized=self._is_resized(),
@@ -151,24 +138,15 @@ class _Fields:
         )
 
     def _taken(self) -> str:
-        iptc = "".join((*self._of_iptc(55), *self._of_iptc(60)))
-        return next(
-            filter(
-                None,
-                map(
-                    _iso_date,
-                    (
-                        _clean(self.details.get(_Exif.TAKEN[0])),
-                        self._of_xmp("exif:DateTimeOriginal"),
-                        self._of_xmp("photoshop:DateCreated"),
-                        iptc,
-                        _clean(self.details.get(_Exif.TAKEN[1])),
-                        self._of_xmp("xmp:CreateDate"),
-                    ),
-                ),
-            ),
-            "",
+        texts = (
+            _clean(self.details.get(_Exif.TAKEN)),
+            self._of_xmp("exif:DateTimeOriginal"),
+            self._of_xmp("photoshop:DateCreated"),
+            "".join((*self._of_iptc(55), *self._of_iptc(60))),
+            _clean(self.details.get(_Exif.DIGITIZED)),
+            self._of_xmp("xmp:CreateDate"),
         )
+        return _first(*map(_iso_date, texts))
 
     def _place(self) -> tuple[float, float] | tuple[None, None]:
         places = (
@@ -209,13 +187,6 @@ class _Fields:
                     return True
         return False
 
-    @staticmethod
-    def _first(*texts: str) -> str:
-        return next(filter(None, texts), "")
-
-    def _of_exif(self, tag: int) -> str:
-        return _clean(self.exif.get(tag))
-
     def _of_windows(self, tag: int) -> str:
         value = self.exif.get(tag, b"")
         return _clean(bytes(value).decode("utf-16-le", "replace")) if isinstance(value, bytes | tuple) else ""
@@ -229,6 +200,10 @@ class _Fields:
 
     def _png(self, name: str) -> str:
         return _clean(self.texts.get(name))
+
+
+def _first(*texts: str) -> str:
+    return next(filter(None, texts), "")
 
 
 def _clean(value: object) -> str:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from rich.table import Table
+from rich.text import Text
+
 from clip_client.dedup.text import at_least, counted, human_bytes, printable, skipped_files
 from clip_client.dedup.types import EXACT, is_random
 
@@ -28,56 +31,49 @@ def print_report(report: DuplicateReport, console: Console, *, can_read_raw: boo
         _print_group(number, group, console)
     if len(report.groups) > _MOST_GROUPS:
         left = counted(len(report.groups) - _MOST_GROUPS, "group")
-        console.print(f"... and {left} more, not shown here\n", markup=False, highlight=False)
+        _print(f"... and {left} more, not shown here\n", console)
     print_failed(report.failed, console)
     print_skipped(report.skipped, console)
     if report.bytes_only:
         # RAW files are the only ones that are compared without a preview.
-        console.print(
-            f"{counted(len(report.bytes_only), 'RAW file')} compared by bytes only, because no preview could be read"
-            + ("" if can_read_raw else "; to read previews: pip install 'clip-triton[raw]'"),
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
-        )
-    copies = sum(len(group.members) - 1 for group in report.groups)
+        remedy = "" if can_read_raw else "; to read previews: pip install 'clip-triton[raw]'"
+        raw_files = counted(len(report.bytes_only), "RAW file")
+        _print(f"{raw_files} compared by bytes only, because no preview could be read{remedy}", console)
     if report.coverage is not None and report.coverage.method != "exact":
-        console.print(
+        _print(
             f"compared in cells: {report.coverage.recall:.2%} of the alike pairs were met "
             f"(95 % interval: {report.coverage.recall_95[0]:.2%} to {report.coverage.recall_95[1]:.2%}), measured on "
             f"{counted(report.coverage.pairs, 'pair')}",
-            soft_wrap=True,
+            console,
         )
-    console.print(
+    copies = sum(len(group.members) - 1 for group in report.groups)
+    _print(
         f"{counted(report.compared, 'photo')} compared, {counted(len(report.groups), 'group')}, "
         f"{counted(copies, 'copy', 'copies')} of {human_bytes(report.spare_bytes)}, "
         f"{counted(len(report.failed), 'file')} not compared",
+        console,
         style="bold",
-        highlight=False,
-        soft_wrap=True,
     )
-    console.print(f"model {report.model}, threshold {report.thresholds.similar:g}", markup=False, soft_wrap=True)
+    _print(f"model {report.model}, threshold {report.thresholds.similar:g}", console)
     if is_random(report.model):
-        console.print(
-            "The weights of this model are random: it finds only re-encoded and resized copies.",
-            style="yellow",
-            soft_wrap=True,
-        )
+        message = "The weights of this model are random: it finds only re-encoded and resized copies."
+        _print(message, console, style="yellow")
+
+
+def _print(text: str, console: Console, style: str = "") -> None:
+    """Print a line that may hold names, whose brackets are not markup."""
+    console.print(Text(text, style=style), soft_wrap=True)
 
 
 def _print_group(number: int, group: DuplicateGroup, console: Console) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
     heading = f"{number}. {summary(group)}"
     if group.reason:
         heading += f"; kept: {printable(group.reason)}"
     console.print(Text(heading, style="bold"))
     for warning in group.warnings:
         console.print(Text(f"warning: {warning}", style="yellow"))
-    width = min(console.width, _WIDEST)
     table = Table.grid(padding=(0, 2, 0, 0), expand=True)
-    table.width = width
+    table.width = min(console.width, _WIDEST)
     table.add_column(width=_NOTE_WIDTH, no_wrap=True)
     table.add_column(overflow="fold", ratio=1)
     for right in (9, 7, 6):  # such as 6000x4000, 24.1 MB, 0.9993
@@ -105,31 +101,22 @@ def _never_moves(member: Member) -> bool:
 
 def print_failed(failed: Sequence[FailedFile], console: Console) -> None:
     """Print which files were not compared, and why."""
-    from rich.text import Text
-
     for failure in failed[:_MOST_FAILED]:
         console.print(
             Text.assemble((failure.code, "yellow"), f" {printable(failure.path)}: {failure.message}"), soft_wrap=True
         )
     if len(failed) > _MOST_FAILED:
-        console.print(
-            f"... and {counted(len(failed) - _MOST_FAILED, 'file')} more not compared; --json and --report list all",
-            soft_wrap=True,
-            highlight=False,
-        )
+        left = counted(len(failed) - _MOST_FAILED, "file")
+        _print(f"... and {left} more not compared; --json and --report list all", console)
 
 
 def print_skipped(skipped: Mapping[str, int], console: Console) -> None:
     """Print how many files of which kinds were passed over."""
     if skipped:
-        console.print(skipped_files(skipped), markup=False, highlight=False, soft_wrap=True)
+        _print(skipped_files(skipped), console)
 
 
 def summary(group: DuplicateGroup) -> str:
     """Say what the photos of a group have in common: its tier, and the least similarity of all its pairs."""
-    if group.tier == EXACT:
-        return f"{counted(len(group.members), 'photo')}, {group.tier}"
-    return (
-        f"{counted(len(group.members), 'photo')}, {group.tier}, "
-        f"every pair at least {at_least(group.min_similarity)} alike"
-    )
+    alike = "" if group.tier == EXACT else f", every pair at least {at_least(group.min_similarity)} alike"
+    return f"{counted(len(group.members), 'photo')}, {group.tier}{alike}"
