@@ -68,7 +68,7 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "cli": (
         ("clip_client.cli",),
         (
-            BASE, "contract", "transports", "balancing", "server state", "client",
+            BASE, "contract", "imaging", "transports", "balancing", "server state", "client",
             "dedup types", "dedup files", "dedup store", "dedup features", "dedup compare", "dedup search",
             "dedup actions", "dedup reporting",
         ),

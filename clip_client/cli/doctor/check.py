@@ -21,9 +21,9 @@ SERVER: Final = "server"
 CLIENT: Final = "client"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Check:
-    """What was checked, the result, and how to fix it."""
+    """What was checked, the result, and how to fix it; the fields are the keys of the JSON form."""
 
     about: str
     """``"server"`` or ``"client"``."""
@@ -32,13 +32,3 @@ class Check:
     level: Level = Level.OK
     remedy: str = ""
     """How to fix it; empty if there is nothing to fix."""
-
-    def to_mapping(self) -> dict[str, str]:
-        """The check as JSON holds it."""
-        return {
-            "about": self.about,
-            "name": self.name,
-            "value": self.value,
-            "level": self.level.value,
-            "remedy": self.remedy,
-        }

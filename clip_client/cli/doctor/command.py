@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 import textwrap
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
 from clip_client.cli.doctor.check import CLIENT, SERVER, Level
@@ -46,12 +47,12 @@ def run(arguments: argparse.Namespace) -> int:
     checks = asyncio.run(_check_all(arguments))
     is_well = all(check.level is not Level.PROBLEM for check in checks)
     if arguments.json:
-        print(json.dumps({"ok": is_well, "findings": [check.to_mapping() for check in checks]}, indent=2))
+        print(json.dumps({"ok": is_well, "findings": [asdict(check) for check in checks]}, indent=2))
     else:
         # No rich and no other optional package: this command has to work without them.
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 120
         colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-        for line in _lines(checks, width=width, colour=colour):
+        for line in table_lines(checks, width=width, colour=colour):
             print(line)
     return 0 if is_well else 1
 
@@ -67,7 +68,8 @@ async def _check_all(arguments: argparse.Namespace) -> list[Check]:
     return [*checks, *check_machine(server_answers=answers)]
 
 
-def _lines(checks: Sequence[Check], *, width: int, colour: bool) -> Iterator[str]:
+def table_lines(checks: Sequence[Check], *, width: int, colour: bool) -> Iterator[str]:
+    """Write the checks for people, in lines of at most ``width`` characters or 40, and then what there is to fix."""
     from clip_client.dedup.text import counted
 
     names = 2 + max(len(check.name) for check in checks)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from clip_client.cli.doctor.check import CLIENT, Check, Level
+from preprocess_ensemble.imaging.worker_pool import usable_cores
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,32 +49,31 @@ def check_machine(
     """
     yield from _packages()
     yield _decoder()
-    yield _check("CPU", f"{_usable_cores()} cores, {platform.machine()}")
+    yield _check("CPU", f"{usable_cores()} cores, {platform.machine()}")
     yield from _shared_memory(shared_memory, needed_bytes)
     yield from _server_parts(server_answers)
-    yield from _ports(server_answers)
+    yield _ports(server_answers)
+
+
+def _check(name: str, value: str, remedy: str = "") -> Check:
+    """Return a check that is a hint if it has a remedy."""
+    return Check(CLIENT, name, value, Level.HINT if remedy else Level.OK, remedy)
 
 
 def _packages() -> Iterator[Check]:
     yield _check(_DISTRIBUTION, _version(_DISTRIBUTION) or "not installed, run from its source")
     system = f"{platform.python_implementation()} {platform.python_version()}, {platform.system()}"
-    if sys.version_info >= (3, 13):
-        yield _check("Python", system, Level.HINT, "a server on this machine needs Python 3.10 to 3.12")
-    else:
-        yield _check("Python", system)
+    too_new = sys.version_info >= (3, 13)
+    yield _check("Python", system, "a server on this machine needs Python 3.10 to 3.12" if too_new else "")
     for name in _NEEDED:
-        version = _version(name)
-        if version is None:
-            yield _check(name, "not installed", Level.PROBLEM, f"install it with: pip install {_DISTRIBUTION}")
+        if (version := _version(name)) is None:
+            yield Check(CLIENT, name, "not installed", Level.PROBLEM, f"install it with: pip install {_DISTRIBUTION}")
         else:
             yield _check(name, version)
     for names, purpose, extra in _OPTIONAL:
-        found = next(((name, version) for name in names if (version := _version(name)) is not None), None)
-        if found is None:
-            remedy = f"{purpose}; install it with: pip install '{_DISTRIBUTION}[{extra}]'"
-            yield _check(names[0], "not installed", Level.HINT, remedy)
-        else:
-            yield _check(*found)
+        remedy = f"{purpose}; install it with: pip install '{_DISTRIBUTION}[{extra}]'"
+        missing = _check(names[0], "not installed", remedy)
+        yield next((_check(name, version) for name in names if (version := _version(name)) is not None), missing)
 
 
 def _decoder() -> Check:
@@ -93,7 +93,7 @@ def _decoder() -> Check:
             f"a server in this environment decodes large photos faster with: pip install '{_DISTRIBUTION}[server]' "
             "and, on Debian and Ubuntu, apt-get install libturbojpeg0"
         )
-        return _check("JPEG decoder", f"{pillow}; {reason}", Level.HINT, remedy)
+        return _check("JPEG decoder", f"{pillow}; {reason}", remedy)
     return _check("JPEG decoder", f"PyTurboJPEG {_version('PyTurboJPEG')}, and {pillow}")
 
 
@@ -101,15 +101,12 @@ def _shared_memory(folder: Path, needed_bytes: int) -> Iterator[Check]:
     if not folder.is_dir():
         return
     usage = shutil.disk_usage(folder)
+    remedy = (
+        f"a server here needs {needed_bytes // 2**20} MiB between its processes; in a container: "
+        "docker run --shm-size=1g"
+    )
     value = f"{usage.free / 2**20:,.0f} of {usage.total / 2**20:,.0f} MiB free"
-    if usage.free < needed_bytes:
-        remedy = (
-            f"a server here needs {needed_bytes // 2**20} MiB between its processes; in a container: "
-            "docker run --shm-size=1g"
-        )
-        yield _check(str(folder), value, Level.HINT, remedy)
-    else:
-        yield _check(str(folder), value)
+    yield _check(str(folder), value, remedy if usage.free < needed_bytes else "")
 
 
 def _server_parts(server_answers: bool) -> Iterator[Check]:
@@ -119,28 +116,24 @@ def _server_parts(server_answers: bool) -> Iterator[Check]:
             f"only a server on this machine needs it; install it with: pip install '{_DISTRIBUTION}[server]' "
             "(Linux on x86-64), or use NVIDIA's container"
         )
-        yield _check("tritonserver", "nvidia-pytriton is not installed", Level.HINT, remedy)
+        yield _check("tritonserver", "nvidia-pytriton is not installed", remedy)
     else:
         yield _check("tritonserver", f"from nvidia-pytriton {wheel}")
     if server_answers:
         return
-    model = _REPOSITORY / "clip_encoder" / "1" / "model.onnx"
-    if model.is_file():
-        yield _check("model repository", f"{_REPOSITORY}, with a model", Level.HINT, "start it with: clip-serve")
+    if (_REPOSITORY / "clip_encoder" / "1" / "model.onnx").is_file():
+        yield _check("model repository", f"{_REPOSITORY}, with a model", "start it with: clip-serve")
     else:
         remedy = "make one with: clip-export --model ViT-B-32 --pretrained TAG; then start it with: clip-serve"
-        yield _check("model repository", f"no model in {_REPOSITORY}", Level.HINT, remedy)
+        yield _check("model repository", f"no model in {_REPOSITORY}", remedy)
 
 
-def _ports(server_answers: bool) -> Iterator[Check]:
+def _ports(server_answers: bool) -> Check:
     taken = [f"{port} ({name})" for name, port in _PORTS if not _is_free(port)]
     if not taken:
-        yield _check("ports", f"{', '.join(str(port) for _name, port in _PORTS)} are free")
-    elif server_answers:
-        yield _check("ports", f"in use: {', '.join(taken)}")
-    else:
-        remedy = "something else listens there; choose others with: clip-serve --grpc-port, --metrics-port"
-        yield _check("ports", f"in use: {', '.join(taken)}", Level.HINT, remedy)
+        return _check("ports", f"{', '.join(str(port) for _name, port in _PORTS)} are free")
+    remedy = "something else listens there; choose others with: clip-serve --grpc-port, --metrics-port"
+    return _check("ports", f"in use: {', '.join(taken)}", "" if server_answers else remedy)
 
 
 def _is_free(port: int) -> bool:
@@ -155,16 +148,8 @@ def _is_free(port: int) -> bool:
         return True
 
 
-def _usable_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _version(distribution: str) -> str | None:
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
         return None
-
-
-def _check(name: str, value: str, level: Level = Level.OK, remedy: str = "") -> Check:
-    return Check(about=CLIENT, name=name, value=value, level=level, remedy=remedy)

@@ -25,13 +25,15 @@ async def check_server(config: ClientConfig, *, origin: str, timeout_s: float) -
         connect = transport_factory(config)
     except ImportError as error:
         remedy = "install what this client needs with: pip install clip-triton"
-        return [_check("address", f"not asked, since gRPC does not import ({error})", Level.PROBLEM, remedy)], False
+        return [
+            Check(SERVER, "address", f"not asked, since gRPC does not import ({error})", Level.PROBLEM, remedy)
+        ], False
     checks: list[Check] = []
     answered = False
     for endpoint in config.endpoints:
         if endpoint.kind is EndpointKind.AUTO:
             endpoint = await resolve_auto(endpoint, connect)
-        checks.append(_check("address", f"{endpoint} ({origin})"))
+        checks.append(Check(SERVER, "address", f"{endpoint} ({origin})"))
         transport = connect(endpoint, None)
         try:
             found, answers = await _check_all(transport, endpoint, timeout_s)
@@ -58,11 +60,11 @@ async def _check_all(transport: Transport, endpoint: Endpoint, timeout_s: float)
             checks += _model(await fetch_model(transport, timeout_s=timeout_s))
         except ClipError as error:
             if report.ok:
-                checks.append(_check("description", "incomplete", Level.PROBLEM, str(error)))
+                checks.append(Check(SERVER, "description", "incomplete", Level.PROBLEM, str(error)))
     if report.failed is None:
-        checks.append(_check("health", report.steps[-1].message))
+        checks.append(Check(SERVER, "health", report.steps[-1].message))
     else:
-        checks.append(_check("health", f"{report.failed.name}: failed", Level.PROBLEM, report.failed.message))
+        checks.append(Check(SERVER, "health", f"{report.failed.name}: failed", Level.PROBLEM, report.failed.message))
     return checks, answers
 
 
@@ -70,28 +72,22 @@ def _description(server: ServerDescription) -> Iterator[Check]:
     from preprocess_ensemble import contract
 
     encoder, preprocessor = server.models[contract.ENCODER], server.models[contract.PREPROCESSOR]
-    yield _check("Triton", f"{server.version} ({server.name})")
-    yield _check("provider", _provider(encoder))
-    yield _check("encoder threads", _threads(encoder, "intra_op_thread_count", "ONNX Runtime's default"))
-    yield _check("decoder threads", _threads(preprocessor, "decode_threads", "one for each core of the server"))
+    yield Check(SERVER, "Triton", f"{server.version} ({server.name})")
+    yield Check(SERVER, "provider", _provider(encoder))
+    yield Check(SERVER, "encoder threads", _threads(encoder, "intra_op_thread_count", "ONNX Runtime's default"))
+    yield Check(SERVER, "decoder threads", _threads(preprocessor, "decode_threads", "one for each core of the server"))
 
 
 def _model(model: ModelInfo) -> Iterator[Check]:
-    if model.is_random:
-        yield _check(
-            "model",
-            model.id,
-            Level.HINT,
-            "its weights are random and can only tell copies from other photos; export a trained model with: "
-            "clip-export --model ViT-B-32 --pretrained TAG",
-        )
-    else:
-        yield _check("model", model.id)
-    yield _check(
-        "vectors", f"{model.dimension} numbers, {model.precision}, up to {model.max_batch_size} photos a request"
+    remedy = (
+        "its weights are random and can only tell copies from other photos; export a trained model with: "
+        "clip-export --model ViT-B-32 --pretrained TAG"
     )
-    yield _check("preprocessing", model.preprocess_id)
-    yield _check("fingerprint", "{} {}".format(*model.fingerprint))
+    yield Check(SERVER, "model", model.id, *((Level.HINT, remedy) if model.is_random else ()))
+    vectors = f"{model.dimension} numbers, {model.precision}, up to {model.max_batch_size} photos a request"
+    yield Check(SERVER, "vectors", vectors)
+    yield Check(SERVER, "preprocessing", model.preprocess_id)
+    yield Check(SERVER, "fingerprint", "{} {}".format(*model.fingerprint))
 
 
 def _provider(encoder: ModelSettings) -> str:
@@ -103,7 +99,3 @@ def _provider(encoder: ModelSettings) -> str:
 def _threads(settings: ModelSettings, parameter: str, otherwise: str) -> str:
     threads = settings.parameters.get(parameter, "0")
     return otherwise if threads in ("", "0") else threads
-
-
-def _check(name: str, value: str, level: Level = Level.OK, remedy: str = "") -> Check:
-    return Check(about=SERVER, name=name, value=value, level=level, remedy=remedy)

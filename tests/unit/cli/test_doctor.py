@@ -7,7 +7,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from clip_client.cli.doctor.check import CLIENT, SERVER, Check, Level
-from clip_client.cli.doctor.command import _lines
+from clip_client.cli.doctor.command import table_lines
 from clip_client.cli.doctor.machine_checks import check_machine
 from clip_client.cli.main import main
 
@@ -90,13 +90,13 @@ def test_ports_in_use_matter_if_no_server_answers() -> None:
 
 def test_the_table_fits_the_terminal() -> None:
     checks = [
-        Check(about=SERVER, name="health", value="failed", level=Level.PROBLEM, remedy="do this " * 20),
-        Check(about=CLIENT, name="CPU", value="2 cores"),
+        Check(SERVER, "health", "failed", Level.PROBLEM, "do this " * 20),
+        Check(CLIENT, "CPU", "2 cores"),
     ]
-    plain = list(_lines(checks, width=60, colour=False))
+    plain = list(table_lines(checks, width=60, colour=False))
     assert all(len(line) <= 60 for text in plain for line in text.splitlines())
     assert plain[1] == "! health  failed"
     assert "  CPU     2 cores" in plain
     assert plain[-1] == "! 1 problem to fix before photos can be embedded"
     assert "\x1b" not in "".join(plain)
-    assert "\x1b" in "".join(_lines(checks, width=60, colour=True))
+    assert "\x1b" in "".join(table_lines(checks, width=60, colour=True))
