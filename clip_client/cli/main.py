@@ -20,17 +20,7 @@ from preprocess_ensemble.errors import ReportedError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_COMMANDS = (
-    embed,
-    similar,
-    dedup,
-    undo,
-    purge,
-    decide,
-    health,
-    profile,
-    doctor_command,
-)
+_COMMANDS = (embed, similar, dedup, undo, purge, decide, health, profile, doctor_command)
 """In the order of ``--help``."""
 
 _INTERRUPTED = 130

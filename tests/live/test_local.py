@@ -12,7 +12,7 @@ import pytest
 from clip_client import ClientConfig, ClipClient, ClipError, ModelNotReady, SyncClipClient
 from clip_client._transports.local import LocalTransport
 from clip_client.cli.errors import CommandFailed
-from clip_client.cli.options.connection import Connection, connected
+from clip_client.cli.options.connection import connected
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging.preprocessor import Preprocessed, Preprocessor
 from preprocess_ensemble.testing.server import free_port
@@ -200,7 +200,7 @@ async def test_a_command_says_which_embeds(
 ) -> None:
     async def embed_without_a_named_server(address: str) -> None:
         config = ClientConfig(urls=(f"auto:{address}",))
-        async with connected(Connection(config=config, is_named=False)) as clip:
+        async with connected(config) as clip:
             assert len(await clip.embed(b"an image")) == 1
 
     silent = f"127.0.0.1:{free_port()}"

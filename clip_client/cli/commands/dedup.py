@@ -69,7 +69,7 @@ def _scan(options: DedupOptions, console: Console) -> Scan:
 async def _search(found: Scan, options: DedupOptions, store: Store, show: ProgressBars) -> DuplicateReport:
     from clip_client.dedup import find_duplicates
 
-    async with connected(options.connection) as clip:
+    async with connected(options.config) as clip:
         check_action_tiers(options.action, (await clip.model()).id)
         return await find_duplicates(
             clip,

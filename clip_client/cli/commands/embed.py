@@ -12,18 +12,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
-from clip_client.cli.options.connection import add_model_options, add_timeout_option, connected, read_connection
+from clip_client.cli.options.connection import add_model_options, add_timeout_option, connected, read_config
+from clip_client.cli.options.numbers import number_type
 from clip_client.cli.options.paths import add_walk_options, read_walk_options
 from clip_client.cli.output.output_file import check_place, locked, replacing
-from clip_client.cli.output.photo_file import PhotoFile, PhotoRow
+from clip_client.cli.output.photo_row import FileVersion, PhotoRow
 from clip_client.cli.output.progress import progress_bars
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Sequence
+    from collections.abc import Callable, Sequence
 
     from clip_client import ClipClient
     from clip_client.cli.output.progress import ProgressBars
-    from clip_client.dedup import FailedFile
+    from clip_client.dedup import FailedFile, Scan
 
 _FILE_SUFFIXES: Final = (".parquet", ".npz")
 
@@ -61,7 +62,11 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     )
     parser.add_argument(
         "--shard-rows",
-        type=_rows,
+        type=number_type(
+            int,
+            range(1, _MOST_ROWS_PER_FILE + 1).__contains__,
+            expected=f"a whole number from 1 to {_MOST_ROWS_PER_FILE:,}",
+        ),
         metavar="N",
         help="with a folder: photos per file (default: 10,000); a run that is killed loses the file that it was "
         "filling",
@@ -80,12 +85,17 @@ def run(arguments: argparse.Namespace) -> int:
         check_place(arguments.output)
     walk = read_walk_options(arguments)
     with progress_bars() as show:
-        counts = _Counts(show.say)
+        counts = _Counts(show)
         found = walk.scan(show=show)
         show("looking for photos", len(found.photos), len(found.photos))
-        embed = _into_file if into_file else _into_folder
         if found.photos:
-            embed(found.photos, found.failed, arguments, show, counts)
+            embed = _into_file if into_file else _into_folder
+            try:
+                asyncio.run(embed(found, arguments, counts))
+            except BaseException:
+                if counts.new_files:
+                    show.say(f"{counts.summary(arguments.output)}; run the same command to continue")
+                raise
         else:
             for failure in found.failed:
                 counts.add_failure(failure)
@@ -99,113 +109,78 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _into_file(
-    photos: Sequence[str],
-    failed: Sequence[FailedFile],
-    arguments: argparse.Namespace,
-    show: ProgressBars,
-    counts: _Counts,
-) -> None:
+async def _into_file(found: Scan, arguments: argparse.Namespace, counts: _Counts) -> None:
     """Write a row for each photo, in order, then one for each path that the walk could not read."""
-    from clip_client.cli.output.vector_file import NpzFile, ParquetFile
+    from clip_client.cli.output.vector_file import npz_file, parquet_file
 
-    async def embed() -> None:
-        async with connected(read_connection(arguments, timeout_s=arguments.timeout_s)) as clip:
-            model = await clip.model()
-            kind = NpzFile if arguments.output.suffix == ".npz" else ParquetFile
-            about = {"model_id": model.id, "vector_id": clip.vector_id}
-            with replacing(arguments.output) as file, kind(file, **about, dimension=model.dimension) as out:
-                async with aclosing(_rows_from(clip, photos, ordered=True)) as rows:
-                    async for row in rows:
-                        out.add(row)
-                        counts.add(row)
-                        show("embedding", counts.seen, len(photos))
-                for failure in failed:
-                    row = _row_of(failure)
-                    out.add(row)
-                    counts.add(row)
-
-    asyncio.run(embed())
+    opened = npz_file if arguments.output.suffix == ".npz" else parquet_file
+    async with connected(read_config(arguments, timeout_s=arguments.timeout_s)) as clip:
+        with replacing(arguments.output) as file, opened(file, await clip.model()) as add:
+            await _embed(clip, found.photos, found.failed, add, counts, ordered=True)
 
 
-def _into_folder(
-    photos: Sequence[str],
-    failed: Sequence[FailedFile],
-    arguments: argparse.Namespace,
-    show: ProgressBars,
-    counts: _Counts,
-) -> None:
+async def _into_folder(found: Scan, arguments: argparse.Namespace, counts: _Counts) -> None:
     """Add the photos that are not in the folder yet; finished rows are kept even if this fails."""
     from clip_client.cli.output.vector_folder import VectorFolder
     from clip_client.dedup.store.layout import NUMBERED
 
-    folder: Path = arguments.output
     layout = replace(NUMBERED, rows_per_file=arguments.shard_rows or NUMBERED.rows_per_file)
-
-    def unfinished(vectors: VectorFolder) -> tuple[list[str], list[PhotoRow]]:
-        """Return the photos to embed, and the rows of files that could not be read and are not in the folder yet."""
-        show("checking what is done", 0, None)
-        finished = vectors.finished_keys(with_failed=not arguments.retry_failed)
-        due = [path for path in photos if PhotoFile.look_at(path).key not in finished]
-        rows = [_row_of(failure) for failure in failed]
-        counts.there_before = len(photos) - len(due)
-        show("checking what is done", len(photos), len(photos))
-        return due, [row for row in rows if row.file.key not in finished]
-
-    async def embed() -> None:
-        async with connected(read_connection(arguments, timeout_s=arguments.timeout_s)) as clip:
-            model = await clip.model()
-            with locked(folder):
-                vectors = VectorFolder(
-                    folder, model_id=model.id, vector_id=clip.vector_id, dimension=model.dimension, layout=layout
-                )
-                due, unreadable = unfinished(vectors)
-                vectors.start_writing()
-                try:
-                    async with aclosing(_rows_from(clip, due, ordered=False)) as rows:
-                        async for row in rows:
-                            vectors.add(row)
-                            counts.add(row)
-                            show("embedding", counts.seen, len(due))
-                    for row in unreadable:
-                        vectors.add(row)
-                        counts.add(row)
-                finally:
-                    vectors.finish()
-                    counts.new_files = len(vectors.written)
-
-    try:
-        asyncio.run(embed())
-    except BaseException:
-        if counts.new_files:
-            show.say(f"{counts.summary(folder)}; run the same command to continue")
-        raise
+    async with connected(read_config(arguments, timeout_s=arguments.timeout_s)) as clip:
+        with locked(arguments.output):
+            vectors = VectorFolder(arguments.output, await clip.model(), layout)
+            counts.show("checking what is done", 0, None)
+            finished = vectors.finished_keys(with_failed=not arguments.retry_failed)
+            photos = [path for path in found.photos if FileVersion.of(path).key not in finished]
+            failed = [failure for failure in found.failed if _row_of(failure).file.key not in finished]
+            counts.there_before = len(found.photos) - len(photos)
+            counts.show("checking what is done", len(found.photos), len(found.photos))
+            vectors.start_writing()
+            try:
+                await _embed(clip, photos, failed, vectors.add, counts, ordered=False)
+            finally:
+                vectors.finish()
+                counts.new_files = len(vectors.written)
 
 
-async def _rows_from(clip: ClipClient, photos: Sequence[str], *, ordered: bool) -> AsyncGenerator[PhotoRow, None]:
+async def _embed(
+    clip: ClipClient,
+    photos: Sequence[str],
+    failed: Sequence[FailedFile],
+    add: Callable[[PhotoRow], None],
+    counts: _Counts,
+    *,
+    ordered: bool,
+) -> None:
     from clip_client.dedup import FailedFile
 
     # A generator, so that each file is examined just before it is read.
-    files = (PhotoFile.look_at(path) for path in photos)
+    files = (FileVersion.of(path) for path in photos)
     async with aclosing(clip.embed_stream(files, ordered=ordered)) as items:
         async for item in items:
             file = item.source
-            assert isinstance(file, PhotoFile), "a stream gives back what it was given"
+            assert isinstance(file, FileVersion), "a stream gives back what it was given"
             error, failure = item.error, None
             if error is not None:
                 failure = FailedFile(path=file.path, code=error.code, message=error.message)
-            yield PhotoRow(file=file, vector=item.vector, failure=failure)
+            row = PhotoRow(file=file, vector=item.vector, failure=failure)
+            add(row)
+            counts.add(row)
+            counts.show("embedding", counts.seen, len(photos))
+    for failure in failed:
+        row = _row_of(failure)
+        add(row)
+        counts.add(row)
 
 
 def _row_of(failure: FailedFile) -> PhotoRow:
-    return PhotoRow(file=PhotoFile.never_seen(failure.path), failure=failure)
+    return PhotoRow(file=FileVersion(path=os.path.abspath(failure.path)), failure=failure)
 
 
 @dataclass
 class _Counts:
     """Counts of one run. Failures are printed when they happen, so that memory does not grow with them."""
 
-    say: Callable[[str], None]
+    show: ProgressBars
     written: int = 0
     failed: int = 0
     there_before: int = 0
@@ -230,7 +205,7 @@ class _Counts:
         from clip_client.dedup.text import printable
 
         self.failed += 1
-        self.say(f"{failure.code} {printable(failure.path)}: {failure.message}")
+        self.show.say(f"{failure.code} {printable(failure.path)}: {failure.message}")
 
     def summary(self, output: Path) -> str:
         from clip_client.dedup.text import counted
@@ -253,13 +228,3 @@ def _output_path(text: str) -> Path:
     raise argparse.ArgumentTypeError(
         f"the name of a file must end in .parquet or .npz, and that of a new folder with a dot in /; got {text!r}"
     )
-
-
-def _rows(text: str) -> int:
-    try:
-        rows = int(text)
-    except ValueError:
-        rows = 0
-    if not 1 <= rows <= _MOST_ROWS_PER_FILE:
-        raise argparse.ArgumentTypeError(f"expected a whole number from 1 to {_MOST_ROWS_PER_FILE:,}, got {text!r}")
-    return rows

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import statistics
@@ -12,8 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from clip_client.cli.errors import CommandFailed, CommandMisused
 from clip_client.cli.options.connection import add_server_options, add_timeout_option, client_config
+from clip_client.cli.options.numbers import count
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Mapping
 
     from clip_client._transports.triton_statistics import ModelStatistics
@@ -39,12 +40,12 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     add_server_options(parser)
     add_timeout_option(parser, default_s=_TIMEOUT_S, meaning="time limit for one request")
     parser.add_argument(
-        "--requests", type=_count, default=100, metavar="N", help="number of requests (default: %(default)s)"
+        "--requests", type=count, default=100, metavar="N", help="number of requests (default: %(default)s)"
     )
-    parser.add_argument("--rows", type=_count, default=1, metavar="N", help="images per request (default: %(default)s)")
+    parser.add_argument("--rows", type=count, default=1, metavar="N", help="images per request (default: %(default)s)")
     parser.add_argument(
         "--concurrency",
-        type=_count,
+        type=count,
         default=1,
         metavar="N",
         help="requests in flight at the same time (default: %(default)s)",
@@ -146,9 +147,3 @@ def _described(grown: ModelStatistics) -> dict[str, Any]:
 
 def _p95(times_ms: list[float]) -> float:
     return sorted(times_ms)[min(len(times_ms) - 1, int(0.95 * len(times_ms)))]
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
-    return int(text)

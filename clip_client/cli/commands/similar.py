@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import heapq
 import json
 import os
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from clip_client.cli.errors import CommandFailed, need
-from clip_client.cli.options.connection import add_model_options, connected, read_connection
+from clip_client.cli.options.connection import add_model_options, connected, read_config
+from clip_client.cli.options.numbers import count
 from clip_client.cli.output.progress import progress_bars
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import argparse
+    from collections.abc import Mapping, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -44,7 +44,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     )
     add_model_options(parser)
     parser.add_argument(
-        "--top", type=_count, default=_TOP, metavar="K", help=f"how many photos to list (default: {_TOP})"
+        "--top", type=count, default=_TOP, metavar="K", help=f"how many photos to list (default: {_TOP})"
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.set_defaults(run=run)
@@ -69,39 +69,40 @@ def run(arguments: argparse.Namespace) -> int:
 async def _search(arguments: argparse.Namespace, show: ProgressBars) -> _Found:
     from clip_client.cli.output.vector_folder import VectorFolder, is_vector_folder
 
-    async with connected(read_connection(arguments)) as clip:
+    async with connected(read_config(arguments)) as clip:
         batch = await clip.embed(arguments.photo)
         if batch.errors:
             raise CommandFailed(f"{arguments.photo} cannot be compared: {batch.errors[0].message}")
+        model = await clip.model()
         # One more than requested, because the photo itself may be among them.
-        nearest = _Nearest(batch.vectors[0], arguments.top + 1)
+        nearest = Nearest(batch.vectors[0], arguments.top + 1)
         failed: Sequence[FailedFile] = ()
+        skipped: Mapping[str, int] = {}
         if is_vector_folder(arguments.folder):
             need("pyarrow.parquet")
-            model = await clip.model()
-            folder = VectorFolder(
-                arguments.folder, model_id=model.id, vector_id=batch.vector_id, dimension=model.dimension
-            )
-            for paths, vectors in folder.vectors():
+            for paths, vectors in VectorFolder(arguments.folder, model).vectors():
                 nearest.add([os.fsdecode(path) for path in paths], vectors)
         else:
-            failed = await _embed_photos(clip, arguments.folder, nearest, show)
-        others = [(path, cosine) for cosine, path in nearest.best() if not _is_same(path, arguments.photo)]
-        return _Found(
-            photo=arguments.photo,
-            model=await clip.model(),
-            compared=nearest.compared,
-            similar=others[: arguments.top],
-            failed=failed,
-        )
+            failed, skipped = await _embed_photos(clip, arguments.folder, nearest, show)
+    others = [(path, cosine) for cosine, path in nearest.best if not _is_same(path, arguments.photo)]
+    return _Found(
+        photo=arguments.photo,
+        model=model,
+        compared=nearest.compared,
+        similar=others[: arguments.top],
+        failed=failed,
+        skipped=skipped,
+    )
 
 
-async def _embed_photos(clip: ClipClient, folder: Path, nearest: _Nearest, show: ProgressBars) -> Sequence[FailedFile]:
+async def _embed_photos(
+    clip: ClipClient, folder: Path, nearest: Nearest, show: ProgressBars
+) -> tuple[Sequence[FailedFile], Mapping[str, int]]:
+    """Compare the photos of a folder; return what could not be compared, and how many files of which kinds are none."""
     from clip_client.dedup import FailedFile, scan
 
     found = scan([folder])
     failed = list(found.failed)
-    done = 0
     async with aclosing(clip.embed_stream(found.photos, ordered=False)) as items:
         async for item in items:
             path = found.photos[item.index]
@@ -109,33 +110,27 @@ async def _embed_photos(clip: ClipClient, folder: Path, nearest: _Nearest, show:
                 nearest.add([path], item.vector[None])
             elif item.error is not None:
                 failed.append(FailedFile(path=path, code=item.error.code, message=item.error.message))
-            done += 1
-            show("embedding", done, len(found.photos))
-    return sorted(failed, key=lambda failure: os.fsencode(failure.path))
+            show("embedding", nearest.compared + len(failed) - len(found.failed), len(found.photos))
+    return sorted(failed, key=lambda failure: os.fsencode(failure.path)), found.skipped
 
 
-class _Nearest:
-    """The paths of the vectors nearest to one vector; any number of vectors can be added."""
+class Nearest:
+    """The paths of the vectors nearest to one vector of length 1; any number of vectors can be added."""
 
-    def __init__(self, vector: NDArray[np.float32], count: int) -> None:
-        self._vector = vector
-        self._count = count
-        self._heap: list[tuple[float, bytes]] = []
+    def __init__(self, vector: NDArray[np.float32], most: int) -> None:
+        self.best: Sequence[tuple[float, str]] = ()
+        """Cosine and path, at most ``most``, the nearest first; equal cosines in the order of their paths."""
         self.compared = 0
+        self._vector = vector
+        self._most = most
 
     def add(self, paths: Sequence[str], vectors: NDArray[np.float32]) -> None:
         """Compare vectors (n, D) of length 1."""
         self.compared += len(paths)
         cosines = vectors @ self._vector
-        for row in cosines.argsort()[::-1][: self._count].tolist():
-            heapq.heappush(self._heap, (float(cosines[row]), os.fsencode(paths[row])))
-            if len(self._heap) > self._count:
-                heapq.heappop(self._heap)
-
-    def best(self) -> list[tuple[float, str]]:
-        """Return cosine and path, the nearest first; equal cosines in the order of their paths."""
-        ranked = sorted(self._heap, key=lambda entry: (-entry[0], entry[1]))
-        return [(cosine, os.fsdecode(path)) for cosine, path in ranked]
+        nearest = [(float(cosines[row]), paths[row]) for row in cosines.argsort()[::-1][: self._most]]
+        by_cosine = sorted([*self.best, *nearest], key=lambda entry: (-entry[0], os.fsencode(entry[1])))
+        self.best = by_cosine[: self._most]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,6 +140,7 @@ class _Found:
     compared: int
     similar: Sequence[tuple[str, float]]
     failed: Sequence[FailedFile]
+    skipped: Mapping[str, int]
 
     def to_mapping(self) -> dict[str, object]:
         return {
@@ -153,9 +149,8 @@ class _Found:
             "vector_id": self.model.vector_id,
             "compared": self.compared,
             "similar": [{"path": path, "similarity": round(cosine, 6)} for path, cosine in self.similar],
-            "failed": [
-                {"path": failure.path, "code": failure.code, "message": failure.message} for failure in self.failed
-            ],
+            "failed": [asdict(failure) for failure in self.failed],
+            "skipped": dict(self.skipped),
         }
 
 
@@ -164,6 +159,7 @@ def _print_table(found: _Found) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from clip_client.dedup.reporting.terminal import print_failed, print_skipped
     from clip_client.dedup.text import counted, printable
 
     console = Console()
@@ -174,10 +170,8 @@ def _print_table(found: _Found) -> None:
         missing = "" if os.path.exists(path) else " (missing)"
         table.add_row(f"{cosine:.4f}", Text.assemble(printable(path), (missing, "yellow")))
     console.print(table)
-    for failure in found.failed:
-        console.print(
-            Text.assemble((failure.code, "yellow"), f" {printable(failure.path)}: {failure.message}"), soft_wrap=True
-        )
+    print_failed(found.failed, console)
+    print_skipped(found.skipped, console)
     console.print(
         f"{counted(found.compared, 'photo')} compared, {counted(len(found.failed), 'file')} not compared, "
         f"model {found.model.id}",
@@ -197,13 +191,3 @@ def _is_same(path: str, photo: str) -> bool:
     with suppress(OSError, ValueError):
         return os.path.samefile(path, photo)
     return False
-
-
-def _count(text: str) -> int:
-    try:
-        count = int(text)
-    except ValueError:
-        count = 0
-    if count < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
-    return count

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import sys
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from clip_client.cli.errors import CommandFailed, CommandMisused
+from clip_client.cli.options.numbers import number_type
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import AsyncIterator
 
     from clip_client import ClientConfig, ClipClient
@@ -84,7 +85,7 @@ def add_timeout_option(parser: argparse.ArgumentParser, *, default_s: float, mea
     parser.add_argument(
         "--timeout",
         dest="timeout_s",
-        type=_seconds,
+        type=number_type(float, lambda seconds: 0 < seconds < math.inf, expected="a number of seconds above 0"),
         default=default_s,
         metavar="S",
         help=f"{meaning}, in seconds (default: {default_s:g})",
@@ -112,17 +113,13 @@ def client_config(
             raise CommandMisused("--tls-certificate and --tls-key belong together")
         return replace(
             config,
-            ca_certificate=_pem(arguments.tls_ca, "--tls-ca"),
-            client_certificate=_pem(arguments.tls_certificate, "--tls-certificate"),
-            client_key=_pem(arguments.tls_key, "--tls-key"),
+            ca_certificate=arguments.tls_ca and _read(arguments.tls_ca, "--tls-ca"),
+            client_certificate=arguments.tls_certificate and _read(arguments.tls_certificate, "--tls-certificate"),
+            client_key=arguments.tls_key and _read(arguments.tls_key, "--tls-key"),
             server_name=arguments.tls_name,
         )
     except ValueError as error:
         raise CommandMisused(str(error)) from None
-
-
-def _pem(path: Path | None, option: str) -> bytes | None:
-    return None if path is None else _read(path, option)
 
 
 def _token(arguments: argparse.Namespace) -> str | None:
@@ -145,54 +142,34 @@ def _read(path: Path, option: str, *, limit: int = 2**20) -> bytes:
     return content
 
 
-@dataclass(frozen=True, kw_only=True)
-class Connection:
-    """What embeds the photos of a command."""
-
-    config: ClientConfig
-    is_named: bool
-    """The user named a server or a model repository."""
-
-
-def read_connection(arguments: argparse.Namespace, *, timeout_s: float | None = None) -> Connection:
+def read_config(arguments: argparse.Namespace, *, timeout_s: float | None = None) -> ClientConfig:
     """Read what :func:`add_model_options` added; ``timeout_s`` is the client's. Raises like :func:`client_config`."""
-    from clip_client._client import URL_VARIABLE
-
-    config = client_config(arguments, otherwise="auto:", timeout_s=timeout_s, transfer=arguments.transfer)
-    return Connection(config=config, is_named=bool(arguments.url or os.environ.get(URL_VARIABLE)))
+    return client_config(arguments, otherwise="auto:", timeout_s=timeout_s, transfer=arguments.transfer)
 
 
 @asynccontextmanager
-async def connected(connection: Connection) -> AsyncIterator[ClipClient]:
-    """Give a client whose model is known. If no server was named, the model may run in this process.
+async def connected(config: ClientConfig) -> AsyncIterator[ClipClient]:
+    """Give a client whose model is known. With ``auto:``, the model may run in this process.
 
     Which of the two it is, is printed on standard error. Raises the ClipError of the server, and CommandFailed with
-    the remedies if no server was named, none responds, and this machine has no model either.
+    the remedies if, with ``auto:``, no server responds and this machine has no model either.
     """
     from clip_client import ClipClient, ClipError
-    from clip_client._endpoint import DEFAULT_URL
+    from clip_client._endpoint import EndpointKind
 
-    async with ClipClient(config=connection.config) as clip:
+    first = config.endpoints[0]
+    is_auto = first.kind is EndpointKind.AUTO
+    async with ClipClient(config=config) as clip:
         try:
             await clip.model()
         except ClipError as error:
-            if connection.is_named or not clip.is_local:
+            if not (is_auto and clip.is_local):
                 raise
             raise CommandFailed(
-                f"no server responds at {DEFAULT_URL}, and this process cannot embed either: {error} Start a server "
+                f"no server responds at {first.address}, and this process cannot embed either: {error} Start a server "
                 "with: clip-serve, or name one with --url"
             ) from error
-        if not connection.is_named and not clip.is_local:
+        if is_auto and not clip.is_local:
             # In the other case the library itself prints a notice.
-            print(f"clip-client: using the server at {DEFAULT_URL}", file=sys.stderr)
+            print(f"clip-client: using the server at {first.address}", file=sys.stderr)
         yield clip
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"expected a number of seconds above 0, got {text!r}")
-    return seconds

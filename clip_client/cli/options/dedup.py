@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
-from clip_client.cli.options.connection import Connection, add_model_options, read_connection
+from clip_client.cli.options.connection import add_model_options, read_config
+from clip_client.cli.options.numbers import number_type
 from clip_client.cli.options.paths import WalkOptions, add_walk_options, read_walk_options
 from clip_client.cli.options.store import add_store_option
 from clip_client.cli.output.output_file import check_place
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
+
+    from clip_client import ClientConfig
+
+_SIMILARITY: Final = number_type(float, lambda value: 0 <= value <= 1, expected="a cosine similarity between 0 and 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +43,7 @@ class DedupOptions:
     """Everything that the command line says."""
 
     walk: WalkOptions
-    connection: Connection
+    config: ClientConfig
     references: tuple[str, ...]
     keep: tuple[str, ...]
     threshold: float | None
@@ -86,7 +91,7 @@ def read_dedup_options(arguments: argparse.Namespace) -> DedupOptions:
             raise CommandFailed(f"there is no folder {folder}: see --reference")
     return DedupOptions(
         walk=read_walk_options(arguments),
-        connection=read_connection(arguments),
+        config=read_config(arguments),
         references=tuple(arguments.reference),
         keep=keep,
         threshold=arguments.threshold,
@@ -102,13 +107,13 @@ def read_dedup_options(arguments: argparse.Namespace) -> DedupOptions:
 def _add_search_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--threshold",
-        type=_similarity,
+        type=_SIMILARITY,
         metavar="T",
         help="minimum cosine similarity to the kept photo, 0 to 1 (default: depends on the model)",
     )
     group.add_argument(
         "--near-identical",
-        type=_similarity,
+        type=_SIMILARITY,
         metavar="T",
         help="minimum cosine similarity between any two photos of a near-identical group (default: depends on the "
         "model)",
@@ -219,13 +224,3 @@ def check_action_tiers(options: ActionOptions, model: str | None = None) -> None
         check_tiers(options.tiers, model)
     except ValueError as error:
         raise CommandMisused(str(error)) from None
-
-
-def _similarity(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"expected a cosine similarity between 0 and 1, got {text!r}")
-    return value

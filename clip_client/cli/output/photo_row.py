@@ -1,4 +1,4 @@
-"""A photo on disk: its path, and the size and time that show whether it has changed."""
+"""One row of a file of vectors: a version of a photo's file, and its vector or why there is none."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PhotoFile(os.PathLike[str]):
-    """A path with the file's size and modification time; a client embeds it like a path."""
+class FileVersion(os.PathLike[str]):
+    """A path with the size and time that show whether the file has changed; a client embeds it like a path."""
 
     path: str
     """Absolute; a name that is not UTF-8 is kept with surrogateescape."""
@@ -26,39 +26,33 @@ class PhotoFile(os.PathLike[str]):
     """Modification time; None, like the size, if the file could not be examined."""
 
     def __fspath__(self) -> str:
-        """Return the path."""
         return self.path
 
     @classmethod
-    def never_seen(cls, path: str) -> Self:
-        """Return a file whose size and time are unknown."""
-        return cls(path=os.path.abspath(path))
-
-    @classmethod
-    def look_at(cls, path: str) -> Self:
+    def of(cls, path: str) -> Self:
         """Examine a file; one that cannot be examined has neither size nor time."""
         try:
             status = os.stat(path)
         except OSError:
-            return cls.never_seen(path)
+            return cls(path=os.path.abspath(path))
         return cls(path=os.path.abspath(path), size_bytes=status.st_size, mtime_ns=status.st_mtime_ns)
 
     @property
     def key(self) -> bytes:
         """A 16-byte hash of path, size and time; small, because a million of them are held at once."""
-        return file_key(os.fsencode(self.path), self.size_bytes, self.mtime_ns)
+        return version_key(os.fsencode(self.path), self.size_bytes, self.mtime_ns)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PhotoRow:
     """The result for one photo: either ``vector`` or ``failure`` is set."""
 
-    file: PhotoFile
+    file: FileVersion
     vector: NDArray[np.float32] | None = None
     """(D,) float32."""
     failure: FailedFile | None = None
 
 
-def file_key(path: bytes, size_bytes: int | None, mtime_ns: int | None) -> bytes:
-    """Return :attr:`PhotoFile.key` for its parts."""
+def version_key(path: bytes, size_bytes: int | None, mtime_ns: int | None) -> bytes:
+    """Return :attr:`FileVersion.key` for its parts."""
     return hashlib.blake2b(b"%s\0%r\0%r" % (path, size_bytes, mtime_ns), digest_size=16).digest()

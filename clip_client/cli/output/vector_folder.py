@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from clip_client.cli.errors import CommandFailed
-from clip_client.cli.output.photo_file import PhotoRow, file_key
+from clip_client.cli.output.photo_row import version_key
 from clip_client.cli.output.vector_file import to_row, vector_schema
 from clip_client.dedup.store.layout import NUMBERED, Layout
 from clip_client.dedup.store.parquet_store import ParquetStore
@@ -21,19 +21,20 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from clip_client import ModelInfo
+    from clip_client.cli.output.photo_row import PhotoRow
+
 
 class VectorFolder:
     """An open folder. Any number of processes may read it; one may write, inside the lock of the folder."""
 
-    def __init__(
-        self, folder: Path, *, model_id: str, vector_id: str, dimension: int, layout: Layout = NUMBERED
-    ) -> None:
+    def __init__(self, folder: Path, model: ModelInfo, layout: Layout = NUMBERED) -> None:
         """Open ``folder``, which is made if it does not exist.
 
         Raises StoreError if a file cannot be read, and CommandFailed if the folder holds vectors of another id.
         """
-        self._store = ParquetStore(folder, vector_schema(model_id, vector_id, dimension), layout)
-        self._check_vector_id(vector_id)
+        self._store = ParquetStore(folder, vector_schema(model), layout)
+        self._check_vector_id(model.vector_id)
 
     @property
     def written(self) -> list[Path]:
@@ -41,12 +42,12 @@ class VectorFolder:
         return self._store.written
 
     def finished_keys(self, *, with_failed: bool) -> set[bytes]:
-        """Return the :attr:`PhotoFile.key` of every file with a vector; ``with_failed`` adds those that failed."""
+        """Return the :attr:`FileVersion.key` of every file with a vector; ``with_failed`` adds those that failed."""
         keys: set[bytes] = set()
         for table in self._store.scan(["path_bytes", "size_bytes", "mtime_ns", "error_code"]):
             for path, size_bytes, mtime_ns, code in zip(*(column.to_pylist() for column in table.columns), strict=True):
                 if code is None or with_failed:
-                    keys.add(file_key(path, size_bytes, mtime_ns))
+                    keys.add(version_key(path, size_bytes, mtime_ns))
         return keys
 
     def vectors(self) -> Iterator[tuple[list[bytes], NDArray[np.float32]]]:

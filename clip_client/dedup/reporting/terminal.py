@@ -107,7 +107,7 @@ def print_failed(failed: Sequence[FailedFile], console: Console) -> None:
         )
     if len(failed) > _MOST_FAILED:
         left = counted(len(failed) - _MOST_FAILED, "file")
-        _print(f"... and {left} more not compared; --json and --report list all", console)
+        _print(f"... and {left} more not compared; --json lists all", console)
 
 
 def print_skipped(skipped: Mapping[str, int], console: Console) -> None:

@@ -5,7 +5,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -14,15 +14,16 @@ import pytest
 from clip_client.cli import errors
 from clip_client.cli.main import main
 from clip_client.cli.output.output_file import replacing
-from clip_client.cli.output.photo_file import PhotoFile, PhotoRow
-from clip_client.cli.output.vector_file import NpzFile, ParquetFile
+from clip_client.cli.output.photo_row import FileVersion, PhotoRow
+from clip_client.cli.output.vector_file import npz_file, parquet_file
 from clip_client.dedup import FailedFile
+from tests.fixtures.models import model_info
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
-MODEL_ID = "m/random:0@00000000"
-VECTOR_ID = f"{MODEL_ID}|shortest-bicubic-224x224|original"
+MODEL = model_info(dimension=3)
 
 
 @pytest.fixture
@@ -182,26 +183,25 @@ def test_a_full_disk_is_one_sentence() -> None:
         file.write(b"x")
 
 
-def fill(out: ParquetFile | NpzFile) -> None:
+def fill(opened: AbstractContextManager[Callable[[PhotoRow], None]]) -> None:
     gone = FailedFile(path="/b.jpg", code="TRUNCATED", message="The file ends early.")
-    with out:
-        out.add(
-            PhotoRow(file=PhotoFile(path="/a.jpg", size_bytes=7, mtime_ns=8), vector=np.eye(3, dtype=np.float32)[0])
-        )
-        out.add(PhotoRow(file=PhotoFile(path="/b.jpg"), failure=gone))
-        out.add(PhotoRow(file=PhotoFile(path="/caf\udce9.jpg"), vector=np.eye(3, dtype=np.float32)[1]))
+    with opened as add:
+        add(PhotoRow(file=FileVersion(path="/a.jpg", size_bytes=7, mtime_ns=8), vector=np.eye(3, dtype=np.float32)[0]))
+        add(PhotoRow(file=FileVersion(path="/b.jpg"), failure=gone))
+        add(PhotoRow(file=FileVersion(path="/caf\udce9.jpg"), vector=np.eye(3, dtype=np.float32)[1]))
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
-@pytest.mark.parametrize("kind", [ParquetFile, NpzFile])
-def test_vectors_on_a_full_disk_are_one_sentence(kind: type[ParquetFile | NpzFile]) -> None:
-    rows = [PhotoRow(file=PhotoFile(path=f"/{number}.jpg"), vector=np.zeros(512, np.float32)) for number in range(2000)]
+@pytest.mark.parametrize("kind", [parquet_file, npz_file])
+def test_vectors_on_a_full_disk_are_one_sentence(kind: Any) -> None:
+    rows = [
+        PhotoRow(file=FileVersion(path=f"/{number}.jpg"), vector=np.zeros(512, np.float32)) for number in range(2000)
+    ]
 
     def write_all() -> None:
-        about = {"model_id": MODEL_ID, "vector_id": VECTOR_ID}
-        with replacing(Path("/dev/full")) as file, kind(file, **about, dimension=512) as out:
+        with replacing(Path("/dev/full")) as file, kind(file, model_info(dimension=512)) as add:
             for row in rows:
-                out.add(row)
+                add(row)
 
     with pytest.raises(errors.CommandFailed, match="No space left"):
         write_all()
@@ -209,7 +209,7 @@ def test_vectors_on_a_full_disk_are_one_sentence(kind: type[ParquetFile | NpzFil
 
 def test_parquet_holds_vectors_reasons_and_the_model(tmp_path: Path) -> None:
     with open(tmp_path / "v.parquet", "wb") as file:
-        fill(ParquetFile(file, model_id=MODEL_ID, vector_id=VECTOR_ID, dimension=3))
+        fill(parquet_file(file, MODEL))
     table = pq.read_table(tmp_path / "v.parquet")
     assert table.column("path").to_pylist() == ["/a.jpg", "/b.jpg", "/caf\\xe9.jpg"]
     assert table.column("path_bytes").to_pylist() == [b"/a.jpg", b"/b.jpg", b"/caf\xe9.jpg"]
@@ -217,19 +217,19 @@ def test_parquet_holds_vectors_reasons_and_the_model(tmp_path: Path) -> None:
     assert table.column("mtime_ns").to_pylist() == [8, None, None]
     assert table.column("vector").to_pylist() == [[1, 0, 0], None, [0, 1, 0]]
     assert table.column("error_code").to_pylist() == [None, "TRUNCATED", None]
-    assert table.schema.metadata[b"model"].decode() == MODEL_ID
-    assert table.schema.metadata[b"vector_id"].decode() == VECTOR_ID
+    assert table.schema.metadata[b"model"].decode() == MODEL.id
+    assert table.schema.metadata[b"vector_id"].decode() == MODEL.vector_id
 
 
 def test_npz_holds_the_same_and_needs_no_pickle(tmp_path: Path) -> None:
     with open(tmp_path / "v.npz", "wb") as file:
-        fill(NpzFile(file, model_id=MODEL_ID, vector_id=VECTOR_ID, dimension=3))
+        fill(npz_file(file, MODEL))
     with np.load(tmp_path / "v.npz", allow_pickle=False) as held:
         assert held["vectors"].dtype == np.float32
         assert np.isnan(held["vectors"]).all(axis=1).tolist() == [False, True, False]
         assert held["path_bytes"].tolist() == [b"/a.jpg", b"/b.jpg", b"/caf\xe9.jpg"]
         assert held["error_codes"].tolist() == ["", "TRUNCATED", ""]
-        assert str(held["vector_id"]) == VECTOR_ID
+        assert str(held["vector_id"]) == MODEL.vector_id
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")

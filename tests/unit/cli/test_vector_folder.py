@@ -8,16 +8,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from clip_client.cli.commands.similar import _Nearest
 from clip_client.cli.errors import CommandFailed
 from clip_client.cli.output.output_file import locked
-from clip_client.cli.output.photo_file import PhotoFile, PhotoRow
+from clip_client.cli.output.photo_row import FileVersion, PhotoRow
 from clip_client.cli.output.vector_folder import VectorFolder, is_vector_folder
 from clip_client.dedup import FailedFile, StoreError
 from clip_client.dedup.store.layout import NUMBERED
+from tests.fixtures.models import model_info
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,28 +23,23 @@ if TYPE_CHECKING:
 DIMENSION = 4
 
 
-def opened(folder: Path, *, vector_id: str = "m|p|original", **layout: Any) -> VectorFolder:
-    return VectorFolder(
-        folder,
-        model_id="m",
-        vector_id=vector_id,
-        dimension=DIMENSION,
-        layout=replace(NUMBERED, **{"rows_per_file": 3, **layout}),
-    )
+def opened(folder: Path, *, model_id: str = "m", **layout: Any) -> VectorFolder:
+    model = model_info(id=model_id, dimension=DIMENSION)
+    return VectorFolder(folder, model, replace(NUMBERED, **{"rows_per_file": 3, **layout}))
 
 
 def good(path: str, *, mtime_ns: int = 1, element: int = 0) -> PhotoRow:
     vector = np.eye(DIMENSION, dtype=np.float32)[element]
-    return PhotoRow(file=PhotoFile(path=path, size_bytes=10, mtime_ns=mtime_ns), vector=vector)
+    return PhotoRow(file=FileVersion(path=path, size_bytes=10, mtime_ns=mtime_ns), vector=vector)
 
 
 def bad(path: str, *, mtime_ns: int = 1) -> PhotoRow:
     reason = FailedFile(path=path, code="TRUNCATED", message="The file ends early.")
-    return PhotoRow(file=PhotoFile(path=path, size_bytes=10, mtime_ns=mtime_ns), failure=reason)
+    return PhotoRow(file=FileVersion(path=path, size_bytes=10, mtime_ns=mtime_ns), failure=reason)
 
 
-def write(folder: Path, *rows: PhotoRow, vector_id: str = "m|p|original") -> None:
-    out = opened(folder, vector_id=vector_id)
+def write(folder: Path, *rows: PhotoRow) -> None:
+    out = opened(folder)
     for row in rows:
         out.add(row)
     out.finish()
@@ -97,11 +90,11 @@ def test_what_is_finished_is_known_by_path_size_and_time(tmp_path: Path) -> None
 def test_a_file_has_one_key_on_the_disk_and_in_a_shard(tmp_path: Path) -> None:
     photo = tmp_path / os.fsdecode(b"caf\xe9.jpg")
     photo.write_bytes(b"x")
-    file = PhotoFile.look_at(str(photo))
+    file = FileVersion.of(str(photo))
     write(tmp_path, PhotoRow(file=file, vector=np.zeros(DIMENSION, dtype=np.float32)))
-    assert opened(tmp_path).finished_keys(with_failed=False) == {PhotoFile.look_at(str(photo)).key}
+    assert opened(tmp_path).finished_keys(with_failed=False) == {FileVersion.of(str(photo)).key}
     photo.write_bytes(b"longer")
-    assert PhotoFile.look_at(str(photo)).key != file.key
+    assert FileVersion.of(str(photo)).key != file.key
 
 
 def test_the_last_row_of_a_path_counts(tmp_path: Path) -> None:
@@ -119,7 +112,7 @@ def test_another_vector_id_is_refused(tmp_path: Path) -> None:
     write(tmp_path, good("/a"))
     opened(tmp_path)
     with pytest.raises(CommandFailed, match=r"holds vectors of m\|p\|original, which must not be compared .* other"):
-        opened(tmp_path, vector_id="other")
+        opened(tmp_path, model_id="other")
     assert names(tmp_path) == ["part-00000.parquet"]
 
 
@@ -178,25 +171,6 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(CommandFailed, match="cannot write into"), locked(tmp_path / "file"):
         pass
-
-
-@given(
-    cosines=st.lists(st.integers(-8, 8), min_size=1, max_size=40),
-    chunk=st.integers(1, 7),
-    count=st.integers(1, 10),
-)
-@settings(deadline=None, max_examples=100, derandomize=True)
-def test_the_nearest_are_those_of_a_full_sort(cosines: list[int], chunk: int, count: int) -> None:
-    vectors = np.array(cosines, dtype=np.float32)[:, None] / 8
-    nearest = _Nearest(np.ones(1, dtype=np.float32), count)
-    paths = [f"/{number:02}" for number in range(len(cosines))]
-    for start in range(0, len(cosines), chunk):
-        nearest.add(paths[start : start + chunk], vectors[start : start + chunk])
-    best = nearest.best()
-    assert [cosine for cosine, _path in best] == sorted(vectors[:, 0].tolist(), reverse=True)[:count]
-    assert all(vectors[int(path[1:]), 0] == cosine for cosine, path in best)
-    assert len({path for _cosine, path in best}) == len(best)
-    assert nearest.compared == len(cosines)
 
 
 def test_the_folder_may_have_a_name_that_is_not_utf8(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from clip_client._encoding import IMAGE_ENCODINGS
 from clip_client._pipeline.encoder import ImageEncoder
 from preprocess_ensemble.imaging.decode import DecodeError, decode
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
+from tests.fixtures.models import model_info
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,19 +35,7 @@ MEAN_LEVELS = {"thumbnail": 1.5, "thumbnail-small": 2.5}
 
 
 def model(**preprocess_values: Any) -> ModelInfo:
-    return ModelInfo(
-        id="m",
-        model="m",
-        pretrained="random:0",
-        preprocess_id=CONFIG.id,
-        preprocess={**CONFIG.to_mapping(), **preprocess_values},
-        dimension=2,
-        precision="fp32",
-        fingerprint=(1, 2),
-        max_batch_size=1,
-        canary_image=b"",
-        canary_vector=np.zeros(2, np.float32),
-    )
+    return model_info(preprocess_id=CONFIG.id, preprocess={**CONFIG.to_mapping(), **preprocess_values})
 
 
 def encoder(transfer: TransferName = "thumbnail") -> ImageEncoder:

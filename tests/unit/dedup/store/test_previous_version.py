@@ -11,27 +11,30 @@ import os
 import sqlite3
 import tarfile
 from contextlib import closing
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 from clip_client.cli.main import main
-from clip_client.cli.output.photo_file import PhotoFile, PhotoRow
+from clip_client.cli.output.photo_row import FileVersion, PhotoRow
 from clip_client.cli.output.vector_folder import VectorFolder
 from clip_client.dedup import Store, find_duplicates, scan
 from clip_client.dedup.store.decisions import DIFFERENT
 from clip_client.dedup.store.journal import IN_QUARANTINE
+from tests.fixtures.models import model_info
 from tests.paths import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-MODEL = "tiny_clip/random:0@33a9c032"
-VECTOR_ID = f"{MODEL}|shortest-bicubic-224x224|thumb-jpeg-q90-444"
-DIMENSION = 512
+MODEL = model_info(
+    id="tiny_clip/random:0@33a9c032",
+    preprocess_id="shortest-bicubic-224x224",
+    transfer="thumb-jpeg-q90-444",
+    dimension=512,
+)
 PHOTOS = {  # name -> size, seconds of its modification time after 1.6e9
     "broken.jpg": (200, 0),
     "garden.jpg": (1302, 1),
@@ -46,7 +49,7 @@ class NothingNew:
     """A client of the same model that must not be asked for any vector."""
 
     async def model(self) -> Any:
-        return SimpleNamespace(id=MODEL, vector_id=VECTOR_ID, dimension=DIMENSION)
+        return MODEL
 
     async def embed_stream(self, images: AsyncIterator[Any], *, ordered: bool) -> AsyncIterator[Any]:
         async for image in images:
@@ -111,17 +114,17 @@ def test_decisions_hold(previous: Path) -> None:
 
 def test_an_embed_folder_is_continued(previous: Path) -> None:
     folder = previous / "vectors"
-    opened = VectorFolder(folder, model_id=MODEL, vector_id=VECTOR_ID, dimension=DIMENSION)
+    opened = VectorFolder(folder, MODEL)
     keys = {
-        name: PhotoFile(path=f"/photos/{name}", size_bytes=size, mtime_ns=(1_600_000_000 + seconds) * 10**9).key
+        name: FileVersion(path=f"/photos/{name}", size_bytes=size, mtime_ns=(1_600_000_000 + seconds) * 10**9).key
         for name, (size, seconds) in PHOTOS.items()
     }
     assert opened.finished_keys(with_failed=True) == set(keys.values())
     assert opened.finished_keys(with_failed=False) == set(keys.values()) - {keys["broken.jpg"]}
 
-    changed = np.zeros(DIMENSION, dtype=np.float32)
+    changed = np.zeros(MODEL.dimension, dtype=np.float32)
     opened.start_writing()
-    opened.add(PhotoRow(file=PhotoFile(path="/photos/garden.jpg", size_bytes=1, mtime_ns=2), vector=changed))
+    opened.add(PhotoRow(file=FileVersion(path="/photos/garden.jpg", size_bytes=1, mtime_ns=2), vector=changed))
     opened.finish()
     assert [path.name for path in opened.written] == ["part-00001.parquet"]
     vectors = {
