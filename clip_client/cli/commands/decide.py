@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from clip_client.cli.errors import CommandFailed, CommandMisused
 from clip_client.cli.options.store import add_store_option, opened_store
+from clip_client.dedup.files.hashing import hash_files
+from clip_client.dedup.text import counted
 
 if TYPE_CHECKING:
     import argparse
@@ -31,9 +33,6 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def run(arguments: argparse.Namespace) -> int:
     """Record the decision."""
-    from clip_client.dedup.files.hashing import hash_files
-    from clip_client.dedup.text import counted
-
     try:
         contents = set(hash_files(arguments.paths).values())
     except OSError as error:

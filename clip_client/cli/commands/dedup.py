@@ -8,19 +8,20 @@ from typing import TYPE_CHECKING, Final
 from clip_client.cli.commands.dedup_apply import apply_report, check_album
 from clip_client.cli.errors import CommandFailed
 from clip_client.cli.options.connection import connected
-from clip_client.cli.options.dedup import add_dedup_options, check_action_tiers, read_dedup_options
+from clip_client.cli.options.dedup import DedupOptions, add_dedup_options, check_action_tiers, read_dedup_options
 from clip_client.cli.options.store import opened_store
 from clip_client.cli.output.output_file import replacing
-from clip_client.cli.output.progress import progress_bars
+from clip_client.cli.output.progress import ProgressBars, progress_bars
+from clip_client.dedup import DuplicateReport, Scan, Store, find_duplicates
+from clip_client.dedup.features.preview import thumbnail
+from clip_client.dedup.features.raw_preview import can_read_raw
+from clip_client.dedup.reporting.html import write_page
+from clip_client.dedup.reporting.terminal import print_failed, print_report, print_skipped
 
 if TYPE_CHECKING:
     import argparse
 
     from rich.console import Console
-
-    from clip_client.cli.options.dedup import DedupOptions
-    from clip_client.cli.output.progress import ProgressBars
-    from clip_client.dedup import DuplicateReport, Scan, Store
 
 _NOTHING: Final = "there is no photo to compare in the given paths"
 
@@ -54,8 +55,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _scan(options: DedupOptions, console: Console) -> Scan:
     """Find the photos. Raises CommandFailed if there are none, before a server or a model is needed."""
-    from clip_client.dedup.reporting.terminal import print_failed, print_skipped
-
     with progress_bars() as show:
         found = options.walk.scan(options.references, raw=True, show=show)
     if not found.files:
@@ -67,8 +66,6 @@ def _scan(options: DedupOptions, console: Console) -> Scan:
 
 
 async def _search(found: Scan, options: DedupOptions, store: Store, show: ProgressBars) -> DuplicateReport:
-    from clip_client.dedup import find_duplicates
-
     async with connected(options.config) as clip:
         check_action_tiers(options.action, (await clip.model()).id)
         return await find_duplicates(
@@ -89,17 +86,11 @@ def _write(report: DuplicateReport, options: DedupOptions, show: ProgressBars) -
         with replacing(options.json) as file:
             file.write(report.to_json().encode("ascii"))
     if options.page is not None:
-        from clip_client.dedup.features.preview import thumbnail
-        from clip_client.dedup.reporting.html import write_page
-
         with replacing(options.page) as file:
             write_page(report, file, thumbnail=thumbnail, on_progress=show)
 
 
 def _print(report: DuplicateReport, options: DedupOptions, console: Console) -> None:
-    from clip_client.dedup.features.raw_preview import can_read_raw
-    from clip_client.dedup.reporting.terminal import print_report
-
     print_report(report, console, can_read_raw=can_read_raw())
     if report.compared == 0 and not report.groups:
         raise CommandFailed(_NOTHING)

@@ -9,30 +9,28 @@ from typing import TYPE_CHECKING
 
 from clip_client.cli.commands.undo import print_failures
 from clip_client.cli.output.progress import progress_bars
+from clip_client.dedup.actions.apple_photos_album import ALBUM, NoAlbum, check_photos, fill_album
+from clip_client.dedup.actions.apply import HARDLINK, QUARANTINE, apply
+from clip_client.dedup.actions.plan import SAFE_TIERS, Plan, plan_moves
+from clip_client.dedup.files.hashing import sha256_of
+from clip_client.dedup.text import counted, human_bytes, printable
+from clip_client.dedup.types import EXACT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from clip_client.cli.options.dedup import ActionOptions
     from clip_client.dedup import DuplicateReport, Scan, Store
-    from clip_client.dedup.actions.plan import Plan
 
 
 def check_album(options: ActionOptions, found: Scan) -> None:
     """Raise NoAlbum if ``--apply`` would need an album of Apple Photos that cannot be filled; before the long part."""
-    from clip_client.dedup.actions.apple_photos_album import check_photos
-
     if options.apply and found.in_libraries:
         check_photos()
 
 
 def apply_report(report: DuplicateReport, paths: Sequence[str], store: Store, options: ActionOptions) -> int:
     """Carry out ``--apply`` or show what it would do; return the exit code. ``paths`` is what was searched."""
-    from clip_client.dedup.actions.plan import SAFE_TIERS, plan_moves
-    from clip_client.dedup.files.hashing import sha256_of
-    from clip_client.dedup.text import printable
-    from clip_client.dedup.types import EXACT
-
     tiers = (EXACT,) if options.hard_link else options.tiers or SAFE_TIERS
     plan = plan_moves(
         report,
@@ -58,8 +56,6 @@ def apply_report(report: DuplicateReport, paths: Sequence[str], store: Store, op
 
 def _print_skipped_tiers(plan: Plan) -> None:
     """Count the copies that stay for their tier: the groups above show which, and there may be thousands."""
-    from clip_client.dedup.text import counted
-
     by_tier = Counter(skip.tier for skip in plan.skipped if skip.tier)
     for tier, number in sorted(by_tier.items()):
         verb = "stays" if number == 1 else "stay"
@@ -67,8 +63,6 @@ def _print_skipped_tiers(plan: Plan) -> None:
 
 
 def _print_plan(plan: Plan) -> None:
-    from clip_client.dedup.text import printable
-
     for move in plan.moves:
         along = "".join(f", with {printable(companion.path)}" for companion in move.companions)
         print(f"would move: {printable(move.duplicate.path)}{along}; kept: {printable(move.kept.label)}")
@@ -80,9 +74,6 @@ def _print_plan(plan: Plan) -> None:
 
 
 def _print_totals(plan: Plan) -> None:
-    from clip_client.dedup.actions.apple_photos_album import ALBUM
-    from clip_client.dedup.text import counted, human_bytes
-
     moved = f"{counted(len(plan.moves), 'photo')} of {human_bytes(plan.size_bytes)}" if plan.moves else "nothing"
     print(f"--apply would move {moved}")
     if plan.for_album:
@@ -90,10 +81,6 @@ def _print_totals(plan: Plan) -> None:
 
 
 def _apply_plan(plan: Plan, store: Store, options: ActionOptions) -> int:
-    from clip_client.dedup.actions.apple_photos_album import ALBUM, NoAlbum, fill_album
-    from clip_client.dedup.actions.apply import HARDLINK, QUARANTINE, apply
-    from clip_client.dedup.text import counted
-
     method = HARDLINK if options.hard_link else QUARANTINE
     with progress_bars() as show:
         applied = apply(plan, store.journal, method=method, on_progress=show)

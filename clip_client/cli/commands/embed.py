@@ -17,14 +17,17 @@ from clip_client.cli.options.numbers import number_type
 from clip_client.cli.options.paths import add_walk_options, read_walk_options
 from clip_client.cli.output.output_file import check_place, locked, replacing
 from clip_client.cli.output.photo_row import FileVersion, PhotoRow
-from clip_client.cli.output.progress import progress_bars
+from clip_client.cli.output.progress import ProgressBars, progress_bars
+from clip_client.cli.output.vector_file import npz_file, parquet_file
+from clip_client.cli.output.vector_folder import VectorFolder
+from clip_client.dedup import FailedFile, Scan
+from clip_client.dedup.store.layout import NUMBERED
+from clip_client.dedup.text import counted, printable, skipped_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from clip_client import ClipClient
-    from clip_client.cli.output.progress import ProgressBars
-    from clip_client.dedup import FailedFile, Scan
 
 _FILE_SUFFIXES: Final = (".parquet", ".npz")
 
@@ -100,8 +103,6 @@ def run(arguments: argparse.Namespace) -> int:
             for failure in found.failed:
                 counts.add_failure(failure)
     if found.skipped:
-        from clip_client.dedup.text import skipped_files
-
         print(skipped_files(found.skipped))
     if counts.written == 0 and counts.there_before == 0:
         raise CommandFailed(_NONE_EMBEDDED if found.photos else _NOTHING)
@@ -111,8 +112,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 async def _into_file(found: Scan, arguments: argparse.Namespace, counts: _Counts) -> None:
     """Write a row for each photo, in order, then one for each path that the walk could not read."""
-    from clip_client.cli.output.vector_file import npz_file, parquet_file
-
     opened = npz_file if arguments.output.suffix == ".npz" else parquet_file
     async with connected(read_config(arguments, timeout_s=arguments.timeout_s)) as clip:
         with replacing(arguments.output) as file, opened(file, await clip.model()) as add:
@@ -121,9 +120,6 @@ async def _into_file(found: Scan, arguments: argparse.Namespace, counts: _Counts
 
 async def _into_folder(found: Scan, arguments: argparse.Namespace, counts: _Counts) -> None:
     """Add the photos that are not in the folder yet; finished rows are kept even if this fails."""
-    from clip_client.cli.output.vector_folder import VectorFolder
-    from clip_client.dedup.store.layout import NUMBERED
-
     layout = replace(NUMBERED, rows_per_file=arguments.shard_rows or NUMBERED.rows_per_file)
     async with connected(read_config(arguments, timeout_s=arguments.timeout_s)) as clip:
         with locked(arguments.output):
@@ -151,8 +147,6 @@ async def _embed(
     *,
     ordered: bool,
 ) -> None:
-    from clip_client.dedup import FailedFile
-
     # A generator, so that each file is examined just before it is read.
     files = (FileVersion.of(path) for path in photos)
     async with aclosing(clip.embed_stream(files, ordered=ordered)) as items:
@@ -202,14 +196,10 @@ class _Counts:
             self.add_failure(row.failure)
 
     def add_failure(self, failure: FailedFile) -> None:
-        from clip_client.dedup.text import printable
-
         self.failed += 1
         self.show.say(f"{failure.code} {printable(failure.path)}: {failure.message}")
 
     def summary(self, output: Path) -> str:
-        from clip_client.dedup.text import counted
-
         text = f"{counted(self.written, 'vector')} written to {output}"
         if self.new_files:
             text += f" ({counted(self.new_files, 'new file')})"

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from clip_client import ClipClient, HealthReport
 from clip_client.cli.errors import CommandFailed
 from clip_client.cli.options.connection import add_server_options, add_timeout_option, client_config
 
 if TYPE_CHECKING:
     import argparse
-
-    from clip_client import HealthReport
 
 _TIMEOUT_S: Final = 10.0
 """A probe needs a quick answer; a healthy server responds in a fraction of a second."""
@@ -51,7 +50,5 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _check(arguments: argparse.Namespace) -> HealthReport:
-    from clip_client import ClipClient
-
     async with ClipClient(config=client_config(arguments)) as clip:
         return await clip.health(timeout_s=arguments.timeout_s)

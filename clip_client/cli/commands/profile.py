@@ -9,9 +9,13 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any, Final
 
+from clip_client import Unauthorized
+from clip_client._endpoint import EndpointKind
+from clip_client._handshake import fetch_model
 from clip_client.cli.errors import CommandFailed, CommandMisused
 from clip_client.cli.options.connection import add_server_options, add_timeout_option, client_config
 from clip_client.cli.options.numbers import count
+from preprocess_ensemble import contract
 
 if TYPE_CHECKING:
     import argparse
@@ -84,11 +88,7 @@ def tree(profile: Mapping[str, Any]) -> list[str]:
 
 
 async def _measure(arguments: argparse.Namespace) -> dict[str, Any]:
-    from clip_client import Unauthorized
-    from clip_client._endpoint import EndpointKind
-    from clip_client._handshake import fetch_model
     from clip_client._transports.grpc import transport_factory
-    from preprocess_ensemble import contract
 
     config = client_config(arguments, timeout_s=arguments.timeout_s)
     endpoint = config.endpoints[0]

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Final
 from clip_client.cli.commands.undo import print_failures
 from clip_client.cli.errors import CommandFailed, need
 from clip_client.cli.options.store import add_store_option, opened_store
+from clip_client.dedup.actions.purge import purge
+from clip_client.dedup.store.journal import IN_QUARANTINE, JournalEntry
+from clip_client.dedup.text import counted, human_bytes, printable
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
-
-    from clip_client.dedup.store.journal import JournalEntry
 
 _MOST_FOLDERS: Final = 20
 
@@ -41,9 +42,6 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 def run(arguments: argparse.Namespace) -> int:
     """Print a summary, ask, and purge."""
     need("send2trash", extra="dedup")
-    from clip_client.dedup.actions.purge import purge
-    from clip_client.dedup.store.journal import IN_QUARANTINE
-    from clip_client.dedup.text import counted, human_bytes
 
     with opened_store(arguments.store) as store:
         entries = store.journal.entries(IN_QUARANTINE, run=arguments.of_run)
@@ -67,8 +65,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _print_folders(entries: Sequence[JournalEntry]) -> None:
     """Print the folders that the photos came from, the largest first."""
-    from clip_client.dedup.text import counted, human_bytes, printable
-
     folders: dict[str, list[JournalEntry]] = {}
     for entry in entries:
         folders.setdefault(os.path.dirname(entry.files[0].original), []).append(entry)

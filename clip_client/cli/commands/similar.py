@@ -13,7 +13,11 @@ from typing import TYPE_CHECKING, Final
 from clip_client.cli.errors import CommandFailed, need
 from clip_client.cli.options.connection import add_model_options, connected, read_config
 from clip_client.cli.options.numbers import count
-from clip_client.cli.output.progress import progress_bars
+from clip_client.cli.output.progress import ProgressBars, progress_bars
+from clip_client.cli.output.vector_folder import VectorFolder, is_vector_folder
+from clip_client.dedup import FailedFile, scan
+from clip_client.dedup.reporting.terminal import print_failed, print_skipped
+from clip_client.dedup.text import counted, printable
 
 if TYPE_CHECKING:
     import argparse
@@ -23,8 +27,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from clip_client import ClipClient, ModelInfo
-    from clip_client.cli.output.progress import ProgressBars
-    from clip_client.dedup import FailedFile
 
 _TOP: Final = 10
 
@@ -67,8 +69,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _search(arguments: argparse.Namespace, show: ProgressBars) -> _Found:
-    from clip_client.cli.output.vector_folder import VectorFolder, is_vector_folder
-
     async with connected(read_config(arguments)) as clip:
         batch = await clip.embed(arguments.photo)
         if batch.errors:
@@ -99,8 +99,6 @@ async def _embed_photos(
     clip: ClipClient, folder: Path, nearest: Nearest, show: ProgressBars
 ) -> tuple[Sequence[FailedFile], Mapping[str, int]]:
     """Compare the photos of a folder; return what could not be compared, and how many files of which kinds are none."""
-    from clip_client.dedup import FailedFile, scan
-
     found = scan([folder])
     failed = list(found.failed)
     async with aclosing(clip.embed_stream(found.photos, ordered=False)) as items:
@@ -158,9 +156,6 @@ def _print_table(found: _Found) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
-
-    from clip_client.dedup.reporting.terminal import print_failed, print_skipped
-    from clip_client.dedup.text import counted, printable
 
     console = Console()
     table = Table(show_edge=False, pad_edge=False)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from clip_client.cli.errors import CommandFailed
 from clip_client.cli.options.store import add_store_option, opened_store
+from clip_client.dedup.actions.apply import Outcome, undo, why_out_of_reach
+from clip_client.dedup.store.journal import IN_QUARANTINE, Journal
+from clip_client.dedup.text import counted, printable
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
-
-    from clip_client.dedup.actions.apply import Outcome
-    from clip_client.dedup.store.journal import Journal
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -36,10 +36,6 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def run(arguments: argparse.Namespace) -> int:
     """Restore, and print what could not be restored."""
-    from clip_client.dedup.actions.apply import undo, why_out_of_reach
-    from clip_client.dedup.store.journal import IN_QUARANTINE
-    from clip_client.dedup.text import counted, printable
-
     with opened_store(arguments.store) as store:
         if arguments.list:
             wanted = set(map(os.path.abspath, arguments.paths))
@@ -63,9 +59,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _unknown(paths: Sequence[str], journal: Journal, run: str | None) -> tuple[Outcome, ...]:
     """Return a failure for each given path from which nothing was moved."""
-    from clip_client.dedup.actions.apply import Outcome
-    from clip_client.dedup.store.journal import IN_QUARANTINE
-
     message = "Nothing in the quarantine came from this path; see clip-client undo --list."
     return tuple(
         Outcome(path=path, done=False, message=message)
@@ -76,8 +69,6 @@ def _unknown(paths: Sequence[str], journal: Journal, run: str | None) -> tuple[O
 
 def print_failures(outcomes: tuple[Outcome, ...]) -> int:
     """Print on standard error what failed and why; return the number of failures."""
-    from clip_client.dedup.text import printable
-
     failures = [outcome for outcome in outcomes if not outcome.done]
     for outcome in failures:
         print(f"not done: {printable(outcome.path)}: {printable(outcome.message)}", file=sys.stderr)

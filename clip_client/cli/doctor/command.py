@@ -11,14 +11,16 @@ import textwrap
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
-from clip_client.cli.doctor.check import CLIENT, SERVER, Level
+from clip_client._client import URL_VARIABLE
+from clip_client.cli.doctor.check import CLIENT, SERVER, Check, Level
+from clip_client.cli.doctor.machine_checks import check_machine
+from clip_client.cli.doctor.server_checks import check_server
 from clip_client.cli.options.connection import add_server_options, add_timeout_option, client_config
+from clip_client.dedup.text import counted
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Sequence
-
-    from clip_client.cli.doctor.check import Check
 
 _TIMEOUT_S: Final = 10.0
 
@@ -58,10 +60,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _check_all(arguments: argparse.Namespace) -> list[Check]:
-    from clip_client._client import URL_VARIABLE
-    from clip_client.cli.doctor.machine_checks import check_machine
-    from clip_client.cli.doctor.server_checks import check_server
-
     config = client_config(arguments)
     origin = "--url" if arguments.url else URL_VARIABLE if os.environ.get(URL_VARIABLE) else "the default"
     checks, answers = await check_server(config, origin=origin, timeout_s=arguments.timeout_s)
@@ -70,8 +68,6 @@ async def _check_all(arguments: argparse.Namespace) -> list[Check]:
 
 def table_lines(checks: Sequence[Check], *, width: int, colour: bool) -> Iterator[str]:
     """Write the checks for people, in lines of at most ``width`` characters or 40, and then what there is to fix."""
-    from clip_client.dedup.text import counted
-
     names = 2 + max(len(check.name) for check in checks)
     values = textwrap.TextWrapper(width=max(40, width), subsequent_indent=" " * (names + 2), break_on_hyphens=False)
     for about, title in _TITLES.items():

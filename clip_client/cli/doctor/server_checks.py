@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from clip_client import ClientConfig, ClipError, ModelInfo
+from clip_client._endpoint import Endpoint, EndpointKind
+from clip_client._handshake import fetch_model
+from clip_client._health import run_health_checks
+from clip_client._transports.factory import resolve_auto, transport_factory
 from clip_client.cli.doctor.check import SERVER, Check, Level
+from preprocess_ensemble import contract
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from clip_client import ClientConfig, ModelInfo
-    from clip_client._endpoint import Endpoint
     from clip_client._transports.base import ModelSettings, ServerDescription, Transport
 
 _KINDS: Final = {"KIND_CPU": "CPU", "KIND_GPU": "GPU", "KIND_AUTO": "a GPU if the server has one, else the CPU"}
@@ -18,9 +22,6 @@ _KINDS: Final = {"KIND_CPU": "CPU", "KIND_GPU": "GPU", "KIND_AUTO": "a GPU if th
 
 async def check_server(config: ClientConfig, *, origin: str, timeout_s: float) -> tuple[list[Check], bool]:
     """Check every server of ``config``, whose URLs come from ``origin``; also return whether any of them answered."""
-    from clip_client._endpoint import EndpointKind
-    from clip_client._transports.factory import resolve_auto, transport_factory
-
     try:
         connect = transport_factory(config)
     except ImportError as error:
@@ -45,10 +46,6 @@ async def check_server(config: ClientConfig, *, origin: str, timeout_s: float) -
 
 
 async def _check_all(transport: Transport, endpoint: Endpoint, timeout_s: float) -> tuple[list[Check], bool]:
-    from clip_client import ClipError
-    from clip_client._handshake import fetch_model
-    from clip_client._health import run_health_checks
-
     report = await run_health_checks(transport, name=str(endpoint), timeout_s=timeout_s)
     answers = bool(report.steps[0].ok)
     checks: list[Check] = []
@@ -69,8 +66,6 @@ async def _check_all(transport: Transport, endpoint: Endpoint, timeout_s: float)
 
 
 def _description(server: ServerDescription) -> Iterator[Check]:
-    from preprocess_ensemble import contract
-
     encoder, preprocessor = server.models[contract.ENCODER], server.models[contract.PREPROCESSOR]
     yield Check(SERVER, "Triton", f"{server.version} ({server.name})")
     yield Check(SERVER, "provider", _provider(encoder))

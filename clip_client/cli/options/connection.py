@@ -10,15 +10,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from clip_client import ClientConfig, ClipClient, ClipError
+from clip_client._client import URL_VARIABLE, make_config
+from clip_client._encoding import IMAGE_ENCODINGS, TransferName
+from clip_client._endpoint import EndpointKind
 from clip_client.cli.errors import CommandFailed, CommandMisused
 from clip_client.cli.options.numbers import number_type
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import AsyncIterator
-
-    from clip_client import ClientConfig, ClipClient
-    from clip_client._encoding import TransferName
 
 TOKEN_VARIABLE: Final = "CLIP_TOKEN"
 """Environment variable that holds the token. No option does: other users could read it in ``ps``."""
@@ -34,8 +35,6 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
     """Add ``--transfer`` and the server options, for a command that embeds photos on a server or in this process."""
-    from clip_client._encoding import IMAGE_ENCODINGS
-
     _add_server(parser, otherwise="localhost:8001 if a server responds there, else the model on this machine")
     parser.add_argument(
         "--transfer",
@@ -104,8 +103,6 @@ def client_config(
     ``otherwise`` is the URL if none is given. Raises CommandMisused for options that contradict each other, and for
     files that cannot be read.
     """
-    from clip_client._client import URL_VARIABLE, make_config
-
     named = arguments.url or os.environ.get(URL_VARIABLE)
     try:
         config = make_config(named or otherwise, timeout_s=timeout_s, transfer=transfer, token=_token(arguments))
@@ -154,9 +151,6 @@ async def connected(config: ClientConfig) -> AsyncIterator[ClipClient]:
     Which of the two it is, is printed on standard error. Raises the ClipError of the server, and CommandFailed with
     the remedies if, with ``auto:``, no server responds and this machine has no model either.
     """
-    from clip_client import ClipClient, ClipError
-    from clip_client._endpoint import EndpointKind
-
     first = config.endpoints[0]
     is_auto = first.kind is EndpointKind.AUTO
     async with ClipClient(config=config) as clip:

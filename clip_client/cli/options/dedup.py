@@ -14,6 +14,10 @@ from clip_client.cli.options.numbers import number_type
 from clip_client.cli.options.paths import WalkOptions, add_walk_options, read_walk_options
 from clip_client.cli.options.store import add_store_option
 from clip_client.cli.output.output_file import check_place
+from clip_client.dedup.actions.plan import check_tiers
+from clip_client.dedup.compare.keep_rules import DEFAULT_RULES, KeepRules
+from clip_client.dedup.files.file_types import COMPANION_KINDS, PHOTO_SUFFIXES, suffix_of
+from clip_client.dedup.types import EXACT
 
 if TYPE_CHECKING:
     import argparse
@@ -176,8 +180,6 @@ def _add_action_options(group: argparse._ArgumentGroup) -> None:
 
 def _check_outputs(outputs: Sequence[Path]) -> None:
     """Raise if a report cannot be written, or would replace a photo, as after ``--json *.jpg``."""
-    from clip_client.dedup.files.file_types import COMPANION_KINDS, PHOTO_SUFFIXES, suffix_of
-
     for path in outputs:
         check_place(path)
         if suffix_of(path.name) in PHOTO_SUFFIXES | COMPANION_KINDS.keys():
@@ -189,8 +191,6 @@ def _check_outputs(outputs: Sequence[Path]) -> None:
 
 
 def _keep_rules(arguments: argparse.Namespace) -> tuple[str, ...]:
-    from clip_client.dedup.compare.keep_rules import DEFAULT_RULES, KeepRules
-
     try:
         return KeepRules(arguments.keep or DEFAULT_RULES).names
     except ValueError as error:
@@ -198,8 +198,6 @@ def _keep_rules(arguments: argparse.Namespace) -> tuple[str, ...]:
 
 
 def _action_options(arguments: argparse.Namespace) -> ActionOptions:
-    from clip_client.dedup.types import EXACT
-
     options = ActionOptions(
         tiers=tuple(arguments.act_on or ()),
         apply=arguments.apply,
@@ -218,8 +216,6 @@ def _action_options(arguments: argparse.Namespace) -> ActionOptions:
 
 def check_action_tiers(options: ActionOptions, model: str | None = None) -> None:
     """Raise CommandMisused for an unknown tier, and for one that the model of this id cannot tell."""
-    from clip_client.dedup.actions.plan import check_tiers
-
     try:
         check_tiers(options.tiers, model)
     except ValueError as error:

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clip_client.cli.errors import CommandFailed
+from clip_client.dedup import Scan, scan
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterable
-
-    from clip_client.dedup import Scan
 
 
 def add_walk_options(parser: argparse.ArgumentParser) -> None:
@@ -61,8 +60,6 @@ class WalkOptions:
         self, more: Iterable[str] = (), *, raw: bool = False, show: Callable[[str, int, int | None], None] | None = None
     ) -> Scan:
         """Walk the paths and ``more``; ``raw`` includes RAW files, ``show`` is called with the progress."""
-        from clip_client.dedup import scan
-
         if show is not None:
             show("looking for photos", 0, None)
         return scan(

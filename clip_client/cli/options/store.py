@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clip_client.cli.errors import CommandFailed, need
+from clip_client.dedup import Store
+from clip_client.dedup.store.store import default_directory
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
-
-    from clip_client.dedup import Store
 
 
 def add_store_option(parser: argparse.ArgumentParser) -> None:
@@ -34,9 +34,6 @@ def opened_store(directory: Path | None) -> Iterator[Store]:
     """
     need("platformdirs", "pyarrow", extra="dedup")
     import sqlite3
-
-    from clip_client.dedup import Store
-    from clip_client.dedup.store.store import default_directory
 
     folder = directory or default_directory()
     try:
