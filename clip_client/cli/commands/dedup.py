@@ -16,7 +16,6 @@ from clip_client.dedup import DuplicateReport, Scan, Store, find_duplicates
 from clip_client.dedup.features.preview import thumbnail
 from clip_client.dedup.features.raw_preview import can_read_raw
 from clip_client.dedup.reporting.html import write_page
-from clip_client.dedup.reporting.terminal import print_failed, print_report, print_skipped
 
 if TYPE_CHECKING:
     import argparse
@@ -55,6 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _scan(options: DedupOptions, console: Console) -> Scan:
     """Find the photos. Raises CommandFailed if there are none, before a server or a model is needed."""
+    from clip_client.dedup.reporting.terminal import print_failed, print_skipped
+
     with progress_bars() as show:
         found = options.walk.scan(options.references, raw=True, show=show)
     if not found.files:
@@ -91,6 +92,8 @@ def _write(report: DuplicateReport, options: DedupOptions, show: ProgressBars) -
 
 
 def _print(report: DuplicateReport, options: DedupOptions, console: Console) -> None:
+    from clip_client.dedup.reporting.terminal import print_report
+
     print_report(report, console, can_read_raw=can_read_raw())
     if report.compared == 0 and not report.groups:
         raise CommandFailed(_NOTHING)

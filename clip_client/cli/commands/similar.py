@@ -16,7 +16,6 @@ from clip_client.cli.options.numbers import count
 from clip_client.cli.output.progress import ProgressBars, progress_bars
 from clip_client.cli.output.vector_folder import VectorFolder, is_vector_folder
 from clip_client.dedup import FailedFile, scan
-from clip_client.dedup.reporting.terminal import print_failed, print_skipped
 from clip_client.dedup.text import counted, printable
 
 if TYPE_CHECKING:
@@ -156,6 +155,8 @@ def _print_table(found: _Found) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
+
+    from clip_client.dedup.reporting.terminal import print_failed, print_skipped
 
     console = Console()
     table = Table(show_edge=False, pad_edge=False)
