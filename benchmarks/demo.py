@@ -1,6 +1,6 @@
-"""``make demo``: from a folder of photos to groups of duplicates, through a real Triton, with one command.
+"""Which photos of a folder are duplicates? Exports a model, starts Triton and searches.
 
-It runs what a person would run by hand: clip-export, clip-serve, clip-client dedup.
+``make demo`` runs it. It does what a person would run by hand: clip-export, clip-serve, clip-client dedup.
 """
 
 from __future__ import annotations

@@ -9,15 +9,13 @@ nothing.
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from benchmarks.harness.checkpoint import CHECKPOINTS
+from benchmarks.harness.checkpoint import CHECKPOINTS, Checkpoint, say
 from benchmarks.harness.results import RESULTS
 
 if TYPE_CHECKING:
@@ -26,66 +24,29 @@ if TYPE_CHECKING:
 QUICK_RESULTS: Final = CHECKPOINTS / "quick"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Step:
+class Step(NamedTuple):
     """One experiment of ``all``."""
 
     name: str
     minutes: float
     """On two cores of an AMD EPYC 9004. Used for the remaining time only, and corrected by finished steps."""
-    quick: tuple[str, ...]
+    quick: str
     """Options for the shortest run; the defaults fit into the hour."""
     takes_repository: bool = True
 
 
 STEPS: Final = (
-    Step(name="three_way", minutes=13, quick=("--concurrency", "1", "4", "--rounds", "1", "--seconds", "0.3")),
-    Step(
-        name="queue_delay",
-        minutes=8,
-        quick=("--delays-us", "0", "10000", "--concurrency", "1", "4", "--rounds", "1", "--seconds", "0.3"),
-    ),
-    Step(
-        name="latency",
-        minutes=7,
-        quick=("--concurrency", "1", "2", "4", "--rows", "1", "4", "--rounds", "1", "--seconds", "0.3"),
-    ),
-    Step(name="end_to_end", minutes=5, quick=("--rounds", "1", "--seconds", "0.3")),
-    Step(name="precision", minutes=5, quick=("--rounds", "1", "--seconds", "0.3")),
-    Step(
-        name="serialisation",
-        minutes=6,
-        quick=("--rows", "1", "8", "--link-rows", "1", "--rounds", "1", "--seconds", "0.1"),
-        takes_repository=False,
-    ),
-    Step(name="ensemble_tax", minutes=4, quick=("--rounds", "1", "--seconds", "0.3")),
-    Step(name="perf_analyzer", minutes=4, quick=("--concurrency", "1", "2", "--requests", "10")),
-    Step(name="scaling", minutes=2, quick=("--rounds", "1", "--seconds", "0.3")),
-    Step(name="operators", minutes=1, quick=("--runs", "2")),
+    Step("three_way", 13, "--concurrency 1 4 --rounds 1 --seconds 0.3"),
+    Step("queue_delay", 8, "--delays-us 0 10000 --concurrency 1 4 --rounds 1 --seconds 0.3"),
+    Step("latency", 7, "--concurrency 1 2 4 --rows 1 4 --rounds 1 --seconds 0.3"),
+    Step("end_to_end", 5, "--rounds 1 --seconds 0.3"),
+    Step("precision", 5, "--rounds 1 --seconds 0.3"),
+    Step("serialisation", 6, "--rows 1 8 --link-rows 1 --rounds 1 --seconds 0.1", takes_repository=False),
+    Step("ensemble_tax", 4, "--rounds 1 --seconds 0.3"),
+    Step("perf_analyzer", 4, "--concurrency 1 2 --requests 10"),
+    Step("scaling", 2, "--rounds 1 --seconds 0.3"),
+    Step("operators", 1, "--runs 2"),
 )
-
-
-class Done:
-    """Which steps are done and how long they took, on disk; a different plan starts over."""
-
-    def __init__(self, plan: Sequence[str], directory: Path = CHECKPOINTS) -> None:
-        self._path = directory / "all.json"
-        self._plan = list(plan)
-        self.seconds: dict[str, float] = {}
-        if self._path.exists():
-            kept = json.loads(self._path.read_text())
-            if kept["plan"] == self._plan:
-                self.seconds = kept["seconds"]
-
-    def add(self, name: str, seconds: float) -> None:
-        """Record that a step is done."""
-        self.seconds[name] = seconds
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._path.write_text(json.dumps({"plan": self._plan, "seconds": self.seconds}))
-
-    def clear(self) -> None:
-        """Forget all steps, so that the next run is a new one."""
-        self._path.unlink(missing_ok=True)
 
 
 def minutes_left(steps: Sequence[Step], seconds: Mapping[str, float]) -> float:
@@ -103,42 +64,42 @@ def main() -> int:
     parser.add_argument("--steps", nargs="+", choices=[step.name for step in STEPS], help="run only these")
     parser.add_argument("--repository", type=Path, default=Path("triton_models"), help="default: %(default)s")
     parser.add_argument("--results", type=Path, help=f"default: {RESULTS}, with --quick {QUICK_RESULTS}")
-    arguments = parser.parse_args()
-    results = arguments.results or (QUICK_RESULTS if arguments.quick else RESULTS)
-    steps = [step for step in STEPS if not arguments.steps or step.name in arguments.steps]
-    done = Done(sys.argv[1:])
+    options = parser.parse_args()
+    results = options.results or (QUICK_RESULTS if options.quick else RESULTS)
+    steps = [step for step in STEPS if not options.steps or step.name in options.steps]
+    done = Checkpoint("all", {"arguments": sys.argv[1:]}, total=len(steps))
     failed = []
     start = time.perf_counter()
-    for number, step in enumerate(steps, 1):
-        if step.name in done.seconds:
-            _say(f"{number} of {len(steps)}: {step.name} is done already")
+    for step in steps:
+        if done.has(step.name):
             continue
-        so_far = (time.perf_counter() - start) / 60
-        left = "" if arguments.quick else f", about {minutes_left(steps, done.seconds):.0f} min left"
-        _say(f"{number} of {len(steps)}: {step.name}; {so_far:.0f} min so far{left}")
-        options = ["--results", str(results), *(step.quick if arguments.quick else ())]
+        seconds = {name: cell["seconds"] for name, cell in done.cells.items()}
+        left = "" if options.quick else f", about {minutes_left(steps, seconds):.0f} min left"
+        say(f"== {step.name}; {(time.perf_counter() - start) / 60:.0f} min so far{left}")
+        arguments = ["--results", str(results), *(step.quick.split() if options.quick else ())]
         if step.takes_repository:
-            options += ["--repository", str(arguments.repository)]
-        began = time.perf_counter()
-        if subprocess.run([sys.executable, "-m", "benchmarks", step.name, *options], check=False).returncode:
+            arguments += ["--repository", str(options.repository)]
+        try:
+            done.cell(step.name, lambda name=step.name, arguments=arguments: _timed(name, *arguments))  # type: ignore[misc]
+        except subprocess.CalledProcessError:
             failed.append(step.name)
-        else:
-            done.add(step.name, time.perf_counter() - began)
-    report = [sys.executable, "-m", "benchmarks.report.command", "--results", str(results)]
-    if results != RESULTS:
-        report.append("--page-only")
-    if subprocess.run(report, check=False).returncode:
+    try:
+        _timed("report", "--results", str(results), *(() if results == RESULTS else ("--page-only",)))
+    except subprocess.CalledProcessError:
         failed.append("report")
     if failed:
-        _say(f"failed: {', '.join(failed)}; the same command runs only those again")
+        say(f"== failed: {', '.join(failed)}; the same command runs only those again")
         return 1
-    done.clear()
-    _say(f"all done in {(time.perf_counter() - start) / 60:.0f} min")
+    done.discard()
+    say(f"== all done in {(time.perf_counter() - start) / 60:.0f} min")
     return 0
 
 
-def _say(line: str) -> None:
-    print(f"== {line}", file=sys.stderr, flush=True)
+def _timed(name: str, *arguments: str) -> dict[str, float]:
+    """Run an experiment in a process of its own. Raises ``subprocess.CalledProcessError`` if it fails."""
+    start = time.perf_counter()
+    subprocess.run([sys.executable, "-m", "benchmarks", name, *arguments], check=True)
+    return {"seconds": time.perf_counter() - start}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How fast is one NVIDIA card, measured within 25 minutes and without a network? ``python -m benchmarks gpu``.
+"""How fast is one NVIDIA card, measured within 25 minutes and without a network?
 
 It runs experiments with options that fit a card, in order of value (see ``parts``). Each runs in a process group with a
 time limit. What it has measured is kept if it fails or is cut, and the same command continues. ``docs/gpu.md`` says

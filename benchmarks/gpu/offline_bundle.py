@@ -1,4 +1,4 @@
-"""Gather everything that ``python -m benchmarks gpu`` needs on a machine without a network: ``... gpu_kit``.
+"""What does the experiment gpu need on a machine without a network? Gathers it in an offline bundle.
 
 The bundle is one folder: wheels for that machine's Python, exported models, photos, this source tree, two system
 libraries, and ``run.py``, which unpacks and runs them (``docs/gpu.md``). NVIDIA's driver, CUDA and cuDNN are not in it.

@@ -86,10 +86,14 @@ class Checkpoint:
         return all(name in self.cells for name in names)
 
     def finish(self, result: Mapping[str, Any], directory: Path = RESULTS) -> Path:
-        """Write the result with the plan, the environment and every measurement; the journal's work is done."""
+        """Write the result with the plan, the environment and every measurement; discard the checkpoint."""
         path = write_result(self.experiment, {"plan": self.plan, **result, "cells": self.cells}, directory)
-        self._path.unlink()
+        self.discard()
         return path
+
+    def discard(self) -> None:
+        """Let the next run start over."""
+        self._path.unlink()
 
 
 def say(line: str) -> None:

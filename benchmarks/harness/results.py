@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rich.box import HEAVY_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -29,10 +28,10 @@ def write_result(experiment: str, result: Mapping[str, Any], directory: Path = R
 
 
 def show(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]], *, width: int | None = None) -> None:
-    """Print a table, numbers aligned right after the first column; without a title, plain text in two columns."""
-    table = Table(title=title or None, box=HEAVY_HEAD if title else None)
+    """Print a table; all columns but the first are numbers."""
+    table = Table(title=title)
     for number, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if number and title else "left", no_wrap=width is not None)
+        table.add_column(heading, justify="right" if number else "left", no_wrap=width is not None)
     for row in rows:
         table.add_row(*row)
     Console(width=width).print(table)

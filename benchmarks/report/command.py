@@ -1,4 +1,4 @@
-"""Write the report's page and pictures, and the tables in the documents, from the kept results.
+"""What do the kept results show? Writes one page, its pictures, and the tables in the documents.
 
 The newest JSON of each experiment counts. No number is typed by hand: the text in the README and in
 docs/performance.md between marker lines is written here (see ``markdown_tables``).
