@@ -1,9 +1,9 @@
 """Does preprocessing survive damaged images?
 
-In process, each mutated file goes through decode and transform, on the fast path and with the server's limits. It must
-end within 5 s as pixels or as a status other than INTERNAL, in a process with at most 4 GiB. A JPEG file must have the
-same status with exact and with scaled decode. Live, mutated files travel in batches with good ones to a real server,
-where every good neighbour must get exactly the embedding that it gets alone.
+In process, each mutated file goes through decode and transform, on the fast path and with the server's limits. Within
+5 s of processor time and 4 GiB of memory, it must end as pixels or as a status other than INTERNAL. A JPEG file must
+have the same status with exact and with scaled decode. Live, batches of mutated and good files go to a real server,
+where every good file must get exactly the embedding that it gets alone.
 
 Every input follows from the seed and its number. Inputs that fail are written to ``--findings``.
 """
@@ -16,6 +16,7 @@ import multiprocessing
 import os
 import random
 import resource
+import signal
 import sys
 import threading
 import time
@@ -26,12 +27,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import psutil
 import tritonclient.grpc as triton
 
 from benchmarks.fixtures.damaged_images import mutate, seeds
 from benchmarks.harness.experiment import Experiment, Run, option
-from preprocess_ensemble.contract import ImageStatus
+from benchmarks.harness.worker import peak_memory_mb
+from preprocess_ensemble.contract import EMBEDDING, ENSEMBLE, IMAGE, STATUS, ImageStatus
 from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, decode
 from preprocess_ensemble.imaging.formats import identify
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
@@ -39,13 +40,15 @@ from preprocess_ensemble.testing.server import Server, peak_memory, serving
 from preprocess_ensemble.testing.tiny_model import TINY_CLIP
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from multiprocessing.sharedctypes import Synchronized
 
     import numpy.typing as npt
 
 HANG_S: Final = 5.0
-STANDSTILL_S: Final = 60.0
+"""Longest processor time of one input; live, the longest time of one request."""
+STANDSTILL_S: Final = 60
+"""Longest time of one input that waits for something and uses no processor."""
 MEMORY_BYTES: Final = 4 * 2**30
 LEAST_HEADER_SHARE: Final = 0.3
 BATCH: Final = 32
@@ -59,30 +62,29 @@ class Inputs:
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
-        self._files = seeds()
-        self._formats = sorted(self._files)
+        self._files = [files for _, files in sorted(seeds().items())]
 
     def __getitem__(self, number: int) -> bytes:
         randomness = random.Random(f"{self._seed}/{number}")
-        files = self._files[self._formats[number % len(self._formats)]]
+        files = self._files[number % len(self._files)]
         return mutate(randomness.choice(files), randomness.choice(files), randomness)
 
 
 @dataclass(kw_only=True)
 class Outcome:
-    """What became of some inputs."""
+    """The results of some inputs."""
 
     statuses: Counter[str] = field(default_factory=Counter)
     passed_header: int = 0
     """Their header was read and is within the limits, so that the pixels were tried."""
     slowest_s: float = 0.0
-    """Processor time in process, where the machine may be busy with other things; waiting time live."""
+    """Processor time of an input in process; elapsed time of a request live."""
     peak_bytes: int = 0
     findings: dict[int, str] = field(default_factory=dict)
     """Number of the input -> what is wrong."""
 
     def add(self, other: Outcome) -> None:
-        """Take another outcome in."""
+        """Add another outcome to this one."""
         self.statuses += other.statuses
         self.passed_header += other.passed_header
         self.slowest_s = max(self.slowest_s, other.slowest_s)
@@ -106,7 +108,7 @@ def judge(data: bytes, limits: DecodeLimits) -> tuple[ImageStatus, str]:
     """Decode and transform one input; returns its status, and what is wrong, if anything."""
     status = attempt(data, limits, CONFIG.decode_at_least)
     if status is ImageStatus.INTERNAL:
-        return status, "a defect: status INTERNAL"
+        return status, "status INTERNAL"
     if data.startswith(b"\xff\xd8") and attempt(data, limits, None) is not status:
         return status, "the exact path has another status"
     return status, ""
@@ -123,13 +125,12 @@ def attempt(data: bytes, limits: DecodeLimits, at_least: tuple[int, int] | None)
     return ImageStatus.OK if pixels.shape == (*CONFIG.size, 3) else ImageStatus.INTERNAL
 
 
-def try_inputs(inputs: Inputs, numbers: Sequence[int], current: Synchronized[int] | None = None) -> Outcome:
-    """Try some inputs in this process; ``current`` tells a watcher which one it is at."""
+def try_inputs(inputs: Inputs, numbers: Sequence[int], on_input: Callable[[int], object] = lambda _: None) -> Outcome:
+    """Try some inputs in this process; ``on_input`` is called with the number of each before it is tried."""
     limits = DecodeLimits()
     outcome = Outcome()
     for number in numbers:
-        if current is not None:
-            current.value = number
+        on_input(number)
         data = inputs[number]
         start = time.process_time()
         status, wrong = judge(data, limits)
@@ -138,54 +139,46 @@ def try_inputs(inputs: Inputs, numbers: Sequence[int], current: Synchronized[int
         outcome.passed_header += status is ImageStatus.OK or passes_header(data, limits)
         if wrong:
             outcome.findings[number] = wrong
-    outcome.peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    outcome.peak_bytes = round(peak_memory_mb() * 1e6)
     return outcome
 
 
 def _worker(seed: int, numbers: Sequence[int], current: Synchronized[int], results: Any) -> None:
+    """Try some inputs; the kernel ends this process at an input that takes too long."""
+
+    def begin(number: int) -> None:
+        current.value = number
+        signal.setitimer(signal.ITIMER_PROF, HANG_S)
+        signal.alarm(STANDSTILL_S)
+
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    # libtiff tells its opinion of every file on the standard error stream.
+    # libtiff prints a complaint about every file to the standard error stream.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-    results.send(try_inputs(Inputs(seed), numbers, current))
+    results.send(try_inputs(Inputs(seed), numbers, begin))
 
 
 def watch(seed: int, numbers: Sequence[int]) -> Outcome:
-    """Try some inputs in a process of their own; try again without one that ends it or holds it up."""
+    """Try some inputs in a process of their own; try again without an input that ends it."""
     outcome = Outcome()
+    ends = {-signal.SIGPROF: f"more than {HANG_S:g} s", -signal.SIGALRM: f"stood still for {STANDSTILL_S} s"}
     context = multiprocessing.get_context("spawn")
     while numbers:
-        current: Any = context.Value("q", -1)
+        current = context.Value("q", -1)
         receiver, sender = context.Pipe(duplex=False)
         process = context.Process(target=_worker, args=(seed, numbers, current, sender))
         process.start()
         sender.close()
-        last, since, used = -1, 0.0, 0.0
-        while not receiver.poll(0.5) and process.is_alive():
-            # Processor time, because others may keep the cores busy; what waits for nothing uses none.
-            now, busy = time.monotonic(), processor_seconds(process.pid)
-            if current.value != last:
-                last, since, used = current.value, now, busy
-            elif last >= 0 and (busy - used > HANG_S or now - since > STANDSTILL_S):
-                process.kill()
         try:
             outcome.add(receiver.recv())
             numbers = ()
         except EOFError:
             process.join()
-            what = f"more than {HANG_S:g} s" if process.exitcode == -9 else f"exit code {process.exitcode}"
+            assert process.exitcode is not None
+            what = ends.get(process.exitcode, f"exit code {process.exitcode}")
             outcome.findings[current.value] = f"ended its process: {what}"
             numbers = [number for number in numbers if number != current.value]
         process.join()
     return outcome
-
-
-def processor_seconds(pid: int | None) -> float:
-    """User and system time of a process so far; 0 if it has ended."""
-    try:
-        times = psutil.Process(pid).cpu_times()
-    except psutil.NoSuchProcess:
-        return 0.0
-    return float(times.user + times.system)
 
 
 def fuzz_in_process(seed: int, count: int, chunk: int = 5000) -> Outcome:
@@ -199,65 +192,55 @@ def fuzz_in_process(seed: int, count: int, chunk: int = 5000) -> Outcome:
     return outcome
 
 
-class Live:
-    """A connection to the ensemble of a running server."""
-
-    def __init__(self, url: str) -> None:
-        self._client = triton.InferenceServerClient(url)
-
-    def embed(self, files: Sequence[bytes]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]:
-        """Return embeddings (N, D) and statuses (N,) of one request."""
-        rows = np.array(list(files), dtype=object).reshape(-1, 1)
-        image = triton.InferInput("image", list(rows.shape), "BYTES")
-        image.set_data_from_numpy(rows)
-        wanted = [triton.InferRequestedOutput(name) for name in ("embedding", "status")]
-        answer = self._client.infer("clip_image", [image], outputs=wanted, client_timeout=60)
-        return answer.as_numpy("embedding"), answer.as_numpy("status")[:, 0]
+def embed_files(
+    client: triton.InferenceServerClient, files: Sequence[bytes]
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]:
+    """Return embeddings (N, D) and statuses (N,) of one request to the ensemble."""
+    image = triton.InferInput(IMAGE, [len(files), 1], "BYTES")
+    image.set_data_from_numpy(np.array(files, dtype=object)[:, None])
+    wanted = [triton.InferRequestedOutput(name) for name in (EMBEDDING, STATUS)]
+    answer = client.infer(ENSEMBLE, [image], outputs=wanted, client_timeout=60)
+    return answer.as_numpy(EMBEDDING), answer.as_numpy(STATUS)[:, 0]
 
 
-def fuzz_live(server: Server, seed: int, count: int, threads: int = 4) -> tuple[Outcome, dict[str, Any]]:
-    """Send ``count`` inputs among good ones; returns the outcome and the memory of the server's processes."""
+def fuzz_live(server: Server, seed: int, count: int, threads: int = 4) -> tuple[Outcome, dict[str, int]]:
+    """Send ``count`` inputs among good ones; returns the outcome and the peak bytes of the server's processes."""
     inputs = Inputs(seed)
-    good = [file for files in seeds().values() for file in files]
-    live = Live(server.grpc_url)
-    alone = []
-    for file in good:
-        vectors, statuses = live.embed([file])
+    client = triton.InferenceServerClient(server.grpc_url)
+    alone = {}
+    for file in itertools.chain.from_iterable(seeds().values()):
+        vectors, statuses = embed_files(client, [file])
         assert statuses[0] == 0, "a seed is not a good image"
-        alone.append(vectors[0])
+        alone[file] = vectors[0].tobytes()
     outcome = Outcome()
     lock = threading.Lock()
-    bad_in_batch = BATCH - GOOD_IN_BATCH
 
     def send(numbers: Sequence[int]) -> None:
         randomness = random.Random(f"{seed}/batch/{numbers[0]}")
-        chosen = [randomness.randrange(len(good)) for _ in range(GOOD_IN_BATCH)]
-        rows: list[tuple[int | None, int]] = [(number, 0) for number in numbers]
-        rows += [(None, which) for which in chosen]
+        rows: list[tuple[int | None, bytes]] = [(number, inputs[number]) for number in numbers]
+        rows += [(None, file) for file in randomness.choices(list(alone), k=GOOD_IN_BATCH)]
         randomness.shuffle(rows)
         start = time.perf_counter()
-        vectors, statuses = live.embed([good[which] if number is None else inputs[number] for number, which in rows])
+        vectors, statuses = embed_files(client, [file for _, file in rows])
         seconds = time.perf_counter() - start
         with lock:
             outcome.slowest_s = max(outcome.slowest_s, seconds)
-            for (number, which), vector, status in zip(rows, vectors, statuses, strict=True):
-                wrong = ""
+            for (number, file), vector, status in zip(rows, vectors, statuses, strict=True):
                 if number is None:
-                    if status != 0 or vector.tobytes() != alone[which].tobytes():
-                        wrong = f"a good neighbour changed: status {status}"
+                    if status != 0 or vector.tobytes() != alone[file]:
+                        outcome.findings[numbers[0]] = f"a good neighbour changed: status {status}"
                 else:
                     outcome.statuses[ImageStatus(int(status)).name] += 1
                     if bool(np.isnan(vector).all()) is not bool(status) or status == ImageStatus.INTERNAL:
-                        wrong = f"status {status} with a vector that does not fit it"
-                if wrong:
-                    outcome.findings[numbers[0] if number is None else number] = wrong
+                        outcome.findings[number] = f"status {status} with a vector that does not fit it"
 
+    bad_in_batch = BATCH - GOOD_IN_BATCH
     batches = [range(start, min(start + bad_in_batch, count)) for start in range(0, count, bad_in_batch)]
     with ThreadPoolExecutor(threads) as executor:
         list(executor.map(send, batches))
-    for file, vector in zip(good, alone, strict=True):
-        again, _ = live.embed([file])
-        if again[0].tobytes() != vector.tobytes():
+    for file, vector in alone.items():
+        again, _ = embed_files(client, [file])
+        if again[0].tobytes() != vector:
             outcome.findings[-1] = "a good image has another embedding at the end"
     return outcome, peak_memory(server)
 
