@@ -28,6 +28,7 @@ import torchvision.io
 from PIL import Image, ImageOps
 
 from benchmarks.fixtures.fidelity_pictures import mosaic
+from benchmarks.fixtures.pictures import encoded, psnr_db
 from benchmarks.harness.experiment import Experiment, Run, seconds
 from benchmarks.harness.results import show
 from preprocess_ensemble.imaging import turbojpeg_decoder
@@ -73,99 +74,73 @@ def resize_and_crop(image: Image.Image) -> Pixels:
     return np.asarray(image.crop((left, top, left + SIDE, top + SIDE)))
 
 
-def by_open_clip(data: bytes) -> Pixels:
-    """Decode upright and run open_clip's transform; its float tensor is thrown away here."""
-    _reference(ImageOps.exif_transpose(Image.open(io.BytesIO(data))))
-    return np.empty(0, np.uint8)
+def cropped(pixels: Pixels) -> Pixels:
+    """As :func:`resize_and_crop`, for decoded pixels (H, W, 3)."""
+    return pixels if pixels.shape[:2] == (SIDE, SIDE) else resize_and_crop(Image.fromarray(pixels))
 
 
-def by_fast_path(data: bytes) -> Pixels:
-    """As the server does it."""
-    pixels: Pixels = _fast.run([[data]])[0][0]
-    return pixels
-
-
-def by_exact_path(data: bytes) -> Pixels:
-    """As the server does it with ``fast_decode`` off."""
-    pixels: Pixels = _exact.run([[data]])[0][0]
-    return pixels
+def by_open_clip(data: bytes) -> torch.Tensor:
+    """Decode upright and run open_clip's transform; returns a float tensor (3, 224, 224)."""
+    tensor: torch.Tensor = _reference(ImageOps.exif_transpose(Image.open(io.BytesIO(data))))
+    return tensor
 
 
 def by_draft(data: bytes) -> Pixels:
-    """Pillow's scaled decode, to as much as the fast path at least."""
+    """Pillow's scaled decode, at least as large as the fast path's."""
     image = Image.open(io.BytesIO(data))
     image.draft("RGB", CONFIG.decode_at_least)
     return resize_and_crop(image)
 
 
-def by_simplejpeg_scaled(data: bytes) -> Pixels:
-    """simplejpeg's scaled decode, to as much as the fast path at least."""
-    pixels = simplejpeg.decode_jpeg(data, min_height=LEAST, min_width=LEAST, min_factor=1)
-    return resize_and_crop(Image.fromarray(pixels))
-
-
-def by_simplejpeg(data: bytes) -> Pixels:
-    """simplejpeg, all pixels."""
-    pixels: Pixels = simplejpeg.decode_jpeg(data)
-    return pixels if pixels.shape[:2] == (SIDE, SIDE) else resize_and_crop(Image.fromarray(pixels))
-
-
 def by_torchvision(data: bytes) -> Pixels:
     """torchvision.io, all pixels."""
     tensor = torchvision.io.decode_jpeg(torch.frombuffer(bytearray(data), dtype=torch.uint8))  # (3, H, W)
-    return resize_and_crop(Image.fromarray(tensor.permute(1, 2, 0).numpy()))
+    return cropped(tensor.permute(1, 2, 0).numpy())
 
 
-SYSTEMS: Final[dict[str, Callable[[bytes], Pixels]]] = {
+SYSTEMS: Final[dict[str, Callable[[bytes], Any]]] = {
     "open_clip": by_open_clip,
-    "fast path": by_fast_path,
-    "exact path": by_exact_path,
+    "fast path": lambda data: _fast.run([[data]])[0][0],
+    "exact path": lambda data: _exact.run([[data]])[0][0],
     "Pillow draft": by_draft,
-    "simplejpeg scaled": by_simplejpeg_scaled,
-    "simplejpeg": by_simplejpeg,
+    "simplejpeg scaled": lambda data: cropped(
+        simplejpeg.decode_jpeg(data, min_height=LEAST, min_width=LEAST, min_factor=1)
+    ),
+    "simplejpeg": lambda data: cropped(simplejpeg.decode_jpeg(data)),
     "torchvision.io": by_torchvision,
 }
+"""Name -> what makes the model's input of a JPEG file: uint8 (224, 224, 3), but for open_clip."""
+OTHERS: Final = tuple(name for name in SYSTEMS if name != "open_clip")
 
 
 def files(size: tuple[int, int], count: int) -> list[bytes]:
     """Encode ``count`` pictures of photos side by side, at ``size``."""
     with tempfile.TemporaryDirectory() as directory:
         sources = [Image.open(path).convert("RGB") for path in write_originals(Path(directory))]
-    encoded = []
-    for number in range(count):
-        # Nothing is enlarged, so that each size has the detail of a photo.
-        picture = mosaic(sources, max(size, SIZES["2 MP"]), 3 * number).resize(size, Image.Resampling.LANCZOS)
-        buffer = io.BytesIO()
-        picture.save(buffer, "JPEG", quality=QUALITY)
-        encoded.append(buffer.getvalue())
-    return encoded
+    # Nothing is enlarged, so that each size has the detail of a photo.
+    mosaics = (mosaic(sources, max(size, SIZES["2 MP"]), 3 * number) for number in range(count))
+    return [encoded(picture.resize(size, Image.Resampling.LANCZOS), quality=QUALITY) for picture in mosaics]
 
 
 def agreement(data: bytes) -> dict[str, float]:
-    """PSNR in dB of each system's pixels against open_clip's; 99 where they are the same."""
-    image = Image.open(io.BytesIO(data))
-    tensor = _reference(image) * torch.tensor(CONFIG.std).view(3, 1, 1) + torch.tensor(CONFIG.mean).view(3, 1, 1)
+    """PSNR in dB of each system's pixels against open_clip's; 99 if they are the same."""
+    tensor = by_open_clip(data) * torch.tensor(CONFIG.std).view(3, 1, 1) + torch.tensor(CONFIG.mean).view(3, 1, 1)
     expected = (tensor * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
-    decibels = {}
-    for name, system in SYSTEMS.items():
-        if name != "open_clip":
-            error = float(((system(data).astype(np.float64) - expected) ** 2).mean())
-            decibels[name] = 10 * float(np.log10(255**2 / error)) if error else 99.0
-    return decibels
+    return {name: psnr_db(SYSTEMS[name](data), expected) for name in OTHERS}
 
 
-def one_core(encoded: list[bytes], seconds: float) -> dict[str, list[float]]:
+def one_core(jpegs: list[bytes], seconds: float) -> dict[str, list[float]]:
     """Milliseconds of processor time of each system for one file after another, all systems in turn.
 
-    All of them work in the calling thread, and its processor time does not count what else the machine has to do.
+    All of them work in the calling thread, whose processor time does not include the machine's other work.
     """
     timings: dict[str, list[float]] = {name: [] for name in SYSTEMS}
     names = list(SYSTEMS)
     generator = random.Random(0)
     end = time.perf_counter() + seconds
     number = 0
-    while time.perf_counter() < end or number < 2 * len(encoded):
-        data = encoded[number % len(encoded)]
+    while time.perf_counter() < end or number < 2 * len(jpegs):
+        data = jpegs[number % len(jpegs)]
         number += 1
         # A system affects the next one through the caches, so the order is random.
         generator.shuffle(names)
@@ -176,10 +151,10 @@ def one_core(encoded: list[bytes], seconds: float) -> dict[str, list[float]]:
     return timings
 
 
-def on_all_cores(encoded: list[bytes], seconds: float, threads: int) -> dict[str, list[float]]:
+def on_all_cores(jpegs: list[bytes], seconds: float, threads: int) -> dict[str, list[float]]:
     """Milliseconds an image with one thread a core, in rounds of all systems in turn."""
     timings: dict[str, list[float]] = {name: [] for name in SYSTEMS}
-    work = encoded * max(1, 8 * threads // len(encoded))
+    work = jpegs * max(1, 8 * threads // len(jpegs))
     end = time.perf_counter() + seconds
     with ThreadPoolExecutor(threads) as executor:
         while time.perf_counter() < end or len(timings["open_clip"]) < 3:
@@ -205,15 +180,14 @@ def measure(run: Run) -> dict[str, Any]:
     threads = len(os.sched_getaffinity(0))
     sizes: dict[str, Any] = {}
     for name, size in SIZES.items():
-        encoded = files(size, 2 if name == "12 MP" else 6)
+        jpegs = files(size, 2 if name == "12 MP" else 6)
         with quiet_libraries():  # as the server does for a batch
-            timings = one_core(encoded, run.options.seconds)
-            together = on_all_cores(encoded, run.options.seconds, threads)
-        others = [system for system in SYSTEMS if system != "open_clip"]
-        agreements = [agreement(data) for data in encoded]
+            timings = one_core(jpegs, run.options.seconds)
+            together = on_all_cores(jpegs, run.options.seconds, threads)
+        agreements = [agreement(data) for data in jpegs]
         sizes[name] = {
-            "bytes": [len(data) for data in encoded],
-            "psnr_db": {system: min(one[system] for one in agreements) for system in others},
+            "bytes": [len(data) for data in jpegs],
+            "psnr_db": {system: min(one[system] for one in agreements) for system in OTHERS},
             "one_core_ms": {system: statistics.median(values) for system, values in timings.items()},
             "all_cores_ms": {system: statistics.median(values) for system, values in together.items()},
             "rounds": len(timings["open_clip"]),
@@ -224,7 +198,7 @@ def measure(run: Run) -> dict[str, Any]:
         (f"Milliseconds per image, {threads} threads", "all_cores_ms"),
     ):
         show(title, headings, with_ratios({size: sizes[size][key] for size in SIZES}))
-    rows = [(system, *(f"{sizes[size]['psnr_db'][system]:.1f}" for size in SIZES)) for system in others]
+    rows = [(system, *(f"{sizes[size]['psnr_db'][system]:.1f}" for size in SIZES)) for system in OTHERS]
     show("PSNR in dB against open_clip's pixels; 99: the same pixels", headings, rows)
     library = turbojpeg_decoder.library() or "Pillow"
     return {"library": library, "quality": QUALITY, "threads": threads, "sizes": sizes}
