@@ -127,11 +127,8 @@ def _choose(
     best = np.full(count, np.nan)
     nearest = np.arange(count)
     start = 0
-    while start < count:
-        # Only rows that are alike to no kept row so far may be kept themselves; the others need no products.
-        open_rows = start + np.flatnonzero(np.isneginf(rank[start:]))[:block_rows]
-        if not len(open_rows):
-            break
+    # Only rows that are alike to no kept row so far may be kept themselves; the others need no products.
+    while len(open_rows := start + np.flatnonzero(np.isneginf(rank[start:]))[:block_rows]):
         similarities = _similarities(exact[open_rows], exact[start:].T)  # (open rows, count - start)
         for row, similarity in zip(open_rows.tolist(), similarities, strict=True):
             if not np.isneginf(rank[row]):

@@ -233,3 +233,55 @@ def test_the_latency_is_a_running_mean() -> None:
         limit.started(1)
         limit.answered(1, started_at=0.0, now=now, time_given_s=TIMEOUT_S)
     assert limit.latency_s == pytest.approx(0.1 + (0.9 - 0.1) / 8)
+
+
+def limit_after(fastest_s: float, *, target_s: float = 10.0) -> AdaptiveLimit:
+    """A limit of 16 whose one answer so far took ``fastest_s``."""
+    limit = AdaptiveLimit(maximum=256, target_latency_s=target_s)
+    limit.started(1)
+    limit.answered(1, started_at=0.0, now=fastest_s, time_given_s=1000.0)
+    return limit
+
+
+@pytest.mark.parametrize(
+    ("fastest_s", "time_given_s", "longest_s"),
+    [(0.25, 12.0, 3.0), (0.25, 0.5, 0.5), (2.0, 6.0, 4.0), (0.25, 1000.0, 10.0)],
+    ids=["a quarter of the time given", "twice the fastest answer", "a slow server", "the target"],
+)
+def test_an_answer_is_late_only_beyond_its_longest_time(
+    fastest_s: float, time_given_s: float, longest_s: float
+) -> None:
+    for latency_s, expected in ((longest_s, 16), (longest_s + 0.015625, 12)):
+        limit = limit_after(fastest_s)
+        limit.started(8)
+        limit.answered(8, started_at=100.0, now=100.0 + latency_s, time_given_s=time_given_s)
+        assert limit.limit == expected
+
+
+def test_a_deadline_counts_only_if_an_idle_server_would_have_met_it_twice() -> None:
+    limit = limit_after(1.0)
+    limit.started(8)
+    limit.expired(8, started_at=10.0, now=12.0)
+    assert limit.limit == 16
+    # Two requests of one round trip expire: one decrease.
+    limit.started(16)
+    limit.expired(8, started_at=20.0, now=22.25)
+    limit.expired(8, started_at=20.0, now=22.5)
+    assert limit.limit == 8
+
+
+@pytest.mark.parametrize("end", ["answered", "refused", "expired", "release"])
+def test_a_request_frees_its_own_slots_however_it_ends(end: str) -> None:
+    limit = new_limit()
+    limit.started(8)
+    limit.started(3)
+    times = {"started_at": 0.0, "now": 0.125}
+    given = {"answered": {**times, "time_given_s": TIMEOUT_S}, "refused": times, "expired": times, "release": {}}
+    getattr(limit, end)(3, **given[end])
+    assert limit.in_flight == 8
+
+
+def test_a_request_sent_at_the_very_cancellation_belongs_to_the_next_round_trip() -> None:
+    limit = new_limit()
+    assert limit.cancelled(started_at=1.0, now=1.5) == 1.0625
+    assert limit.cancelled(started_at=1.5, now=2.0) == 1.625, "twice as long"

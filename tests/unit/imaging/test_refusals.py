@@ -246,3 +246,11 @@ def test_pillows_own_pixel_limit_is_an_answer_too(monkeypatch: pytest.MonkeyPatc
 def test_limits_that_would_refuse_everything_are_refused(field: str) -> None:
     with pytest.raises(ValueError, match=field):
         DecodeLimits(**dict[str, Any]({field: 0}))
+
+
+def test_the_smallest_limits_are_limits() -> None:
+    DecodeLimits(max_bytes=1, max_pixels=1, max_side_ratio=1.0, max_frames=1, max_metadata_bytes=1, max_decode_s=0.001)
+    with pytest.raises(ValueError, match=r"^max_side_ratio must be at least 1, not 0\.5\.$"):
+        DecodeLimits(max_side_ratio=0.5)
+    with pytest.raises(ValueError, match=r"^max_decode_s must be above 0, not -1\.$"):
+        DecodeLimits(max_decode_s=-1)

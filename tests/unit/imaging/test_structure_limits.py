@@ -112,13 +112,15 @@ def test_tags_that_all_name_the_same_bytes_are_read_twice_at_most() -> None:
 
 @pytest.mark.parametrize("version", ["12.3.0", "13.0.0"])
 def test_only_an_old_pillow_needs_bounded_tags(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[object] = []
+    read: list[tuple[object, object]] = []
     monkeypatch.setattr("PIL.__version__", version)
-    monkeypatch.setattr(TiffImagePlugin.ImageFileDirectory_v2, "load", lambda _, source: read.append(source))
+    monkeypatch.setattr(TiffImagePlugin.ImageFileDirectory_v2, "load", lambda *loaded: read.append(loaded))
     bound_tags()
     source = io.BytesIO(b"")
-    TiffImagePlugin.ImageFileDirectory_v2().load(source)
-    assert isinstance(read[0], TagReader) == (version == "12.3.0")
+    directory = TiffImagePlugin.ImageFileDirectory_v2()
+    directory.load(source)
+    assert read[0][0] is directory
+    assert isinstance(read[0][1], TagReader) == (version == "12.3.0")
 
 
 def test_memory_for_tags_is_bounded_by_the_file() -> None:

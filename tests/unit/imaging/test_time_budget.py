@@ -45,6 +45,31 @@ def test_an_image_that_fails_is_charged_as_well() -> None:
     assert pixels_allowed(budget, 1) == [16_000_000]
 
 
+@pytest.mark.parametrize(
+    ("first_s", "status", "file", "expected"),
+    [
+        (11.0, ImageStatus.TOO_LARGE, b"x" * 100, ImageStatus.LIMIT),
+        (10.0, ImageStatus.TOO_LARGE, b"x", ImageStatus.LIMIT),
+        (9.0, ImageStatus.TOO_LARGE, b"x", ImageStatus.TOO_LARGE),
+        (11.0, ImageStatus.CORRUPT, b"x", ImageStatus.CORRUPT),
+        (11.0, ImageStatus.TOO_LARGE, b"x" * 101, ImageStatus.TOO_LARGE),
+    ],
+    ids=["spent", "just spent", "not spent", "for another reason", "too many bytes"],
+)
+def test_an_image_that_only_the_budget_refuses_says_so(
+    first_s: float, status: ImageStatus, file: bytes, expected: ImageStatus
+) -> None:
+    limits = DecodeLimits(max_pixels=100_000_000, max_bytes=100)
+    budget = DecodeTimeBudget(limits, clock=clock_of(first_s, 0.0))
+    pixels_allowed(budget, 1)
+    with pytest.raises(DecodeError) as caught, budget.limits_for(file):
+        raise DecodeError(status, "The image has 20 MP.")
+    assert caught.value.status is expected
+    why = ", because the images before it in its request took more than 10 s of processor time"
+    reason = f"{why}; send it again with fewer images" if expected is ImageStatus.LIMIT else ""
+    assert caught.value.message == f"The image has 20 MP{reason}."
+
+
 def test_a_smaller_limit_stays() -> None:
     budget = DecodeTimeBudget(DecodeLimits(max_pixels=1000), clock=clock_of(11.0, 0.0))
     assert pixels_allowed(budget, 2) == [1000, 1000]

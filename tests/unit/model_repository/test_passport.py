@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from preprocess_ensemble.model_repository.passport import Passport, PassportError, compute_fingerprint
+from preprocess_ensemble.model_repository.passport import ContractMismatch, Passport, PassportError, compute_fingerprint
 from tests.fixtures.passports import PASSPORT
 
 
@@ -26,14 +26,36 @@ def test_the_id_tells_a_reduced_precision() -> None:
 @given(st.binary(max_size=40) | st.recursive(st.none() | st.integers() | st.text(), st.lists).map(json.dumps))
 @settings(deadline=None, max_examples=50, derandomize=True)
 def test_any_other_text_is_refused(text: str | bytes) -> None:
-    with pytest.raises(PassportError, match="export the model again"):
+    with pytest.raises(PassportError, match=r"^The text is not a model's passport; export the model again\.$"):
         Passport.from_json(text)
 
 
 def test_another_contract_is_refused_and_named() -> None:
     document = json.loads(PASSPORT.to_json()) | {"contract": 2}
-    with pytest.raises(PassportError, match="contract 2"):
+    with pytest.raises(ContractMismatch, match=r"^The model .* contract 2 and .*; export the model again\.$") as caught:
         Passport.from_json(json.dumps(document))
+    assert caught.value.found == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"model": ""}, "ValueError: model is not a text"),
+        ({"precision": 32}, "ValueError: precision is not a text"),
+        ({"canary": {"image": "ab*c=", "vector": [0.6, 0.8]}}, "Error: Only base64 data is allowed"),
+    ],
+    ids=["empty", "a number", "no base64"],
+)
+def test_a_field_of_another_kind_is_refused_with_its_reason(change: dict[str, Any], reason: str) -> None:
+    document = json.loads(PASSPORT.to_json()) | change
+    with pytest.raises(PassportError) as caught:
+        Passport.from_json(json.dumps(document))
+    assert str(caught.value) == f"The model's passport is incomplete ({reason}); export the model again."
+
+
+def test_a_passport_holds_no_number_that_json_lacks() -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        replace(PASSPORT, parity=replace(PASSPORT.parity, min_cosine=float("nan"))).to_json()
 
 
 @pytest.mark.parametrize("key", sorted(json.loads(PASSPORT.to_json()).keys() - {"contract", "id"}))

@@ -127,6 +127,7 @@ def test_similarities_have_six_decimals_and_stay_between_their_bounds() -> None:
     vectors = np.array([[1, 0], [1.000001, 0], [0.9999984, 0.0017]], dtype=np.float32)
     (star,) = star_groups(vectors, 0.9)
     assert star.similarities == (1.0, 0.999998)
+    assert minimum_similarity(np.array([[1.000001, 0], [-1.000001, 0]], dtype=np.float32)) == -1.0
 
 
 def test_of_two_kept_rows_that_are_as_close_the_better_gets_the_member() -> None:
@@ -161,6 +162,25 @@ def test_rejected_rows_are_grouped_with_each_other_under_the_same_constraints() 
     assert (second.keep, second.members) == (2, (3,))
     (only,) = star_groups(vectors, 0.9, cannot_link=CannotLink([np.array([1, 2, 3, 4])]))
     assert (only.keep, only.members) == (0, (1,))
+
+
+def test_rejected_rows_are_compared_by_all_evidence() -> None:
+    """Rows 2 and 3 are alike to the kept one, and must not be with row 1; their vectors are 12 degrees apart."""
+    vectors, near = at_degrees(0, 0, 6, -6), float(np.cos(np.radians(6.5)))
+    cannot_link = CannotLink([np.array([1, 2]), np.array([1, 3])])
+    hashes = np.array([0, 0xFF00, 0b1111, 0b0111], dtype=np.uint64)
+
+    def found(most_bits: int = -1, **evidence: Any) -> list[tuple[int, tuple[int, ...]]]:
+        stars = star_groups(
+            Evidence(vectors=vectors, **evidence), near, most_bits=most_bits, cannot_link=cannot_link, block_rows=1
+        )
+        return [(star.keep, star.members) for star in stars]
+
+    assert found() == [(0, (1,))]
+    assert found(pixels=np.array([0, 1, 2, 2])) == [(0, (1,)), (2, (3,))]
+    assert found(1, hashes=hashes, has_hash=np.array([True] * 4)) == [(0, (1,)), (2, (3,))]
+    assert found(0, hashes=hashes, has_hash=np.array([True] * 4)) == [(0, (1,))]
+    assert found(1, hashes=hashes, has_hash=np.array([True, True, True, False])) == [(0, (1,))]
 
 
 def test_groups_of_rejected_rows_stand_in_their_order_too() -> None:
@@ -259,6 +279,8 @@ def test_members_come_by_descending_similarity() -> None:
     assert star.keep == 0
     assert star.members == (2, 4, 3, 1)
     assert list(star.similarities) == sorted(star.similarities, reverse=True)
+    (star,) = star_groups(at_degrees(0, *[2, 1] * 100), 0.9)
+    assert star.members == (*range(2, 201, 2), *range(1, 201, 2)), "equally similar ones in the order of the rows"
 
 
 def test_the_threshold_itself_is_near_enough() -> None:

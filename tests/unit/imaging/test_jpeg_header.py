@@ -1,0 +1,126 @@
+"""The reader of JPEG headers, on headers put together byte by byte: what it says of them, and which it refuses."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from preprocess_ensemble.imaging.jpeg_header import JpegHeader, may_have_scans, read_header
+
+
+def segment(marker: int, payload: bytes = b"", *, length: int | None = None) -> bytes:
+    return struct.pack(">BBH", 0xFF, marker, 2 + len(payload) if length is None else length) + payload
+
+
+def frame(
+    marker: int = 0xC0, *, width: int = 64, height: int = 48, factors: tuple[int, ...] = (0x41, 0x12, 0x11)
+) -> bytes:
+    components = b"".join(bytes([number, factor, 0]) for number, factor in enumerate(factors))
+    return segment(marker, struct.pack(">BHHB", 8, height, width, len(factors)) + components)
+
+
+def jpeg(*segments: bytes) -> bytes:
+    return b"\xff\xd8" + b"".join(segments)
+
+
+SCAN = segment(0xDA, bytes(10))
+HEADER = JpegHeader(
+    width=64,
+    height=48,
+    coding=0xC0,
+    precision=8,
+    sampling=((4, 1), (1, 2), (1, 1)),
+    metadata_bytes=0,
+    has_app1=False,
+)
+
+
+@pytest.mark.parametrize(
+    ("data", "header"),
+    [
+        (jpeg(frame(), SCAN), HEADER),
+        (jpeg(frame(), SCAN) + b"pixels\xff\xd9", HEADER),
+        (jpeg(frame(factors=(0x11,)), SCAN), HEADER._replace(sampling=((1, 1),))),
+        (jpeg(frame(width=1, height=65535), SCAN), HEADER._replace(width=1, height=65535)),
+        (jpeg(frame(width=65535, height=1), SCAN), HEADER._replace(width=65535, height=1)),
+        (jpeg(segment(0xE0), segment(0xE2), frame(), SCAN), HEADER._replace(metadata_bytes=4)),
+        (jpeg(frame(), segment(0xEF, b"abc"), SCAN), HEADER._replace(metadata_bytes=5)),
+        (jpeg(segment(0xFE, b"abc"), frame(), SCAN), HEADER._replace(metadata_bytes=5)),
+        (
+            jpeg(segment(0xE1, b"Exif"), segment(0xE2, b"abc"), frame(), segment(0xFE), SCAN),
+            HEADER._replace(metadata_bytes=6 + 5 + 2, has_app1=True),
+        ),
+        (jpeg(segment(0xF0, b"abc"), segment(0xDF, b"abc"), frame(), SCAN), HEADER),
+        (
+            jpeg(segment(0xDB, bytes(65)), segment(0xC4, bytes(17)), frame(), segment(0xDD, bytes(2)), SCAN),
+            HEADER,
+        ),
+        (jpeg(segment(0xC8, bytes(15)), segment(0xCC, bytes(15)), frame(), SCAN), HEADER),
+    ],
+    ids=[
+        "bare",
+        "with pixels",
+        "grey",
+        "high",
+        "wide",
+        "no EXIF",
+        "last application",
+        "comment",
+        "several",
+        "beside the applications",
+        "tables",
+        "no frames among the frames",
+    ],
+)
+def test_what_a_header_says(data: bytes, header: JpegHeader) -> None:
+    assert read_header(data) == header
+
+
+@pytest.mark.parametrize("coding", [code for code in range(0xC0, 0xD0) if code not in (0xC4, 0xC8, 0xCC)])
+def test_every_coding_has_a_frame(coding: int) -> None:
+    header = read_header(jpeg(frame(coding), SCAN))
+    assert header == HEADER._replace(coding=coding)
+    assert header is not None
+    assert header.is_plain is (coding in (0xC0, 0xC1, 0xC2))
+    assert header.is_progressive is (coding == 0xC2)
+
+
+ODD = {
+    "the start only": jpeg(),
+    "no scan": jpeg(frame()),
+    "no frame": jpeg(SCAN),
+    "two frames": jpeg(frame(), frame(), SCAN),
+    "no width": jpeg(frame(width=0), SCAN),
+    "no height": jpeg(frame(height=0), SCAN),
+    "a scan that is cut": jpeg(frame(), SCAN)[:-1],
+    "a segment that is cut": jpeg(frame(), segment(0xFE, bytes(9), length=2000), SCAN),
+    "a frame that is cut": jpeg(segment(0xC0)),
+    "an empty frame": jpeg(segment(0xC0), SCAN),
+    "length 0": jpeg(segment(0xFE, length=0), frame(), SCAN),
+    "length 1": jpeg(segment(0xFE, length=1), b"\0", frame(), SCAN),
+    "fewer components than said": jpeg(frame().replace(struct.pack(">HB", 64, 3), struct.pack(">HB", 64, 4)), SCAN),
+    "more components than said": jpeg(frame().replace(struct.pack(">HB", 64, 3), struct.pack(">HB", 64, 2)), SCAN),
+    "padding": jpeg(b"\xff", frame(), SCAN),
+    "no marker": jpeg(b"\x00" + segment(0xFE)[1:], frame(), SCAN),
+    "behind the start": b"\xff\xd8\0\0" + frame() + SCAN,
+}
+
+
+@pytest.mark.parametrize("data", ODD.values(), ids=ODD)
+def test_an_odd_header_is_refused(data: bytes) -> None:
+    assert read_header(data) is None
+
+
+@pytest.mark.parametrize("marker", [0x00, 0x01, 0xFF, *range(0xD0, 0xDA)])
+def test_a_marker_without_a_length_is_refused(marker: int) -> None:
+    # What follows looks like a length: without the marker's own meaning it would be skipped.
+    assert read_header(jpeg(segment(marker, b"ab"), frame(), SCAN)) is None
+
+
+def test_scans_and_their_pixels_have_a_limit() -> None:
+    scan = b"\xff\xda"
+    assert may_have_scans(scan * 1000, 2_000_000)
+    assert not may_have_scans(scan * 1000, 2_000_001)
+    assert may_have_scans(scan * 1000, 1)
+    assert not may_have_scans(scan * 1001, 1)
