@@ -81,8 +81,9 @@ ERROR_TABLE: Final[tuple[ErrorRow, ...]] = (
     _row("UNAVAILABLE", r"unknown model|not ready|no available versions|unload", ModelNotReady, _NOT_READY),
     # Triton, core: requests that come after SIGTERM ("Server is stopping, scheduler for model has stopped accepting").
     _row("UNAVAILABLE", r"server is stopping", Unavailable, "The server at {endpoint} is shutting down."),
-    # Envoy, circuit breakers ("upstream connect error or disconnect/reset before headers. reset reason: overflow").
-    _row("UNAVAILABLE", r"reset reason: overflow", Overloaded, _FULL),
+    # Envoy, circuit breakers ("upstream connect error or disconnect/reset before headers. reset reason: overflow"), and
+    # its overload manager while Envoy is short of memory.
+    _row("UNAVAILABLE", r"reset reason: overflow|envoy overloaded", Overloaded, _FULL),
     # gRPC core, TLS handshake: the other side does not speak TLS.
     _row(
         "UNAVAILABLE",

@@ -31,7 +31,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from PIL import Image
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from clip_client import ClientConfig, ClipClient, ProtocolMismatch, Unauthorized, Unavailable
+from clip_client import ClientConfig, ClipClient, Overloaded, ProtocolMismatch, Unauthorized
 from preprocess_ensemble.testing.server import Server, free_port, serving
 from tests.paths import ROOT
 
@@ -283,10 +283,10 @@ async def test_one_token_cannot_fill_the_memory(edge: Edge) -> None:
         assert envoy.memory_info().rss - before < 700 * 2**20, "of 1200 MB that were sent"
         for call in calls:
             call.cancel()
-    # Envoy measures its heap ten times a second, so it refuses everybody until it has seen that the memory is free.
+    # Envoy measures its heap ten times a second, and may refuse all requests until it sees that the memory is free.
     with anyio.fail_after(5):
         while True:
             try:
                 return await _embed(edge.config(edge.signer.token(subject="alice")))
-            except Unavailable:
+            except Overloaded:
                 await asyncio.sleep(0.1)
