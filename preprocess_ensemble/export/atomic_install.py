@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import shutil
 import tempfile
@@ -11,12 +10,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from filelock import FileLock, Timeout
+
 from preprocess_ensemble.errors import ReportedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 _PREFIX: Final = ".staging-"
+_LOCK: Final = ".export-lock"
+"""The file that a running export locks; it stays."""
 _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -38,17 +41,16 @@ def staging_directory(directory: Path, needed_bytes: int) -> Iterator[Path]:
     Only one export at a time may use ``directory``. The directories of killed exports are removed first. Raises
     InstallError if another export is running, or if the disk runs full; ``needed_bytes`` is for that message.
     """
-    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        try:
-            # The kernel releases the lock when its process ends, so each directory found here is abandoned.
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InstallError(f"Another export is writing to {directory}; wait until it ends.") from None
-        for abandoned in directory.glob(f"{_PREFIX}*"):
-            shutil.rmtree(abandoned)
-        with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=directory, ignore_cleanup_errors=True) as name:
-            yield Path(name)
+        # The kernel releases the lock when its process ends, so each directory found here is abandoned. A soft lock, a
+        # file that outlives a killed process, would not do.
+        with FileLock(directory / _LOCK, timeout=0, fallback_to_soft=False):
+            for abandoned in directory.glob(f"{_PREFIX}*"):
+                shutil.rmtree(abandoned)
+            with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=directory, ignore_cleanup_errors=True) as name:
+                yield Path(name)
+    except Timeout:
+        raise InstallError(f"Another export is writing to {directory}; wait until it ends.") from None
     except OSError as error:
         if error.errno not in _NO_SPACE:
             raise
@@ -56,8 +58,6 @@ def staging_directory(directory: Path, needed_bytes: int) -> Iterator[Path]:
         if error.errno != errno.ENOSPC:
             found = f"a limit stops it ({error.strerror})"
         raise InstallError(_no_space(directory, needed_bytes, found)) from error
-    finally:
-        os.close(handle)
 
 
 def install(files: Iterable[Path], commit_marker: Path, directory: Path) -> None:
