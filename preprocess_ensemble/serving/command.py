@@ -10,7 +10,8 @@ import os
 import signal
 import sys
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,7 +67,9 @@ def main(
         log_file=options.log_file,
         extra=tuple(options.triton_arguments),
     )
-    tensorrt = options.tensorrt and _Tensorrt(precision=options.tensorrt, cache=options.tensorrt_cache)
+    stage = options.tensorrt and partial(
+        StagedRepository, config.repository, cache=options.tensorrt_cache, precision=options.tensorrt
+    )
     supervision = SupervisorConfig(
         interval_s=options.canary_interval_s,
         frozen_after_s=options.frozen_after_s,
@@ -79,9 +82,9 @@ def main(
         check_ports(_addresses(config, options.health_port))
         if config.log_file is not None:
             check_log_file(config.log_file)
-        if tensorrt:
+        if stage:
             check_tensorrt()
-        asyncio.run(_serve(config, supervision, options.health_port, tensorrt, make_supervisor))
+        asyncio.run(_serve(config, supervision, options.health_port, stage, make_supervisor))
     except (ReportedError, OSError) as error:
         sys.stderr.write(f"clip-serve: {error}\n")
         return 1
@@ -108,20 +111,14 @@ def _parser() -> argparse.ArgumentParser:
         help="address for --http-port; --host does not change it (default: 127.0.0.1)",
     )
     tls = parser.add_argument_group("TLS on gRPC (PEM files)")
-    tls.add_argument(
-        "--tls-certificate", type=Path, metavar="FILE", help="the server's certificate or certificate chain"
-    )
-    tls.add_argument("--tls-key", type=Path, metavar="FILE", help="private key of --tls-certificate")
-    tls.add_argument(
-        "--tls-client-ca", type=Path, metavar="FILE", help="require a client certificate from this authority"
-    )
-    tls.add_argument(
-        "--canary-certificate",
-        type=Path,
-        metavar="FILE",
-        help="client certificate of clip-serve's own requests (default: the server's)",
-    )
-    tls.add_argument("--canary-key", type=Path, metavar="FILE", help="private key of --canary-certificate")
+    for option, text in (
+        ("--tls-certificate", "the server's certificate or certificate chain"),
+        ("--tls-key", "private key of --tls-certificate"),
+        ("--tls-client-ca", "require a client certificate from this authority"),
+        ("--canary-certificate", "client certificate of clip-serve's own requests (default: the server's)"),
+        ("--canary-key", "private key of --canary-certificate"),
+    ):
+        tls.add_argument(option, type=Path, metavar="FILE", help=text)
     parser.add_argument("--grpc-port", type=_port, default=8001, metavar="N", help="default: %(default)s")
     parser.add_argument(
         "--http-port",
@@ -159,42 +156,25 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--log-file", type=Path, metavar="FILE", help="append all output of Triton to this file")
     parser.add_argument("--log-json", action="store_true", help="log one JSON object per line")
-    parser.add_argument(
-        "--canary-interval-s",
-        type=_seconds,
-        default=3.0,
-        metavar="S",
-        help="pause between two canaries (default: %(default)s)",
-    )
-    parser.add_argument(
+
+    def add_duration(option: str, default: float, text: str, read: Callable[[str], float] = _seconds) -> None:
+        parser.add_argument(option, type=read, default=default, metavar="S", help=f"{text} (default: %(default)s)")
+
+    add_duration("--canary-interval-s", SupervisorConfig.interval_s, "pause between two canaries")
+    add_duration(
         "--canary-timeout-s",
-        type=_seconds,
-        default=5.0,
-        metavar="S",
-        help="after this time without an answer the server counts as overloaded or frozen (default: %(default)s)",
+        ServeConfig.canary_timeout_s,
+        "after this time without an answer the server counts as overloaded or frozen",
     )
-    parser.add_argument(
+    add_duration(
         "--frozen-after-s",
-        type=_seconds,
-        default=20.0,
-        metavar="S",
-        help="restart a server that finishes no request and does not compute for this long, or that computes without "
-        "finishing a request for fifteen times as long (default: %(default)s)",
+        SupervisorConfig.frozen_after_s,
+        "restart a server that finishes no request and does not compute for this long, or that computes without "
+        "finishing a request for fifteen times as long",
     )
-    parser.add_argument(
-        "--start-timeout-s",
-        type=_seconds,
-        default=600.0,
-        metavar="S",
-        help="time limit for loading the models (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--drain-s",
-        type=_whole_seconds,
-        default=30,
-        metavar="S",
-        help="time limit for running requests when the server is stopped (default: %(default)s)",
-    )
+    add_duration("--start-timeout-s", SupervisorConfig.start_timeout_s, "time limit for loading the models")
+    stopping = "time limit for running requests when the server is stopped"
+    add_duration("--drain-s", ServeConfig.drain_s, stopping, _whole_seconds)
     parser.add_argument("triton_arguments", nargs="*", metavar="-- ARGUMENT", help=argparse.SUPPRESS)
     return parser
 
@@ -257,28 +237,20 @@ def _addresses(config: ServeConfig, health_port: int | None) -> dict[str, tuple[
     return addresses
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Tensorrt:
-    """How to run the encoder on TensorRT."""
-
-    precision: str
-    cache: Path
-
-
 async def _serve(
     config: ServeConfig,
     supervision: SupervisorConfig,
     health_port: int | None,
-    tensorrt: _Tensorrt | None,
+    stage: Callable[[Path], StagedRepository] | None,
     make_supervisor: Callable[[Backend, SupervisorConfig], Supervisor],
 ) -> None:
     repository = config.repository
     _call_without_proxy(config.client_host.strip("[]"))
     async with contextlib.AsyncExitStack() as stack:
         staged = None
-        if tensorrt is not None:
+        if stage is not None:
             directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="clip-serve-")))
-            staged = StagedRepository(config.repository, directory, cache=tensorrt.cache, precision=tensorrt.precision)
+            staged = stage(directory)
             config = replace(config, repository=directory)
         backend = await stack.enter_async_context(contextlib.aclosing(TritonBackend(config, staged)))
         supervisor = make_supervisor(backend, supervision)

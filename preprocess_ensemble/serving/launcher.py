@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 NVIDIA_SERVER: Final = Path("/opt/tritonserver/bin/tritonserver")
 """The server in NVIDIA's container."""
 
+PACKAGE_ROOT: Final = Path(__file__).resolve().parents[2]
+"""The folder that Python must search for this package."""
+
 PARENT_VARIABLE: Final = "CLIP_TRITON_PARENT_PID"
 """Environment variable with the PID of the server's parent; the kernel kills the server when that process ends."""
 
@@ -226,13 +229,11 @@ def server_command(
     env = {"PATH": os.defpath, **environment}
     # The stub runs the first python3 on PATH. Not resolved: that would lead out of a virtual environment.
     _prepend(env, "PATH", Path(sys.executable).parent)
-    package_root = Path(__file__).resolve().parents[2]
-    if not _is_installed(package_root):
-        _prepend(env, "PYTHONPATH", package_root)
+    if not _is_installed():
+        _prepend(env, "PYTHONPATH", PACKAGE_ROOT)
     extra = []
-    if nvidia_server.is_file():
-        binary = nvidia_server
-    else:
+    binary = nvidia_server
+    if not nvidia_server.is_file():
         if wheel is None:
             check_platform(platform.system(), platform.machine(), platform.libc_ver())
             wheel = find_wheel()
@@ -278,14 +279,13 @@ def _prepend(environment: dict[str, str], name: str, folder: Path) -> None:
     environment[name] = f"{folder}{os.pathsep}{rest}" if rest else str(folder)
 
 
-def _is_installed(package_root: Path) -> bool:
-    return str(package_root) in (str(Path(folder).resolve()) for folder in site.getsitepackages())
+def _is_installed() -> bool:
+    return PACKAGE_ROOT in (Path(folder).resolve() for folder in site.getsitepackages())
 
 
 def install(bin_dir: Path) -> Path:
     """Write an executable ``tritonserver`` script, bound to the running Python, and return its path."""
-    package_root = Path(__file__).resolve().parents[2]
-    path = "" if _is_installed(package_root) else f"sys.path.insert(0, {str(package_root)!r})\n"
+    path = "" if _is_installed() else f"sys.path.insert(0, {str(PACKAGE_ROOT)!r})\n"
     bin_dir.mkdir(parents=True, exist_ok=True)
     script = bin_dir / "tritonserver"
     with tempfile.NamedTemporaryFile("w", dir=bin_dir, prefix=".tritonserver-", delete=False) as file:

@@ -249,11 +249,17 @@ class Supervisor:
             return
         match self._probe.outcome:
             case ProbeOutcome.OK:
-                await self._recovered(process)
+                await self._on_canary_ok(process)
             case ProbeOutcome.SLOW:
                 await self._consider_slow(process)
             case ProbeOutcome.BROKEN:
-                await self._repair()
+                # A reload of the models is seconds faster if it works. But with requests waiting, tritonserver (24.10)
+                # hung or ended in it after one of three killed stubs, and it never releases an instance whose stub is
+                # gone.
+                self._status = "failing"
+                # After the semicolon the sentence tells users what to do; the supervisor is doing it.
+                cause = self._probe.message.partition(";")[0].rstrip(".")
+                await self._restart_at_once(f"{self._probe.step}: {cause}")
 
     async def _send_canary(self, process: Process) -> bool:
         """Send the canary and sample the server while it waits.
@@ -261,19 +267,17 @@ class Supervisor:
         Returns False if the server ended, or a stop was requested, before the answer. A canary that waits for a dead
         process would hide the death for as long as it waits.
         """
-        canary = asyncio.ensure_future(self._backend.probe())
-        sampling = asyncio.create_task(self._keep_sampling(process))
-        interruptions = _tasks(self._stop_requested.wait(), self._stub_ended.wait(), process.ended())
-        try:
-            await asyncio.wait({canary, sampling, *interruptions}, return_when=asyncio.FIRST_COMPLETED)
-            if not canary.done():
-                return False
-            self._probe = canary.result()
-            return True
-        finally:
-            for task in (canary, sampling, *interruptions):
-                task.cancel()
-            await asyncio.gather(canary, sampling, *interruptions, return_exceptions=True)
+        canary, *_ = await _race(
+            self._backend.probe(),
+            self._keep_sampling(process),
+            self._stop_requested.wait(),
+            self._stub_ended.wait(),
+            process.ended(),
+        )
+        if canary.cancelled():
+            return False
+        self._probe = canary.result()
+        return True
 
     async def _keep_sampling(self, process: Process) -> None:
         await asyncio.sleep(_FIRST_SAMPLE_S)
@@ -283,25 +287,14 @@ class Supervisor:
 
     async def _sample(self, process: Process) -> bool:
         """Record what the server has done so far; return whether it is working."""
-        computed_s, finished = process.computed_s(), await self._finished_requests()
-        return self._activity.sample(computed_s, finished, now=self._now())
-
-    async def _finished_requests(self) -> float | None:
-        """None if the server does not answer at once; a frozen one never does."""
-        asking = asyncio.ensure_future(self._backend.progress())
-        try:
-            # Not wait_for, which loses a cancellation that comes together with the answer (Python 3.11).
-            await asyncio.wait({asking}, timeout=SAMPLE_EVERY_S)
-            return asking.result() if asking.done() else None
-        finally:
-            asking.cancel()
-
-    async def _recovered(self, process: Process) -> None:
-        if self._status in ("overloaded", "stuck"):
-            logger.warning("the server answers the canary in time again")
-        await self._on_canary_ok(process)
+        computed_s = process.computed_s()
+        # A frozen server never answers.
+        (finished,) = await _race(self._backend.progress(), timeout_s=SAMPLE_EVERY_S)
+        return self._activity.sample(computed_s, None if finished.cancelled() else finished.result(), now=self._now())
 
     async def _on_canary_ok(self, process: Process) -> None:
+        if self._status in ("overloaded", "stuck"):
+            logger.warning("the server answers the canary in time again")
         shortage = await self._backend.shortage()
         if shortage and not self._shortage:
             logger.warning("degraded: %s", shortage)
@@ -327,16 +320,6 @@ class Supervisor:
         if idle_s > limit_s or unfinished_s > _MAX_COMPUTING * limit_s:
             although = "" if idle_s > limit_s else ", although the server computes"
             await self._restart(f"no request finished for {unfinished_s:.0f} s{although}")
-
-    async def _repair(self) -> None:
-        """Restart the server.
-
-        A reload of the models is seconds faster if it works. But with requests waiting, tritonserver (24.10) hung or
-        ended in it after one of three killed stubs, and it never releases an instance whose stub is gone.
-        """
-        self._status = "failing"
-        # After the semicolon the sentence tells users what to do; the supervisor is doing it.
-        await self._restart_at_once(f"{self._probe.step}: {self._probe.message.partition(';')[0].rstrip('.')}")
 
     async def _restart_at_once(self, reason: str, *, drain_s: float = 0) -> None:
         """Restart a server that is or was healthy: growing pauses would gain nothing."""
@@ -371,26 +354,25 @@ class Supervisor:
         process, self._process = self._process, None
         if process is None:
             return
-        stopped = asyncio.create_task(process.stop(drain_s=drain_s))
-        killed = asyncio.create_task(self._kill_requested.wait())
-        await asyncio.wait({stopped, killed}, return_when=asyncio.FIRST_COMPLETED)
-        killed.cancel()
-        if not stopped.done():
-            stopped.cancel()
-            await asyncio.wait({stopped})
+        stopped, _ = await _race(process.stop(drain_s=drain_s), self._kill_requested.wait())
+        if stopped.cancelled():
             await process.stop(drain_s=0)
-        elif error := stopped.exception():
-            raise error
+        else:
+            stopped.result()
 
     async def _pause(self, seconds: float, *events: asyncio.Event) -> None:
         """Sleep; wake up early for a stop, the end of the process and any of ``events``."""
-        waiters = _tasks(*(event.wait() for event in (self._stop_requested, *events)))
-        if self._process is not None:
-            waiters |= _tasks(self._process.ended())
-        _, pending = await asyncio.wait(waiters, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        for task in pending:
+        ended = [] if self._process is None else [self._process.ended()]
+        await _race(*(event.wait() for event in (self._stop_requested, *events)), *ended, timeout_s=seconds)
+
+
+async def _race(*contestants: Coroutine[Any, Any, Any], timeout_s: float | None = None) -> list[asyncio.Task[Any]]:
+    """Wait until one of the coroutines is done, or for ``timeout_s``, and cancel the others; return all their tasks."""
+    tasks = [asyncio.create_task(contestant) for contestant in contestants]
+    try:
+        await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
             task.cancel()
-
-
-def _tasks(*waiting: Coroutine[Any, Any, Any]) -> set[asyncio.Task[Any]]:
-    return {asyncio.create_task(one) for one in waiting}
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return tasks

@@ -11,16 +11,16 @@ import signal
 import subprocess
 import sys
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from preprocess_ensemble.serving.cleanup import remove_stale_regions
-from preprocess_ensemble.serving.launcher import PARENT_VARIABLE
+from preprocess_ensemble.serving.launcher import PACKAGE_ROOT, PARENT_VARIABLE
 from preprocess_ensemble.serving.logs import LogFile, parse_line
 from preprocess_ensemble.serving.process_group import EndWatch, any_runs, hide_argument, processor_time_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from preprocess_ensemble.serving.tls import ServerTls
 
@@ -158,7 +158,7 @@ class TritonProcess:
             env={
                 **os.environ,
                 PARENT_VARIABLE: str(os.getpid()),
-                "PYTHONPATH": os.pathsep.join(filter(None, (_package_root(), os.environ.get("PYTHONPATH")))),
+                "PYTHONPATH": os.pathsep.join(filter(None, (str(PACKAGE_ROOT), os.environ.get("PYTHONPATH")))),
             },
         )
         return cls(process, log, secret=config.admin_secret)
@@ -217,25 +217,19 @@ class TritonProcess:
 
     async def _clear(self) -> None:
         """Kill the rest of the process group, wait until it has ended, and remove its shared memory."""
-        # The stubs are not children of this process, so it cannot wait for them.
-        for _ in range(_GONE_POLLS):
-            if not self._kill_group():
-                break
-            await asyncio.sleep(_GONE_POLL_S)
+        with contextlib.suppress(ProcessLookupError):
+            # The stubs are not children of this process, so it cannot wait for them. Init reaps them.
+            for _ in range(_GONE_POLLS):
+                os.killpg(self.pid, signal.SIGKILL)
+                if not any_runs(self.pid):
+                    break
+                await asyncio.sleep(_GONE_POLL_S)
         await self._process.wait()
         await asyncio.wait({self._listener}, timeout=_LISTEN_S)
         self._listener.cancel()
         if self._log is not None:
             self._log.close()
         remove_stale_regions()
-
-    def _kill_group(self) -> bool:
-        """Kill the process group; return whether a process of it still runs. Init reaps the stubs."""
-        try:
-            os.killpg(self.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            return False
-        return any_runs(self.pid)
 
     async def _listen(self) -> None:
         output = self._process.stdout
@@ -265,7 +259,3 @@ class TritonProcess:
 
 def _libevent_address(host: str) -> str:
     return f"ipv6:{host}" if ":" in host else host
-
-
-def _package_root() -> str:
-    return str(Path(__file__).resolve().parents[2])
