@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from clip_client.dedup.types import OnProgress
 
     ReadFile = Callable[[str], tuple[PhotoFile, bytes] | FailedFile]
-    ReadOutcome = tuple[PhotoFile, str, ImageFeatures | None] | FailedFile
-    """The file, the SHA-256 of its content, and its features if they were extracted."""
+    ReadOutcome = tuple[PhotoFile, str] | FailedFile
+    """The file and the SHA-256 of its content."""
 
 _FILES_AT_ONCE: Final = 32
 """Files that are read and decoded before the event loop gets their outcomes."""
@@ -121,16 +121,8 @@ async def collect_features(
     Raises StoreError, and what ``embedder.embed_stream`` raises if the server fails.
     """
     model = await embedder.model()
-    collector = FeatureCollector(
-        embedder,
-        store,
-        store.vectors(model.vector_id, model.dimension),
-        len(files),
-        on_progress,
-        read=read,
-        extract=extract,
-        save_every_s=save_every_s,
-    )
+    vectors = store.vectors(model.vector_id, model.dimension)
+    collector = FeatureCollector(embedder, store, vectors, len(files), on_progress, read, extract, save_every_s)
     await to_thread.run_sync(collector.load_cached, files)
     try:
         await collector.embed(collector.read_new(files))
@@ -153,7 +145,6 @@ class FeatureCollector:
         vectors: ParquetStore,
         total: int,
         on_progress: OnProgress,
-        *,
         read: ReadFile,
         extract: Callable[..., ImageFeatures],
         save_every_s: float,
@@ -178,8 +169,9 @@ class FeatureCollector:
         self._moved: list[tuple[PhotoFile, str]] = []
         """Files under new names whose contents the store may hold: they are looked up together, which is faster."""
         self._extracting = Lock()
-        self._extracted: set[tuple[str, bool]] = set()
-        """Contents, and whether as a RAW file: one content under both kinds of names may give two pictures."""
+        self._extracted: dict[tuple[str, bool], ImageFeatures | None] = {}
+        """(Content, as a RAW file) -> features that are not recorded yet, None while a thread extracts them. One
+        content under both kinds of names may give two pictures."""
         self._sent: list[tuple[str, PhotoFile]] = []
         """Content and file of each image that was sent, in the order of sending."""
         self._unsaved: list[tuple[PhotoFile, str]] = []
@@ -214,9 +206,6 @@ class FeatureCollector:
             vectors = table.column("vector").combine_chunks().flatten().to_numpy().reshape(len(table), -1)
             self.collected.vectors.add_rows(list(itertools.compress(found, has_vector)), vectors[has_vector])
 
-    def _key_filters(self) -> list[KeyFilter]:
-        return [table.key_filter() for table in (self._features, self._vectors)]
-
     def _may_be_in_store(self, sha256: str) -> bool:
         """Tell whether a content has to be looked up in the store."""
         return sha256 not in self._loaded and any(bytes.fromhex(sha256) in keys for keys in self._in_store)
@@ -231,12 +220,13 @@ class FeatureCollector:
             elif (path := self._add_copy(sha256, file)) is not None:
                 yield path
         if unknown:
-            self._in_store = await to_thread.run_sync(self._key_filters)
+            tables = (self._features, self._vectors)
+            self._in_store = await to_thread.run_sync(lambda: [table.key_filter() for table in tables])
         with ThreadPoolExecutor(max(2, os.cpu_count() or 1), thread_name_prefix="clip_client features") as pool:
             while unknown:
                 for start in range(0, len(unknown), _FILES_AT_ONCE):
-                    some = unknown[start : start + _FILES_AT_ONCE]
-                    for outcome in await to_thread.run_sync(self._read_all, pool, some):
+                    read = pool.map(self._read_one, unknown[start : start + _FILES_AT_ONCE])
+                    for outcome in await to_thread.run_sync(list, read):
                         if (path := self._record_file(outcome)) is not None:
                             yield path
                 moved, self._moved, self._in_store = self._moved, [], []
@@ -304,26 +294,6 @@ class FeatureCollector:
         self._sent.append((sha256, file))
         return file.path
 
-    def _read_all(self, pool: ThreadPoolExecutor, files: Sequence[PhotoFile]) -> list[ReadOutcome]:
-        outcomes = list(pool.map(self._read_one, files))
-        # If two copies are read at once, either thread may be the one that extracts the features. They go to the
-        # first copy, extracted as its own name demands, so that the result does not depend on the faster thread.
-        features = {
-            (one[1], is_raw(one[0].path)): one[2]
-            for one in outcomes
-            if not isinstance(one, FailedFile) and one[2] is not None
-        }
-        ordered: list[ReadOutcome] = []
-        seen: set[str] = set()
-        for one in outcomes:
-            if isinstance(one, FailedFile):
-                ordered.append(one)
-                continue
-            file, sha256, _ = one
-            ordered.append((file, sha256, None if sha256 in seen else features.get((sha256, is_raw(file.path)))))
-            seen.add(sha256)
-        return ordered
-
     def _read_one(self, file: PhotoFile) -> ReadOutcome:
         """Read a file once and hash it; extract its features if they are not known yet. Runs in a worker thread."""
         as_raw = is_raw(file.path)
@@ -331,10 +301,10 @@ class FeatureCollector:
             content = hash_file(file.path)
             if isinstance(content, FailedFile):
                 return content
-            if as_raw:
-                return file, content.sha256, bytes_only_features()
             message = f"The file has {content.size_bytes:,} bytes; the limit is {_LARGEST_BYTES:,}."
-            return file, content.sha256, ImageFeatures(code="TOO_LARGE", message=message)
+            features = bytes_only_features() if as_raw else ImageFeatures(code="TOO_LARGE", message=message)
+            self._extracted[content.sha256, as_raw] = features
+            return file, content.sha256
         read = self._read(file.path)
         if isinstance(read, FailedFile):
             return read
@@ -342,10 +312,12 @@ class FeatureCollector:
         sha256 = hashlib.sha256(data).hexdigest()
         with self._extracting:
             is_known = sha256 in self.collected.features or self._may_be_in_store(sha256)
-            is_extracted = is_known or (sha256, as_raw) in self._extracted
+            is_known = is_known or (sha256, as_raw) in self._extracted
             if not is_known:
-                self._extracted.add((sha256, as_raw))
-        return found, sha256, None if is_extracted else self._extract(data, is_raw=as_raw)
+                self._extracted[sha256, as_raw] = None
+        if not is_known:
+            self._extracted[sha256, as_raw] = self._extract(data, is_raw=as_raw)
+        return found, sha256
 
     def _record_file(self, outcome: ReadOutcome) -> str | None:
         """Keep what was read of one file; return its path if its content has to be embedded."""
@@ -353,11 +325,13 @@ class FeatureCollector:
             self._done += 1
             self.collected.failed.append(outcome)
             return None
-        file, sha256, features = outcome
+        file, sha256 = outcome
+        # The first copy gets the features that its own name demands, whichever copy's thread extracted them.
+        features = None if sha256 in self.collected.features else self._extracted.pop((sha256, is_raw(file.path)), None)
         stats = self.collected.stats
         decoded = stats.decoded + (features is not None)
         self.collected.stats = replace(stats, files_read=stats.files_read + 1, decoded=decoded)
-        if features is not None and sha256 not in self.collected.features:
+        if features is not None:
             self._features.add({"sha256": bytes.fromhex(sha256), **features.to_row()})
             self.collected.features[sha256] = features
         self._unsaved.append((file, sha256))
@@ -369,23 +343,29 @@ class FeatureCollector:
 
     def _record_vector(self, sha256: str, file: PhotoFile, item: EmbeddedItem) -> None:
         """Keep the vector, or the reason why there is none."""
-        error = None if item.error is None else (item.error.code, item.error.message)
-        if error is None and not is_unchanged(file):
-            error = ("UNREADABLE", "It was changed while it was read.")
-        stats = self.collected.stats
-        self.collected.stats = replace(stats, embedded=stats.embedded + 1)
-        if error is None and item.vector is not None:
-            self.collected.vectors[sha256] = item.vector
-            self._vectors.add({"sha256": bytes.fromhex(sha256), "vector": item.vector, "code": "", "message": ""})
-        elif error is not None and error[0] == "UNREADABLE":
+        code, message = ("", "") if item.error is None else (item.error.code, item.error.message)
+        if not code and not is_unchanged(file):
+            code, message = "UNREADABLE", "It was changed while it was read."
+        collected = self.collected
+        collected.stats = replace(collected.stats, embedded=collected.stats.embedded + 1)
+        if code == "UNREADABLE":
             # This file went away since it was hashed, which says nothing about the copies of it.
-            self.collected.failed.append(FailedFile(path=file.path, code=error[0], message=error[1]))
-            self.collected.copies[sha256].remove(file)
-            if self.collected.copies[sha256]:
+            collected.failed.append(FailedFile(path=file.path, code=code, message=message))
+            collected.copies[sha256].remove(file)
+            if collected.copies[sha256]:
                 self.retries.append(sha256)
             else:
-                del self.collected.copies[sha256]
-        elif error is not None:
-            self.collected.refused[sha256] = error
-            row = {"sha256": bytes.fromhex(sha256), "vector": None, "code": error[0], "message": error[1]}
-            self._vectors.add(row)
+                del collected.copies[sha256]
+            return
+        if code:
+            collected.refused[sha256] = (code, message)
+        else:
+            assert item.vector is not None  # an item without an error has a vector
+            collected.vectors[sha256] = item.vector
+        row = {
+            "sha256": bytes.fromhex(sha256),
+            "vector": None if code else item.vector,
+            "code": code,
+            "message": message,
+        }
+        self._vectors.add(row)
