@@ -71,7 +71,7 @@ class Skip:
     is_blocked: bool = False
     """True if it cannot be moved at all."""
     tier: str = ""
-    """The tier that was not selected, its own or its group's, if that is the only reason."""
+    """The tier that was not selected, its own or that of its group, if this is the only reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,14 +97,14 @@ def plan_moves(
     merge_metadata: bool = False,
     hash_of: Callable[[str], str] = sha256_of,
 ) -> Plan:
-    """Choose what moves: each duplicate of the ``tiers`` that can be moved and takes nothing unique along.
+    """Choose what moves: each duplicate of the ``tiers`` that can move without losing anything that no other file has.
 
     A copy of the same bytes or pixels moves if its own tier is among ``tiers``. Any other duplicate moves only if the
     tier of its group is among them, too: a group is only as certain as its least certain member.
 
     ``paths`` is what was searched; nothing outside it is touched. These photos always stay:
 
-    - photos of a burst, of another moment or of a reference folder (of further copies of one of them, the best);
+    - photos of a burst, of another moment or in a reference folder (of its copies, if any, the best stays);
     - the target of a symbolic link, and a file with other hard links;
     - a photo whose date, GPS position, rating, keywords, title or caption is not in the kept photo or its sidecar. With
       ``merge_metadata`` these fields go into a new sidecar of the kept photo, if it has none yet, and the photo moves.
@@ -138,19 +138,18 @@ def plan_moves(
             reason = (
                 _why_it_stays(duplicate, moment)
                 or _what_is_embedded(duplicate, kept)
-                or _what_it_takes_along(own, beside_kept)
-                or next((_COMPARED_ITSELF for one in _moving(own, beside_kept) if _absolute(one) in compared), "")
+                or _what_it_takes_along(own, beside_kept, compared)
             )
             missing = "" if reason else _missing_tier(tier, group, tiers)
-            if not reason and not missing:
-                reason = (
-                    _which_content_it_takes_along(own, beside_kept, hash_of)
-                    or _other_names(duplicate)
-                    or merge.why_it_stays(duplicate, kept, beside_kept)
-                )
-            if reason or missing:
-                why = reason or f"The tier {missing} was not selected."
-                skipped.append(Skip(path=duplicate.label, reason=why, tier=missing))
+            reason = (
+                reason
+                or (missing and f"The tier {missing} was not selected.")
+                or _which_companion_differs(own, beside_kept, hash_of)
+                or _other_names(duplicate)
+                or merge.why_it_stays(duplicate, kept, beside_kept)
+            )
+            if reason:
+                skipped.append(Skip(path=duplicate.label, reason=reason, tier=missing))
                 continue
             if duplicate.in_library is not None:
                 for_album.append(AlbumEntry(duplicate=duplicate, kept=kept))
@@ -197,11 +196,8 @@ def check_tiers(tiers: Iterable[str], model: str | None = None) -> None:
 
 def roots_of(paths: Iterable[str | os.PathLike[str]]) -> frozenset[str]:
     """Return the folders in which files may move: the named folders, and the folders of named files."""
-    roots = set()
-    for path in paths:
-        whole = os.path.abspath(os.fsdecode(path))
-        roots.add(whole if os.path.isdir(whole) else os.path.dirname(whole))
-    return frozenset(roots)
+    absolute = (os.path.abspath(os.fsdecode(path)) for path in paths)
+    return frozenset(path if os.path.isdir(path) else os.path.dirname(path) for path in absolute)
 
 
 def _companions(report: DuplicateReport) -> dict[str, tuple[Companion, ...]]:
@@ -226,16 +222,6 @@ def _other_names(duplicate: Member) -> str:
     if names < 2 or duplicate.in_library is not None:
         return ""
     return f"It has {names} names (hard links), so moving this one would free no space."
-
-
-def _moving(own: tuple[Companion, ...], beside_kept: tuple[Companion, ...]) -> tuple[Companion, ...]:
-    """Return the companions that a move depends on: the duplicate's, and those of the same kinds of the kept photo."""
-    kinds = {companion.kind for companion in own}
-    return (*own, *(companion for companion in beside_kept if companion.kind in kinds & PICTURES))
-
-
-def _absolute(companion: Companion) -> str:
-    return os.path.abspath(companion.path)
 
 
 def _check_files(duplicate: Member, own: tuple[Companion, ...], links: Links) -> None:
@@ -272,14 +258,18 @@ def _what_is_embedded(duplicate: Member, kept: Member) -> str:
     return f"It holds more than its picture ({duplicate.embedded}), which the kept photo lacks."
 
 
-def _what_it_takes_along(own: tuple[Companion, ...], beside_kept: tuple[Companion, ...]) -> str:
+def _what_it_takes_along(own: tuple[Companion, ...], beside_kept: tuple[Companion, ...], compared: set[str]) -> str:
     if any(companion.kind == EDITED for companion in own):
         return "It has an edited version, and the originals are what was compared, so only a person can choose."
-    lost = what_would_be_lost(own, beside_kept)
-    return f"It has a {lost} beside it, which the kept photo lacks." if lost else ""
+    if lost := what_would_be_lost(own, beside_kept):
+        return f"It has a {lost} beside it, which the kept photo lacks."
+    # A move depends on the duplicate's companions, and on those of the same kinds of the kept photo.
+    kinds = {companion.kind for companion in own} & PICTURES
+    needed = (*own, *(companion for companion in beside_kept if companion.kind in kinds))
+    return _COMPARED_ITSELF if any(os.path.abspath(one.path) in compared for one in needed) else ""
 
 
-def _which_content_it_takes_along(
+def _which_companion_differs(
     own: tuple[Companion, ...], beside_kept: tuple[Companion, ...], hash_of: Callable[[str], str]
 ) -> str:
     other = differing_companion(own, beside_kept, hash_of)

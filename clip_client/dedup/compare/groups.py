@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from clip_client.dedup.compare.similarity_join import bits_that_differ
-from clip_client.dedup.compare.star_groups import Evidence, Star, minimum_similarity, star_groups
+from clip_client.dedup.compare.star_groups import Evidence, minimum_similarity, star_groups
 from clip_client.dedup.features.capture_time import classify_burst
 from clip_client.dedup.types import EXACT, NEAR_IDENTICAL, SAME_PIXELS, SIMILAR, TIERS, DuplicateGroup, Match, Member
 
@@ -46,13 +46,22 @@ class Comparison:
 
 def make_groups(comparison: Comparison, thresholds: Thresholds) -> list[DuplicateGroup]:
     """Divide each component into groups around a kept photo, and group files of the same bytes that are in none."""
+    evidence = Evidence(
+        vectors=comparison.vectors, pixels=comparison.pixels, hashes=comparison.hashes, has_hash=comparison.has_hash
+    )
     groups = []
     grouped: set[int] = set()
     for component in comparison.components:
         # Best photo first, whatever the order of the input.
         best_first = sorted(component.tolist(), key=lambda row: comparison.rules.rank(comparison.candidates[row][0]))
         rows = np.array(best_first)
-        for star in _stars(comparison, rows, thresholds.similar):
+        stars = star_groups(
+            evidence.of(rows),
+            thresholds.similar,
+            most_bits=comparison.hash_bits,
+            cannot_link=comparison.cannot_link.among(rows),
+        )
+        for star in stars:
             within = rows[[star.keep, *star.members]].tolist()
             grouped.update(within)
             groups.append(_group(comparison, within, (1.0, *star.similarities), thresholds))
@@ -63,17 +72,6 @@ def make_groups(comparison: Comparison, thresholds: Thresholds) -> list[Duplicat
     ]
 
 
-def _stars(comparison: Comparison, rows: NDArray[np.intp], threshold: float) -> list[Star]:
-    evidence = Evidence(
-        vectors=comparison.vectors[rows],
-        pixels=comparison.pixels[rows],
-        hashes=comparison.hashes[rows],
-        has_hash=comparison.has_hash[rows],
-    )
-    cannot_link = comparison.cannot_link.among(rows)
-    return star_groups(evidence, threshold, most_bits=comparison.hash_bits, cannot_link=cannot_link)
-
-
 def _group(
     comparison: Comparison, rows: Sequence[int], similarities: Sequence[float], thresholds: Thresholds
 ) -> DuplicateGroup:
@@ -81,7 +79,7 @@ def _group(
     kept = comparison.candidates[rows[0]][0]
     originals = _originals(comparison, rows)
     members = [
-        _member(comparison, rows[0], row, candidate, similarity, thresholds, originals.get(candidate.path, ("", "")))
+        _member(comparison, rows[0], row, candidate, similarity, thresholds, *originals.get(candidate.path, ("", "")))
         for row, similarity in zip(rows, similarities, strict=True)
         for candidate in comparison.candidates[row]
     ]
@@ -93,10 +91,7 @@ def _group(
     others = [candidate for row in rows for candidate in comparison.candidates[row] if candidate is not kept]
     best_of_others = min(others, key=comparison.rules.rank)
     return DuplicateGroup(
-        tier=tier,
-        min_similarity=smallest,
-        members=tuple(members),
-        reason=comparison.rules.reason(kept, best_of_others),
+        tier=tier, min_similarity=smallest, members=tuple(members), reason=comparison.rules.reason(kept, best_of_others)
     )
 
 
@@ -126,7 +121,8 @@ def _member(
     candidate: Candidate,
     similarity: float,
     thresholds: Thresholds,
-    original: tuple[str, str],
+    copy_of: str,
+    copy_tier: str,
 ) -> Member:
     kept = comparison.candidates[keep][0]
     same_pixels = comparison.pixels[row] == comparison.pixels[keep]
@@ -154,8 +150,8 @@ def _member(
         tier=tier,
         matches=tuple(matches),
         moment="" if same_pixels else _moment(kept.features, candidate.features),
-        copy_of=original[0],
-        copy_tier=original[1],
+        copy_of=copy_of,
+        copy_tier=copy_tier,
         embedded=candidate.features.embedded,
         embedded_digest=candidate.features.embedded_digest,
         is_reference=candidate.is_reference,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from clip_client.dedup.compare.similarity_join import BLOCK_ROWS, bits_that_differ
+from clip_client.dedup.compare.similarity_join import BLOCK_ROWS, bits_that_differ, equal_bands
 from clip_client.dedup.compare.union_find import equal_runs
 
 if TYPE_CHECKING:
@@ -22,8 +22,6 @@ _MOST_BITS: Final = 8
 """Bits of 64 by which the hash of a JPEG decoded at a fraction of its size may differ from that of its pixels in
 another format. Measured: 160 pairs of a JPEG and its PNG, made from 20 photos at up to 1,600 pixels, differed in 0 bits
 (140 pairs), 2 bits (15) or 4 bits (5, mostly of a brick wall, whose frequencies are all alike)."""
-
-_BITS: Final = 64
 
 
 def pixel_candidates(sizes: NDArray[Any], hashes: Hashes, is_scaled: NDArray[Any], is_flat: NDArray[Any]) -> Indices:
@@ -52,23 +50,16 @@ def pixel_candidates(sizes: NDArray[Any], hashes: Hashes, is_scaled: NDArray[Any
 
 
 def _near(first: Hashes, second: Hashes) -> Iterator[tuple[Indices, Indices]]:
-    """Yield positions in ``first`` and in ``second`` of hashes that differ in few bits from one of the other array.
-
-    Two such hashes agree in at least one of ``_MOST_BITS + 1`` bands, so only hashes with a band in common are compared
-    (multi-index hashing, as in :func:`~clip_client.dedup.compare.similarity_join.join_hashes`).
-    """
+    """Yield positions in ``first`` and in ``second`` of hashes that differ in few bits from one of the other array."""
     if not len(first) or not len(second):
         return
     both = np.concatenate([first, second])
-    edges = np.linspace(0, _BITS, _MOST_BITS + 2).astype(int)
-    for low, high in itertools.pairwise(edges.tolist()):
-        band = (both >> np.uint64(low)) & np.uint64((1 << (high - low)) - 1)
-        for together in equal_runs(band):
-            left = together[together < len(first)]
-            right = together[together >= len(first)]
-            for start in range(0, len(left) if len(right) else 0, BLOCK_ROWS):
-                some = left[start : start + BLOCK_ROWS]
-                for begin in range(0, len(right), BLOCK_ROWS):
-                    others = right[begin : begin + BLOCK_ROWS]
-                    near = bits_that_differ(both[some][:, None], both[others][None, :]) <= _MOST_BITS
-                    yield some[near.any(axis=1)], others[near.any(axis=0)] - len(first)
+    for together in itertools.chain.from_iterable(equal_bands(both, _MOST_BITS)):
+        left = together[together < len(first)]
+        right = together[together >= len(first)]
+        for start in range(0, len(left) if len(right) else 0, BLOCK_ROWS):
+            some = left[start : start + BLOCK_ROWS]
+            for begin in range(0, len(right), BLOCK_ROWS):
+                others = right[begin : begin + BLOCK_ROWS]
+                near = bits_that_differ(both[some][:, None], both[others][None, :]) <= _MOST_BITS
+                yield some[near.any(axis=1)], others[near.any(axis=0)] - len(first)

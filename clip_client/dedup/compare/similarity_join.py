@@ -39,8 +39,6 @@ _DENSE_ROWS: Final = 64
 _FEW_PAIRS: Final = 4096
 """Up to this many pairs of two blocks are multiplied one by one; with more, a product of whole blocks is as fast."""
 
-_BITS: Final = 64
-
 _PENDING_PAIRS: Final = 1 << 18
 """Pairs of hashes that are joined at once: each call passes over the labels of all rows, each pair takes 16 bytes."""
 
@@ -138,21 +136,16 @@ def join_hashes(
     *,
     pairs_at_once: int = _PENDING_PAIRS,
 ) -> None:
-    """Join those of ``rows`` whose ``hashes`` differ in at most ``most_bits`` of 64 bits, compared exactly.
-
-    Two such hashes agree in at least one of ``most_bits + 1`` bands, so only hashes with a band in common are compared
-    (multi-index hashing: Norouzi, Punjani, Fleet 2012). Equal hashes are compared once.
-    """
+    """Join those of ``rows`` whose ``hashes`` differ in at most ``most_bits`` of 64 bits."""
     if len(rows) < 2:
         return
+    # Equal hashes are compared once.
     distinct, first_rows, which = np.unique(hashes[rows], return_index=True, return_inverse=True)
     union_find.join(rows, rows[first_rows[which]])
     inside = UnionFind(len(distinct))
-    edges = np.linspace(0, _BITS, most_bits + 2).astype(int)
-    for low, high in itertools.pairwise(edges.tolist()):
-        band = (distinct >> np.uint64(low)) & np.uint64((1 << (high - low)) - 1)
+    for runs in equal_bands(distinct, most_bits):
         pending = _PendingPairs(inside, pairs_at_once)
-        for members in equal_runs(band):
+        for members in runs:
             for first, second in block_pairs(len(members)):
                 left, right = members[first], members[second]
                 if not _is_one_cluster(inside.labels[left], inside.labels[right]):
@@ -160,6 +153,17 @@ def join_hashes(
                     pending.add(left[a], right[b])
         pending.join()
     union_find.join(rows[first_rows], rows[first_rows[inside.labels]])
+
+
+def equal_bands(hashes: NDArray[np.uint64], most_bits: int) -> Iterator[list[Indices]]:
+    """Yield, for each of ``most_bits + 1`` bands of 64-bit hashes, the positions of hashes that agree in the band.
+
+    Two hashes that differ in at most ``most_bits`` bits agree in at least one band, so only hashes that agree in a band
+    have to be compared (multi-index hashing: Norouzi, Punjani, Fleet 2012).
+    """
+    edges = np.linspace(0, 64, most_bits + 2).astype(int)
+    for low, high in itertools.pairwise(edges.tolist()):
+        yield equal_runs((hashes >> np.uint64(low)) & np.uint64((1 << (high - low)) - 1))
 
 
 class _PendingPairs:

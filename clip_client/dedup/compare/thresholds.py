@@ -51,9 +51,4 @@ def thresholds_for(model_id: str, threshold: float | None = None, *, near_identi
     similar = min(table.similar, stricter) if threshold is None else threshold
     given = [f"{asked:g}" for asked in (threshold, near_identical) if asked is not None]
     asked_for = f"{' and '.join(given)} {'was' if len(given) == 1 else 'were'} asked for"
-    return replace(
-        table,
-        similar=similar,
-        near_identical=stricter,
-        source=f"{asked_for}; by default: {table.source}",
-    )
+    return replace(table, similar=similar, near_identical=stricter, source=f"{asked_for}; by default: {table.source}")
