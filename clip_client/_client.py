@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -23,7 +24,6 @@ from clip_client._transports.factory import transport_factory as default_transpo
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Sequence
-    from types import TracebackType
 
     from typing_extensions import Self
 
@@ -51,19 +51,33 @@ def make_config(
     config: ClientConfig | None = None,
 ) -> ClientConfig:
     """Merge a client's arguments: an argument overrides ``config``; ``CLIP_URL`` counts if there is neither."""
-    given = config or ClientConfig()
+    changes: dict[str, Any] = {"timeout_s": timeout_s, "transfer": transfer, "token": token}
+    if url is None and config is None:
+        url = os.environ.get(URL_VARIABLE) or DEFAULT_URL
     if url is not None:
-        given = replace(given, urls=(url,) if isinstance(url, str) else tuple(url))
-    elif config is None:
-        given = replace(given, urls=(os.environ.get(URL_VARIABLE) or DEFAULT_URL,))
-    if timeout_s is not None:
-        given = replace(given, timeout_s=timeout_s)
-    if transfer is not None:
-        given = replace(given, transfer=transfer)
-    return given if token is None else replace(given, token=token)
+        changes["urls"] = (url,) if isinstance(url, str) else tuple(url)
+    given = {name: value for name, value in changes.items() if value is not None}
+    return replace(config or ClientConfig(), **given)
 
 
-class ClipClient:
+class ClientBase:
+    """The arguments of both clients; :class:`ClipClient` explains them."""
+
+    def __init__(
+        self,
+        url: str | Sequence[str] | None = None,
+        *,
+        timeout_s: float | None = None,
+        token: str | None = None,
+        transfer: TransferName | None = None,
+        config: ClientConfig | None = None,
+        transport_factory: TransportFactory | None = None,
+    ) -> None:
+        self._config = make_config(url, timeout_s=timeout_s, token=token, transfer=transfer, config=config)
+        self._transport_factory = transport_factory
+
+
+class ClipClient(ClientBase):
     """Embeds images on a Triton server.
 
     ::
@@ -85,21 +99,9 @@ class ClipClient:
     first call does. You may cancel every method at any time, which also cancels its requests.
     """
 
-    def __init__(
-        self,
-        url: str | Sequence[str] | None = None,
-        *,
-        timeout_s: float | None = None,
-        token: str | None = None,
-        transfer: TransferName | None = None,
-        config: ClientConfig | None = None,
-        transport_factory: TransportFactory | None = None,
-    ) -> None:
-        self._config = make_config(url, timeout_s=timeout_s, token=token, transfer=transfer, config=config)
-        self._transport_factory = transport_factory
-        # "new" without a session, then "open" and "closed" with the same one; each step is taken once.
-        self._state = "new"
-        self._session: _Session | None = None
+    # "new" without a session, then "open" and "closed" with the same one; each step is taken once.
+    _state = "new"
+    _session: _Session | None = None
 
     def __repr__(self) -> str:
         known = None if self._session is None else self._session.handshake.known
@@ -113,9 +115,7 @@ class ClipClient:
         self._state = "open"
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         await self.aclose()
 
     async def aclose(self) -> None:
@@ -254,22 +254,11 @@ class _Session:
         self.balancer = Balancer(config, connect)
         self.handshake = Handshake(self.balancer, config)
         self.sender = Sender(self.balancer, config, on_mismatch=self.handshake.invalidate_model)
-        self._config = config
-        self._encoder = ImageEncoder(config)
-        self._threads = anyio.CapacityLimiter(_READERS)
-
-    def stream(
-        self, images: ImageSources, model: ModelInfo, *, ordered: bool, max_ahead: int | None, deadline: float | None
-    ) -> Stream:
-        return Stream(
-            images,
-            max_ahead=max_ahead or 2 * self._config.max_in_flight,
-            ordered=ordered,
-            deadline=deadline,
-            model=model,
-            config=self._config,
-            encoder=self._encoder,
-            threads=self._threads,
+        self.stream = partial(
+            Stream,
+            config=config,
+            encoder=ImageEncoder(config),
+            threads=anyio.CapacityLimiter(_READERS),
             sender=self.sender,
         )
 

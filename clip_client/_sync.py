@@ -4,34 +4,39 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import ExitStack, suppress
-from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from functools import cached_property, partial, wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from clip_client._client import ClipClient
+from clip_client._client import ClientBase, ClipClient
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
-    from types import TracebackType
+    from collections.abc import Awaitable, Callable, Coroutine, Generator
 
     from typing_extensions import Self
 
     from clip_client._client_stats import ClientStats
-    from clip_client._config import ClientConfig
-    from clip_client._encoding import TransferName
-    from clip_client._health import HealthReport
     from clip_client._image_source import ImageSources
-    from clip_client._model import ModelInfo
-    from clip_client._results import EmbeddedItem, EmbeddingBatch
-    from clip_client._transports.base import TransportFactory
-    from clip_client.dedup.types import DuplicateReport
+    from clip_client._results import EmbeddedItem
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class SyncClipClient:
+def _blocking(
+    method: Callable[Concatenate[ClipClient, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[SyncClipClient, P], T]:
+    """Return the method of :class:`SyncClipClient` that runs this one in the client's thread and waits for it."""
+
+    @wraps(method)
+    def call(self: SyncClipClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._call(partial(method, self._client, *args, **kwargs))
+
+    return call
+
+
+class SyncClipClient(ClientBase):
     """:class:`ClipClient` for code without an event loop.
 
     ::
@@ -44,26 +49,11 @@ class SyncClipClient:
     :class:`ClipClient` in a thread of its own.
     """
 
-    def __init__(
-        self,
-        url: str | Sequence[str] | None = None,
-        *,
-        timeout_s: float | None = None,
-        token: str | None = None,
-        transfer: TransferName | None = None,
-        config: ClientConfig | None = None,
-        transport_factory: TransportFactory | None = None,
-    ) -> None:
-        self._client = ClipClient(
-            url,
-            timeout_s=timeout_s,
-            token=token,
-            transfer=transfer,
-            config=config,
-            transport_factory=transport_factory,
-        )
-        self._stack = ExitStack()
-        self._portal: BlockingPortal | None = None
+    _portal: BlockingPortal | None = None
+
+    @cached_property
+    def _client(self) -> ClipClient:
+        return ClipClient(config=self._config, transport_factory=self._transport_factory)
 
     def __repr__(self) -> str:
         return repr(self._client).replace("<ClipClient", "<SyncClipClient", 1)
@@ -76,9 +66,7 @@ class SyncClipClient:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -86,9 +74,7 @@ class SyncClipClient:
         self._portal = None
         self._stack.close()
 
-    def embed(self, images: ImageSources, *, timeout_s: float | None = None) -> EmbeddingBatch:
-        """See :meth:`ClipClient.embed`."""
-        return self._call(partial(self._client.embed, images, timeout_s=timeout_s))
+    embed = _blocking(ClipClient.embed)
 
     def embed_stream(
         self,
@@ -123,19 +109,9 @@ class SyncClipClient:
             if self._portal is portal:  # otherwise closing the client has ended the stream
                 self._call(end)
 
-    def find_duplicates(
-        self, images: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], *, threshold: float | None = None
-    ) -> DuplicateReport:
-        """See :meth:`ClipClient.find_duplicates`."""
-        return self._call(partial(self._client.find_duplicates, images, threshold=threshold))
-
-    def model(self, *, timeout_s: float | None = None) -> ModelInfo:
-        """See :meth:`ClipClient.model`."""
-        return self._call(partial(self._client.model, timeout_s=timeout_s))
-
-    def health(self, *, timeout_s: float | None = None) -> HealthReport:
-        """See :meth:`ClipClient.health`."""
-        return self._call(partial(self._client.health, timeout_s=timeout_s))
+    find_duplicates = _blocking(ClipClient.find_duplicates)
+    model = _blocking(ClipClient.model)
+    health = _blocking(ClipClient.health)
 
     def stats(self) -> ClientStats:
         """See :meth:`ClipClient.stats`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,32 +16,23 @@ if TYPE_CHECKING:
     from clip_client._model import ModelInfo
 
 
+@dataclass(slots=True, eq=False)
 class PendingImage:
     """What the pipeline knows about one image."""
 
-    __slots__ = ("abandoned", "deadline", "index", "model", "on_result", "payload", "result", "source", "submitted_at")
-
-    def __init__(
-        self,
-        index: int,
-        source: ImageSource,
-        model: ModelInfo,
-        deadline: float | None,
-        on_result: Callable[[PendingImage], None],
-    ) -> None:
-        self.index = index
-        self.source = source
-        self.model = model
-        """The vector must be of this model."""
-        self.deadline = deadline
-        """Loop time; None until the image is first sent, if the call has no deadline of its own."""
-        self.on_result = on_result
-        self.payload = b""
-        """The bytes to send, as long as they may have to be sent."""
-        self.submitted_at = 0.0
-        self.result: NDArray[np.float32] | ClipError | None = None
-        """A vector (D,) is a read-only view of the whole answer: copy it before you hand it out."""
-        self.abandoned = False
+    index: int
+    source: ImageSource
+    model: ModelInfo
+    """The vector must be of this model."""
+    deadline: float | None
+    """Loop time; None until the image is first sent, if the call has no deadline of its own."""
+    on_result: Callable[[PendingImage], None]
+    payload: bytes = b""
+    """The bytes to send, as long as they may have to be sent."""
+    submitted_at: float = 0.0
+    result: NDArray[np.float32] | ClipError | None = None
+    """A vector (D,) is a read-only view of the whole answer: copy it before you hand it out."""
+    abandoned: bool = False
 
     @property
     def is_awaited(self) -> bool:

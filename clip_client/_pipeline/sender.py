@@ -7,7 +7,7 @@ import copy
 import random
 import uuid
 from collections import deque
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
 from clip_client._balancing.retry import RetryBudget, is_retried
@@ -288,16 +288,17 @@ class Sender:
         self._schedule()
 
 
+@dataclass(slots=True, eq=False)
 class _Request:
     """Images that share a request."""
 
-    __slots__ = ("deadlines", "images", "server", "started_at")
+    server: Server
+    images: list[PendingImage]
+    started_at: float
 
-    def __init__(self, server: Server, images: list[PendingImage], started_at: float) -> None:
-        self.server = server
-        self.images = images
-        self.deadlines = [image.deadline for image in images if image.deadline is not None]
-        self.started_at = started_at
+    @property
+    def deadlines(self) -> list[float]:
+        return [image.deadline for image in self.images if image.deadline is not None]
 
 
 def _fail(images: Iterable[PendingImage], error: ClipError) -> None:

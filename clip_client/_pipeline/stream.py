@@ -18,7 +18,6 @@ from clip_client._results import EmbeddedItem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import TracebackType
 
     import numpy as np
     from numpy.typing import NDArray
@@ -38,17 +37,18 @@ class Stream:
     """One call, as a context: leaving it abandons the images in flight.
 
     Callbacks in the event loop drive everything - an image arrives, an image is encoded, a result is set - so the
-    pipeline keeps moving while the consumer is busy, as far as ``max_ahead`` allows. ``deadline`` is in loop time.
+    pipeline keeps moving while the consumer is busy, as far as ``max_ahead`` allows (default: twice
+    ``max_in_flight``). ``deadline`` is in loop time.
     """
 
     def __init__(
         self,
         images: ImageSources,
+        model: ModelInfo,
         *,
-        max_ahead: int,
+        max_ahead: int | None,
         ordered: bool,
         deadline: float | None,
-        model: ModelInfo,
         config: ClientConfig,
         encoder: ImageEncoder,
         threads: anyio.CapacityLimiter,
@@ -73,16 +73,14 @@ class Stream:
         self._next_index = 0
         self._wake = asyncio.Event()
 
-        self._source = open_source(images, max_ahead=max_ahead, on_arrival=self._fill)
+        self._source = open_source(images, max_ahead=max_ahead or 2 * config.max_in_flight, on_arrival=self._fill)
         self._timer = None if deadline is None else self._loop.call_at(deadline, self._wake.set)
 
     async def __aenter__(self) -> Self:
         self._fill()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._unencoded.clear()

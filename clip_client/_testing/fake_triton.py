@@ -19,7 +19,6 @@ from preprocess_ensemble.model_repository.passport import Canary, Parity, Passpo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from types import TracebackType
 
     from numpy.typing import NDArray
     from typing_extensions import Self
@@ -196,9 +195,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         await self.stop()
 
     # The methods below have the names of Triton's gRPC service.

@@ -7,8 +7,6 @@ import time
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from typing_extensions import Self
 
 _TICK_S: Final = 0.005
@@ -40,9 +38,7 @@ class LoopWatch:
         self._arm()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         if self._timer is not None:
             self._timer.cancel()
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
-    from types import TracebackType
 
     from typing_extensions import Self
 
@@ -69,9 +68,7 @@ class Relay:
         self._server = await asyncio.start_server(self._accept, "localhost", 0)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         self._server.close()
         self._closing = True
         tasks = list(self._tasks)
