@@ -14,7 +14,7 @@ from clip_client._errors import ClipError, DeadlineExceeded, ProtocolMismatch, U
 from clip_client._handshake import fetch_model
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncIterator
 
     from numpy.typing import NDArray
 
@@ -62,93 +62,68 @@ class HealthReport:
         return next((step for step in self.steps if step.ok is False), None)
 
 
+_STEPS: Final = ("connect", "server live", "models ready", "handshake", "canary")
+
+
 async def run_health_checks(transport: Transport, *, name: str, timeout_s: float) -> HealthReport:
     """Run all steps within ``timeout_s``. Nothing is retried, and the steps after the first failure are skipped."""
-    checks = _Checks(transport, timeout_s)
+    findings = _findings(transport, timeout_s)
     steps: list[HealthStep] = []
-    for step, check in checks.steps():
+    model_id: str | None = None
+    for step in _STEPS:
         if steps and not steps[-1].ok:
             steps.append(HealthStep(server=name, name=step, ok=None, message="not tried", elapsed_s=0.0))
             continue
         started = time.perf_counter()
         kind: type[ClipError] | None = None
         try:
-            message = await check()
+            message, model_id = await anext(findings)
         except ClipError as error:
             message, kind = str(error), type(error)
         elapsed_s = time.perf_counter() - started
         steps.append(
             HealthStep(server=name, name=step, ok=kind is None, message=message, elapsed_s=elapsed_s, error=kind)
         )
-    return HealthReport(steps=tuple(steps), model_id=checks.model_id)
+    return HealthReport(steps=tuple(steps), model_id=model_id)
 
 
-class _Checks:
-    def __init__(self, transport: Transport, timeout_s: float) -> None:
-        self._transport = transport
-        self._loop = asyncio.get_running_loop()
-        self._deadline = self._loop.time() + timeout_s
-        self._live = False
-        self._model: ModelInfo | None = None
+async def _findings(transport: Transport, timeout_s: float) -> AsyncIterator[tuple[str, str | None]]:
+    """Take the steps one after the other; yield what each found and the id of the model, None before the handshake."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_s
 
-    @property
-    def model_id(self) -> str | None:
-        """The model that the handshake named; None before it."""
-        return None if self._model is None else self._model.id
-
-    def steps(self) -> tuple[tuple[str, Callable[[], Awaitable[str]]], ...]:
-        return (
-            ("connect", self._connect),
-            ("server live", self._server_live),
-            ("models ready", self._models_ready),
-            ("handshake", self._handshake),
-            ("canary", self._canary),
-        )
-
-    def _remaining(self) -> float:
-        remaining = self._deadline - self._loop.time()
-        if remaining <= 0:
+    def remaining() -> float:
+        if loop.time() >= deadline:
             raise DeadlineExceeded("timeout_s ran out before this step.")
-        return remaining
+        return deadline - loop.time()
 
-    async def _connect(self) -> str:
-        self._live = await self._transport.server_live(timeout_s=self._remaining())
-        return "the server responds"
+    is_live = await transport.server_live(timeout_s=remaining())
+    yield "the server responds", None
+    if not is_live:
+        raise Unavailable("The server responds, but says that it is not live; its log has the reason.")
+    yield "the server says that it is live", None
+    await transport.models_ready(timeout_s=remaining())
+    yield "the server says that all models are ready", None
+    model = await fetch_model(transport, timeout_s=remaining())
+    yield f"the server serves {model.id}", model.id
+    yield await _check_canary(transport, model, timeout_s=remaining()), model.id
 
-    async def _server_live(self) -> str:
-        if not self._live:
-            raise Unavailable("The server responds, but says that it is not live; its log has the reason.")
-        return "the server says that it is live"
 
-    async def _models_ready(self) -> str:
-        await self._transport.models_ready(timeout_s=self._remaining())
-        return "the server says that all models are ready"
-
-    async def _handshake(self) -> str:
-        self._model = await fetch_model(self._transport, timeout_s=self._remaining())
-        return f"the server serves {self._model.id}"
-
-    async def _canary(self) -> str:
-        request_id = uuid.uuid4().hex
-        model = self._model
-        assert model is not None, "the handshake comes first"
-        answer = await self._transport.infer([model.canary_image], request_id=request_id, timeout_s=self._remaining())
-        if answer.statuses[0]:
-            raise ProtocolMismatch(
-                f"The server could not embed the canary image: {answer.errors[0]}", request_id=request_id
-            )
-        if tuple(answer.fingerprints[0]) != model.fingerprint or answer.vectors.shape[1] != model.dimension:
-            raise ProtocolMismatch(
-                "The encoder is not the model of the passport; export the model again.", request_id=request_id
-            )
-        cosine = _cosine(answer.vectors[0], model.canary_vector)
-        if not cosine >= CANARY_MIN_COSINE:
-            raise ProtocolMismatch(
-                f"The vector of the canary image is wrong (cosine {cosine:.4f}, must be at least {CANARY_MIN_COSINE}); "
-                "export the model again on this machine.",
-                request_id=request_id,
-            )
+async def _check_canary(transport: Transport, model: ModelInfo, *, timeout_s: float) -> str:
+    request_id = uuid.uuid4().hex
+    answer = await transport.infer([model.canary_image], request_id=request_id, timeout_s=timeout_s)
+    if answer.statuses[0]:
+        problem = f"The server could not embed the canary image: {answer.errors[0]}"
+    elif tuple(answer.fingerprints[0]) != model.fingerprint or answer.vectors.shape[1] != model.dimension:
+        problem = "The encoder is not the model of the passport; export the model again."
+    elif not (cosine := _cosine(answer.vectors[0], model.canary_vector)) >= CANARY_MIN_COSINE:
+        problem = (
+            f"The vector of the canary image is wrong (cosine {cosine:.4f}, must be at least {CANARY_MIN_COSINE}); "
+            "export the model again on this machine."
+        )
+    else:
         return f"the canary image has the right vector (cosine {cosine:.6f})"
+    raise ProtocolMismatch(problem, request_id=request_id)
 
 
 def _cosine(first: NDArray[np.float32], second: NDArray[np.float32]) -> float:
