@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 import numpy as np
 from tritonclient.grpc import service_pb2, service_pb2_grpc
+from tritonclient.utils import deserialize_bytes_tensor, serialize_byte_tensor
 
 from preprocess_ensemble import contract
 from preprocess_ensemble.model_repository.passport import Canary, Parity, Passport
@@ -229,7 +230,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         if request.model_name == contract.PREPROCESSOR:
             self.handshakes += 1
             return _response(request, {contract.MODEL: ("BYTES", 1, _strings([json.dumps(self.passport())]))})
-        images = _read_images(request)
+        images = tuple(deserialize_bytes_tensor(request.raw_input_contents[0]).tolist())
         if self._keep_requests:
             self.requests.append(
                 ReceivedRequest(
@@ -302,19 +303,9 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         return _response(request, {name: value for name, value in tensors.items() if name not in reply.drop_outputs})
 
 
-def _read_images(request: Any) -> tuple[bytes, ...]:
-    raw: bytes = request.raw_input_contents[0]
-    images, offset = [], 0
-    while offset < len(raw):
-        end = offset + 4 + int.from_bytes(raw[offset : offset + 4], "little")
-        images.append(raw[offset + 4 : end])
-        offset = end
-    return tuple(images)
-
-
 def _strings(texts: list[str]) -> bytes:
-    encoded = [text.encode() for text in texts]
-    return b"".join(len(text).to_bytes(4, "little") + text for text in encoded)
+    packed: bytes = serialize_byte_tensor(np.array([text.encode() for text in texts], dtype=np.object_)).item()
+    return packed
 
 
 def _response(request: Any, tensors: Mapping[str, tuple[str, int, bytes]]) -> Any:
