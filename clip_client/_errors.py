@@ -23,18 +23,6 @@ from preprocess_ensemble.errors import ReportedError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = (
-    "ClipError",
-    "DeadlineExceeded",
-    "ImageError",
-    "ImageErrors",
-    "ModelNotReady",
-    "Overloaded",
-    "ProtocolMismatch",
-    "Unauthorized",
-    "Unavailable",
-)
-
 
 class ClipError(ReportedError):
     """Root of all errors that this package raises on purpose.

@@ -68,7 +68,6 @@ class TritonTransport(Transport):
         return f"<TritonTransport {self.endpoint}>"
 
     async def infer(self, images: Sequence[bytes], *, request_id: str, timeout_s: float) -> Answer:
-        """Embed encoded images in one request of ``len(images)`` rows."""
         request = _request(contract.ENSEMBLE, images, _ANSWER_OUTPUTS, request_id)
         with request_span(self.endpoint, rows=len(images), request_id=request_id) as trace:
             response = await self._call(self._model_infer, request, timeout_s, request_id, trace)
@@ -98,7 +97,6 @@ class TritonTransport(Transport):
         return max(1, int(response.config.max_batch_size))
 
     async def server_live(self, *, timeout_s: float) -> bool:
-        """Return whether the server says that it is live."""
         response = await self._call(self._stub.ServerLive, service_pb2.ServerLiveRequest(), timeout_s, None)
         return bool(response.live)
 
@@ -114,7 +112,6 @@ class TritonTransport(Transport):
                 )
 
     async def describe(self, *, timeout_s: float) -> ServerDescription:
-        """Describe the server's release and how it runs each model; ``timeout_s`` is for each question."""
         metadata = await self._call(self._stub.ServerMetadata, service_pb2.ServerMetadataRequest(), timeout_s, None)
         models = {}
         for name in (contract.PREPROCESSOR, contract.ENCODER, contract.ENSEMBLE):
@@ -137,7 +134,6 @@ class TritonTransport(Transport):
         return read_statistics(response)
 
     async def close(self) -> None:
-        """Close the channel at once."""
         await self._channel.close()
 
     async def _has_other_models(self, timeout_s: float) -> bool:

@@ -22,6 +22,7 @@ from clip_client._errors import (
     Unavailable,
 )
 from clip_client._transports.base import Answer, Transport
+from preprocess_ensemble import contract
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -62,7 +63,6 @@ class HttpTransport(Transport):
         return f"<HttpTransport {self.url}>"
 
     async def infer(self, images: Sequence[bytes], *, request_id: str, timeout_s: float) -> Answer:
-        """Embed encoded images; see :class:`Transport`."""
         form = self._aiohttp.FormData(default_to_multipart=True)
         for image in images:
             form.add_field("images", image, filename="image", content_type="application/octet-stream")
@@ -70,7 +70,6 @@ class HttpTransport(Transport):
         return _read_answer(document, len(images), request_id)
 
     async def passport(self, *, request_id: str, timeout_s: float) -> str:
-        """Return the model's passport as JSON text."""
         return json.dumps(await self._ask("GET", "/model", timeout_s, request_id))
 
     async def max_batch_size(self, *, timeout_s: float) -> int:
@@ -82,7 +81,6 @@ class HttpTransport(Transport):
             raise _malformed(None) from None
 
     async def server_live(self, *, timeout_s: float) -> bool:
-        """Return True if the service answers."""
         await self._ask("GET", "/healthz", timeout_s, None)
         return True
 
@@ -91,7 +89,6 @@ class HttpTransport(Transport):
         await self._ask("GET", "/healthz", timeout_s, None)
 
     async def close(self) -> None:
-        """Close every connection."""
         await self._session.close()
         # The sockets are closed by callbacks that the line above has only scheduled.
         await asyncio.sleep(0)
@@ -127,16 +124,16 @@ def _read_answer(document: Any, rows: int, request_id: str) -> Answer:
     """Read an answer; an embedding that is null becomes a row of NaN. Raises ProtocolMismatch if it is malformed."""
     try:
         results = document["results"]
-        good = [result["embedding"] for result in results if result["embedding"] is not None]
-        statuses = np.array([int(result["status"]) for result in results], np.int32)
+        good = [result[contract.EMBEDDING] for result in results if result[contract.EMBEDDING] is not None]
+        statuses = np.array([int(result[contract.STATUS]) for result in results], np.int32)
         dimension = int(document["dimension"])
         vectors = np.full((rows, dimension), np.nan, np.float32)
         vectors[statuses == 0] = np.array(good, np.float32).reshape(-1, dimension)
         answer = Answer(
             vectors=vectors,
             statuses=statuses,
-            errors=tuple(str(result["error"]) for result in results),
-            fingerprints=np.tile(np.array(document["fingerprint"], np.int32), (rows, 1)),
+            errors=tuple(str(result[contract.ERROR]) for result in results),
+            fingerprints=np.tile(np.array(document[contract.FINGERPRINT], np.int32), (rows, 1)),
         )
     except (KeyError, TypeError, ValueError):
         raise _malformed(request_id) from None

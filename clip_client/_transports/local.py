@@ -80,20 +80,16 @@ class LocalTransport(Transport):
         return f"<LocalTransport {self.repository}>"
 
     async def infer(self, images: Sequence[bytes], *, request_id: str, timeout_s: float) -> Answer:
-        """Embed encoded images as one batch."""
         return await self._in_thread(lambda: self._infer(images), timeout_s, request_id)
 
     async def passport(self, *, request_id: str, timeout_s: float) -> str:
-        """Return the text of ``model.json``."""
         loaded = await self._in_thread(self._load, timeout_s, request_id)
         return loaded.passport
 
     async def max_batch_size(self, *, timeout_s: float) -> int:
-        """Return the number of images in one batch."""
         return _MAX_BATCH_SIZE
 
     async def server_live(self, *, timeout_s: float) -> bool:
-        """Return True: this process is live."""
         return True
 
     async def models_ready(self, *, timeout_s: float) -> None:
