@@ -55,6 +55,22 @@ CREATE TABLE IF NOT EXISTS sidecars (
 CREATE INDEX IF NOT EXISTS sidecars_by_unit ON sidecars (unit);
 CREATE INDEX IF NOT EXISTS sidecars_by_path ON sidecars (path)
 """
+_INSERT_ENTRY: Final = (
+    "INSERT INTO units (run, at_ns, method, state, survivor, survivor_sha256) VALUES (?, ?, ?, ?, ?, ?)"
+)
+_INSERT_FILE: Final = "INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?)"
+_INSERT_SIDECAR: Final = "INSERT INTO sidecars VALUES (?, ?, ?, ?)"
+_SET_STATE: Final = "UPDATE units SET state = ? WHERE id = ?"
+_ENTRY: Final = "SELECT * FROM units WHERE id = ?"
+_ENTRIES: Final = "SELECT * FROM units WHERE state IN ({states}){more} ORDER BY id"
+_OF_RUN: Final = " AND run = ?"
+_OF_ORIGINAL: Final = " AND id IN (SELECT unit FROM files WHERE original = ?)"
+_FILES: Final = "SELECT * FROM files WHERE unit = ? ORDER BY rowid"
+_SIDECARS: Final = "SELECT path, sha256, is_ours FROM sidecars WHERE unit = ?"
+_SIDECARS_AT: Final = (
+    "SELECT unit, path, sha256, is_ours FROM sidecars JOIN units ON units.id = unit "
+    "WHERE path = ? AND state NOT IN (?, ?)"
+)
 
 
 class MovedFile(NamedTuple):
@@ -144,23 +160,21 @@ class Journal:
         """Record what is about to happen. It is on the disk when this returns."""
         with transaction(self._connection):
             number = self._connection.execute(
-                "INSERT INTO units (run, at_ns, method, state, survivor, survivor_sha256) VALUES (?, ?, ?, ?, ?, ?)",
-                (run, time.time_ns(), method, PLANNED, os.fsencode(kept), kept_sha256),
+                _INSERT_ENTRY, (run, time.time_ns(), method, PLANNED, os.fsencode(kept), kept_sha256)
             ).lastrowid
             self._connection.executemany(
-                "INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?)",
+                _INSERT_FILE,
                 [(number, os.fsencode(file.original), os.fsencode(file.quarantined), *file[2:]) for file in files],
             )
             self._connection.executemany(
-                "INSERT INTO sidecars VALUES (?, ?, ?, ?)",
-                [(number, os.fsencode(sidecar.path), *sidecar[1:]) for sidecar in sidecars],
+                _INSERT_SIDECAR, [(number, os.fsencode(sidecar.path), *sidecar[1:]) for sidecar in sidecars]
             )
-        return self._entry(self._connection.execute("SELECT * FROM units WHERE id = ?", (number,)).fetchone())
+        return self._entry(self._connection.execute(_ENTRY, (number,)).fetchone())
 
     def set_state(self, entry: JournalEntry, state: str) -> JournalEntry:
         """Record the new state of an entry. It is on the disk when this returns."""
         with transaction(self._connection):
-            self._connection.execute("UPDATE units SET state = ? WHERE id = ?", (state, entry.id))
+            self._connection.execute(_SET_STATE, (state, entry.id))
         return replace(entry, state=state)
 
     def entries(
@@ -170,30 +184,25 @@ class Journal:
 
         ``run`` selects one run; ``original`` selects entries with a file that was moved from this path.
         """
-        wanted = f"SELECT * FROM units WHERE state IN ({', '.join('?' * len(states))})"
-        values: list[object] = list(states)
+        more, values = "", list[object](states)
         if run is not None:
-            wanted += " AND run = ?"
+            more += _OF_RUN
             values.append(run)
         if original is not None:
-            wanted += " AND id IN (SELECT unit FROM files WHERE original = ?)"
+            more += _OF_ORIGINAL
             values.append(os.fsencode(original))
-        return [self._entry(row) for row in self._connection.execute(f"{wanted} ORDER BY id", values).fetchall()]
+        wanted = _ENTRIES.format(states=", ".join("?" * len(states)), more=more)
+        return [self._entry(row) for row in self._connection.execute(wanted, values).fetchall()]
 
     def sidecars(self, path: str) -> list[tuple[int, Sidecar]]:
         """Return the id of each entry that needs the sidecar at ``path``, and what the entry recorded about it."""
-        states = (*IN_QUARANTINE, PURGED)
-        rows = self._connection.execute(
-            "SELECT unit, path, sha256, is_ours FROM sidecars JOIN units ON units.id = unit "
-            f"WHERE path = ? AND state IN ({', '.join('?' * len(states))})",
-            (os.fsencode(path), *states),
-        )
+        rows = self._connection.execute(_SIDECARS_AT, (os.fsencode(path), RESTORED, ABANDONED))
         return [(number, _sidecar(*row)) for number, *row in rows]
 
     def _entry(self, row: Sequence[Any]) -> JournalEntry:
         number, run, at_ns, method, state, kept, kept_sha256 = row
-        files = self._connection.execute("SELECT * FROM files WHERE unit = ? ORDER BY rowid", (number,))
-        sidecars = self._connection.execute("SELECT path, sha256, is_ours FROM sidecars WHERE unit = ?", (number,))
+        files = self._connection.execute(_FILES, (number,))
+        sidecars = self._connection.execute(_SIDECARS, (number,))
         return JournalEntry(
             id=number,
             run=run,
