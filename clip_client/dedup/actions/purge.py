@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from clip_client.dedup.actions.apply import Outcome, recover, why_out_of_reach
 from clip_client.dedup.actions.quarantine import is_there, remove_empty_folders
 from clip_client.dedup.files.file_types import COMPANION_KINDS, PICTURES, suffix_of
-from clip_client.dedup.files.hashing import has_sha256
+from clip_client.dedup.files.hashing import has_sha256, sha256_of
 from clip_client.dedup.store.journal import MOVED, PURGED, PURGING
 
 if TYPE_CHECKING:
@@ -74,14 +74,14 @@ def _purge(entry: JournalEntry, journal: Journal, trash: Callable[[str], None]) 
 def _why_it_stays(entry: JournalEntry, journal: Journal) -> str:
     if any(is_there(file.quarantined) and not _is_as_it_was_moved(file) for file in entry.files):
         return "It was changed after it was moved; restore it with: clip-client undo."
-    kept = _kept_instead(entry, journal, frozenset())
+    kept = _kept_instead(entry, journal, frozenset({entry.id}))
     if not kept:
         return f"The photo that was kept instead is missing or changed: {entry.kept}."
     for sidecar in entry.sidecars:
         if not is_there(sidecar.path):
             return f"The sidecar with its metadata is no longer beside the kept photo: {sidecar.path}."
     for file in entry.files[1:]:
-        kind = COMPANION_KINDS.get(suffix_of(file.original), "")
+        kind = COMPANION_KINDS.get(suffix_of(file.original))
         if kind in PICTURES and not _has_beside(kept, kind, file):
             return f"The {kind} that was kept instead is no longer beside {kept}."
     return ""
@@ -89,30 +89,32 @@ def _why_it_stays(entry: JournalEntry, journal: Journal) -> str:
 
 def _is_as_it_was_moved(file: MovedFile) -> bool:
     status = os.lstat(file.quarantined)
-    is_same = (status.st_size, status.st_mtime_ns) == (file.size_bytes, file.mtime_ns)
+    if status.st_size != file.size_bytes:
+        return False
     # FAT timestamps shift with daylight saving, so another time alone does not mean that the file was changed.
-    return is_same or has_sha256(file.quarantined, file.sha256)
+    return status.st_mtime_ns == file.mtime_ns or sha256_of(file.quarantined) == file.sha256
 
 
-def _kept_instead(entry: JournalEntry, journal: Journal, seen: frozenset[int]) -> str:
-    """Return the path of the photo that was kept instead; empty if it is missing."""
+def _kept_instead(entry: JournalEntry, journal: Journal, seen: frozenset[int]) -> str | None:
+    """Return the path of the photo that was kept instead; None if it is missing. ``seen`` are ids not to go back to."""
     if has_sha256(entry.kept, entry.kept_sha256):
         return entry.kept
     later = (
-        _kept_instead(later, journal, seen | {entry.id})
+        _kept_instead(later, journal, seen | {later.id})
         for later in journal.entries((MOVED, PURGED), original=entry.kept)
-        if later.id not in seen and later.id != entry.id and later.files[0].sha256 == entry.kept_sha256
+        if later.id not in seen and later.files[0].sha256 == entry.kept_sha256
     )
-    return next(filter(None, later), "")
+    return next(filter(None, later), None)
 
 
 def _has_beside(kept: str, kind: str, lost: MovedFile) -> bool:
     """Tell whether the folder of the kept photo holds a file of this kind with the bytes of ``lost``."""
-    with suppress(OSError), os.scandir(os.path.dirname(kept)) as entries:
-        return any(
-            COMPANION_KINDS.get(suffix_of(entry.name)) == kind
-            and os.stat(entry.path).st_size == lost.size_bytes
-            and has_sha256(entry.path, lost.sha256)
-            for entry in entries
-        )
+    with os.scandir(os.path.dirname(kept)) as entries:
+        of_kind = [entry.path for entry in entries if COMPANION_KINDS.get(suffix_of(entry.name)) == kind]
+    return any(_is_copy(path, lost) for path in of_kind)
+
+
+def _is_copy(path: str, lost: MovedFile) -> bool:
+    with suppress(OSError):  # such as a link that leads nowhere
+        return os.stat(path).st_size == lost.size_bytes and sha256_of(path) == lost.sha256
     return False
