@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ import anyio
 
 from clip_client._balancing.balancer import Balancer
 from clip_client._config import ClientConfig, at_least_one, positive_seconds
-from clip_client._endpoint import DEFAULT_URL, EndpointKind
+from clip_client._endpoint import DEFAULT_URL, Endpoint, EndpointKind
 from clip_client._handshake import Handshake
 from clip_client._health import HealthReport, run_health_checks
 from clip_client._pipeline.encoder import ImageEncoder
@@ -23,13 +24,10 @@ from clip_client._results import Collector, EmbeddedItem, EmbeddingBatch
 from clip_client._transports.factory import transport_factory as default_transport_factory
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable, Sequence
-
     from typing_extensions import Self
 
     from clip_client._client_stats import ClientStats
     from clip_client._encoding import TransferName
-    from clip_client._endpoint import Endpoint
     from clip_client._image_source import ImageSources
     from clip_client._model import ModelInfo
     from clip_client._transports.base import TransportFactory

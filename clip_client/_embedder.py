@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
     from clip_client._image_source import ImageSources
     from clip_client._model import ModelInfo
     from clip_client._results import EmbeddedItem

@@ -15,13 +15,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING
 
 from preprocess_ensemble.errors import ReportedError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class ClipError(ReportedError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -14,8 +15,6 @@ from clip_client._errors import ClipError, DeadlineExceeded, ProtocolMismatch, U
 from clip_client._handshake import fetch_model
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from numpy.typing import NDArray
 
     from clip_client._model import ModelInfo

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterable, Iterable
 from typing import IO, TYPE_CHECKING, TypeAlias, Union
 
 if TYPE_CHECKING:
-    import os
-
     import numpy as np
     from numpy.typing import NDArray
     from PIL.Image import Image

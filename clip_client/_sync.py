@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import ExitStack, suppress
 from functools import cached_property, partial, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
@@ -12,8 +13,6 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from clip_client._client import ClientBase, ClipClient
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Generator
-
     from typing_extensions import Self
 
     from clip_client._client_stats import ClientStats

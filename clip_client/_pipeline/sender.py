@@ -7,6 +7,7 @@ import copy
 import random
 import uuid
 from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -16,8 +17,6 @@ from clip_client._errors import ClipError, DeadlineExceeded, ImageError, Overloa
 from preprocess_ensemble.contract import ImageStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
-
     import numpy as np
     from numpy.typing import NDArray
 

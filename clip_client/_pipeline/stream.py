@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,6 @@ from clip_client._pipeline.source import open_source
 from clip_client._results import EmbeddedItem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import numpy as np
     from numpy.typing import NDArray
     from typing_extensions import Self

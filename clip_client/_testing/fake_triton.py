@@ -7,6 +7,7 @@ import base64
 import hashlib
 import json
 from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,8 +20,6 @@ from preprocess_ensemble import contract
 from preprocess_ensemble.model_repository.passport import Canary, Parity, Passport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from numpy.typing import NDArray
     from typing_extensions import Self
 

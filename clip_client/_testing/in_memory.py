@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -11,8 +12,6 @@ from tritonclient.grpc import service_pb2
 from clip_client._transports.grpc import TritonTransport
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
-
     from clip_client._endpoint import Endpoint
     from clip_client._testing.fake_triton import FakeTriton
 

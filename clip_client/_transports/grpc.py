@@ -6,15 +6,16 @@ hand, which copies each image once; protobuf would copy it three times.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from clip_client._config import read_pem
+from clip_client._config import ClientConfig, read_pem
 from clip_client._errors import ClipError, ModelNotReady, ProtocolMismatch, Unavailable
-from clip_client._transports.base import ModelSettings, ServerDescription, Transport
-from clip_client._transports.grpc_errors import find_row
+from clip_client._transports.base import Answer, ModelSettings, ServerDescription, Transport
+from clip_client._transports.grpc_errors import ErrorRow, find_row
 from clip_client._transports.grpc_messages import (
     malformed,
     read_answer,
@@ -24,17 +25,11 @@ from clip_client._transports.grpc_messages import (
     with_strings,
 )
 from clip_client._transports.tracing import Metadata, request_span
-from clip_client._transports.triton_statistics import read_statistics
+from clip_client._transports.triton_statistics import ModelStatistics, read_statistics
 from preprocess_ensemble import contract
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from clip_client._config import ClientConfig
     from clip_client._endpoint import Endpoint
-    from clip_client._transports.base import Answer
-    from clip_client._transports.grpc_errors import ErrorRow
-    from clip_client._transports.triton_statistics import ModelStatistics
 
 
 _ANSWER_OUTPUTS: Final = (contract.EMBEDDING, contract.STATUS, contract.ERROR, contract.FINGERPRINT)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 import numpy as np
 
 from clip_client._errors import ProtocolMismatch
 from clip_client._transports.base import Answer
 from preprocess_ensemble import contract
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _LENGTH_DELIMITED: Final = 2
 """Protobuf's wire type of bytes: tag and length as varints, then the bytes."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 
@@ -23,9 +24,6 @@ from clip_client._errors import (
 )
 from clip_client._transports.base import Answer, Transport
 from preprocess_ensemble import contract
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 _ERRORS: Final[Mapping[int, tuple[type[ClipError], str]]] = {
     401: (Unauthorized, "The server at {url} refused the credentials; check token=."),

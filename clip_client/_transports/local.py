@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +19,6 @@ from clip_client._transports.base import Answer, Transport
 from preprocess_ensemble import contract
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from onnxruntime import InferenceSession
 
     from preprocess_ensemble.imaging.preprocessor import Preprocessor

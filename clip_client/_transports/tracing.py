@@ -7,12 +7,11 @@ SDK a span costs a microsecond and is dropped. No image, file name or token beco
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from clip_client._endpoint import Endpoint
 
 Metadata = tuple[tuple[str, str], ...]

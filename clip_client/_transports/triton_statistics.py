@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import Any, Final
 
 STAGES: Final = ("queue", "compute_input", "compute_infer", "compute_output")
 """The stages of a request inside a model, in order, by Triton's names."""

@@ -10,15 +10,12 @@ import errno
 import io
 import os
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from clip_client.cli.commands import decide, dedup, embed, health, profile, purge, similar, undo
 from clip_client.cli.doctor import command as doctor_command
 from clip_client.cli.errors import CommandMisused
 from preprocess_ensemble.errors import ReportedError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _COMMANDS = (embed, similar, dedup, undo, purge, decide, health, profile, doctor_command)
 """In the order of ``--help``."""

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import argparse
 
 from clip_client.cli.errors import CommandFailed, CommandMisused
 from clip_client.cli.options.store import add_store_option, opened_store
 from clip_client.dedup.files.hashing import hash_files
 from clip_client.dedup.text import counted
-
-if TYPE_CHECKING:
-    import argparse
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 from typing import TYPE_CHECKING, Final
 
@@ -18,8 +19,6 @@ from clip_client.dedup.features.raw_preview import can_read_raw
 from clip_client.dedup.reporting.html import write_page
 
 if TYPE_CHECKING:
-    import argparse
-
     from rich.console import Console
 
 _NOTHING: Final = "there is no photo to compare in the given paths"

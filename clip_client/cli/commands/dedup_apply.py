@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from clip_client.cli.commands.undo import print_failures
@@ -17,8 +18,6 @@ from clip_client.dedup.text import counted, human_bytes, printable
 from clip_client.dedup.types import EXACT
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from clip_client.cli.options.dedup import ActionOptions
     from clip_client.dedup import DuplicateReport, Scan, Store
 

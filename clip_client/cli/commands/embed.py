@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import os
 import time
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,8 +26,6 @@ from clip_client.dedup.store.layout import NUMBERED
 from clip_client.dedup.text import counted, printable, skipped_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from clip_client import ClipClient
 
 _FILE_SUFFIXES: Final = (".parquet", ".npz")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from clip_client import ClipClient, HealthReport
 from clip_client.cli.errors import CommandFailed
 from clip_client.cli.options.connection import add_server_options, add_timeout_option, client_config
-
-if TYPE_CHECKING:
-    import argparse
 
 _TIMEOUT_S: Final = 10.0
 """A probe needs a quick answer; a healthy server responds in a fraction of a second."""

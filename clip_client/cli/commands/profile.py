@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import statistics
 import time
 import uuid
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from clip_client import Unauthorized
@@ -18,9 +20,6 @@ from clip_client.cli.options.numbers import count
 from preprocess_ensemble import contract
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Mapping
-
     from clip_client._transports.triton_statistics import ModelStatistics
 
 _TIMEOUT_S: Final = 60.0

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Final
 
 from clip_client.cli.commands.undo import print_failures
 from clip_client.cli.errors import CommandFailed, need
@@ -12,10 +14,6 @@ from clip_client.cli.options.store import add_store_option, opened_store
 from clip_client.dedup.actions.purge import purge
 from clip_client.dedup.store.journal import IN_QUARANTINE, JournalEntry
 from clip_client.dedup.text import counted, human_bytes, printable
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
 
 _MOST_FOLDERS: Final = 20
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from clip_client.cli.errors import CommandFailed
 from clip_client.cli.options.store import add_store_option, opened_store
 from clip_client.dedup.actions.apply import Outcome, undo, why_out_of_reach
 from clip_client.dedup.store.journal import IN_QUARANTINE, Journal
 from clip_client.dedup.text import counted, printable
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

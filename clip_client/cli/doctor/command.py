@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import os
 import shutil
 import sys
 import textwrap
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from clip_client._client import URL_VARIABLE
 from clip_client.cli.doctor.check import CLIENT, SERVER, Check, Level
@@ -17,10 +19,6 @@ from clip_client.cli.doctor.machine_checks import check_machine
 from clip_client.cli.doctor.server_checks import check_server
 from clip_client.cli.options.connection import add_server_options, add_timeout_option, client_config
 from clip_client.dedup.text import counted
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Iterator, Sequence
 
 _TIMEOUT_S: Final = 10.0
 

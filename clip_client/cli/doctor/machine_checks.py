@@ -7,15 +7,13 @@ import platform
 import shutil
 import socket
 import sys
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from clip_client.cli.doctor.check import CLIENT, Check, Level
 from preprocess_ensemble.imaging.worker_pool import usable_cores
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _DISTRIBUTION: Final = "clip-triton"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from clip_client import ClientConfig, ClipError, ModelInfo
@@ -13,8 +14,6 @@ from clip_client.cli.doctor.check import SERVER, Check, Level
 from preprocess_ensemble import contract
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from clip_client._transports.base import ModelSettings, ServerDescription, Transport
 
 _KINDS: Final = {"KIND_CPU": "CPU", "KIND_GPU": "GPU", "KIND_AUTO": "a GPU if the server has one, else the CPU"}

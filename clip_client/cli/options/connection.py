@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 import os
 import sys
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from clip_client import ClientConfig, ClipClient, ClipError
 from clip_client._client import URL_VARIABLE, make_config
@@ -16,10 +18,6 @@ from clip_client._encoding import IMAGE_ENCODINGS, TransferName
 from clip_client._endpoint import EndpointKind
 from clip_client.cli.errors import CommandFailed, CommandMisused
 from clip_client.cli.options.numbers import number_type
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import AsyncIterator
 
 TOKEN_VARIABLE: Final = "CLIP_TOKEN"
 """Environment variable that holds the token. No option does: other users could read it in ``ps``."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,9 +22,6 @@ from clip_client.dedup.files.file_types import COMPANION_KINDS, PHOTO_SUFFIXES, 
 from clip_client.dedup.types import EXACT
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
-
     from clip_client import ClientConfig
 
 _SIMILARITY: Final = number_type(float, lambda value: 0 <= value <= 1, expected="a cosine similarity between 0 and 1")

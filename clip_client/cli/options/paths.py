@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import glob
 import os
 import sys
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from clip_client.cli.errors import CommandFailed
 from clip_client.dedup import Scan, scan
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Iterable
 
 
 def add_walk_options(parser: argparse.ArgumentParser) -> None:

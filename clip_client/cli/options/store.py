@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from clip_client.cli.errors import CommandFailed, need
 from clip_client.dedup import Store
 from clip_client.dedup.store.store import default_directory
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Iterator
 
 
 def add_store_option(parser: argparse.ArgumentParser) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import zipfile
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any, Final
 
@@ -14,8 +15,6 @@ from clip_client.dedup.store.parquet_store import table_of
 from clip_client.dedup.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from clip_client import ModelInfo
     from clip_client.cli.output.photo_row import PhotoRow
 

@@ -6,23 +6,21 @@ later one counts.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clip_client.cli.errors import CommandFailed
-from clip_client.cli.output.photo_row import version_key
+from clip_client.cli.output.photo_row import PhotoRow, version_key
 from clip_client.cli.output.vector_file import to_row, vector_schema
 from clip_client.dedup.store.layout import NUMBERED, Layout
 from clip_client.dedup.store.parquet_store import ParquetStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     import numpy as np
     from numpy.typing import NDArray
 
     from clip_client import ModelInfo
-    from clip_client.cli.output.photo_row import PhotoRow
 
 
 class VectorFolder:
