@@ -75,7 +75,7 @@ async def find_duplicates(
         raise ValueError(f"perceptual hashes may differ in at most 16 bits (-1: not used), got {hash_bits}")
     model = await clip.model()
     thresholds = thresholds_for(model.id, threshold, near_identical=near_identical)
-    progress = on_progress or _ignore
+    progress = on_progress or (lambda what, done, total: None)
     kept_folders = [os.fsdecode(path) for path in references]
     if isinstance(paths, Scan):
         found = paths
@@ -200,7 +200,3 @@ def _candidates(
         row: sorted((candidate(file, contents[row]) for file in copies), key=rules.rank)
         for row, copies in files.items()
     }
-
-
-def _ignore(what: str, done: int, total: int | None) -> None:
-    """Do without progress."""

@@ -61,9 +61,9 @@ def join_vectors(
         join_alike(union_find, rows, vectors, threshold, projected=projected)
         return EXACT
     nearest = _nearest_cells(vectors, rows, threshold, seed)
-    sample = _Sample(vectors, rows, nearest, threshold, seed, projected)
+    needs = _needs_of_sample(vectors, rows, nearest, threshold, seed, projected)
     for count in _CELLS_PER_VECTOR:
-        estimate = sample.estimate(count)
+        estimate = _estimate(needs, count)
         if estimate.recall >= LEAST_RECALL:
             break
     links = [
@@ -83,10 +83,8 @@ def _nearest_cells(vectors: Vectors, rows: Indices, threshold: float, seed: int)
 
     dimension, cells = vectors.shape[1], round(2 * len(rows) ** 0.5)
     sample = np.random.default_rng(seed).choice(rows, min(len(rows), cells * _POINTS_PER_CELL), replace=False)
-    kmeans = faiss.Kmeans(
-        dimension, cells, niter=_ITERATIONS, seed=seed + 1, spherical=True, max_points_per_centroid=_POINTS_PER_CELL,
-        min_points_per_centroid=1,
-    )  # fmt: skip
+    points = {"min_points_per_centroid": 1, "max_points_per_centroid": _POINTS_PER_CELL}
+    kmeans = faiss.Kmeans(dimension, cells, niter=_ITERATIONS, seed=seed + 1, spherical=True, **points)
     kmeans.train(np.ascontiguousarray(vectors[np.sort(sample)]))
     nearest = np.empty((len(rows), _CELLS_PER_VECTOR[-1]), dtype=np.int32)
     for start in range(0, len(rows), _BLOCK_ROWS):
@@ -99,43 +97,40 @@ def _nearest_cells(vectors: Vectors, rows: Indices, threshold: float, seed: int)
     return whole
 
 
-class _Sample:
-    """For sampled rows, their alike rows by the number of cells per vector that a pair needs to share one.
+def _needs_of_sample(
+    vectors: Vectors,
+    rows: Indices,
+    nearest: NDArray[np.int32],
+    threshold: float,
+    seed: int,
+    projected: Vectors | None,
+) -> NDArray[np.int64]:
+    """Return what :func:`_pairs_by_need` returns for those of the sampled rows that have alike rows."""
+    order = np.random.default_rng(seed + 2).permutation(len(rows))[:_MOST_SAMPLED]
+    batches = []
+    telling = 0
+    for start in range(0, len(order), _SAMPLE):
+        needs = _pairs_by_need(vectors, rows, nearest, threshold, order[start : start + _SAMPLE], projected)
+        batches.append(needs[needs.any(axis=1)])
+        telling += len(batches[-1])
+        if telling >= _TELLING_ROWS:
+            break
+    return np.concatenate(batches)
 
-    The recall is the smaller of two figures: the share of all pairs, and the mean share over the sampled rows that have
-    alike rows. In the second a scene of a thousand photos weighs no more than any other photo.
+
+def _estimate(needs: NDArray[np.int64], count: int) -> RecallEstimate:
+    """Return the recall with ``count`` cells per vector.
+
+    It is the smaller of two figures: the share of all pairs, and the mean share over the sampled rows. In the second
+    a scene of a thousand photos weighs no more than any other photo.
     """
-
-    def __init__(
-        self,
-        vectors: Vectors,
-        rows: Indices,
-        nearest: NDArray[np.int32],
-        threshold: float,
-        seed: int,
-        projected: Vectors | None,
-    ) -> None:
-        order = np.random.default_rng(seed + 2).permutation(len(rows))[:_MOST_SAMPLED]
-        batches = []
-        telling = 0
-        for start in range(0, len(order), _SAMPLE):
-            some = order[start : start + _SAMPLE]
-            batches.append(_pairs_by_need(vectors, rows, nearest, threshold, some, projected))
-            telling += np.count_nonzero(batches[-1].any(axis=1))
-            if telling >= _TELLING_ROWS:
-                break
-        needs = np.concatenate(batches)
-        self._needs = needs[needs.any(axis=1)]
-
-    def estimate(self, count: int) -> RecallEstimate:
-        """Return the recall with ``count`` cells per vector."""
-        pairs, found = self._needs.sum(axis=1), self._needs[:, : count + 1].sum(axis=1)
-        if not len(pairs):
-            return RecallEstimate(method="cells", recall=1.0, recall_95=(0.0, 1.0), pairs=0)
-        recall = min(float((found / pairs).mean()), float(found.sum() / pairs.sum()))
-        # The draws are the rows: the pairs of one scene are found or missed together.
-        interval = _wilson(recall, len(pairs))
-        return RecallEstimate(method="cells", recall=recall, recall_95=interval, pairs=int(pairs.sum()))
+    pairs, found = needs.sum(axis=1), needs[:, : count + 1].sum(axis=1)
+    if not len(pairs):
+        return RecallEstimate(method="cells", recall=1.0, recall_95=(0.0, 1.0), pairs=0)
+    recall = min(float((found / pairs).mean()), float(found.sum() / pairs.sum()))
+    # The draws are the rows: the pairs of one scene are found or missed together.
+    interval = _wilson(recall, len(pairs))
+    return RecallEstimate(method="cells", recall=recall, recall_95=interval, pairs=int(pairs.sum()))
 
 
 def _pairs_by_need(

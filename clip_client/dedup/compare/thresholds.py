@@ -45,9 +45,7 @@ def thresholds_for(model_id: str, threshold: float | None = None, *, near_identi
             raise ValueError(f"the threshold is a cosine similarity between 0 and 1, got {asked}")
     if threshold is not None and near_identical is not None and near_identical < threshold:
         raise ValueError(f"near-identical is the stricter class, and {near_identical:g} is below {threshold:g}")
-    stricter = near_identical
-    if stricter is None:
-        stricter = max(threshold or 0, table.near_identical)
+    stricter = max(threshold or 0, table.near_identical) if near_identical is None else near_identical
     similar = min(table.similar, stricter) if threshold is None else threshold
     given = [f"{asked:g}" for asked in (threshold, near_identical) if asked is not None]
     asked_for = f"{' and '.join(given)} {'was' if len(given) == 1 else 'were'} asked for"

@@ -10,6 +10,7 @@ import hashlib
 import io
 import re
 import struct
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -102,14 +103,8 @@ def _parts(data: bytes, kinds: list[str], appended: bytes) -> EmbeddedParts:
     more = [FILM] if _FILM.search(rest) else [DATA] if len(rest) >= _LEAST_BYTES else []
     if not (kinds or more):
         return EmbeddedParts()
-    return EmbeddedParts(kinds=tuple(dict.fromkeys([*kinds, *more])), digest=_digest(data if kinds else rest))
-
-
-def _digest(*pieces: bytes) -> str:
-    digest = hashlib.sha256()
-    for piece in pieces:
-        digest.update(piece)
-    return digest.hexdigest()[:32]
+    digest = hashlib.sha256(data if kinds else rest)
+    return EmbeddedParts(kinds=tuple(dict.fromkeys([*kinds, *more])), digest=digest.hexdigest()[:32])
 
 
 def _of_jpeg(data: bytes) -> EmbeddedParts:
@@ -130,10 +125,8 @@ def _of_jpeg(data: bytes) -> EmbeddedParts:
     kinds = _kinds_of_appended(appended, xmp, has_pictures=any(not is_small for is_small, _, _ in pictures))
     if not (in_xmp or kinds):
         return EmbeddedParts()
-    return EmbeddedParts(
-        kinds=tuple(dict.fromkeys([*kinds, *in_xmp])),
-        digest=_digest(*(appended if kinds else ()), xmp if in_xmp else b""),
-    )
+    digest = hashlib.sha256(b"".join([*(appended if kinds else ()), xmp if in_xmp else b""]))
+    return EmbeddedParts(kinds=tuple(dict.fromkeys([*kinds, *in_xmp])), digest=digest.hexdigest()[:32])
 
 
 def _jpeg_segments(data: bytes) -> tuple[list[tuple[int, int, int]], int]:
@@ -179,23 +172,19 @@ def _mpf_pictures(block: bytes, base: int, size: int) -> list[tuple[bool, int, i
 
 def _without_thumbnails(data: bytes, end: int, pictures: list[tuple[bool, int, int]]) -> Iterator[bytes]:
     """Yield the data behind the first picture, without its thumbnails and without padding."""
-    for start, stop in sorted((start, stop) for is_thumbnail, start, stop in pictures if is_thumbnail):
+    for _, start, stop in sorted(picture for picture in pictures if picture[0]):
         yield data[end:start].strip(b"\0")
         end = max(end, stop)
     yield data[end:].strip(b"\0")
 
 
 def _kinds_of_appended(appended: list[bytes], xmp: bytes, *, has_pictures: bool) -> list[str]:
-    kinds = []
-    if any(_FILM.search(piece) for piece in appended):
-        kinds.append(FILM)
+    kinds = [FILM] if any(map(_FILM.search, appended)) else []
     if has_pictures or any(piece.startswith(b"\xff\xd8\xff") for piece in appended):
-        searched = (xmp, *appended)
-        gain_map = any(_GAIN_MAP.search(piece) for piece in searched)
-        depth_map = any(_DEPTH_MAP.search(piece) for piece in searched)
-        kinds += [kind for kind, is_there in ((GAIN_MAP, gain_map), (DEPTH_MAP, depth_map)) if is_there]
-        kinds += [] if gain_map or depth_map else [PICTURES]
-    elif any(_DEPTH_MAP.search(piece) for piece in appended):
+        patterns = ((_GAIN_MAP, GAIN_MAP), (_DEPTH_MAP, DEPTH_MAP))
+        maps = [kind for pattern, kind in patterns if any(map(pattern.search, (xmp, *appended)))]
+        kinds += maps or [PICTURES]
+    elif any(map(_DEPTH_MAP.search, appended)):
         kinds.append(DEPTH_MAP)  # in Samsung's own container
     if not kinds and sum(map(len, appended)) >= _LEAST_BYTES:
         kinds.append(DATA)
@@ -228,20 +217,20 @@ def _of_iso_media(data: bytes) -> EmbeddedParts:
             boxes += 1
             if boxes > _MOST_BOXES:
                 return _parts(data, [*kinds, DATA], b"")
-            if not parent:
-                end = after
-            if name == b"moov" and not parent:
-                kinds.append(FRAMES)  # the tracks of an image sequence
-            elif name == b"mpvd" and not parent:
-                kinds.append(FILM)
-            elif name == b"auxC" and parent == b"ipco":
-                kinds += _kind_of_auxiliary(data[body + 4 : min(after, body + 200)])
-            elif name == b"infe" and parent == b"iinf" and data[body + 8 : body + 12] == b"tmap":
-                kinds.append(GAIN_MAP)
-            elif (parent, name) == (b"meta", b"iinf"):
-                unread.append((body + (8 if data[body] else 6), after, name))  # by its version
-            elif (parent, name) in _CONTAINERS:
-                unread.append((body + _CONTAINERS[parent, name], after, name))
+            end = end if parent else after
+            match parent, name:
+                case b"", b"moov":
+                    kinds.append(FRAMES)  # the tracks of an image sequence
+                case b"", b"mpvd":
+                    kinds.append(FILM)
+                case b"ipco", b"auxC":
+                    kinds += _kind_of_auxiliary(data[body + 4 : min(after, body + 200)])
+                case b"iinf", b"infe" if data[body + 8 : body + 12] == b"tmap":
+                    kinds.append(GAIN_MAP)
+                case b"meta", b"iinf":
+                    unread.append((body + (8 if data[body] else 6), after, name))  # by its version
+                case box if box in _CONTAINERS:
+                    unread.append((body + _CONTAINERS[box], after, name))
     return _parts(data, kinds, data[end:])
 
 
@@ -275,12 +264,9 @@ def _frames_and_layers(data: bytes) -> list[str]:
     from PIL import Image, TiffImagePlugin
 
     kinds = []
-    try:
-        with Image.open(io.BytesIO(data)) as image:
-            if isinstance(image, TiffImagePlugin.TiffImageFile) and _PHOTOSHOP_LAYERS in image.tag_v2:
-                kinds.append(LAYERS)
-            if getattr(image, "is_animated", False):
-                kinds.append(FRAMES)
-    except Exception:  # Pillow may raise anything for a damaged file, which fails to decode anyway
-        return kinds
+    with suppress(Exception), Image.open(io.BytesIO(data)) as image:  # a damaged file fails to decode anyway
+        if isinstance(image, TiffImagePlugin.TiffImageFile) and _PHOTOSHOP_LAYERS in image.tag_v2:
+            kinds.append(LAYERS)
+        if getattr(image, "is_animated", False):
+            kinds.append(FRAMES)
     return kinds

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from PIL import Image
 
-    from clip_client.dedup.store.parquet_store import ParquetStore
     from clip_client.dedup.store.store import Store
 
 PIXELS: Final = "pixels-3"
@@ -32,20 +31,15 @@ _SRGB_CHROMATICITY: Final = (0.3127, 0.329, 0.64, 0.33, 0.3, 0.6, 0.15, 0.06)
 """What PNG, third edition, section 11.3.2.5 tells encoders to write into gAMA and cHRM for sRGB."""
 
 
-def cached_pixel_hashes(store: Store) -> ParquetStore:
-    """Open the pixel hashes that a store holds; an empty one marks a file with more content than its pixels."""
-    import pyarrow as pa
-
-    return store.table(Path("pixels", PIXELS), {"pixels": pa.string()}, {"algorithm": PIXELS})
-
-
 def pixel_hashes(paths: Mapping[str, str], store: Store) -> tuple[dict[str, str], int]:
     """Return content -> pixel hash, and the number of files that had to be decoded for it.
 
     ``paths`` maps the SHA-256 of each content to a file that holds it. The hash is empty if the pixels cannot be
     decoded, if the file holds more than they show, or if the file has changed meanwhile.
     """
-    cache = cached_pixel_hashes(store)
+    import pyarrow as pa
+
+    cache = store.table(Path("pixels", PIXELS), {"pixels": pa.string()}, {"algorithm": PIXELS})
     hashes: dict[str, str] = {}
     for _, table in cache.find([bytes.fromhex(sha256) for sha256 in paths]):
         keys = (key.hex() for key in table.column("sha256").to_pylist())

@@ -35,7 +35,6 @@ _IN_ICLOUD: Final = (
 )
 _IS_MISSING: Final = "Its original is missing: open it in Photos and locate the file, or import it again."
 
-
 _DATABASE_SUFFIXES: Final = (".sqlite", ".sqlite-wal", ".sqlite-shm")
 
 
@@ -116,17 +115,12 @@ def _library_photo(photo: Any, library: str) -> LibraryPhoto | FailedFile:
     if photo.path is None:
         message = _IN_ICLOUD if photo.ismissing else _IS_MISSING
         return FailedFile(path=os.path.join(library, name), code="UNREADABLE", message=message)
+    beside = ((RAW, photo.path_raw), (FILM, photo.path_live_photo), (EDITED, photo.path_edited))
     return LibraryPhoto(
         path=str(photo.path),
         library=library,
         uuid=str(photo.uuid),
         name=name,
         taken_ns=None if photo.date is None else round(photo.date.timestamp() * 1e6) * 1000,
-        companions=tuple(_companions(photo)),
+        companions=tuple(Companion(path=str(path), kind=kind) for kind, path in beside if path is not None),
     )
-
-
-def _companions(photo: Any) -> Iterator[Companion]:
-    for kind, path in ((RAW, photo.path_raw), (FILM, photo.path_live_photo), (EDITED, photo.path_edited)):
-        if path is not None:
-            yield Companion(path=str(path), kind=kind)

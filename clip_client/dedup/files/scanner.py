@@ -18,7 +18,7 @@ from clip_client.dedup.text import why_unreadable
 from clip_client.dedup.types import QUARANTINE_NAME, FailedFile, LibraryPhoto, Links, PhotoFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 _KINDS: Final = (
     (stat.S_ISFIFO, "a FIFO"),
@@ -78,14 +78,12 @@ def scan(
     """
     if isinstance(paths, str | os.PathLike):  # a string is an iterable of paths too, and one may be "/"
         paths = [paths]
-    walk = _Walk(
-        include_hidden=include_hidden, follow_links=follow_links, one_file_system=one_file_system, takes_raw=raw
-    )
+    walk = _Walk(include_hidden=include_hidden, follow_links=follow_links, one_file_system=one_file_system, raw=raw)
     for path in paths:
         if not isinstance(path, str | os.PathLike):
             raise TypeError(f"expected the path of a file or folder, got {type(path).__name__}")
         walk.start(os.fsdecode(path))
-    walk.run(on_progress or _ignore)
+    walk.run(on_progress or (lambda found: None))
     return Scan(
         files=tuple(sorted((file for _, file in walk.names.values()), key=lambda file: os.fsencode(file.path))),
         failed=tuple(
@@ -106,7 +104,7 @@ class _Walk:
     include_hidden: bool
     follow_links: bool
     one_file_system: bool
-    takes_raw: bool
+    raw: bool
     names: dict[tuple[int, int], tuple[bool, PhotoFile]] = field(default_factory=dict)
     """(device, inode) of a file -> (it was reached by a link, the file), the best name so far."""
     links: dict[str, str] = field(default_factory=dict)
@@ -166,9 +164,7 @@ class _Walk:
         except OSError as error:
             self._fail(folder, why_unreadable(error))
             return
-        names = {entry.name for entry in entries}
-        photos = _photos(names, raw=self.takes_raw)
-        companions = _companion_names(names, photos)
+        photos, companions = _photos_and_companions([entry.name for entry in entries], raw=self.raw)
         for entry in entries:
             is_photo = entry.name in photos
             self._add_entry(entry, device, reached, is_photo=is_photo, is_skipped=entry.name not in companions)
@@ -248,29 +244,22 @@ class _Walk:
         self.failed[path] = FailedFile(path=path, code="UNREADABLE", message=message)
 
 
-def _photos(names: Iterable[str], *, raw: bool) -> frozenset[str]:
-    """Return the photos among the names in a folder; with ``raw``, also RAW files without a photo of their name."""
-    listed = list(names)
-    photos = frozenset(name for name in listed if suffix_of(name) in PHOTO_SUFFIXES)
-    if not raw:
-        return photos
+def _photos_and_companions(names: Sequence[str], *, raw: bool) -> tuple[set[str], set[str]]:
+    """Return which names in a folder are photos, and which belong to one of these photos, such as sidecars.
+
+    With ``raw``, a RAW file is a photo if no photo has its name.
+    """
+    photos = {name for name in names if suffix_of(name) in PHOTO_SUFFIXES}
+    if raw:
+        owners = _owners(photos)
+        photos |= {name for name in names if suffix_of(name) in RAW_SUFFIXES and _stem(name) not in owners}
     owners = _owners(photos)
-    return photos | {name for name in listed if suffix_of(name) in RAW_SUFFIXES and _stem(name) not in owners}
+    return photos, {name for name in names if suffix_of(name) in COMPANION_KINDS and _stem(name) in owners}
 
 
-def _companion_names(names: Iterable[str], photos: frozenset[str]) -> frozenset[str]:
-    """Return the names in a folder of the companions of ``photos``, such as sidecars."""
-    owners = _owners(photos)
-    return frozenset(name for name in names if suffix_of(name) in COMPANION_KINDS and _stem(name) in owners)
-
-
-def _owners(photos: Iterable[str]) -> frozenset[str]:
-    return frozenset(owner for name in photos for owner in (name.lower(), _stem(name)))
+def _owners(photos: Iterable[str]) -> set[str]:
+    return {owner for name in photos for owner in (name.lower(), _stem(name))}
 
 
 def _stem(name: str) -> str:
     return os.path.splitext(name)[0].lower()
-
-
-def _ignore(found: int) -> None:
-    """Do without progress."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from typing import TYPE_CHECKING, Final
 
@@ -10,7 +9,7 @@ from clip_client.dedup.store.sqlite import open_database, transaction
 from clip_client.dedup.types import PhotoFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
 _VERSION: Final = 1
@@ -35,8 +34,8 @@ class FileIndex:
     def known(self, files: Sequence[PhotoFile]) -> dict[str, str]:
         """Return path -> SHA-256 (hexadecimal) of those files whose size and time of change are as they were."""
         found = {}
-        for some in _portions(files):
-            by_name = {os.fsencode(os.path.abspath(file.path)): file for file in some}
+        for start in range(0, len(files), _AT_ONCE):
+            by_name = {os.fsencode(os.path.abspath(file.path)): file for file in files[start : start + _AT_ONCE]}
             question = f"SELECT * FROM files WHERE path IN ({', '.join('?' * len(by_name))})"
             for name, size_bytes, mtime_ns, sha256 in self._connection.execute(question, list(by_name)):
                 file = by_name[name]
@@ -68,9 +67,3 @@ class FileIndex:
         if rows:
             with transaction(self._connection):
                 self._connection.executemany("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?)", rows)
-
-
-def _portions(files: Iterable[PhotoFile]) -> Iterator[list[PhotoFile]]:
-    iterator = iter(files)
-    while some := list(itertools.islice(iterator, _AT_ONCE)):
-        yield some

@@ -97,7 +97,7 @@ class ParquetStore:
         files = self._files()
         wanted = self._all_keys(files).unique()
         try:
-            for _, table in self._find(files, wanted, np.ones(len(wanted), dtype=bool), columns):
+            for _, table in self._find(files, wanted, columns=columns):
                 yield table
         except _FileMerged:
             raise StoreError(f"a file in {self.folder} disappeared while it was read") from None
@@ -106,7 +106,7 @@ class ParquetStore:
         """Return the metadata of each file, whatever it says."""
         described = {}
         for path in self._paths():
-            with self._parquet(path) as parquet:
+            with self._opened(path, any_schema=True) as parquet:
                 if parquet is not None:
                     described[path] = parquet.schema_arrow.metadata or {}
         return described
@@ -128,9 +128,9 @@ class ParquetStore:
                 for positions, table in self._find(self._files(), wanted, missing):
                     missing[positions] = False
                     yield positions, table
-                break
             except _FileMerged:
                 continue
+            return
 
     def add(self, row: Mapping[str, object]) -> None:
         """Add one row. It is on the disk after :meth:`flush` or, at the latest, when the file is full."""
@@ -161,8 +161,7 @@ class ParquetStore:
             read = [self._read_keys(path) for path in sorted({*outdated, *small})]
             files = [file for file in read if file is not None]
             wanted = self._all_keys(files).unique()
-            rows = (table for _, table in self._find(files, wanted, np.ones(len(wanted), dtype=bool)))
-            self._write(_portions(rows, self.layout.rows_per_file))
+            self._write(_portions((table for _, table in self._find(files, wanted)), self.layout.rows_per_file))
         except _FileMerged:
             return  # another process is merging the same files
         for file in files:
@@ -223,7 +222,11 @@ class ParquetStore:
         return pa.chunked_array(chunks, self._key_type)
 
     def _find(
-        self, files: Sequence[_File], wanted: Any, missing: NDArray[np.bool_], columns: Sequence[str] | None = None
+        self,
+        files: Sequence[_File],
+        wanted: Any,
+        missing: NDArray[np.bool_] | bool = True,
+        columns: Sequence[str] | None = None,
     ) -> Iterator[tuple[NDArray[np.intp], Any]]:
         """Yield the positions in ``wanted`` that are ``missing``, and their rows. Raises _FileMerged."""
         import pyarrow.compute as pc
@@ -238,9 +241,9 @@ class ParquetStore:
         rows = row_of[positions]
         ends = np.cumsum([len(file.keys) for file in files], dtype=np.intp)
         for file, end in zip(files, ends.tolist(), strict=True):
-            first, last = np.searchsorted(rows, (end - len(file.keys), end))
+            start = end - len(file.keys)
+            first, last = np.searchsorted(rows, (start, end))
             if first < last:
-                start = end - len(file.keys)
                 yield from self._rows_in(file, rows[first:last] - start, positions[first:last], columns)
 
     def _rows_in(
@@ -276,18 +279,8 @@ class ParquetStore:
                 self._damaged(file.path, error)
 
     @contextlib.contextmanager
-    def _opened(self, path: Path) -> Iterator[Any]:
+    def _opened(self, path: Path, *, any_schema: bool = False) -> Iterator[Any]:
         """Give the file as a ``pyarrow.parquet.ParquetFile``, None if it is damaged. Raises _FileMerged."""
-        with self._parquet(path) as parquet:
-            if parquet is not None:
-                said, expected = parquet.schema_arrow.metadata or {}, self.schema.metadata or {}
-                missing = set(self.schema.names) - set(parquet.schema_arrow.names)
-                if missing or any(said.get(key) != value for key, value in expected.items()):
-                    raise StoreError(f"{path} does not belong there; move it away")
-            yield parquet
-
-    @contextlib.contextmanager
-    def _parquet(self, path: Path) -> Iterator[Any]:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -301,6 +294,11 @@ class ParquetStore:
                 raise _FileMerged from None
             except (OSError, pa.ArrowException) as error:
                 self._damaged(path, error)
+            if parquet is not None and not any_schema:
+                said, expected = parquet.schema_arrow.metadata or {}, self.schema.metadata or {}
+                missing = set(self.schema.names) - set(parquet.schema_arrow.names)
+                if missing or any(said.get(key) != value for key, value in expected.items()):
+                    raise StoreError(f"{path} does not belong there; move it away")
             yield parquet
 
     def _damaged(self, path: Path, error: Exception) -> None:
