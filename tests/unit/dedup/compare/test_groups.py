@@ -17,9 +17,13 @@ from clip_client.dedup.types import (
     EXACT,
     NEAR_IDENTICAL,
     SAME_PIXELS,
+    SAME_SCENE,
     SIMILAR,
     DuplicateGroup,
+    LibraryPhoto,
     Match,
+    Member,
+    Metadata,
     Thresholds,
 )
 
@@ -107,6 +111,9 @@ def test_the_group_has_the_tier_of_its_least_sure_member() -> None:
     (group,) = groups(photos(3, 2, 1), [A, A, AT_80], pixels=[0, 0, 2])
     assert [member.tier for member in group.members] == [EXACT, SAME_PIXELS, SIMILAR]
     assert group.tier == SIMILAR
+    (group,) = groups(photos(3, 2, 1), [A, A, AT_96], pixels=[0, 0, 2])
+    assert [member.tier for member in group.members] == [EXACT, SAME_PIXELS, NEAR_IDENTICAL]
+    assert group.tier == NEAR_IDENTICAL
     # Of equal pixels the vectors have no say.
     (group,) = groups(photos(2, 1), [A, AT_80], pixels=[0, 0])
     assert group.tier == SAME_PIXELS
@@ -176,11 +183,11 @@ def test_a_member_says_every_test_that_it_passed() -> None:
     )
     kept, pixels, only_hash = group.members
     assert kept.matches == ()
-    assert [(match.test, match.threshold) for match in pixels.matches] == [
-        ("pixels", 1),
-        ("perceptual hash", 1),
-        ("embedding", 0.8),
-    ]
+    assert pixels.matches == (
+        Match(test="pixels", value=1, threshold=1),
+        Match(test="perceptual hash", value=1, threshold=1),
+        Match(test="embedding", value=pixels.similarity, threshold=0.8),
+    )
     assert [match.test for match in only_hash.matches] == ["perceptual hash"]
 
 
@@ -253,16 +260,58 @@ def test_frames_of_a_burst_are_marked_unless_their_pixels_are_equal() -> None:
     assert {member.path: member.moment for member in group.members} == {"a.jpg": "", "b.jpg": BURST, "c.jpg": ""}
 
 
-def test_facts_about_files_reach_their_members() -> None:
-    features = ImageFeatures(width=4, height=3)
-    files = [
-        [candidate("a.jpg", size_bytes=9, features=features)],
-        [candidate("b.jpg", size_bytes=5, features=features, is_reference=True)],
+@pytest.mark.parametrize("change", [{"width": 8}, {"height": 8}, {"format": "PNG"}, {}])
+def test_photos_of_one_time_and_another_form_are_no_burst(change: dict[str, Any]) -> None:
+    shots = [
+        [
+            candidate(
+                f"{name}.jpg",
+                size_bytes=size,
+                features=ImageFeatures(
+                    **{"width": 4, "height": 3, "format": "JPEG", **more},
+                    capture_time=CaptureTime(taken_ms=taken_ms, has_sub_second=True),
+                ),
+            )
+        ]
+        for name, size, taken_ms, more in (("a", 2, 0, {}), ("b", 1, 120, change))
     ]
-    (group,) = groups(files, [A, A])
+    (group,) = groups(shots, [A, A])
+    assert group.members[1].moment == (SAME_SCENE if change else BURST)
+
+
+def test_facts_about_files_reach_their_members() -> None:
+    features = ImageFeatures(
+        width=4,
+        height=3,
+        embedded="film",
+        embedded_digest="fd",
+        capture_time=CaptureTime(camera="Canon EOS 5D"),
+        metadata=Metadata(software="GIMP"),
+    )
+    known = LibraryPhoto(path="b.jpg", library="L", uuid="B", name="IMG.JPG", taken_ns=5)
+    files = [
+        [candidate("a.jpg", size_bytes=9)],
+        [candidate("b.jpg", size_bytes=5, features=features, is_reference=True, in_library=known)],
+    ]
+    (group,) = groups(files, [A, AT_96], hashes=[None, None])
     kept, member = group.members
-    assert (kept.is_reference, member.is_reference) == (False, True)
-    assert (member.width, member.height, member.size_bytes, member.sha256) == (4, 3, 5, "b" * 64)
+    assert (kept.is_reference, kept.camera, kept.in_library) == (False, "", None)
+    assert member == Member(
+        path="b.jpg",
+        similarity=member.similarity,
+        width=4,
+        height=3,
+        size_bytes=5,
+        sha256="b" * 64,
+        tier=NEAR_IDENTICAL,
+        matches=(Match(test="embedding", value=member.similarity, threshold=0.8),),
+        embedded="film",
+        embedded_digest="fd",
+        is_reference=True,
+        camera="Canon EOS 5D",
+        metadata=Metadata(software="GIMP"),
+        in_library=known,
+    )
 
 
 def test_what_people_decided_to_be_different_shares_no_group() -> None:

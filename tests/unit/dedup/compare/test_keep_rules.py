@@ -258,6 +258,12 @@ def photo(path: str = "a.jpg", **more: Any) -> Candidate:
         ("reference", {"is_reference": True}, {}, "in a reference folder"),
         ("companions", {"companions": ("RAW file",)}, {}, "has a RAW file beside it"),
         ("companions", {"features": ImageFeatures(embedded="film")}, {}, "holds more than its picture: film"),
+        (
+            "companions",
+            {"companions": ("edited version", "RAW file", "RAW file"), "features": ImageFeatures(embedded="film")},
+            {"companions": ("sidecar",)},
+            "has a RAW file and an edited version beside it; holds more than its picture: film",
+        ),
         ("pixels", {"features": ImageFeatures(width=40, height=30)}, {}, "most pixels: 40x30, next 4x3"),
         ("bytes", {"size_bytes": 2000}, {}, "largest file: 2.0 kB, next 1 B"),
         (
@@ -273,7 +279,15 @@ def photo(path: str = "a.jpg", **more: Any) -> Candidate:
             "oldest date",
         ),
         ("newest", {"mtime_ns": 10**9}, {}, "newest date"),
+        (
+            "newest",
+            {"features": ImageFeatures(capture_time=CaptureTime(taken_ms=1)), "mtime_ns": 1},
+            {"features": ImageFeatures(capture_time=CaptureTime(taken_ms=1))},
+            "same date, newest file",
+        ),
         ("format=heic,jpg", {"path": "z.HEIC"}, {}, "format heic rather than jpg"),
+        ("format= .X3F , .jpg", {"path": "z.x3f"}, {}, "format x3f rather than jpg"),
+        ("bytes", {}, {"is_by_link": True, "size_bytes": 9}, "the other is a link to a file that was not searched"),
         ("path=*/originals/*", {"path": "x/originals/z.jpg"}, {}, "path matches */originals/*"),
         ("not-path=*WhatsApp*", {"path": "z.jpg"}, {"path": "WhatsApp/a.jpg"}, "path does not match *WhatsApp*"),
     ],
@@ -293,5 +307,8 @@ def test_the_first_rule_that_prefers_one_photo_decides() -> None:
 
 @pytest.mark.parametrize("name", ["biggest", "format=", "pixels=3", "path"])
 def test_an_unknown_rule_is_refused_with_the_known_ones(name: str) -> None:
-    with pytest.raises(ValueError, match="the rules are reference"):
+    with pytest.raises(ValueError, match="there is no keep rule") as caught:
         KeepRules([name])
+    known = "reference, original, companions, pixels, bytes, metadata, oldest, newest, name"
+    forms = "format=A,B, path=PATTERN, not-path=PATTERN"
+    assert str(caught.value) == f"there is no keep rule {name!r}; the rules are {known}, {forms}"
