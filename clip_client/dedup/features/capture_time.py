@@ -102,11 +102,11 @@ def _camera(make: str, model: str) -> str:
 
 
 def _time(details: Mapping[int, Any]) -> tuple[int | None, bool]:
-    text = str(details.get(_TAKEN, "")).strip("\0 ")
+    text = str(details.get(_TAKEN)).strip("\0 ")
     try:
         second = datetime.strptime(text[:19], "%Y:%m:%d %H:%M:%S").replace(tzinfo=timezone.utc)
     except ValueError:
         return None, False
-    digits = re.match(r"\d+", str(details.get(_SUB_SECOND, "")).strip("\0 "))
+    digits = re.match(r"\d+", str(details.get(_SUB_SECOND)).strip("\0 "))
     fraction_ms = round(float(f"0.{digits[0]}") * 1000) if digits else 0
     return round(second.timestamp()) * 1000 + fraction_ms, digits is not None

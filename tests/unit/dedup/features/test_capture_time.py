@@ -1,11 +1,15 @@
-"""What times and shot numbers say about two photos that look alike."""
+"""What EXIF says about the capture of a photo, and what that says about two photos that look alike."""
 
 from __future__ import annotations
 
-import pytest
+import time
 
-from clip_client.dedup.features.capture_time import CaptureTime, classify_burst
+import pytest
+from PIL import ExifTags, Image
+
+from clip_client.dedup.features.capture_time import CaptureTime, classify_burst, read_capture_time
 from clip_client.dedup.types import BURST, SAME_SCENE
+from tests.fixtures.image_files import encoded, picture
 
 
 def capture_time(
@@ -88,3 +92,105 @@ def test_times_tell_moments_apart(first: CaptureTime, second: CaptureTime, same_
     for one, other in ((first, second), (second, first)):
         assert classify_burst(one, other) == same_form
         assert classify_burst(one, other, same_form=False) == other_form
+
+
+def photo_with(tags: dict[int, object], details: dict[int, object] | None = None, gps: int = 0) -> bytes:
+    """A JPEG with these EXIF fields in its first directory and in the one of details, and so many of GPS."""
+    made = Image.Exif()
+    made.update({tag: value for tag, value in tags.items() if value is not None})
+    if details:
+        made.get_ifd(ExifTags.IFD.Exif).update({tag: value for tag, value in details.items() if value is not None})
+    if gps:
+        made.get_ifd(ExifTags.IFD.GPSInfo).update(dict.fromkeys((1, 3, 18)[:gps], "N"))
+    return encoded(picture(size=(8, 8)), "JPEG", exif=made)
+
+
+MAKE, MODEL, TAKEN, SUB_SECOND, NUMBER = 0x010F, 0x0110, 0x9003, 0x9291, 0x9211
+SECOND = "2019:05:03 10:11:12"
+SECOND_MS = 1_556_878_272_000
+
+
+@pytest.mark.parametrize(
+    ("taken", "sub_second", "taken_ms", "has_sub_second"),
+    [
+        (SECOND, "", SECOND_MS, False),
+        (SECOND, "5", SECOND_MS + 500, True),
+        (SECOND, "05", SECOND_MS + 50, True),
+        (SECOND, "000", SECOND_MS, True),
+        (SECOND, "1239999", SECOND_MS + 124, True),
+        (SECOND, " 12\0", SECOND_MS + 120, True),
+        (SECOND, "25 ms", SECOND_MS + 250, True),
+        (SECOND, "ms", SECOND_MS, False),
+        (SECOND + "+02:00", "7", SECOND_MS + 700, True),
+        (f"\0 {SECOND}\0", "\0 7", SECOND_MS + 700, True),
+        (SECOND, None, SECOND_MS, False),
+        (None, "25", None, False),
+        ("1960:01:01 00:00:01", "25", -315_619_199_000 + 250, True),
+        ("2019:05:03", "25", None, False),
+        ("    :  :     :  :  ", "25", None, False),
+        ("", "25", None, False),
+    ],
+)
+def test_the_time_of_capture_is_read_to_the_sub_second(
+    taken: str | None, sub_second: str | None, taken_ms: int | None, has_sub_second: bool
+) -> None:
+    read = read_capture_time(photo_with({}, {TAKEN: taken, SUB_SECOND: sub_second}))
+    assert (read.taken_ms, read.has_sub_second) == (taken_ms, has_sub_second)
+
+
+@pytest.mark.skipif(not hasattr(time, "tzset"), reason="Windows has no tzset")
+def test_the_time_zone_of_the_computer_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as changed:
+        changed.setenv("TZ", "XYZ-9")
+        time.tzset()
+        read = read_capture_time(photo_with({}, {TAKEN: SECOND}))
+    time.tzset()
+    assert read.taken_ms == SECOND_MS
+
+
+@pytest.mark.parametrize(
+    ("make", "model", "camera"),
+    [
+        ("Canon", "Canon EOS 5D", "Canon EOS 5D"),
+        ("NIKON CORPORATION", "NIKON D5", "NIKON D5"),
+        ("Apple", "iPhone X", "Apple iPhone X"),
+        (" Apple\0", "\0iPhone X ", "Apple iPhone X"),
+        ("XX", "XX", "XX"),
+        ("XXApple", "iPhone XX", "XXApple iPhone XX"),
+        ("Canon", "", "Canon"),
+        ("", "EOS 5D", "EOS 5D"),
+        ("", "", ""),
+        (None, "EOS 5D", "EOS 5D"),
+        ("Canon", None, "Canon"),
+        (None, None, ""),
+    ],
+)
+def test_a_camera_is_its_make_and_model(make: str | None, model: str | None, camera: str) -> None:
+    assert read_capture_time(photo_with({MAKE: make, MODEL: model})).camera == camera
+
+
+@pytest.mark.parametrize(
+    ("tags", "details", "number"),
+    [
+        ({}, {NUMBER: 7}, 7),
+        ({NUMBER: 7}, {}, 7),
+        ({NUMBER: 7}, {NUMBER: 8}, 8),
+        ({}, {NUMBER: "seven"}, None),
+        ({}, {}, None),
+    ],
+)
+def test_the_number_of_a_shot_may_stand_in_two_places(
+    tags: dict[int, object], details: dict[int, object], number: int | None
+) -> None:
+    assert read_capture_time(photo_with(tags, details)).sequence == number
+
+
+def test_all_fields_are_counted() -> None:
+    assert read_capture_time(photo_with({MAKE: "a"})).fields == 1
+    # The first directory counts its pointers to the two others.
+    assert read_capture_time(photo_with({MAKE: "a", MODEL: "b"}, {TAKEN: SECOND, SUB_SECOND: "1"}, 3)).fields == 4 + 5
+
+
+@pytest.mark.parametrize("data", [b"", b"no image", photo_with({MAKE: "a"}, {TAKEN: SECOND})[:40]])
+def test_a_file_that_cannot_be_read_says_nothing(data: bytes) -> None:
+    assert read_capture_time(data) == CaptureTime()
