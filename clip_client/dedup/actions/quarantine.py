@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
@@ -120,15 +121,10 @@ def check_hard_link(kept: str, copy: str, *, type_of: Callable[[int], str] | Non
 
 def file_system_type(device: int) -> str:
     """Return the type of the mounted file system with this device number, such as ``"ext4"``; empty if not known."""
-    wanted = f"{os.major(device)}:{os.minor(device)}" if hasattr(os, "major") else ""
-    try:
-        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as mounts:
-            for mount in mounts:
-                about, _, system = mount.partition(" - ")
-                if about.split(" ", 3)[2] == wanted:
-                    return system.split(" ", 1)[0]
-    except OSError:  # not Linux
-        return ""
+    with suppress(OSError), open("/proc/self/mountinfo", "rb") as mounts:  # Linux alone has it
+        for fields in map(bytes.split, mounts):
+            if fields[2] == b"%d:%d" % (os.major(device), os.minor(device)):
+                return os.fsdecode(fields[fields.index(b"-") + 1])
     return ""
 
 
@@ -190,6 +186,11 @@ def _sync_folders_of(moved_to: str, moved_from: str) -> None:
         sync_folder(os.path.dirname(path))
 
 
+def _check_free(path: str) -> None:
+    if os.path.lexists(path):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+
+
 def rename_new(source: str, target: str) -> None:
     """Rename a file. Raises FileExistsError if ``target`` exists, and never replaces it.
 
@@ -201,8 +202,7 @@ def rename_new(source: str, target: str) -> None:
     except OSError as error:
         if error.errno not in _NO_HARD_LINKS:
             raise
-        if os.path.lexists(target):
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target) from None
+        _check_free(target)
         os.rename(source, target)
     else:
         os.unlink(source)
@@ -217,8 +217,7 @@ def quarantine(file: MovedFile) -> None:
     the rename cannot replace a file there.
     """
     _make_folder(os.path.dirname(file.quarantined))
-    if os.path.lexists(file.quarantined):
-        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), file.quarantined)
+    _check_free(file.quarantined)
     os.rename(file.original, file.quarantined)
     _sync_folders_of(file.quarantined, file.original)
 

@@ -1,0 +1,314 @@
+"""Why a file cannot move: each reason is one sentence, and is found before anything is touched."""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import os
+import stat
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from clip_client.dedup.actions.quarantine import (
+    CannotMove,
+    check_can_move,
+    check_disk,
+    check_hard_link,
+    file_system_type,
+    quarantine,
+    quarantine_target,
+    rename_new,
+    restore,
+    sync_folder,
+)
+from clip_client.dedup.files.hashing import sha256_of
+from clip_client.dedup.store.journal import MovedFile
+from clip_client.dedup.types import QUARANTINE_NAME
+from tests.fixtures.albums import write
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+ACROSS = "and files cannot be renamed across file systems."
+
+
+def moved_file(original: Path | str, away: Path | str, time_ns: int = 10**18) -> MovedFile:
+    return MovedFile(
+        original=str(original),
+        quarantined=str(away),
+        sha256=sha256_of(str(away)),
+        size_bytes=1,
+        atime_ns=time_ns - 10**17,
+        mtime_ns=time_ns,
+    )
+
+
+def mount(monkeypatch: pytest.MonkeyPatch, *points: Path) -> None:
+    """Give what is at or below each of ``points`` another device number, as if it were mounted there."""
+
+    def patched(call: Callable[..., os.stat_result]) -> Callable[..., Any]:
+        def with_device(path: Any, *arguments: Any, **named: Any) -> Any:
+            status = call(path, *arguments, **named)
+            found = {name: getattr(status, name) for name in dir(status) if name.startswith("st_")}
+            whole = os.path.join(os.getcwd(), os.fspath(path)) if isinstance(path, (str, os.PathLike)) else ""
+            below = sum(whole == str(point) or whole.startswith(f"{point}{os.sep}") for point in points)
+            return SimpleNamespace(**{**found, "st_dev": found["st_dev"] + below})
+
+        return with_device
+
+    monkeypatch.setattr(os, "lstat", patched(os.lstat))
+    monkeypatch.setattr(os, "stat", patched(os.stat))
+
+
+def refusal(path: str, *roots: Path) -> str:
+    with pytest.raises(CannotMove) as raised:
+        quarantine_target(path, {str(root) for root in roots})
+    return str(raised.value)
+
+
+def test_what_cannot_move_is_told_in_one_sentence(tmp_path: Path) -> None:
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    photo = write(root / "deep" / "1.jpg", b"x")
+    write(outside / "1.jpg", b"x")
+    write(outside / "sub" / "2.jpg", b"x")
+    write(root / "2.jpg", b"y")
+    inside_library = write(root / "My.photoslibrary" / "originals" / "1.jpg", b"x")
+    (root / "link.jpg").symlink_to(photo)
+    (root / "out").symlink_to(outside)
+    (root / "far").symlink_to(outside / "sub")
+    sentences = {
+        str(root / "far" / ".." / "2.jpg"): "It cannot be read: No such file or directory.",
+        str(root / "link.jpg"): "It is a link; only the file that it points to could be moved.",
+        str(inside_library): "It is inside an Apple Photos library, which needs all its files.",
+        str(outside / "1.jpg"): "It is in none of the folders that you named.",
+        str(root / "out" / "1.jpg"): "It was reached through a link that leads out of the folders that you named.",
+        str(root / "gone.jpg"): "It cannot be read: No such file or directory.",
+    }
+    assert {path: refusal(path, root) for path in sentences} == sentences
+    write(outside / "2.jpg", b"another file")
+    assert refusal(str(root / "far" / ".." / "2.jpg"), root) == (
+        "Its path has '..' after a link, so it names another file than it seems to."
+    )
+    assert quarantine_target(str(photo), {str(root)}).folder == str(root)
+    assert quarantine_target(str(photo), {str(root), str(tmp_path)}).folder == str(root)  # the innermost
+
+
+def test_the_root_of_all_files_can_be_named(tmp_path: Path) -> None:
+    photo = write(tmp_path / "1.jpg", b"x")
+    assert quarantine_target(str(photo), {os.sep}).folder in (os.sep, *map(str, photo.parents))
+
+
+def test_files_go_to_the_top_of_their_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "root"
+    paths = [
+        write(root / "1.jpg", b"x"),
+        write(root / "disk" / "2.jpg", b"x"),
+        write(root / "disk" / "a" / "b" / "3.jpg", b"x"),
+        write(root / "disk" / "card" / "c" / "4.jpg", b"x"),
+    ]
+    mount(monkeypatch, root / "disk", root / "disk" / "card")
+    found = [quarantine_target(str(path), {str(root)}) for path in paths]
+    assert [target.folder for target in found] == [
+        str(root),
+        str(root / "disk"),
+        str(root / "disk"),
+        str(root / "disk" / "card"),
+    ]
+    assert found[2].path_for(str(paths[2]), "run") == str(root / "disk" / QUARANTINE_NAME / "run" / "a" / "b" / "3.jpg")
+    monkeypatch.chdir(root / "disk" / "a")
+    assert found[2].path_for("b/3.jpg", "run") == found[2].path_for(str(paths[2]), "run")
+
+
+def test_nothing_moves_to_or_from_a_mount_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    photo, other = write(tmp_path / "a" / "1.jpg", b"x"), write(tmp_path / "b" / "2.jpg", b"x")
+    away = tmp_path / "b" / QUARANTINE_NAME
+    away.mkdir()
+    check_hard_link(str(photo), str(other), type_of=lambda _: "ext4")
+    mount(monkeypatch, photo, away)
+    assert refusal(str(photo), tmp_path) == f"The file is a mount point, {ACROSS}"
+    assert refusal(str(other), tmp_path / "b") == f"{away} is on another file system, {ACROSS}"
+    with pytest.raises(CannotMove) as raised:
+        check_can_move(str(photo), "The sidecar beside it")
+    assert str(raised.value) == f"The sidecar beside it is a mount point, {ACROSS}"
+    with pytest.raises(CannotMove) as raised:
+        check_hard_link(str(photo), str(other))
+    assert str(raised.value) == (f"The kept photo is on another file system, which a hard link cannot cross: {photo}.")
+
+
+def test_a_companion_must_be_a_file_that_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = tmp_path / "link.xmp"
+    link.symlink_to(write(tmp_path / "1.xmp", b"x"))
+    sentences = {
+        link: "It is a link or not a regular file.",
+        tmp_path: "It is a link or not a regular file.",
+        tmp_path / "gone.xmp": "It cannot be read: No such file or directory.",
+    }
+    for path, sentence in sentences.items():
+        with pytest.raises(CannotMove) as raised:
+            check_can_move(str(path), "It")
+        assert str(raised.value) == sentence
+    monkeypatch.chdir(tmp_path)
+    check_can_move("1.xmp", "It")
+
+
+@pytest.mark.parametrize("denied", [os.W_OK, os.X_OK])
+@pytest.mark.parametrize("where", ["folder", "top", "quarantine"])
+def test_a_folder_that_you_may_not_change_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, denied: int, where: str
+) -> None:
+    """Root may do anything, so the permission bits themselves would say nothing here."""
+    photo = write(tmp_path / "deep" / "1.jpg", b"x")
+    quarantined = tmp_path / QUARANTINE_NAME
+    quarantined.mkdir()
+    closed = {"folder": photo.parent, "top": tmp_path, "quarantine": quarantined}[where]
+    access = os.access
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: access(path, mode) and not (path == str(closed) and mode & denied)
+    )
+    assert refusal(str(photo), tmp_path) == f"Its folder is read-only for you: {closed}."
+
+
+@pytest.mark.skipif(not hasattr(os, "statvfs"), reason="this system does not tell how a file system is mounted")
+def test_a_file_system_that_is_mounted_read_only_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    photo = write(tmp_path / "1.jpg", b"x")
+    flags = os.ST_NOSUID | os.ST_RDONLY
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_flag=flags))
+    assert refusal(str(photo), tmp_path) == f"Its file system is mounted read-only: {tmp_path}."
+    flags = os.ST_NOSUID
+    assert quarantine_target(str(photo), {str(tmp_path)}).folder == str(tmp_path)
+    monkeypatch.delattr(os, "statvfs")  # as on Windows
+    assert quarantine_target(str(photo), {str(tmp_path)}).folder == str(tmp_path)
+
+
+def test_a_hard_link_that_cannot_be_made_is_told_before_the_move(tmp_path: Path) -> None:
+    kept, copy = write(tmp_path / "1.jpg", b"x"), write(tmp_path / "2.jpg", b"x")
+    for pair in ((kept, tmp_path / "gone"), (tmp_path / "gone", copy)):
+        with pytest.raises(CannotMove) as raised:
+            check_hard_link(*map(str, pair))
+        assert str(raised.value) == "A hard link is not possible: No such file or directory."
+    with pytest.raises(CannotMove) as raised:
+        check_hard_link(str(kept), str(copy), type_of=lambda _: "exfat")
+    assert str(raised.value) == "Its file system does not support hard links."
+
+
+def test_without_a_list_of_mounts_the_type_of_a_file_system_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: str, *_: object, **__: object) -> object:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(builtins, "open", refuse)
+        found = file_system_type(os.stat(os.sep).st_dev)
+    assert found == ""
+
+
+def no_hard_links(*_: object) -> None:
+    raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+
+@pytest.mark.parametrize(
+    "step",
+    [lambda source, target: quarantine(moved_file(source, target)), rename_new],
+    ids=["into the quarantine", "back without hard links"],
+)
+def test_a_taken_name_is_an_error_that_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: Callable[[str, str], None]
+) -> None:
+    source, target = write(tmp_path / "1.jpg", b"x"), write(tmp_path / QUARANTINE_NAME / "2.jpg", b"y")
+    monkeypatch.setattr(os, "link", no_hard_links)
+    with pytest.raises(FileExistsError) as raised:
+        step(str(source), str(target))
+    assert str(raised.value) == f"[Errno {errno.EEXIST}] {os.strerror(errno.EEXIST)}: {str(target)!r}"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no permission bits")
+def test_only_the_quarantine_itself_is_closed_to_others(tmp_path: Path) -> None:
+    photo = write(tmp_path / "1.jpg", b"x")
+    away = tmp_path / QUARANTINE_NAME / "run" / "deep" / "1.jpg"
+    umask = os.umask(0o022)
+    try:
+        quarantine(moved_file(photo, away))
+    finally:
+        os.umask(umask)
+    modes = [stat.S_IMODE(folder.stat().st_mode) for folder in list(away.parents)[:3]]
+    assert modes == [0o755, 0o755, 0o700]
+
+
+def test_windows_needs_no_sync_of_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: str, *_: object) -> int:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        with pytest.raises(PermissionError):
+            sync_folder(str(tmp_path))
+        patch.setattr(os, "name", "nt")
+        sync_folder(str(tmp_path))
+
+
+def test_what_is_in_neither_place_cannot_come_back(tmp_path: Path) -> None:
+    with pytest.raises(CannotMove) as raised:
+        restore(moved_file(tmp_path / "1.jpg", tmp_path / "away"))
+    assert str(raised.value) == "It is neither in the quarantine nor at its old path."
+    write(tmp_path / "1.jpg", b"of another program")
+    write(tmp_path / "away", b"x")
+    with pytest.raises(CannotMove) as raised:
+        restore(moved_file(tmp_path / "1.jpg", tmp_path / "away"))
+    assert str(raised.value) == "Another file has taken its name."
+
+
+@pytest.mark.parametrize("state", ["away", "both names", "back"])
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_file_comes_back_from_each_step_with_its_old_times(tmp_path: Path, state: str, changed: bool) -> None:
+    """As a killed process leaves it. A file that a program wrote to meanwhile keeps its new times."""
+    original, away = tmp_path / "1.jpg", write(tmp_path / QUARANTINE_NAME / "run" / "1.jpg", b"x", 10**18)
+    file = moved_file(original, away, 10**18 + changed)
+    os.utime(away, ns=(5 * 10**17, 10**18))
+    if state == "both names":
+        original.hardlink_to(away)
+    elif state == "back":
+        away.rename(original)
+    restore(file)
+    assert not away.exists()
+    status = original.stat()
+    assert (status.st_atime_ns, status.st_mtime_ns) == (5 * 10**17 if changed else file.atime_ns, 10**18)
+
+
+@pytest.mark.parametrize(
+    ("left", "sentence"),
+    [
+        ([], "is missing or empty; connect its disk and try again."),
+        (["other.txt"], "looks like another disk; connect the right one and try again."),
+        (["album/"], "looks like another disk; connect the right one and try again."),
+        (["kept.jpg"], "looks like another disk; connect the right one and try again."),
+        (["album/", "kept.jpg"], ""),  # a person has emptied the quarantine
+        (["album/1.jpg"], ""),
+        ([f"{QUARANTINE_NAME}/"], ""),
+    ],
+)
+@pytest.mark.parametrize("is_mounted", [False, True])
+def test_a_disk_is_recognised_by_what_lies_around_the_file(
+    tmp_path: Path, left: list[str], sentence: str, is_mounted: bool
+) -> None:
+    disk = tmp_path / "disk"
+    if left or is_mounted:
+        disk.mkdir()
+    for name in left:
+        if name.endswith("/"):
+            (disk / name).mkdir()
+        else:
+            write(disk / name, b"x")
+    file = moved_file(disk / "album" / "1.jpg", disk / QUARANTINE_NAME / "run" / "album" / "1.jpg")
+    said = ""
+    try:
+        check_disk(file, str(disk / "kept.jpg"))
+    except CannotMove as error:
+        said = str(error)
+    assert said == (f"{disk} {sentence}" if sentence else "")
+
+
+def test_the_disk_of_the_root_folder_is_always_there(tmp_path: Path) -> None:
+    photo = write(tmp_path / "1.jpg", b"x")
+    check_disk(moved_file(photo, f"{os.sep}{QUARANTINE_NAME}{os.sep}run{os.sep}1.jpg"), str(photo))
