@@ -1,19 +1,12 @@
 """The Triton model ``clip_preprocess``: rows of encoded image files in, rows of pixels out. This adapts Triton's API.
 
-===========  ==================  =======================================================================
-in           shape and type
-===========  ==================  =======================================================================
-``image``    (N, 1) BYTES        one encoded image file each
-===========  ==================  =======================================================================
+::
 
-===========  ==================  =======================================================================
-out          shape and type
-===========  ==================  =======================================================================
-``pixels``   (N, H, W, 3) UINT8  RGB; all zero if the image failed
-``status``   (N, 1) INT32        the number of an :class:`~preprocess_ensemble.contract.ImageStatus`
-``error``    (N, 1) BYTES        empty, or one sentence for people
-``model``    (N, 1) BYTES        the passport, the same in each row; made only on request
-===========  ==================  =======================================================================
+    in   image   (N, 1) BYTES        one encoded image file each
+    out  pixels  (N, H, W, 3) UINT8  RGB; all zero if the image failed
+         status  (N, 1) INT32        the number of an ImageStatus (preprocess_ensemble.contract)
+         error   (N, 1) BYTES        empty, or one sentence for people
+         model   (N, 1) BYTES        the passport, the same in each row; made only on request
 
 An image that fails never fails its request, and a malformed request never fails another one in the same batch.
 """
@@ -45,17 +38,15 @@ if TYPE_CHECKING:
 _DECODED_OUTPUTS: Final = frozenset({PIXELS, STATUS, ERROR})
 
 
-class _BadRequest(str):
-    """What is wrong with a malformed request, in one sentence for the client."""
-
-
 class _Request(NamedTuple):
-    """What one request asks for."""
+    """What one request asks for; a malformed one asks for nothing."""
 
     id: str
     """The client's own, which its error messages repeat."""
-    requested: frozenset[str]
-    files: Sequence[bytes]
+    requested: frozenset[str] = frozenset()
+    files: Sequence[bytes] = ()
+    problem: str = ""
+    """What is wrong with a malformed request, in one sentence for the client."""
 
     @property
     def decodes(self) -> bool:
@@ -81,7 +72,11 @@ class TritonPythonModel:
             _check_dims(config, preprocess)
         except ValueError as error:
             raise pb_utils.TritonModelException(f"{name}: {error}") from None
-        self._metrics = _make_metrics(name)
+        self._metrics: PreprocessMetrics | None = None
+        try:
+            self._metrics = PreprocessMetrics(pb_utils.MetricFamily)
+        except pb_utils.TritonModelException as error:
+            pb_utils.Logger.log_warn(f"{name}: running without its own metrics, because Triton refused them: {error}")
         # The rows are spread over the cores already; a decoder's own threads would only compete with them.
         AvifImagePlugin.DEFAULT_MAX_THREADS = 1
         at_least = preprocess.decode_at_least if settings.fast_decode else None
@@ -91,24 +86,19 @@ class TritonPythonModel:
             + f", by {turbojpeg_decoder.library() or 'Pillow, because PyTurboJPEG or libturbojpeg is not installed'}."
         )
         self._preprocessor = Preprocessor(
-            preprocess,
-            threads=settings.decode_threads,
-            fast_decode=settings.fast_decode,
-            limits=settings.limits,
+            preprocess, threads=settings.decode_threads, fast_decode=settings.fast_decode, limits=settings.limits
         )
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Return a response for each request, in order; the rows of all requests share the threads."""
         counts = BatchCounts()
         parsed = [_parse(request) for request in requests]
-        pixels, rows = self._preprocessor.run(
-            [request.files for request in parsed if isinstance(request, _Request) and request.decodes]
-        )
+        decoded = [request.files if request.decodes else () for request in parsed]
+        pixels, rows = self._preprocessor.run(decoded)
         responses = []
         end = 0
-        for request in parsed:
-            start = end
-            end += len(request.files) if isinstance(request, _Request) and request.decodes else 0
+        for request, files in zip(parsed, decoded, strict=True):
+            start, end = end, end + len(files)
             responses.append(self._respond(request, rows[start:end], pixels[start:end], counts))
         if self._metrics is not None:
             self._metrics.add(counts)
@@ -122,13 +112,13 @@ class TritonPythonModel:
 
     def _respond(
         self,
-        request: _Request | _BadRequest,
+        request: _Request,
         rows: Sequence[Preprocessed],
         pixels: npt.NDArray[np.uint8],
         counts: BatchCounts,
     ) -> Any:
-        if isinstance(request, _BadRequest):
-            error = pb_utils.TritonError(str(request), pb_utils.TritonError.INVALID_ARG)
+        if request.problem:
+            error = pb_utils.TritonError(request.problem, pb_utils.TritonError.INVALID_ARG)
             return pb_utils.InferenceResponse(error=error)
         outputs: dict[str, npt.NDArray[Any]] = {}
         if request.decodes:
@@ -152,26 +142,18 @@ class TritonPythonModel:
         )
 
 
-def _make_metrics(model: str) -> PreprocessMetrics | None:
-    try:
-        return PreprocessMetrics(pb_utils.MetricFamily)
-    except pb_utils.TritonModelException as error:
-        pb_utils.Logger.log_warn(f"{model}: running without its own metrics, because Triton refused them: {error}")
-        return None
-
-
-def _parse(request: Any) -> _Request | _BadRequest:
+def _parse(request: Any) -> _Request:
     tensor = pb_utils.get_input_tensor_by_name(request, IMAGE)
     if tensor is None:
-        return _BadRequest(
-            f"The request lacks the input {IMAGE}: a BYTES tensor of shape [N, 1], one image file per row."
-        )
+        problem = f"The request lacks the input {IMAGE}: a BYTES tensor of shape [N, 1], one image file per row."
+        return _Request(request.request_id(), problem=problem)
     files: npt.NDArray[np.object_] = tensor.as_numpy()
     if files.dtype != np.object_ or files.ndim != 2 or files.shape[1] != 1:
-        return _BadRequest(
+        problem = (
             f"The input {IMAGE} has shape {list(files.shape)} and type {files.dtype}; "
             "it must be a BYTES tensor of shape [N, 1], one image file per row."
         )
+        return _Request(request.request_id(), problem=problem)
     return _Request(request.request_id(), frozenset(request.requested_output_names()), files[:, 0].tolist())
 
 

@@ -1,4 +1,4 @@
-"""Decoding with Pillow alone: the reference for every format, and the judge of every unusual file."""
+"""Decoding with Pillow alone: the reference for every format, and the decoder of every unusual file."""
 
 from __future__ import annotations
 

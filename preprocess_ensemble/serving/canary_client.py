@@ -14,7 +14,7 @@ from preprocess_ensemble.imaging.transform import PreprocessConfig
 from preprocess_ensemble.serving.supervisor import CONNECT, Probe, ProbeOutcome
 
 if TYPE_CHECKING:
-    from clip_client import ClientConfig, ClipClient
+    from clip_client import ClipClient
     from preprocess_ensemble.serving.triton_process import ServeConfig
 
 _SMALL_IMAGE: Final = 64 * 2**10
@@ -32,22 +32,40 @@ class CanaryClient:
     async def reconnect(self) -> None:
         """Trust the certificate that the server is about to read. Raises ``TlsError`` if it cannot be used."""
         # Imported here: gRPC takes most of the time that `clip-serve --help` would need.
-        from clip_client import ClipClient
+        from clip_client import ClientConfig, ClipClient
 
-        config = _client_config(self._config)
+        config = ClientConfig(urls=(self._config.grpc_url,), timeout_s=self._config.canary_timeout_s)
+        if (tls := self._config.tls) is not None:
+            name = tls.check()
+            certificate, key = tls.canary_files or (None, None)
+            config = replace(
+                config,
+                ca_certificate=tls.certificate,
+                server_name=name,
+                client_certificate=certificate,
+                client_key=key,
+            )
         await self.aclose()
         self._has_connected = False
         self._client = await ClipClient(config=config).__aenter__()
 
     async def probe(self) -> Probe:
         """Embed the canary once."""
+        from clip_client import DeadlineExceeded, Overloaded
+
         assert self._client is not None
         # Not through the client: its channel retries at growing intervals while the port is closed.
         self._has_connected = self._has_connected or await _can_connect(self._config)
         if not self._has_connected:
             message = f"No server listens at {self._config.grpc_url} yet."
             return Probe(outcome=ProbeOutcome.SLOW, step=CONNECT, message=message)
-        return await _embed_canary(self._client, self._config.canary_timeout_s)
+        report = await self._client.health(timeout_s=self._config.canary_timeout_s)
+        failed = report.failed
+        if failed is None:
+            return Probe(outcome=ProbeOutcome.OK, model_id=report.model_id or "")
+        is_slow = failed.error in (DeadlineExceeded, Overloaded) or failed.name == CONNECT
+        outcome = ProbeOutcome.SLOW if is_slow else ProbeOutcome.BROKEN
+        return Probe(outcome=outcome, step=failed.name, message=failed.message)
 
     async def full_batch_bytes(self) -> int:
         """Return how much shared memory the preprocessor needs for a full batch of small images."""
@@ -64,22 +82,6 @@ class CanaryClient:
             await self._client.aclose()
 
 
-def _client_config(config: ServeConfig) -> ClientConfig:
-    from clip_client import ClientConfig
-
-    client = ClientConfig(urls=(config.grpc_url,), timeout_s=config.canary_timeout_s)
-    if config.tls is None:
-        return client
-    certificate, key = config.tls.canary_files or (None, None)
-    return replace(
-        client,
-        ca_certificate=config.tls.certificate,
-        server_name=config.tls.check(),
-        client_certificate=certificate,
-        client_key=key,
-    )
-
-
 async def _can_connect(config: ServeConfig) -> bool:
     try:
         connecting = asyncio.open_connection(config.client_host.strip("[]"), config.grpc_port)
@@ -88,15 +90,3 @@ async def _can_connect(config: ServeConfig) -> bool:
         return False
     writer.close()
     return True
-
-
-async def _embed_canary(client: ClipClient, timeout_s: float) -> Probe:
-    from clip_client import DeadlineExceeded, Overloaded
-
-    report = await client.health(timeout_s=timeout_s)
-    failed = report.failed
-    if failed is None:
-        return Probe(outcome=ProbeOutcome.OK, model_id=report.model_id or "")
-    slow = failed.error in (DeadlineExceeded, Overloaded) or failed.name == CONNECT
-    outcome = ProbeOutcome.SLOW if slow else ProbeOutcome.BROKEN
-    return Probe(outcome=outcome, step=failed.name, message=failed.message)

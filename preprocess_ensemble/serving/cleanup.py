@@ -57,14 +57,11 @@ def remove_stale_regions(directory: Path = SHARED_MEMORY) -> list[str]:
     """
     removed = []
     for region in sorted(directory.glob(f"{_PREFIX}_*")):
-        if not _is_of_dead_server(region.name):
-            continue
-        try:
-            region.unlink()
-        except (FileNotFoundError, PermissionError):
-            # Another start was faster, or the region is another user's.
-            continue
-        removed.append(region.name)
+        # Another start may be faster, and the region may be another user's.
+        with contextlib.suppress(FileNotFoundError, PermissionError):
+            if _is_of_dead_server(region.name):
+                region.unlink()
+                removed.append(region.name)
     return removed
 
 

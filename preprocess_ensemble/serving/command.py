@@ -20,12 +20,7 @@ from preprocess_ensemble.serving.health_endpoint import serve_health
 from preprocess_ensemble.serving.logs import JsonFormatter, print_line
 from preprocess_ensemble.serving.preflight import check_log_file, check_ports, check_repository
 from preprocess_ensemble.serving.supervisor import Supervisor, SupervisorConfig
-from preprocess_ensemble.serving.tensorrt import (
-    PRECISIONS,
-    StagedRepository,
-    check_tensorrt,
-    default_cache,
-)
+from preprocess_ensemble.serving.tensorrt import PRECISIONS, StagedRepository, check_tensorrt, default_cache
 from preprocess_ensemble.serving.tls import ServerTls
 from preprocess_ensemble.serving.triton_backend import TritonBackend
 from preprocess_ensemble.serving.triton_process import ServeConfig
@@ -106,9 +101,7 @@ def _parser() -> argparse.ArgumentParser:
         "--host", default="127.0.0.1", help="address to listen on (default: %(default)s, which is this machine only)"
     )
     parser.add_argument(
-        "--http-host",
-        metavar="HOST",
-        help="address for --http-port; --host does not change it (default: 127.0.0.1)",
+        "--http-host", metavar="HOST", help="address for --http-port; --host does not change it (default: 127.0.0.1)"
     )
     tls = parser.add_argument_group("TLS on gRPC (PEM files)")
     for option, text in (

@@ -1,11 +1,7 @@
 """The health port. ``GET /healthz`` returns 200 while images can be embedded, otherwise 503, each with JSON details.
 
-``GET /metrics`` returns the same for Prometheus, always with 200:
-
-==============================  ====================================================
-``clip_serve_healthy``          1 while images can be embedded, else 0
-``clip_serve_restarts_total``   how often tritonserver was restarted
-==============================  ====================================================
+``GET /metrics`` returns the same for Prometheus, always with 200: ``clip_serve_healthy`` is 1 while images can be
+embedded, else 0, and ``clip_serve_restarts_total`` counts the restarts of tritonserver.
 """
 
 from __future__ import annotations
@@ -25,6 +21,14 @@ _REQUEST_BYTES: Final = 8192
 _MOST_CONNECTIONS: Final = 64
 """Open at the same time. A probe needs one for a few milliseconds. More open connections would use up the file
 descriptors that this program needs to supervise the server."""
+
+
+_METRICS: Final = """\
+# TYPE clip_serve_healthy gauge
+clip_serve_healthy {healthy}
+# TYPE clip_serve_restarts_total counter
+clip_serve_restarts_total {restarts}
+"""
 
 
 @asynccontextmanager
@@ -69,7 +73,8 @@ def _response(head: bytes, report: Callable[[], tuple[bool, Mapping[str, Any]]])
     else:
         healthy, found = report()
         if path == b"/metrics":
-            status, text, content_type = "200 OK", _metrics(healthy, found), "text/plain; version=0.0.4"
+            status, content_type = "200 OK", "text/plain; version=0.0.4"
+            text = _METRICS.format(healthy=int(healthy), restarts=found["restarts"])
         else:
             status, text = "200 OK" if healthy else "503 Service Unavailable", json.dumps(found) + "\n"
     payload = text.encode()
@@ -81,9 +86,3 @@ def _response(head: bytes, report: Callable[[], tuple[bool, Mapping[str, Any]]])
         "Connection: close",
     )
     return "\r\n".join((*lines, "", "")).encode() + (b"" if method == b"HEAD" else payload)
-
-
-def _metrics(healthy: bool, found: Mapping[str, Any]) -> str:
-    lines = ["# TYPE clip_serve_healthy gauge", f"clip_serve_healthy {int(healthy)}"]
-    lines += ["# TYPE clip_serve_restarts_total counter", f"clip_serve_restarts_total {found['restarts']}"]
-    return "\n".join((*lines, ""))

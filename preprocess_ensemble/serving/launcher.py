@@ -49,7 +49,7 @@ _PR_SET_PDEATHSIG: Final = 1
 """From ``linux/prctl.h``."""
 
 _ONNXRUNTIME_MODEL: Final = '''\
-"""Found by Triton for models with ``backend: "onnxruntime"``, where no C++ backend of that name is installed."""
+"""Found by Triton for models with ``backend: "onnxruntime"`` if no C++ backend of that name is installed."""
 
 from preprocess_ensemble.backends.onnxruntime.model import TritonPythonModel
 

@@ -54,15 +54,10 @@ class EndWatch:
         self._descriptors: set[int] = set()
         for pid in _of_members(group, lambda process: process.pid):
             if pid != group:
-                self._add(pid)
-
-    def _add(self, pid: int) -> None:
-        try:
-            descriptor = os.pidfd_open(pid)
-        except OSError:
-            return
-        self._descriptors.add(descriptor)
-        self._loop.add_reader(descriptor, self._on_end, descriptor)
+                with suppress(OSError):
+                    descriptor = os.pidfd_open(pid)
+                    self._descriptors.add(descriptor)
+                    self._loop.add_reader(descriptor, self._on_end, descriptor)
 
     def _on_end(self, descriptor: int) -> None:
         self._remove(descriptor)

@@ -205,7 +205,11 @@ class Supervisor:
             if not await self._send_canary(process):
                 continue
             if self._probe.outcome is ProbeOutcome.OK:
-                await self._set_ready()
+                self._restart_reason = ""
+                await self._on_canary_ok(process)
+                self._healthy_since = self._now()
+                self._stub_ended.clear()
+                process.watch_stubs(self._stub_ended.set)
                 return
             # Triton opens its ports when all models are loaded, so a wrong answer then stays wrong.
             wrong += self._probe.outcome is ProbeOutcome.BROKEN and self._probe.step != CONNECT
@@ -216,14 +220,6 @@ class Supervisor:
                     f"tritonserver was not ready within {self._config.start_timeout_s:g} s: {self._probe.message}"
                 )
             await self._pause(_START_POLL_S)
-
-    async def _set_ready(self) -> None:
-        assert self._process is not None
-        self._restart_reason = ""
-        await self._on_canary_ok(self._process)
-        self._healthy_since = self._now()
-        self._stub_ended.clear()
-        self._process.watch_stubs(self._stub_ended.set)
 
     async def _watch_once(self) -> None:
         """Wait for the next canary or the end of the process, and act on the result."""

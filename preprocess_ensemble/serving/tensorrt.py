@@ -58,19 +58,20 @@ def on_tensorrt(encoder: ModelConfig, *, cache: str, precision: str) -> ModelCon
     config.optimization.ClearField("execution_accelerators")
     accelerator = config.optimization.execution_accelerators.gpu_execution_accelerator.add(name="tensorrt")
     most = config.max_batch_size
-    parameters = {
-        "precision_mode": precision.upper(),
-        "max_workspace_size_bytes": str(_WORKSPACE_BYTES),
-        "trt_engine_cache_enable": "true",
-        "trt_engine_cache_path": cache,
-        "trt_timing_cache_enable": "true",
-        "trt_timing_cache_path": cache,
-        "trt_layer_norm_fp32_fallback": "true",
-        "trt_profile_min_shapes": _profile(config, 1),
-        "trt_profile_opt_shapes": _profile(config, most),
-        "trt_profile_max_shapes": _profile(config, most),
-    }
-    accelerator.parameters.update(parameters)
+    accelerator.parameters.update(
+        {
+            "precision_mode": precision.upper(),
+            "max_workspace_size_bytes": str(_WORKSPACE_BYTES),
+            "trt_engine_cache_enable": "true",
+            "trt_engine_cache_path": cache,
+            "trt_timing_cache_enable": "true",
+            "trt_timing_cache_path": cache,
+            "trt_layer_norm_fp32_fallback": "true",
+            "trt_profile_min_shapes": _profile(config, 1),
+            "trt_profile_opt_shapes": _profile(config, most),
+            "trt_profile_max_shapes": _profile(config, most),
+        }
+    )
     return config
 
 
@@ -149,7 +150,7 @@ def check_tensorrt(
     """Raise ``TensorrtMissing`` unless a server on this machine can run TensorRT.
 
     ``gpus`` counts GPUs, ``provider`` is ONNX Runtime's library for TensorRT, and ``loads`` returns whether a library
-    can be loaded by its name; the defaults examine this machine.
+    can be loaded by its name; by default this machine is checked.
     """
     if not (gpus or usable_gpus)():
         raise TensorrtMissing(

@@ -89,6 +89,10 @@ class ServeConfig:
         """Arguments for tritonserver."""
         protocols = _ADMIN_PROTOCOLS if self.open_statistics else f"{_ADMIN_PROTOCOLS},statistics"
         admin = f"{protocols}:{_ADMIN_KEY}={self.admin_secret}"
+        http = ["--allow-http=false"]
+        if self.http_port is not None:
+            address = _libevent_address(self.http_host)
+            http = [f"--http-address={address}", f"--http-port={self.http_port}", f"--http-restricted-api={admin}"]
         return (
             f"--model-repository={self.repository}",
             "--model-control-mode=explicit",
@@ -101,21 +105,12 @@ class ServeConfig:
             f"--grpc-port={self.grpc_port}",
             f"--metrics-port={self.metrics_port}",
             f"--grpc-restricted-protocol={admin}",
-            *self._http_arguments(admin),
+            *http,
             f"--exit-timeout-secs={self.drain_s}",
             # Quantiles of the latency; without them Triton reports only sums, which give a mean.
             "--metrics-config=summary_latencies=true",
             *(self.tls.arguments if self.tls is not None else ()),
             *self.extra,
-        )
-
-    def _http_arguments(self, admin: str) -> tuple[str, ...]:
-        if self.http_port is None:
-            return ("--allow-http=false",)
-        return (
-            f"--http-address={_libevent_address(self.http_host)}",
-            f"--http-port={self.http_port}",
-            f"--http-restricted-api={admin}",
         )
 
 

@@ -11,28 +11,11 @@ from typing import Final
 import numpy as np
 from PIL import Image
 
-ORIGINALS: Final = (
-    "astronaut.png",
-    "brick.png",
-    "camera.png",
-    "cell.png",
-    "chelsea.png",
-    "clock_motion.png",
-    "coffee.png",
-    "coins.png",
-    "color.png",
-    "grass.png",
-    "gravel.png",
-    "hubble_deep_field.jpg",
-    "ihc.png",
-    "microaneurysms.png",
-    "moon.png",
-    "motorcycle_left.png",
-    "page.png",
-    "retina.jpg",
-    "rocket.jpg",
-    "text.png",
-)
+ORIGINALS: Final = """
+    astronaut.png brick.png camera.png cell.png chelsea.png clock_motion.png coffee.png coins.png color.png grass.png
+    gravel.png hubble_deep_field.jpg ihc.png microaneurysms.png moon.png motorcycle_left.png page.png retina.jpg
+    rocket.jpg text.png
+""".split()
 """Photographs in scikit-image's ``data`` folder, 102 to 1,411 pixels wide, grey and colour."""
 
 FORMATS: Final = ("jpg", "png", "webp")
@@ -66,7 +49,8 @@ def write_with_copies(directory: Path) -> dict[str, list[Path]]:
     for stem in ("astronaut", "chelsea", "coffee", "rocket"):
         families[stem].append(_resized(families[stem][0], directory / f"{stem}, half size.jpg"))
     for stem in ("astronaut", "hubble_deep_field", "ihc"):
-        families[stem].append(_re_encoded(families[stem][0], directory / f"{stem}, sent by a friend.jpg"))
+        with Image.open(families[stem][0]) as image:
+            families[stem].append(_save(image, directory / f"{stem}, sent by a friend.jpg", quality=60))
     for stem in ("motorcycle_left", "retina"):
         families[stem].append(_cropped(families[stem][0], directory / f"{stem}, cropped.png"))
     for stem in ("chelsea", "coins"):
@@ -113,11 +97,6 @@ def _resized(original: Path, copy: Path) -> Path:
     with Image.open(original) as image:
         half = (image.width // 2, image.height // 2)
         return _save(image.convert("RGB").resize(half, Image.Resampling.LANCZOS), copy, quality=90)
-
-
-def _re_encoded(original: Path, copy: Path) -> Path:
-    with Image.open(original) as image:
-        return _save(image, copy, quality=60)
 
 
 def _cropped(original: Path, copy: Path) -> Path:

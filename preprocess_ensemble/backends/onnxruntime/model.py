@@ -9,15 +9,11 @@ from typing import Any
 import onnxruntime
 import triton_python_backend_utils as pb_utils
 
-from preprocess_ensemble.backends.onnxruntime.batch import Arrays, Runner, split
+from preprocess_ensemble.backends.onnxruntime.batch import Runner, split
 from preprocess_ensemble.backends.onnxruntime.model_config import ModelConfig, ModelLoadError
 from preprocess_ensemble.backends.onnxruntime.session import model_file, open_session
 from preprocess_ensemble.backends.onnxruntime.session_plan import SessionPlan, plan_session
-from preprocess_ensemble.backends.onnxruntime.signature import (
-    auto_completed,
-    check_signature,
-    read_signature,
-)
+from preprocess_ensemble.backends.onnxruntime.signature import auto_completed, check_signature, read_signature
 from preprocess_ensemble.backends.shared_memory import close_own_regions
 
 
@@ -78,29 +74,24 @@ class TritonPythonModel:
         # In the order of the configuration, so that equal requests make equal runs.
         names = [name for name in self._outputs if any(name in each for each in wanted)]
         try:
-            inputs = [self._read(request) for request in requests]
+            inputs = [
+                {name: pb_utils.get_input_tensor_by_name(request, name).as_numpy() for name in self._inputs}
+                for request in requests
+            ]
             outputs = self._runner.run(inputs, names)
         except Exception as error:
             # ONNX Runtime's exceptions share no base class. Their text may hold paths: it goes to the log, not to the
             # client. One bad batch must not end the process that serves the next.
             pb_utils.Logger.log_error(f"{self._name}: {type(error).__name__}: {error}")
-            return [pb_utils.InferenceResponse(error=self._failure()) for _ in requests]
+            text = f"{self._name} could not run this batch; the server's log has the reason."
+            failure = pb_utils.TritonError(text, pb_utils.TritonError.INTERNAL)
+            return [pb_utils.InferenceResponse(error=failure) for _ in requests]
         rows = [len(next(iter(arrays.values()))) for arrays in inputs]
         parts = split(outputs, rows) if len(requests) > 1 else [outputs]
-        return [self._respond(part, each) for part, each in zip(parts, wanted, strict=True)]
-
-    def _read(self, request: Any) -> Arrays:
-        return {name: pb_utils.get_input_tensor_by_name(request, name).as_numpy() for name in self._inputs}
-
-    @staticmethod
-    def _respond(outputs: Arrays, wanted: Any) -> Any:
-        tensors = [pb_utils.Tensor(name, array) for name, array in outputs.items() if name in wanted]
-        return pb_utils.InferenceResponse(output_tensors=tensors)
-
-    def _failure(self) -> Any:
-        return pb_utils.TritonError(
-            f"{self._name} could not run this batch; the server's log has the reason.", pb_utils.TritonError.INTERNAL
-        )
+        return [
+            pb_utils.InferenceResponse([pb_utils.Tensor(name, array) for name, array in part.items() if name in each])
+            for part, each in zip(parts, wanted, strict=True)
+        ]
 
     @staticmethod
     def _log_session(instance: str, session: onnxruntime.InferenceSession, plan: SessionPlan) -> None:

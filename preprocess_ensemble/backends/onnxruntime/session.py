@@ -31,7 +31,9 @@ def open_session(file: Path, plan: SessionPlan) -> onnxruntime.InferenceSession:
     A GPU may be missing if the configuration does not name its provider: KIND_AUTO means the GPU *if* it can be used.
     A provider that the configuration names must be present. Raises ``ModelLoadError``.
     """
-    remedy = f"run `clip-export --repository {_repository_of(file)}`"
+    # The file is DIR/MODEL/VERSION/FILE.
+    repository = file.parents[min(2, len(file.parents) - 1)]
+    remedy = f"run `clip-export --repository {repository}`"
     if not file.is_file():
         raise ModelLoadError(f"There is no model file {file}: {remedy}.")
     available = onnxruntime.get_available_providers()
@@ -70,8 +72,3 @@ def _load_gpu_libraries(providers: set[str]) -> None:
     if TENSORRT in providers:
         with contextlib.suppress(ImportError, OSError):
             importlib.import_module("tensorrt_libs")
-
-
-def _repository_of(file: Path) -> Path:
-    """Return DIR of ``DIR/<model>/<version>/<file>``."""
-    return file.parents[2] if len(file.parents) > 2 else file.parent

@@ -41,10 +41,7 @@ _GRAPH_LEVELS: Final = {
     1: onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
     2: onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL,
 }
-_EXECUTION_MODES: Final = {
-    0: onnxruntime.ExecutionMode.ORT_SEQUENTIAL,
-    1: onnxruntime.ExecutionMode.ORT_PARALLEL,
-}
+_EXECUTION_MODES: Final = {0: onnxruntime.ExecutionMode.ORT_SEQUENTIAL, 1: onnxruntime.ExecutionMode.ORT_PARALLEL}
 _SHRINKAGE: Final = "memory.enable_memory_arena_shrinkage"
 _BUCKETS: Final = "batch_buckets"
 

@@ -1,10 +1,8 @@
-"""The preprocessor's own metrics, in Prometheus' text on the server's metrics port beside Triton's.
+"""The preprocessor's own metrics, in Prometheus' text on the server's metrics port beside Triton's::
 
-======================================================  ==============================================================
-``clip_preprocess_images_total{status}``                images by their status: OK, TRUNCATED, ...
-``clip_preprocess_decoded_total{route,decoder}``        good images by decode path, and by decoder
-``clip_preprocess_requests_total{rows}``                requests by their number of images: 1, 2-4, 5-8, 9-16, ...
-======================================================  ==============================================================
+    clip_preprocess_images_total{status}          images by their status: OK, TRUNCATED, ...
+    clip_preprocess_decoded_total{route,decoder}  good images by decode path, and by decoder
+    clip_preprocess_requests_total{rows}          requests by their number of images: 1, 2-4, 5-8, 9-16, ...
 
 Each update is a message to the server's process, so a batch is counted first and sent once per label.
 """
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
     """The status of one image and, if it is good, how it was decoded."""
 
 _DESCRIPTIONS: Final = {
-    "clip_preprocess_images_total": "Images by what became of them",
+    "clip_preprocess_images_total": "Images by their status",
     "clip_preprocess_decoded_total": "Good images by how they were decoded: scaled, or else the reason why not",
     "clip_preprocess_requests_total": "Requests by their number of images",
 }

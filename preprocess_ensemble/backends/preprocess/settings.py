@@ -39,7 +39,7 @@ class PreprocessSettings:
             field, read = _PARAMETERS[name]
             try:
                 values[field] = read(parameters[name])
-            except (ValueError, OverflowError):
+            except (ValueError, KeyError, OverflowError):
                 raise ValueError(f"parameter {name} cannot be {parameters[name]!r}") from None
         if "passport" not in values:
             raise ValueError('parameter passport is missing; it should be "../clip_encoder/1/model.json"')
@@ -66,14 +66,7 @@ def _read_seconds(text: str) -> float:
 
 
 def _read_switch(text: str) -> bool:
-    switch = {"true": True, "1": True, "false": False, "0": False}.get(text.lower())
-    if switch is None:
-        raise ValueError(text)
-    return switch
-
-
-def _read_megapixels(text: str) -> int:
-    return round(float(text) * 1_000_000)
+    return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
 
 
 _PARAMETERS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
@@ -82,7 +75,7 @@ _PARAMETERS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "fast_decode": ("fast_decode", _read_switch),
     "max_decode_seconds": ("max_decode_s", _read_seconds),
     "max_image_bytes": ("max_bytes", int),
-    "max_megapixels": ("max_pixels", _read_megapixels),
+    "max_megapixels": ("max_pixels", lambda text: round(float(text) * 1_000_000)),
     "max_side_ratio": ("max_side_ratio", float),
     "max_frames": ("max_frames", int),
     "max_metadata_bytes": ("max_metadata_bytes", int),
