@@ -10,9 +10,9 @@ from pathlib import Path
 def close_own_regions() -> None:
     """Let only this process's user open the regions in ``/dev/shm`` that the process has mapped.
 
-    Triton's Python backend makes its regions readable for every user of the machine, whatever the umask, and they hold
-    the images of clients. A model calls this in ``initialize``, before its first request: Triton runs ``initialize`` in
-    the process that serves the model, and again after each restart. A region that grows stays the same file.
+    Triton's Python backend makes its regions readable for every user of the machine, and they hold the images of
+    clients. A model calls this in ``initialize``, which runs in the process that serves the model, before its first
+    request and again after each restart. A region that grows stays the same file.
     """
     mapped = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
     for path in {line.split(maxsplit=5)[5] for line in mapped if " /dev/shm/" in line}:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 SAMPLE_EVERY_S: Final = 1.0
 """Interval between two samples of a server that has not answered its canary yet."""
@@ -14,8 +13,7 @@ _COMPUTES: Final = 0.02
 makes progress."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Sample:
+class _Sample(NamedTuple):
     at: float
     computed_s: float
 

@@ -1,13 +1,11 @@
 """What a server leaves behind if it is killed, and the removal of that: shared-memory regions and stub processes.
 
-Triton's Python backend keeps one region in ``/dev/shm`` for each model instance. A killed server leaves its regions
-behind, and nothing in them says who made them. So the launcher gives each server a prefix that identifies its process:
-PID namespace, PID and start time. The start time distinguishes a recycled PID from the old one. The namespace keeps a
-container from removing the regions of a neighbour that shares its ``/dev/shm`` but not its PIDs.
+Triton's Python backend keeps one region in ``/dev/shm`` for each model instance, and nothing in it says which server
+made it. So the launcher gives each server a prefix that identifies its process: PID namespace, PID and start time. The
+start time distinguishes a recycled PID. The namespace protects containers that share ``/dev/shm`` from each other.
 
 A stub is the process in which the Python backend runs a model instance. It ends by itself after its server has died,
-unless it is handing over an answer at that moment: then it waits for the server without limit, and holds Python's lock,
-which the thread that would end it needs. Such a stub would keep its memory, also that on a GPU, until the next start.
+unless it is sending an answer at that moment: then it waits without limit, and keeps its memory, also that on a GPU.
 """
 
 from __future__ import annotations

@@ -107,19 +107,9 @@ class Wheel:
             )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Command:
-    """What to execute: the program with its arguments (``argv[0]`` is the path), and the whole environment."""
-
-    argv: tuple[str, ...]
-    environment: Mapping[str, str]
-
-
 def find_wheel(find_spec: Callable[[str], ModuleSpec | None] = importlib.util.find_spec) -> Wheel:
-    """Locate the pip-installed server without importing ``pytriton``, which would take a second.
-
-    Raises ``LaunchError`` if the wheel is missing or incomplete.
-    """
+    """Locate the pip-installed server. Raises ``LaunchError`` if the wheel is missing or incomplete."""
+    # Importing pytriton would take a second.
     spec = find_spec("pytriton")
     if spec is None or not spec.submodule_search_locations:
         raise LaunchError(
@@ -157,10 +147,8 @@ def check_platform(system: str, machine: str, libc: tuple[str, str]) -> None:
 def backend_directory(wheel: Wheel) -> Path:
     """Return the backend directory for this wheel and this Python; create it on first use.
 
-    Its name holds a digest of its contents, so each wheel and Python has its own directory, and one that exists is
-    complete. It lies in the environment, or in the user's cache if the environment is read-only.
-
-    Raises ``LaunchError`` if neither place can be written.
+    Its name holds a digest of its contents, so each wheel and Python has its own directory. It is in the environment,
+    or in the user's cache if the environment is read-only. Raises ``LaunchError`` if neither can be written.
     """
     sources = (wheel.stub, wheel.server / "backends" / "python" / "libtriton_python.so")
     versions = (f"{source} {source.stat().st_size}" for source in sources)
@@ -219,11 +207,12 @@ def server_command(
     pid: int,
     nvidia_server: Path = NVIDIA_SERVER,
     wheel: Wheel | None = None,
-) -> Command:
-    """Return the command that starts Triton with these arguments; the process ``pid`` is to execute it.
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the command that starts Triton with these arguments, and its environment; ``pid`` is to execute it.
 
-    A backend directory, a cache directory and a shared-memory prefix are added only if ``arguments`` has none.
-    ``wheel`` is used if there is no ``nvidia_server``; by default it is looked up. Raises ``LaunchError``.
+    The first part of the command is the path of the server. A backend directory, a cache directory and a shared-memory
+    prefix are added only if ``arguments`` has none. ``wheel`` is used if there is no ``nvidia_server``; by default it
+    is looked up. Raises ``LaunchError``.
     """
     # Triton starts its stubs through the bash on PATH, and waits without limit for a stub that cannot start.
     env = {"PATH": os.defpath, **environment}
@@ -247,7 +236,7 @@ def server_command(
             extra.append(f"--cache-directory={wheel.server / 'caches'}")
     if not any("shm-region-prefix-name=" in argument for argument in arguments):
         extra.append(f"--backend-config=python,shm-region-prefix-name={region_prefix(pid)}")
-    return Command(argv=(str(binary), *extra, *arguments), environment=env)
+    return (str(binary), *extra, *arguments), env
 
 
 def libpython_folder(search_path: str) -> Path | None:
@@ -322,8 +311,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             _die_with(int(parent))
         end_orphaned_stubs()
         remove_stale_regions()
-        command = server_command(arguments, environment, pid=os.getpid())
-        os.execve(command.argv[0], command.argv, command.environment)
+        command, environment = server_command(arguments, environment, pid=os.getpid())
+        os.execve(command[0], command, environment)
     except (LaunchError, OSError) as error:
         sys.stderr.write(f"tritonserver: {error}\n")
         sys.exit(1)

@@ -258,10 +258,9 @@ class Supervisor:
                 await self._restart_at_once(f"{self._probe.step}: {cause}")
 
     async def _send_canary(self, process: Process) -> bool:
-        """Send the canary and sample the server while it waits.
+        """Send the canary, and sample the server meanwhile.
 
-        Returns False if the server ended, or a stop was requested, before the answer. A canary that waits for a dead
-        process would hide the death for as long as it waits.
+        Returns False if a stop was requested, or the server or a stub ended, before the answer.
         """
         canary, *_ = await _race(
             self._backend.probe(),
@@ -300,13 +299,12 @@ class Supervisor:
         self._activity.reset(process.computed_s(), now=self._now())
 
     async def _consider_slow(self, process: Process) -> None:
-        """Tell overload from a frozen server.
+        """Tell overload from a frozen server, by finished requests and processor time.
 
-        A finished request proves that the server works. Two of them may be a minute apart if a full batch of a large
-        model runs on a busy machine; then processor time tells slow from frozen.
+        Two finished requests may be a minute apart if a full batch of a large model runs on a busy machine.
         """
         at_work = await self._sample(process)
-        # Without a sign of work it may still be overload, of a machine that others use. But no client gets an answer.
+        # An idle server may also lack processor time that other programs use; either way, no client gets an answer.
         status = "overloaded" if at_work else "stuck"
         if status != self._status:
             logger.warning("%s: server %s; canary timed out", status, "busy" if at_work else "idle")

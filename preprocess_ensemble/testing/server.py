@@ -48,8 +48,8 @@ _giving: Final = threading.Lock()
 def free_port() -> int:
     """Return a free TCP port on loopback.
 
-    A process never gets the same port twice. The kernel draws from 14,000 ports: in a run of fifty servers with four
-    ports each, a server would get a port twice, and fail to start, in one of fifty runs.
+    A process never gets the same port twice. The kernel chooses from 14,000 ports, so one of fifty servers with four
+    ports each would otherwise sometimes fail to start.
     """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

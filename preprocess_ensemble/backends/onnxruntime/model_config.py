@@ -15,11 +15,6 @@ class ModelLoadError(ReportedError):
     """The model cannot be served with this configuration; the message is one sentence."""
 
 
-def string_parameters(config: ModelConfig) -> dict[str, str]:
-    """Return the model's own ``parameters``: name -> text."""
-    return {key: value["string_value"] for key, value in config.get("parameters", {}).items()}
-
-
 def checked(parameters: Mapping[str, str], key: str, check: Callable[[str], str], default: str) -> str:
     """Return ``check(parameters[key])``, or ``default`` if the key is missing.
 
@@ -47,11 +42,6 @@ def boolean(text: str) -> str:
     if text.lower() in ("on", "off"):
         raise ValueError("a boolean (true, false, 1 or 0)")
     return switch(text)
-
-
-def is_on(text: str) -> bool:
-    """Read a boolean as ONNX Runtime's providers do."""
-    return text.lower() in ("1", "true")
 
 
 def integer(text: str) -> str:

@@ -18,9 +18,7 @@ from preprocess_ensemble.backends.onnxruntime.model_config import (
     ModelLoadError,
     checked,
     int32,
-    is_on,
     one_of,
-    string_parameters,
     switch,
 )
 from preprocess_ensemble.backends.onnxruntime.providers import (
@@ -63,7 +61,7 @@ class SessionPlan:
         asked = (
             provider.options.get(key, "0") for provider in self.providers for name, key in keys if provider.name == name
         )
-        return any(is_on(text) for text in asked)
+        return any(text.lower() in ("1", "true") for text in asked)  # as ONNX Runtime reads them
 
     @property
     def device(self) -> str:
@@ -77,7 +75,7 @@ def plan_session(config: ModelConfig, *, kind: str, device_id: int) -> SessionPl
     Raises ``ModelLoadError`` for what the C++ backend refuses, and for the few things that only instances in
     one process can share.
     """
-    parameters = string_parameters(config)
+    parameters = {key: value["string_value"] for key, value in config.get("parameters", {}).items()}
     options = onnxruntime.SessionOptions()
     level = int(config.get("optimization", {}).get("graph", {}).get("level", 0))
     options.graph_optimization_level = _GRAPH_LEVELS.get(level, onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL)

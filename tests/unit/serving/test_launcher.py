@@ -49,8 +49,8 @@ def prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def command_for(
     wheel: Wheel, arguments: Sequence[str] = (), environment: Mapping[str, str] | None = None
-) -> launcher.Command:
-    """The command on a machine without NVIDIA's server, with this wheel instead of the installed one."""
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """What to execute on a machine without NVIDIA's server, with this wheel instead of the installed one."""
     return launcher.server_command(
         arguments, environment or {}, pid=os.getpid(), nvidia_server=Path("/nowhere"), wheel=wheel
     )
@@ -109,15 +109,15 @@ def test_no_place_for_the_backend_directory_is_one_sentence(wheel: Wheel, prefix
 
 def test_command_adds_what_the_user_left_out(wheel: Wheel, prefix: Path) -> None:
     environment = {"PATH": "/bin", "LD_LIBRARY_PATH": "/lib/x", "OTHER": "1"}
-    command = command_for(wheel, ["--model-repository", "m"], environment)
-    assert command.argv[0] == str(wheel.binary)
-    assert command.argv[-2:] == ("--model-repository", "m")
-    assert f"--backend-directory={launcher.backend_directory(wheel)}" in command.argv
-    assert f"--backend-config=python,shm-region-prefix-name={region_prefix(os.getpid())}" in command.argv
-    assert command.environment["PATH"] == f"{Path(sys.executable).parent}:/bin"
-    folders = command.environment["LD_LIBRARY_PATH"].split(":")
+    command, changed = command_for(wheel, ["--model-repository", "m"], environment)
+    assert command[0] == str(wheel.binary)
+    assert command[-2:] == ("--model-repository", "m")
+    assert f"--backend-directory={launcher.backend_directory(wheel)}" in command
+    assert f"--backend-config=python,shm-region-prefix-name={region_prefix(os.getpid())}" in command
+    assert changed["PATH"] == f"{Path(sys.executable).parent}:/bin"
+    folders = changed["LD_LIBRARY_PATH"].split(":")
     assert (folders[0], folders[-1]) == (str(wheel.libraries), "/lib/x")
-    assert command.environment["OTHER"] == "1"
+    assert changed["OTHER"] == "1"
 
 
 def test_command_keeps_what_the_user_chose(wheel: Wheel) -> None:
@@ -127,25 +127,25 @@ def test_command_keeps_what_the_user_chose(wheel: Wheel) -> None:
         "--cache-directory=/c",
         "--backend-config=python,shm-region-prefix-name=mine",
     ]
-    assert command_for(wheel, mine).argv == (str(wheel.binary), *mine)
+    assert command_for(wheel, mine)[0] == (str(wheel.binary), *mine)
 
 
 def test_nvidias_server_is_preferred(wheel: Wheel, tmp_path: Path) -> None:
     nvidia = tmp_path / "tritonserver"
     nvidia.touch()
-    command = launcher.server_command([], {}, pid=os.getpid(), nvidia_server=nvidia, wheel=wheel)
-    assert command.argv[0] == str(nvidia)
-    assert not any(argument.startswith("--backend-directory") for argument in command.argv)
-    assert "LD_LIBRARY_PATH" not in command.environment
+    command, changed = launcher.server_command([], {}, pid=os.getpid(), nvidia_server=nvidia, wheel=wheel)
+    assert command[0] == str(nvidia)
+    assert not any(argument.startswith("--backend-directory") for argument in command)
+    assert "LD_LIBRARY_PATH" not in changed
 
 
 def test_a_package_that_is_not_installed_reaches_the_stub(
     wheel: Wheel, prefix: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(site, "getsitepackages", list)
-    command = command_for(wheel, environment={"PYTHONPATH": "/mine"})
-    assert command.environment["PYTHONPATH"] == f"{ROOT}:/mine"
-    assert "/bin" in command.environment["PATH"].split(":"), "Triton needs a bash, whatever the environment is"
+    _, changed = command_for(wheel, environment={"PYTHONPATH": "/mine"})
+    assert changed["PYTHONPATH"] == f"{ROOT}:/mine"
+    assert "/bin" in changed["PATH"].split(":"), "Triton needs a bash, whatever the environment is"
 
 
 @pytest.mark.parametrize(

@@ -15,12 +15,11 @@ import grpc
 import pytest
 import trustme
 
-from preprocess_ensemble.serving.canary_client import CanaryClient
 from preprocess_ensemble.serving.command import main
 from preprocess_ensemble.serving.health_endpoint import serve_health
 from preprocess_ensemble.serving.preflight import ServeError, check_ports
 from preprocess_ensemble.serving.tls import ServerTls, TlsError
-from preprocess_ensemble.serving.triton_backend import finished_requests
+from preprocess_ensemble.serving.triton_backend import TritonBackend, finished_requests
 from preprocess_ensemble.serving.triton_process import ServeConfig
 from preprocess_ensemble.testing.server import free_port
 
@@ -122,7 +121,7 @@ async def test_the_canary_trusts_the_certificate_of_the_restart(
     monkeypatch.setattr(grpc, "ssl_channel_credentials", credentials)
     certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
     tls = _issue(certificate, key, "first.example.org")
-    async with contextlib.aclosing(CanaryClient(ServeConfig(repository=tmp_path, tls=tls))) as canary:
+    async with contextlib.aclosing(TritonBackend(ServeConfig(repository=tmp_path, tls=tls))) as canary:
         await canary.reconnect()
         first = certificate.read_bytes()
         _issue(certificate, key, "second.example.org")
