@@ -71,29 +71,22 @@ def classify_burst(first: CaptureTime, second: CaptureTime, *, same_form: bool =
     """
     if first.taken_ms is None or second.taken_ms is None or first.camera != second.camera:
         return ""
-    is_one_shot = _is_one_shot(first, second)
-    if is_one_shot is None:
+    interval_ms = abs(first.taken_ms - second.taken_ms)
+    is_same_second = first.taken_ms // 1000 == second.taken_ms // 1000
+    is_numbered = first.sequence is not None and second.sequence is not None
+    if is_numbered and first.sequence != second.sequence:
+        is_one_shot = False
+    elif first.has_sub_second and second.has_sub_second:
+        is_one_shot = not interval_ms
+    elif is_numbered or not is_same_second:
+        is_one_shot = is_same_second
+    else:
         # Equal seconds may mean one picture or two. Two files of one form count as two, because keeping a copy does
         # less harm than losing a picture. A file of another size or format was made from the picture.
         return BURST if same_form else ""
-    interval_ms = abs(first.taken_ms - second.taken_ms)
     if is_one_shot or interval_ms > _SCENE_MS:
         return ""
     return BURST if same_form and interval_ms <= _BURST_MS else SAME_SCENE
-
-
-def _is_one_shot(first: CaptureTime, second: CaptureTime) -> bool | None:
-    """Tell whether two photos of one camera come from one release of the shutter; None if their times cannot tell."""
-    assert first.taken_ms is not None
-    assert second.taken_ms is not None
-    is_numbered = first.sequence is not None and second.sequence is not None
-    if is_numbered and first.sequence != second.sequence:
-        return False
-    if first.has_sub_second and second.has_sub_second:
-        return first.taken_ms == second.taken_ms
-    if first.taken_ms // 1000 != second.taken_ms // 1000:
-        return False
-    return True if is_numbered else None
 
 
 def _camera(make: str, model: str) -> str:

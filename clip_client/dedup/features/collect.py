@@ -38,8 +38,7 @@ if TYPE_CHECKING:
 
     from clip_client._embedder import Embedder
     from clip_client._results import EmbeddedItem
-    from clip_client.dedup.store.key_filter import KeyFilter
-    from clip_client.dedup.store.parquet_store import ParquetStore
+    from clip_client.dedup.store.parquet_store import KeyFilter, ParquetStore
     from clip_client.dedup.store.store import Store
     from clip_client.dedup.types import OnProgress
 

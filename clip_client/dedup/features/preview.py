@@ -31,7 +31,7 @@ class Preview:
     image: Image.Image
     """RGB, turned as EXIF says, no side longer than the caller asked for."""
     width: int
-    """Of the photo, turned likewise, in pixels."""
+    """Of the photo, in pixels, after the EXIF orientation."""
     height: int
     is_scaled: bool = False
     """It was decoded at a fraction of its size, which only a JPEG can be."""
@@ -40,8 +40,7 @@ class Preview:
     def is_flat(self) -> bool:
         """True for a picture of nearly one colour.
 
-        The vectors of such pictures are all alike, so black frames, lens caps and blank pages of different occasions
-        would pass for copies of each other.
+        The vectors of such pictures are all alike, so two black frames or blank pages would count as copies.
         """
         small = self.image.copy()
         small.thumbnail((_FLATNESS_SIDE, _FLATNESS_SIDE))
@@ -69,7 +68,7 @@ def thumbnail(path: str, max_side: int) -> bytes | None:
 
 
 def preview_of(data: bytes, path: str, max_side: int) -> Preview | FailedFile:
-    """Do the same with the bytes of an image file; ``path`` only names it in a failure."""
+    """Decode the bytes of an image file as :func:`preview` does; ``path`` only names it in a failure."""
     from preprocess_ensemble.imaging.decode import SCALE_INFO, DecodeError, decode
 
     try:

@@ -20,7 +20,7 @@ class RawPreview:
     data: bytes
     """An image file, turned as the camera was held, or with an EXIF orientation that says how."""
     width: int
-    """Of the photo, in pixels, turned likewise."""
+    """Of the photo, in pixels, after the EXIF orientation."""
     height: int
 
 

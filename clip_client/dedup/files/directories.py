@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import TYPE_CHECKING
 
@@ -18,8 +19,8 @@ class DirectorySet:
 
     def __init__(self, paths: Iterable[str]) -> None:
         self._identities = {identity for path in paths if (identity := _identity(path)) is not None}
-        self._known: dict[str, bool] = {}
-        """Folder -> whether it is one of the set or lies in one."""
+        self._is_inside = functools.cache(self._look_up)
+        """Tells whether a folder is one of the set or lies in one."""
 
     def contains(self, path: str) -> bool:
         """Tell whether the file at ``path`` is in one of the folders, at any depth, or in the set itself."""
@@ -27,14 +28,10 @@ class DirectorySet:
             return False
         return self._is_inside(os.path.dirname(os.path.abspath(path))) or _identity(path) in self._identities
 
-    def _is_inside(self, folder: str) -> bool:
-        inside = self._known.get(folder)
-        if inside is None:
-            real = os.path.realpath(folder)
-            above = os.path.dirname(real)
-            inside = _identity(real) in self._identities or (above != real and self._is_inside(above))
-            self._known[folder] = inside
-        return inside
+    def _look_up(self, folder: str) -> bool:
+        real = os.path.realpath(folder)
+        above = os.path.dirname(real)
+        return _identity(real) in self._identities or (above != real and self._is_inside(above))
 
 
 def _identity(path: str) -> tuple[int, int] | None:

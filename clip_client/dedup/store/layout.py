@@ -1,4 +1,4 @@
-"""How the Parquet files of a folder are named, filled and written."""
+"""The two layouts of a folder of Parquet files: how the files are named, filled and written."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ class Layout:
 
     key: str
     """The column of keys."""
-    is_numbered: bool
-    """Files are ``part-00000.parquet``, ``part-00001.parquet`` and so on; else names that no other process uses."""
     is_cache: bool
-    """Damaged files are skipped; else they are an error."""
+    """Files have names that no other process uses, and damaged files are skipped. In a folder that is no cache, files
+    are ``part-00000.parquet``, ``part-00001.parquet`` and so on, and a damaged file is an error."""
     rows_per_file: int
     seconds_per_file: float
     """A file is also written once its first row is this old: the work that a killed process loses."""
@@ -32,7 +31,6 @@ class Layout:
 
 CACHE: Final = Layout(
     key="sha256",
-    is_numbered=False,
     is_cache=True,
     rows_per_file=2048,  # 4 MB of vectors
     seconds_per_file=5.0,
@@ -41,7 +39,6 @@ CACHE: Final = Layout(
 )
 NUMBERED: Final = Layout(
     key="path_bytes",
-    is_numbered=True,
     is_cache=False,
     rows_per_file=10_000,  # 20 MB of vectors
     seconds_per_file=300.0,

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from clip_client.dedup.store.key_filter import KeyFilter
 from clip_client.dedup.store.layout import CACHE, Layout
 from clip_client.dedup.store.sqlite import StoreError
 from preprocess_ensemble.errors import first_line
@@ -51,6 +50,22 @@ class _FileMerged(Exception):
     """Another process has just merged this file into another one."""
 
 
+class KeyFilter:
+    """A set of hashes by their first 8 bytes: a million hashes take 8 MB.
+
+    It may report a hash that is not in the set: about once in 10**13 questions if the set has a million hashes.
+    """
+
+    def __init__(self, keys: Any) -> None:
+        """Take ``keys``, a ``pyarrow.ChunkedArray`` of fixed-size binary values."""
+        self._prefixes = np.unique(np.concatenate([np.empty(0, np.uint64), *map(_prefixes, keys.chunks)]))
+
+    def __contains__(self, key: bytes) -> bool:
+        prefix = np.frombuffer(key, dtype=np.uint64, count=1)
+        at = int(np.searchsorted(self._prefixes, prefix)[0])
+        return at < len(self._prefixes) and bool(self._prefixes[at] == prefix[0])
+
+
 class ParquetStore:
     """One folder of Parquet files with one ``pyarrow.Schema``.
 
@@ -75,8 +90,7 @@ class ParquetStore:
 
     def keys(self) -> list[bytes]:
         """Return every key that has a row."""
-        keys: list[bytes] = self._all_keys(self._files()).unique().to_pylist()
-        return keys
+        return list(self._all_keys(self._files()).unique().to_pylist())
 
     def key_filter(self) -> KeyFilter:
         """Return a filter that tells which hashes may have a row, without a Python object for each."""
@@ -158,8 +172,8 @@ class ParquetStore:
         if not outdated and len(small) <= self.layout.small_files:
             return
         try:
-            read = [self._read_keys(path) for path in sorted({*outdated, *small})]
-            files = [file for file in read if file is not None]
+            paths = sorted({*outdated, *small})
+            files = [file for path in paths if (file := self._read_keys(path)) is not None]
             wanted = self._all_keys(files).unique()
             self._write(_portions((table for _, table in self._find(files, wanted)), self.layout.rows_per_file))
         except _FileMerged:
@@ -171,23 +185,20 @@ class ParquetStore:
     def _files(self) -> list[_File]:
         """Read the keys of all files, in the order in which the files were written."""
         while True:
-            try:
-                found = [self._read_keys(path) for path in self._paths()]
-            except _FileMerged:
-                continue
-            return [file for file in found if file is not None]
+            with contextlib.suppress(_FileMerged):
+                return [file for path in self._paths() if (file := self._read_keys(path)) is not None]
 
     def _paths(self) -> list[Path]:
         """Return the files in the order in which they were written."""
         try:
-            if not self.layout.is_numbered:
+            if self.layout.is_cache:
                 return sorted(self.folder.glob("*.parquet"))
             return sorted((path for path in self.folder.iterdir() if _NUMBERED_NAME.fullmatch(path.name)), key=_number)
         except OSError as error:
             raise StoreError(f"the folder {self.folder} cannot be read: {error.strerror}") from None
 
     def _next_path(self) -> Path:
-        if not self.layout.is_numbered:
+        if self.layout.is_cache:
             return self.folder / f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}.parquet"
         paths = self._paths()
         return self.folder / f"part-{_number(paths[-1]) + 1 if paths else 0:05}.parquet"
@@ -198,11 +209,9 @@ class ParquetStore:
 
     def _row_groups(self, path: Path) -> list[int]:
         """Return the number of rows of each row group of a file; none if it is damaged or missing."""
-        try:
-            with self._opened(path) as parquet:
-                return [] if parquet is None else _row_groups(parquet)
-        except _FileMerged:
-            return []
+        with contextlib.suppress(_FileMerged), self._opened(path) as parquet:
+            return [] if parquet is None else _row_groups(parquet)
+        return []
 
     def _read_keys(self, path: Path) -> _File | None:
         import pyarrow as pa
@@ -218,8 +227,7 @@ class ParquetStore:
     def _all_keys(self, files: Sequence[_File]) -> Any:
         import pyarrow as pa
 
-        chunks = [chunk for file in files for chunk in file.keys.chunks]
-        return pa.chunked_array(chunks, self._key_type)
+        return pa.chunked_array([chunk for file in files for chunk in file.keys.chunks], self._key_type)
 
     def _find(
         self,
@@ -331,7 +339,7 @@ class ParquetStore:
     def remove_abandoned(self, older_than_s: float = 0.0) -> None:
         """Remove the unfinished files of killed processes. Without a time no other process may be writing."""
         # Versions up to 0.1 named them .part-00000.parquet.PID.part in numbered folders.
-        patterns = ("part-*.part", ".part-*.parquet.*.part") if self.layout.is_numbered else ("*.part",)
+        patterns = ("*.part",) if self.layout.is_cache else ("part-*.part", ".part-*.parquet.*.part")
         for part in (part for pattern in patterns for part in self.folder.glob(pattern)):
             with contextlib.suppress(OSError):
                 if time.time() - part.stat().st_mtime >= older_than_s:
@@ -344,6 +352,12 @@ def table_of(rows: Sequence[Mapping[str, object]], schema: Any) -> Any:
 
     columns = {field.name: [row.get(field.name) for row in rows] for field in schema}
     return _without_null_lists(pa.table(columns, schema=schema))
+
+
+def _prefixes(keys: Any) -> NDArray[Any]:
+    width = keys.type.byte_width
+    data = np.frombuffer(keys.buffers()[1], dtype=np.uint8, offset=keys.offset * width, count=len(keys) * width)
+    return np.ascontiguousarray(data.reshape(-1, width)[:, :8]).view(np.uint64).ravel()
 
 
 def _number(path: Path) -> int:
