@@ -19,7 +19,7 @@ from clip_client.cli.options.paths import add_walk_options, read_walk_options
 from clip_client.cli.output.output_file import check_place, locked, replacing
 from clip_client.cli.output.photo_row import FileVersion, PhotoRow
 from clip_client.cli.output.progress import ProgressBars, progress_bars
-from clip_client.cli.output.vector_file import npz_file, parquet_file
+from clip_client.cli.output.vector_file import npz_file, parquet_file, to_row
 from clip_client.cli.output.vector_folder import VectorFolder
 from clip_client.dedup import FailedFile, Scan
 from clip_client.dedup.store.layout import NUMBERED
@@ -129,11 +129,11 @@ async def _into_folder(found: Scan, arguments: argparse.Namespace, counts: _Coun
             failed = [failure for failure in found.failed if _row_of(failure).file.key not in finished]
             counts.there_before = len(found.photos) - len(photos)
             counts.show("checking what is done", len(found.photos), len(found.photos))
-            vectors.start_writing()
+            vectors.remove_abandoned()
             try:
-                await _embed(clip, photos, failed, vectors.add, counts, ordered=False)
+                await _embed(clip, photos, failed, lambda row: vectors.add(to_row(row)), counts, ordered=False)
             finally:
-                vectors.finish()
+                vectors.flush()
                 counts.new_files = len(vectors.written)
 
 

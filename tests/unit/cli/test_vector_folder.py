@@ -12,6 +12,7 @@ import pytest
 from clip_client.cli.errors import CommandFailed
 from clip_client.cli.output.output_file import locked
 from clip_client.cli.output.photo_row import FileVersion, PhotoRow
+from clip_client.cli.output.vector_file import to_row
 from clip_client.cli.output.vector_folder import VectorFolder, is_vector_folder
 from clip_client.dedup import FailedFile, StoreError
 from clip_client.dedup.store.layout import NUMBERED
@@ -41,8 +42,8 @@ def bad(path: str, *, mtime_ns: int = 1) -> PhotoRow:
 def write(folder: Path, *rows: PhotoRow) -> None:
     out = opened(folder)
     for row in rows:
-        out.add(row)
-    out.finish()
+        out.add(to_row(row))
+    out.flush()
 
 
 def names(folder: Path) -> list[str]:
@@ -74,7 +75,7 @@ def test_nothing_to_write_makes_no_file(tmp_path: Path) -> None:
 
 def test_a_slow_run_writes_files_by_the_clock(tmp_path: Path) -> None:
     out = opened(tmp_path, rows_per_file=1000, seconds_per_file=0.0)
-    out.add(good("/a"))
+    out.add(to_row(good("/a")))
     assert [path.name for path in out.written] == ["part-00000.parquet"]
     assert is_vector_folder(tmp_path)
 
@@ -144,7 +145,7 @@ def test_a_killed_run_leaves_no_litter_for_long(tmp_path: Path) -> None:
     other = tmp_path / ".mine.part"
     for path in (*litter, other):
         path.touch()
-    opened(tmp_path).start_writing()
+    opened(tmp_path).remove_abandoned()
     assert not any(path.exists() for path in litter)
     assert other.exists()
 

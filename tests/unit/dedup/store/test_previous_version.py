@@ -18,6 +18,7 @@ import pytest
 
 from clip_client.cli.main import main
 from clip_client.cli.output.photo_row import FileVersion, PhotoRow
+from clip_client.cli.output.vector_file import to_row
 from clip_client.cli.output.vector_folder import VectorFolder
 from clip_client.dedup import Store, find_duplicates, scan
 from clip_client.dedup.store.decisions import DIFFERENT
@@ -123,9 +124,10 @@ def test_an_embed_folder_is_continued(previous: Path) -> None:
     assert opened.finished_keys(with_failed=False) == set(keys.values()) - {keys["broken.jpg"]}
 
     changed = np.zeros(MODEL.dimension, dtype=np.float32)
-    opened.start_writing()
-    opened.add(PhotoRow(file=FileVersion(path="/photos/garden.jpg", size_bytes=1, mtime_ns=2), vector=changed))
-    opened.finish()
+    opened.remove_abandoned()
+    file = FileVersion(path="/photos/garden.jpg", size_bytes=1, mtime_ns=2)
+    opened.add(to_row(PhotoRow(file=file, vector=changed)))
+    opened.flush()
     assert [path.name for path in opened.written] == ["part-00001.parquet"]
     vectors = {
         path.decode(): vector for paths, rows in opened.vectors() for path, vector in zip(paths, rows, strict=True)
