@@ -117,10 +117,10 @@ def _parse_server(url: str) -> Endpoint:
     try:
         parts = urlsplit(f"//{rest}")
         host, port = parts.hostname or "", parts.port
+        if port == 0:
+            raise ValueError
     except ValueError:
         raise ValueError(f"the port in {url!r} is not a number between 1 and 65535") from None
-    if port == 0:
-        raise ValueError(f"the port in {url!r} is not a number between 1 and 65535")
     if parts.path.strip("/") or parts.query or parts.fragment or not _HOST.fullmatch(host):
         raise ValueError(f"{url!r} is not a server address: write host:port, grpc://host:port or grpcs://host:port")
     kind, tls, default_port = _SCHEMES[scheme]

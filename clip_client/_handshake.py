@@ -15,7 +15,7 @@ from clip_client._errors import ClipError, DeadlineExceeded, ProtocolMismatch, U
 from clip_client._model import ModelInfo
 
 if TYPE_CHECKING:
-    from clip_client._balancing.balancer import Balancer
+    from clip_client._balancing.balancer import Balancer, Server
     from clip_client._config import ClientConfig
     from clip_client._transports.base import Transport
 
@@ -103,23 +103,28 @@ async def fetch_common_model(balancer: Balancer, *, timeout_s: float) -> ModelIn
     await balancer.ensure_resolved()
     servers = balancer.servers
     remaining = max(0.001, deadline - loop.time())
-    outcomes = await asyncio.gather(*(_fetch_or_fail(server.transport, remaining) for server in servers))
-    models = {}
+    outcomes = await asyncio.gather(
+        *(fetch_model(server.transport, timeout_s=remaining) for server in servers), return_exceptions=True
+    )
+    models: list[tuple[Server, ModelInfo]] = []
+    failures: list[ClipError] = []
     for server, outcome in zip(servers, outcomes, strict=True):
-        if isinstance(outcome, ProtocolMismatch | Unauthorized):
-            raise outcome
         if isinstance(outcome, ModelInfo):
-            models[server] = outcome
+            models.append((server, outcome))
+        elif isinstance(outcome, ClipError) and not isinstance(outcome, ProtocolMismatch | Unauthorized):
+            failures.append(outcome)
+        else:
+            raise outcome
     if not models:
-        raise next((error for error in outcomes if isinstance(error, ClipError)), Unavailable("There is no server."))
-    first = next(iter(models))
-    for server, model in models.items():
-        if model.fingerprint != models[first].fingerprint:
+        raise failures[0] if failures else Unavailable("There is no server.")
+    first, model = models[0]
+    for server, other in models:
+        if other.fingerprint != model.fingerprint:
             raise ProtocolMismatch(
-                f"{first.endpoint} serves {models[first].id} and {server.endpoint} serves {model.id}; "
+                f"{first.endpoint} serves {model.id} and {server.endpoint} serves {other.id}; "
                 "all servers of one client must serve one model."
             )
-    return models[first]
+    return model
 
 
 async def fetch_model(transport: Transport, *, timeout_s: float) -> ModelInfo:
@@ -129,10 +134,3 @@ async def fetch_model(transport: Transport, *, timeout_s: float) -> ModelInfo:
     passport = await transport.passport(request_id=uuid.uuid4().hex, timeout_s=timeout_s)
     max_batch_size = await transport.max_batch_size(timeout_s=max(0.001, deadline - loop.time()))
     return ModelInfo.from_json(passport, max_batch_size=max_batch_size)
-
-
-async def _fetch_or_fail(transport: Transport, timeout_s: float) -> ModelInfo | ClipError:
-    try:
-        return await fetch_model(transport, timeout_s=timeout_s)
-    except ClipError as error:
-        return error

@@ -38,13 +38,10 @@ class ImageEncoder:
 
     def unchanged(self, source: object) -> bytes | None:
         """Return the bytes to send if ``source`` is sent as it is, else None: then call :meth:`encode` in a thread."""
-        if type(source) is bytes:  # the common case, and this runs for every image
-            return source if len(source) <= self._encoding.unchanged_up_to else None
-        if isinstance(source, bytes | bytearray | memoryview):
-            size = source.nbytes if isinstance(source, memoryview) else len(source)
-            if size <= self._encoding.unchanged_up_to:
-                return bytes(source)
-        return None
+        if not isinstance(source, bytes | bytearray | memoryview):
+            return None
+        size = source.nbytes if isinstance(source, memoryview) else len(source)
+        return bytes(source) if size <= self._encoding.unchanged_up_to else None
 
     def encode(self, source: object, model: ModelInfo) -> bytes:
         """Read one image and return the bytes to send. Blocks on files and computes: call it in a worker thread.
@@ -70,18 +67,16 @@ class ImageEncoder:
         data = read_image(source, max_bytes=self._max_bytes)
         if len(data) <= self._encoding.unchanged_up_to:
             return data
-        with self._cores:
-            reduced = self._reduce(data, _preprocessing(model), jpeg)
-        return reduced if len(reduced) < len(data) else data
-
-    def _reduce(self, data: bytes, config: PreprocessConfig, jpeg: Jpeg) -> bytes:
         from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, decode
 
-        try:
-            picture = decode(data, DecodeLimits(max_bytes=self._max_bytes), at_least=config.decode_at_least)
-        except DecodeError as error:
-            raise ImageError(error.message, code=error.status.name) from None
-        return _to_jpeg(picture, config, jpeg)
+        config = _preprocessing(model)
+        with self._cores:
+            try:
+                picture = decode(data, DecodeLimits(max_bytes=self._max_bytes), at_least=config.decode_at_least)
+            except DecodeError as error:
+                raise ImageError(error.message, code=error.status.name) from None
+            reduced = _to_jpeg(picture, config, jpeg)
+        return reduced if len(reduced) < len(data) else data
 
 
 def _is_ordinary(picture: Image) -> bool:

@@ -162,8 +162,16 @@ def transport_factory(
 
     Raises ValueError if a certificate cannot be read. Call the factory inside the event loop that uses the transport.
     """
-    credentials = _credentials(config) if any(endpoint.tls for endpoint in config.endpoints) else None
-    metadata = _metadata(config)
+    credentials: grpc.ChannelCredentials | None = None
+    if any(endpoint.tls for endpoint in config.endpoints):
+        credentials = grpc.ssl_channel_credentials(
+            root_certificates=read_pem("ca_certificate", config.ca_certificate),
+            private_key=read_pem("client_key", config.client_key),
+            certificate_chain=read_pem("client_certificate", config.client_certificate),
+        )
+    metadata: Metadata = ()
+    if config.token is not None:
+        metadata = (("authorization", f"Bearer {config.token}"), (config.token_header, config.token))
 
     def connect(endpoint: Endpoint, server_name: str | None) -> TritonTransport:
         options = channel_options(config, endpoint, server_name)
@@ -204,20 +212,6 @@ def channel_options(config: ClientConfig, endpoint: Endpoint, server_name: str |
     if name is not None:
         options += [("grpc.default_authority", name), ("grpc.ssl_target_name_override", name)]
     return options
-
-
-def _metadata(config: ClientConfig) -> Metadata:
-    if config.token is None:
-        return ()
-    return (("authorization", f"Bearer {config.token}"), (config.token_header, config.token))
-
-
-def _credentials(config: ClientConfig) -> grpc.ChannelCredentials:
-    return grpc.ssl_channel_credentials(
-        root_certificates=read_pem("ca_certificate", config.ca_certificate),
-        private_key=read_pem("client_key", config.client_key),
-        certificate_chain=read_pem("client_certificate", config.client_certificate),
-    )
 
 
 def _request(model: str, images: Sequence[bytes], outputs: Sequence[str], request_id: str) -> bytes:

@@ -19,12 +19,13 @@ from clip_client.cli.output.progress import ProgressBars, progress_bars
 from clip_client.cli.output.vector_folder import VectorFolder, is_vector_folder
 from clip_client.dedup import FailedFile, scan
 from clip_client.dedup.text import counted, printable
+from clip_client.dedup.types import is_random
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from clip_client import ClipClient, ModelInfo
+    from clip_client import ClipClient
 
 _TOP: Final = 10
 
@@ -60,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     if found.compared == 0 and not arguments.json:
         raise CommandFailed(f"there is no photo to compare with in {arguments.folder}")
     if arguments.json:
-        print(json.dumps(found.to_mapping(), indent=2))
+        print(json.dumps(asdict(found), indent=2))
     else:
         _print_table(found)
     return 0 if found.compared else 1
@@ -82,10 +83,11 @@ async def _search(arguments: argparse.Namespace, show: ProgressBars) -> _Found:
                 nearest.add([os.fsdecode(path) for path in paths], vectors)
         else:
             failed, skipped = await _embed_photos(clip, arguments.folder, nearest, show)
-    others = [(path, cosine) for cosine, path in nearest.best if not _is_same(path, arguments.photo)]
+    others = [_Similar(path, round(cosine, 6)) for cosine, path in nearest.best if not _is_same(path, arguments.photo)]
     return _Found(
         photo=arguments.photo,
-        model=model,
+        model=model.id,
+        vector_id=model.vector_id,
         compared=nearest.compared,
         similar=others[: arguments.top],
         failed=failed,
@@ -129,25 +131,23 @@ class Nearest:
         self.best = by_cosine[: self._most]
 
 
+@dataclass(frozen=True)
+class _Similar:
+    path: str
+    similarity: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Found:
+    """The fields are the keys of the JSON form."""
+
     photo: str
-    model: ModelInfo
+    model: str
+    vector_id: str
     compared: int
-    similar: Sequence[tuple[str, float]]
+    similar: Sequence[_Similar]
     failed: Sequence[FailedFile]
     skipped: Mapping[str, int]
-
-    def to_mapping(self) -> dict[str, object]:
-        return {
-            "photo": self.photo,
-            "model": self.model.id,
-            "vector_id": self.model.vector_id,
-            "compared": self.compared,
-            "similar": [{"path": path, "similarity": round(cosine, 6)} for path, cosine in self.similar],
-            "failed": [asdict(failure) for failure in self.failed],
-            "skipped": dict(self.skipped),
-        }
 
 
 def _print_table(found: _Found) -> None:
@@ -161,20 +161,20 @@ def _print_table(found: _Found) -> None:
     table = Table(show_edge=False, pad_edge=False)
     table.add_column("cosine", justify="right", no_wrap=True)
     table.add_column("photo", overflow="fold")
-    for path, cosine in found.similar:
-        missing = "" if os.path.exists(path) else " (missing)"
-        table.add_row(f"{cosine:.4f}", Text.assemble(printable(path), (missing, "yellow")))
+    for similar in found.similar:
+        missing = "" if os.path.exists(similar.path) else " (missing)"
+        table.add_row(f"{similar.similarity:.4f}", Text.assemble(printable(similar.path), (missing, "yellow")))
     console.print(table)
     print_failed(found.failed, console)
     print_skipped(found.skipped, console)
     console.print(
         f"{counted(found.compared, 'photo')} compared, {counted(len(found.failed), 'file')} not compared, "
-        f"model {found.model.id}",
+        f"model {found.model}",
         markup=False,
         highlight=False,
         soft_wrap=True,
     )
-    if found.model.is_random:
+    if is_random(found.model):
         console.print(
             "The weights of this model are random: it can only tell copies of a photo from other photos.",
             style="yellow",

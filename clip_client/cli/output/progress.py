@@ -45,11 +45,15 @@ def progress_bars() -> Iterator[ProgressBars]:
 
     class DoneColumn(ProgressColumn):
         def render(self, task: Task) -> Text:
-            return Text(_done(task), style="progress.download", justify="right")
+            total = "" if task.total is None else f"/{task.total:,.0f}"
+            done = f"{task.completed:,.0f}{total}" if total or task.completed else ""
+            return Text(done, style="progress.download", justify="right")
 
     class RateColumn(ProgressColumn):
         def render(self, task: Task) -> Text:
-            return Text(_rate(task.finished_speed or task.speed), style="progress.data.speed", justify="right")
+            speed = task.finished_speed or task.speed
+            rate = "" if speed is None else f"{speed:,.0f} photos/s" if speed >= 99.5 else f"{speed:.1f} photos/s"
+            return Text(rate, style="progress.data.speed", justify="right")
 
     console = Console(stderr=True)
     columns = (
@@ -62,15 +66,3 @@ def progress_bars() -> Iterator[ProgressBars]:
     is_shown = console.is_terminal
     with Progress(*columns, console=console, transient=True, expand=True, disable=not is_shown) as progress:
         yield ProgressBars(progress)
-
-
-def _done(task: Task) -> str:
-    if task.total is None:
-        return f"{task.completed:,.0f}" if task.completed else ""
-    return f"{task.completed:,.0f}/{task.total:,.0f}"
-
-
-def _rate(per_second: float | None) -> str:
-    if per_second is None:
-        return ""
-    return f"{per_second:,.0f} photos/s" if per_second >= 99.5 else f"{per_second:.1f} photos/s"
