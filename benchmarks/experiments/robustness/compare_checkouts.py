@@ -13,7 +13,6 @@ import argparse
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -26,6 +25,7 @@ import tritonclient.grpc as triton
 
 from preprocess_ensemble.contract import IMAGE, PIXELS, PREPROCESSOR, STATUS
 from preprocess_ensemble.testing.sample_photos import write_with_copies
+from preprocess_ensemble.testing.server import free_port
 from preprocess_ensemble.testing.tiny_model import TINY_CLIP
 
 if TYPE_CHECKING:
@@ -57,18 +57,15 @@ class Checkout:
     @contextmanager
     def serving(self) -> Iterator[str]:
         """Run this checkout's ``clip-serve`` for the length of a block; yields its gRPC address."""
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            second.bind(("127.0.0.1", 0))
-            ports = first.getsockname()[1], second.getsockname()[1]
+        port = free_port()
         script = self.root / ".venv" / "bin" / "clip-serve"
-        options = ("--repository", self.repository, "--grpc-port", str(ports[0]), "--metrics-port", str(ports[1]))
+        options = ("--repository", self.repository, "--grpc-port", str(port), "--metrics-port", str(free_port()))
         process = subprocess.Popen([script, *options], stdout=subprocess.PIPE, text=True, cwd=self.scratch)
         assert process.stdout is not None
         try:
             if not any(line.startswith("ready:") for line in process.stdout):
                 raise SystemExit(f"{script} ended before it was ready")
-            yield f"127.0.0.1:{ports[0]}"
+            yield f"127.0.0.1:{port}"
         finally:
             process.send_signal(signal.SIGINT)
             process.communicate(timeout=60)
@@ -101,7 +98,7 @@ class Checkout:
     def _groups(self, photos: Path, url: str) -> str:
         output, store = self.scratch / "groups.json", self.scratch / "store"
         self.command("clip-client", "dedup", str(photos), "--url", url, "--json", str(output), "--store", str(store))
-        # Wall-clock values have no place in a comparison; everything else has.
+        # Times differ from run to run; everything else must be equal.
         return re.sub(r'"seconds": [0-9.]+', '"seconds": 0', output.read_text())
 
 
@@ -111,22 +108,20 @@ def pixels(url: str, image: bytes) -> NDArray[np.generic]:
         tensor = triton.InferInput(IMAGE, [1, 1], "BYTES")
         tensor.set_data_from_numpy(np.array([[image]], dtype=np.object_))
         outputs = [triton.InferRequestedOutput(name) for name in (PIXELS, STATUS)]
-        answer = client.infer(PREPROCESSOR, [tensor], outputs=outputs)
-        return np.asarray(answer.as_numpy(PIXELS))
+        return np.asarray(client.infer(PREPROCESSOR, [tensor], outputs=outputs).as_numpy(PIXELS))
 
 
 def differences(old: Results, new: Results) -> list[str]:
-    """Name what differs, or stands on one side only."""
-    found = [f"{name}: only on one side" for name in sorted(old.keys() ^ new.keys())]
-    for name in sorted(old.keys() & new.keys()):
-        first, second = old[name], new[name]
+    """Name the results that differ or exist on one side only."""
+
+    def is_same(first: NDArray[np.generic] | str, second: NDArray[np.generic] | str) -> bool:
         if isinstance(first, str) or isinstance(second, str):
-            same = first == second
-        else:
-            same = first.dtype == second.dtype and np.array_equal(first, second, equal_nan=first.dtype.kind == "f")
-        if not same:
-            found.append(f"{name}: differs")
-    return found
+            return first == second
+        return first.dtype == second.dtype and np.array_equal(first, second, equal_nan=first.dtype.kind == "f")
+
+    one_sided = [f"{name}: only on one side" for name in sorted(old.keys() ^ new.keys())]
+    both = sorted(old.keys() & new.keys())
+    return one_sided + [f"{name}: differs" for name in both if not is_same(old[name], new[name])]
 
 
 def main() -> int:

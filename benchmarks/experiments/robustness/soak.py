@@ -1,10 +1,10 @@
 """Does anything grow under a long load?
 
-200,000 requests or an hour, whichever ends first, at a steady concurrency. Memory of every process, open files and
-shared-memory regions are read once a second. Caches and pools may fill during the first tenth. After it, the median
-memory of the last tenth may be 5 % above that of the second tenth; files and regions may not exceed the most of the
-second tenth at all. The full model on two cores reaches the hour first; give ``--repository`` a small model to reach
-the 200,000 requests.
+The load is steady: 200,000 requests or an hour, whichever ends first. Once a second, this reads the memory of every
+process, open files and shared-memory regions. Caches and pools may fill during the first tenth of the run. After it,
+the median memory of the last tenth may be 5 % above that of the second tenth, and files and regions may not exceed the
+most of the second tenth. The full model on two cores reaches the hour first; to reach the 200,000 requests, give
+``--repository`` a small model. A run of less than a minute has too few readings and fails.
 
 With ``--mixed``, of 15 calls one sends a 12-megapixel original and two send bad files, and every fourth is cancelled
 right after it is sent.
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import io
 import math
 import statistics
 import time
@@ -22,11 +21,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
 import psutil
-from PIL import Image
 
-from benchmarks.experiments.robustness.faults import PICTURES
+from benchmarks.fixtures.pictures import blobs, encoded
 from benchmarks.harness.experiment import REPOSITORY, Experiment, Run, option, seconds
 from benchmarks.harness.results import show
 from benchmarks.load.loops import closed_loop
@@ -41,9 +38,12 @@ if TYPE_CHECKING:
     from clip_client._encoding import TransferName
     from preprocess_ensemble.testing.server import Server
 
+PICTURES: Final = 24
 CANCELLED_AFTER_S: Final = 0.002
 """Long enough for a request to be sent."""
 MOST_GROWTH: Final = 0.05
+LEAST_READINGS: Final = 50
+"""With fewer, a tenth of the run is too short to tell growth from chance."""
 MOST_KEPT: Final = 360
 """Values of a series that are kept in the results."""
 MIB: Final = 2**20
@@ -59,25 +59,25 @@ class Series:
     """Counted things may not grow at all; memory may by 5 %."""
 
     @property
-    def tenths(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """The second tenth of the run, and the last."""
+    def second_tenth(self) -> tuple[float, ...]:
+        """The values of the second tenth of the run."""
         tenth = max(1, len(self.values) // 10)
-        return self.values[tenth : 2 * tenth], self.values[-tenth:]
+        return self.values[tenth : 2 * tenth]
 
     @property
     def medians(self) -> tuple[float, float]:
         """Of the second tenth, and of the last."""
-        early, late = self.tenths
-        return statistics.median(early), statistics.median(late)
+        early = self.second_tenth
+        return statistics.median(early), statistics.median(self.values[-len(early) :])
 
     @property
     def is_flat(self) -> bool:
         """Whether it stopped growing after the first tenth."""
         early, late = self.medians
-        return late <= (max(self.tenths[0]) if self.exact else (1 + MOST_GROWTH) * early)
+        return late <= (max(self.second_tenth) if self.exact else (1 + MOST_GROWTH) * early)
 
     def record(self) -> dict[str, object]:
-        """For the raw results; of a long run not every value."""
+        """The JSON of the result file, with at most :data:`MOST_KEPT` of the values."""
         early, late = self.medians
         every = math.ceil(len(self.values) / MOST_KEPT)
         kept = [round(value, 1) for value in self.values[::every]]
@@ -102,14 +102,14 @@ class Watch:
         self._processes = processes
 
     def read(self) -> None:
-        """Note everything once; nothing while one of the processes is being replaced, which counts as a restart."""
-        if not all(process.is_running() for process in self._processes.values()):
-            with contextlib.suppress(ValueError, psutil.Error):  # until the new ones are all there
-                self._find()
-                self._restarts += 1
+        """Read everything once; nothing while clip-serve replaces a process, which counts as a restart."""
+        if all(process.is_running() for process in self._processes.values()):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                self._read()
             return
-        with contextlib.suppress(psutil.NoSuchProcess):
-            self._read()
+        with contextlib.suppress(ValueError, psutil.Error):  # until all new processes exist
+            self._find()
+            self._restarts += 1
 
     def _read(self) -> None:
         self._note("restarts", self._restarts, exact=True)
@@ -146,33 +146,21 @@ def steady_calls() -> list[Call]:
 def mixed_calls() -> list[Call]:
     """Good files with 12-megapixel originals, bad files and cancellations among them."""
     good = coarse_noise(PICTURES)
-    original = _original()
+    original = encoded(blobs((4032, 3024), (64, 48)), quality=90)
     bad = (b"", b"no image", good[0][: len(good[0]) // 2], original[: len(original) // 2])
     calls = []
     for number in range(240):
         # Of fifteen positions, so that every fourth call, which is cancelled, is of each kind in turn.
-        match number % 15:
-            case 0:
-                file, is_bad = original, False
-            case 7 | 14:
-                file, is_bad = bad[number // 7 % len(bad)], True
-            case _:
-                file, is_bad = good[number % len(good)], False
+        position = number % 15
+        is_bad = position in (7, 14)
+        file = bad[number // 7 % len(bad)] if is_bad else good[number % len(good)] if position else original
         calls.append(Call(file=file, is_bad=is_bad, is_cancelled=number % 4 == 3))
     return calls
 
 
-def _original() -> bytes:
-    """A JPEG of 12 megapixels."""
-    pixels = np.random.default_rng(0).integers(0, 256, (48, 64, 3), dtype=np.uint8)
-    file = io.BytesIO()
-    Image.fromarray(pixels).resize((4032, 3024), Image.Resampling.BICUBIC).save(file, "JPEG", quality=90)
-    return file.getvalue()
-
-
 @dataclass(frozen=True, kw_only=True)
 class Soaked:
-    """What was done, and what was read meanwhile."""
+    """What was sent, and what was read meanwhile."""
 
     model_id: str
     requests: int
@@ -225,7 +213,7 @@ async def soak(
 def measure(run: Run) -> dict[str, Any]:
     """Soak; the exit code is 1 if something grew."""
     options = run.options
-    mixed = options.mixed
+    mixed, concurrency = options.mixed, options.concurrency
     soaked = asyncio.run(
         soak(
             run.stack.enter_context(serving(options.repository)),
@@ -233,9 +221,15 @@ def measure(run: Run) -> dict[str, Any]:
             transfer="original" if mixed else "thumbnail",
             requests=options.requests,
             seconds=options.seconds,
-            concurrency=options.concurrency,
+            concurrency=concurrency,
         )
     )
+    readings = len(soaked.series[0].values)
+    if readings < LEAST_READINGS:
+        raise SystemExit(
+            f"{soaked.requests:,} requests took {soaked.seconds:.0f} s: {readings} readings, one a second, too few "
+            f"to tell whether anything grows. {LEAST_READINGS} are needed: raise --requests or --seconds."
+        )
     rows = []
     for one in soaked.series:
         early, late = one.medians
@@ -247,7 +241,7 @@ def measure(run: Run) -> dict[str, Any]:
     return {
         "model": soaked.model_id,
         "load": "mixed" if mixed else "steady",
-        "concurrency": options.concurrency,
+        "concurrency": concurrency,
         "requests": soaked.requests,
         "cancelled": soaked.cancelled,
         "seconds": round(soaked.seconds),
