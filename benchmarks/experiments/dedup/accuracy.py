@@ -1,9 +1,9 @@
 """How well do detectors tell copies from other photos?
 
-Every photo gets some sixty copies, from a renamed file to a screenshot of it (``fixtures.photo_edits``), beside
+Every photo gets about sixty copies, from a renamed file to a screenshot of it (``fixtures.photo_edits``). Beside them are
 pictures that only look alike. All detectors (``detectors``) read the same files. They are compared by pairs, by the
 groups that they make, and by the most important number: of 1,000 photos that they would delete, how many had no copy
-left. Thresholds are chosen on one half of the photos and reported on the other; with random weights none is chosen.
+left. A threshold is chosen on half of the photos and reported on the other half, unless the weights are random.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import hashlib
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,7 +39,6 @@ from clip_client.dedup import Store, scan, thresholds_for
 from clip_client.dedup.features.image_features import extract_features
 from clip_client.dedup.features.pixel_hash import pixel_hash
 from preprocess_ensemble.testing.sample_photos import write_originals
-from preprocess_ensemble.testing.server import serving
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,24 +49,38 @@ if TYPE_CHECKING:
     from clip_client._encoding import TransferName
 
 TUNED_PRECISION: Final = 0.995
-WAYS: Final[tuple[TransferName, ...]] = ("original", "thumbnail")
-"""How photos travel to the server: unchanged, and as the command line sends them by default."""
+TRANSFERS: Final[tuple[TransferName, ...]] = ("original", "thumbnail")
+"""Photos as they are, and as the command line sends them by default."""
 _BOOTSTRAPS: Final = 200
-_PATIENCE_S: Final = 3600.0
+_TIMEOUT_S: Final = 3600.0
 """Long, because the rate does not matter here and a busy machine is slow."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Corpus:
-    """Files and the truth about them; all run in parallel."""
+    """Files, and what is true of them."""
 
     paths: list[Path]
+    """(N,)"""
     family: NDArray[np.intp]
-    """Number of the original; hard negatives are a family each."""
+    """(N,): number of the original; each hard negative is a family."""
     change: list[str]
-    """What was done to the original; empty for originals and for hard negatives."""
+    """What was done to each original; empty for the originals. Without the hard negatives, which come last."""
     negatives: dict[str, list[NDArray[np.intp]]]
     """Kind -> sets of rows that look alike and are not copies of each other."""
+
+    @cached_property
+    def pairs(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """First and second row of every pair."""
+        first, second = np.triu_indices(len(self.paths), 1)
+        return first, second
+
+    @cached_property
+    def same(self) -> NDArray[np.bool_]:
+        """Whether the files of each pair are copies of one original."""
+        first, second = self.pairs
+        same: NDArray[np.bool_] = self.family[first] == self.family[second]
+        return same
 
 
 class Bars:
@@ -78,14 +92,14 @@ class Bars:
         self._tasks: dict[str, Any] = {}
 
     def __call__(self, what: str, done: int, total: int) -> None:
-        """Say how far a stage is."""
+        """Show how far a stage is."""
         if what not in self._tasks:
             self._tasks[what] = self.progress.add_task(what)
         self.progress.update(self._tasks[what], completed=done, total=total)
 
 
 def make_corpus(photos: list[Path], folder: Path, bars: Bars) -> Corpus:
-    """Write the copies of every photo, and what only looks alike."""
+    """Write the copies of every photo, and pictures that only look alike."""
     paths: list[Path] = []
     family: list[int] = []
     change: list[str] = []
@@ -98,56 +112,52 @@ def make_corpus(photos: list[Path], folder: Path, bars: Bars) -> Corpus:
             bars("writing copies", number + 1, len(photos))
     negatives: dict[str, list[NDArray[np.intp]]] = {}
     for kind, sets in write_hard_negatives(photos, folder / "negatives").items():
-        negatives[kind] = [
-            len(paths) + np.arange(len(members)) + sum(map(len, sets[:i])) for i, members in enumerate(sets)
-        ]
-        paths += [path for members in sets for path in members]
-    alone = len(paths) - len(family)
-    family += range(len(photos), len(photos) + alone)
-    return Corpus(paths=paths, family=np.array(family), change=change + [""] * alone, negatives=negatives)
+        negatives[kind] = []
+        for members in sets:
+            negatives[kind].append(np.arange(len(paths), len(paths) + len(members)))
+            paths += members
+    family += range(len(photos), len(photos) + len(paths) - len(family))
+    return Corpus(paths=paths, family=np.array(family), change=change, negatives=negatives)
 
 
 def facts_of(path: Path) -> Facts:
-    """Look at one file as a search does; in a worker process."""
+    """Read one file as a search does; in a worker process."""
     data = path.read_bytes()
-    features = extract_features(data)
-    return Facts(
-        features=features, sha256=hashlib.sha256(data).hexdigest(), pixels=pixel_hash(data), size_bytes=len(data)
-    )
+    sha256 = hashlib.sha256(data).hexdigest()
+    return Facts(features=extract_features(data), sha256=sha256, pixels=pixel_hash(data), size_bytes=len(data))
 
 
 async def embed(
-    url: str, way: TransferName, paths: Sequence[Path], facts: Sequence[Facts], store: Store, bars: Bars
+    url: str, transfer: TransferName, paths: Sequence[Path], facts: Sequence[Facts], store: Store, bars: Bars
 ) -> tuple[NDArray[np.float32], ModelInfo]:
-    """Return (N, D); what an earlier run has embedded comes from ``store``, by content."""
-    config = ClientConfig(urls=(url,), transfer=way, timeout_s=_PATIENCE_S, target_latency_s=_PATIENCE_S)
+    """Return vectors (N, D) and their model; vectors of an earlier run come from ``store``, by content."""
+    config = ClientConfig(urls=(url,), transfer=transfer, timeout_s=_TIMEOUT_S, target_latency_s=_TIMEOUT_S)
     async with ClipClient(config=config) as clip:
         model = await clip.model()
-        shelf = store.vectors(model.vector_id, model.dimension)
-        table = shelf.read()
+        stored = store.vectors(model.vector_id, model.dimension)
+        table = stored.read()
         known = dict(zip(table.column("sha256").to_pylist(), table.column("vector").to_pylist(), strict=True))
         keys = [bytes.fromhex(one.sha256) for one in facts]
         first_with = {key: path for key, path in zip(keys, paths, strict=True) if key not in known}
-        new, done = list(first_with), 0
+        new = list(first_with)
         async with aclosing(clip.embed_stream(list(first_with.values()), ordered=False)) as items:
+            done = 0
             async for item in items:
                 if item.error is not None:
                     raise item.error
                 known[new[item.index]] = item.vector
-                shelf.add({"sha256": new[item.index], "vector": item.vector, "code": "", "message": ""})
+                stored.add({"sha256": new[item.index], "vector": item.vector, "code": "", "message": ""})
                 done += 1
-                bars(f"embedding, {way}", done, len(new))
-        shelf.flush()
+                bars(f"embedding, {transfer}", done, len(new))
+        stored.flush()
         return np.array([known[key] for key in keys], dtype=np.float32), model
 
 
 def judge(detector: Detector, corpus: Corpus, area: NDArray[np.intp]) -> dict[str, Any]:
     """Return every figure of one detector."""
-    upper = np.triu_indices(len(corpus.paths), 1)
-    same = corpus.family[upper[0]] == corpus.family[upper[1]]
     recalls: dict[str, list[float]] = {}
     original = 0
-    for row, change in enumerate(corpus.change[: min(sets[0][0] for sets in corpus.negatives.values())]):
+    for row, change in enumerate(corpus.change):
         if change == "":
             original = row
         else:
@@ -161,7 +171,7 @@ def judge(detector: Detector, corpus: Corpus, area: NDArray[np.intp]) -> dict[st
         "recall_of_copies": float(per_family.mean()),
         "recall_95": np.percentile(means, [2.5, 97.5]).tolist(),
         "negatives_merged": {kind: _merged(detector, sets) for kind, sets in corpus.negatives.items()},
-        **pair_figures(detector.alike[upper], same),
+        **pair_figures(detector.alike[corpus.pairs], corpus.same),
         **group_figures(detector.groups, corpus.family, detector.alike),
         **delete_figures(detector.groups, corpus.family, area),
     }
@@ -192,7 +202,7 @@ def tuned(corpus: Corpus, cosine: NDArray[np.float64]) -> dict[str, float]:
 
 def measure(run: Run) -> dict[str, Any]:
     """Make the files, judge every detector, print the table and write the page."""
-    options, stack = run.options, run.stack
+    options = run.options
     photos = (
         [Path(path) for path in scan([options.photos]).photos[: options.most]]
         if options.photos
@@ -208,11 +218,11 @@ def measure(run: Run) -> dict[str, Any]:
             for one in pool.map(facts_of, corpus.paths, chunksize=8):
                 facts.append(one)
                 bars("reading", len(facts), len(corpus.paths))
-        url = options.url or stack.enter_context(serving(options.repository)).grpc_url
-        store = stack.enter_context(Store(options.store))
+        url = options.url or run.serve().grpc_url
+        store = run.stack.enter_context(Store(options.store))
         vectors: dict[str, NDArray[np.float32]] = {}
-        for way in WAYS:
-            vectors[way], model = asyncio.run(embed(url, way, corpus.paths, facts, store, bars))
+        for transfer in TRANSFERS:
+            vectors[transfer], model = asyncio.run(embed(url, transfer, corpus.paths, facts, store, bars))
         found, scores = own_detectors(facts, vectors, thresholds_for(model.id).similar)
         rivals, their_scores, missing = imagededup_detectors(corpus.paths, bars)
         area = np.array([one.features.width * one.features.height for one in facts])
@@ -220,10 +230,10 @@ def measure(run: Run) -> dict[str, Any]:
         for detector in (*found, *rivals):
             figures.append(judge(detector, corpus, area))
             bars("judging", len(figures), len(found) + len(rivals))
-    upper = np.triu_indices(len(corpus.paths), 1)
-    same = corpus.family[upper[0]] == corpus.family[upper[1]]
-    rankings = {name: ranking_figures(score[upper], same) for name, score in {**scores, **their_scores}.items()}
-    chosen = {} if model.is_random else tuned(corpus, scores[f"embedding, {WAYS[0]}"])
+    rankings = {
+        name: ranking_figures(score[corpus.pairs], corpus.same) for name, score in {**scores, **their_scores}.items()
+    }
+    chosen = {} if model.is_random else tuned(corpus, scores[f"embedding, {TRANSFERS[0]}"])
     result = {
         "model": model.id, "random_weights": model.is_random, "files": len(corpus.paths), "photos": len(photos),
         "detectors": figures, "rankings": rankings, "tuned": chosen, "missing": missing,

@@ -1,4 +1,4 @@
-"""Ways to tell copies from other photos, all on the same files: the project's own tests and imagededup's."""
+"""Ways to tell copies from other photos, all on the same files: the project's own and imagededup's."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class Facts:
     features: ImageFeatures
     sha256: str
     pixels: str
-    """SHA-256 of its pixels; empty where they cannot be decoded."""
+    """SHA-256 of its pixels; empty if they cannot be decoded."""
     size_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Detector:
-    """One way to tell copies: which pairs it calls alike, and how it groups."""
+    """One way to tell copies: the pairs that it calls alike, and its groups."""
 
     name: str
     alike: Bools
@@ -56,22 +56,20 @@ def own_detectors(
 ) -> tuple[list[Detector], dict[str, Scores]]:
     """Return the project's detectors, and the scores (N, N) by which pairs can be ranked.
 
-    ``vectors`` maps a way that photos travel to their (N, D) unit rows; the first is judged at every threshold, the
-    others at ``shipped``.
+    ``vectors`` maps a transfer form to unit rows (N, D). The first form is judged at every threshold, the others at
+    ``shipped``.
     """
     all_features = [one.features for one in facts]
     flat = np.array([features.is_flat for features in all_features])
     rank = np.lexsort(
         ([-one.size_bytes for one in facts], [-features.width * features.height for features in all_features])
     )
-    hashes = np.array([features.perceptual_hash for features in all_features], dtype=np.uint64)
-    bits = bits_that_differ(hashes[:, None], hashes[None, :])
-    bits[flat, :] = bits[:, flat] = 64
+    bits = _differing_bits([features.perceptual_hash for features in all_features], flat)
     closeness = -bits.astype(np.float64)
     exact = _equal([one.sha256 for one in facts])
     pixels = exact | _equal([one.pixels or one.sha256 for one in facts])
-    cosines = {way: _cosines(rows, flat) for way, rows in vectors.items()}
-    first, *other_ways = cosines
+    cosines = {transfer: _cosines(rows, flat) for transfer, rows in vectors.items()}
+    first, *others = cosines
     cosine = cosines[first]
     found = [
         _detector("same bytes", exact, rank, pixels + 0.0),
@@ -80,14 +78,14 @@ def own_detectors(
     found += [_detector(f"pHash, {most} bits", pixels | (bits <= most), rank, closeness) for most in HASH_BITS]
     found += [_detector(f"embedding {least:g}", pixels | (cosine >= least), rank, cosine) for least in COSINES]
     found += [
-        _detector(f"embedding {shipped:g}, {way}", pixels | (cosines[way] >= shipped), rank, cosines[way])
-        for way in other_ways
+        _detector(f"embedding {shipped:g}, {other}", pixels | (cosines[other] >= shipped), rank, cosines[other])
+        for other in others
     ]
     all_tiers = pixels | (bits <= DEFAULT_HASH_BITS) | (cosine >= shipped)
     name = f"all tiers: pixels, pHash {DEFAULT_HASH_BITS}, embedding {shipped:g}"
     found.append(_detector(name, all_tiers, rank, cosine))
     found.append(_detector("the same, connected components", all_tiers, rank, cosine, chained=True))
-    return found, {"pHash": closeness, **{f"embedding, {way}": scores for way, scores in cosines.items()}}
+    return found, {"pHash": closeness, **{f"embedding, {transfer}": scores for transfer, scores in cosines.items()}}
 
 
 def imagededup_detectors(
@@ -100,15 +98,12 @@ def imagededup_detectors(
         return [], {}, [f"imagededup: not installed ({error}); pip install imagededup"]
     rank = np.arange(len(paths))
     hasher = PHash(verbose=False)
-    hashes = np.zeros(len(paths), dtype=np.uint64)
-    unread = np.zeros(len(paths), dtype=bool)
-    for row, path in enumerate(paths):
-        encoded = hasher.encode_image(str(path))  # None for a format that it does not read
-        unread[row] = encoded is None
-        hashes[row] = int(encoded or "0", 16)
-        on_progress("imagededup pHash", row + 1, len(paths))
-    bits = bits_that_differ(hashes[:, None], hashes[None, :])
-    bits[unread, :] = bits[:, unread] = 64
+    hashes = []
+    for path in paths:
+        hashes.append(hasher.encode_image(str(path)))  # None for a format that it does not read
+        on_progress("imagededup pHash", len(hashes), len(paths))
+    unread = np.array([one is None for one in hashes])
+    bits = _differing_bits([int(one or "0", 16) for one in hashes], unread)
     closeness = -bits.astype(np.float64)
     name = f"imagededup pHash, {_IMAGEDEDUP_BITS} bits (its default)"
     found = [_detector(name, bits <= _IMAGEDEDUP_BITS, rank, closeness)]
@@ -132,7 +127,7 @@ def imagededup_detectors(
 
 
 def _cnn_weights_are_here() -> bool:
-    """Whether its MobileNetV3 is in PyTorch's cache: nothing is downloaded in the midst of a benchmark."""
+    """Whether its MobileNetV3 is in PyTorch's cache: a benchmark downloads nothing."""
     from pathlib import Path
 
     import torch
@@ -140,12 +135,19 @@ def _cnn_weights_are_here() -> bool:
     return any(Path(torch.hub.get_dir(), "checkpoints").glob("mobilenet_v3_small-*.pth"))
 
 
-def _cosines(vectors: NDArray[np.float32], flat: Bools) -> Scores:
-    """Return (N, N); -1 where the vector of a picture of one colour says nothing."""
-    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    unit = unit.astype(np.float64)
+def _differing_bits(hashes: Sequence[int], ignored: Bools) -> NDArray[np.uint8]:
+    """Return (N, N); 64, the most, for the pairs of a picture that is ``ignored``."""
+    numbers = np.array(hashes, dtype=np.uint64)
+    bits = bits_that_differ(numbers[:, None], numbers[None, :])
+    bits[ignored, :] = bits[:, ignored] = 64
+    return bits
+
+
+def _cosines(vectors: NDArray[np.float32], ignored: Bools) -> Scores:
+    """Return (N, N); -1, the least, for the pairs of a picture that is ``ignored``."""
+    unit = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float64)
     cosine: Scores = np.round(unit @ unit.T, 6)
-    cosine[flat, :] = cosine[:, flat] = -1.0
+    cosine[ignored, :] = cosine[:, ignored] = -1.0
     return cosine
 
 
@@ -156,7 +158,7 @@ def _equal(keys: list[str]) -> Bools:
 
 
 def _detector(name: str, alike: Bools, rank: NDArray[np.intp], score: Scores, *, chained: bool = False) -> Detector:
-    """Group best photo first: stars as the product makes them, or whole components for comparison."""
+    """Group the best photo first: in stars as the product does, or in whole components for comparison."""
     ordered = alike[np.ix_(rank, rank)]
     if chained:
         union_find = UnionFind(len(ordered))
@@ -168,7 +170,7 @@ def _detector(name: str, alike: Bools, rank: NDArray[np.intp], score: Scores, *,
 
 
 def _stars(alike: Bools, score: Scores) -> list[list[int]]:
-    """Go down the rows: one that is alike to no kept row is kept; the others join the kept row that is most alike."""
+    """Keep each row that is not alike to an earlier kept row; the others join the kept row that is most alike."""
     owner = np.arange(len(alike))
     best = np.full(len(alike), -np.inf)
     is_kept = np.ones(len(alike), dtype=bool)
@@ -177,5 +179,5 @@ def _stars(alike: Bools, score: Scores) -> list[list[int]]:
             closer = np.flatnonzero(alike[row] & (score[row] > best))
             closer = closer[closer > row]
             owner[closer], best[closer], is_kept[closer] = row, score[row][closer], False
-    # The kept row comes first of its group, because it comes before all that it owns.
+    # The kept row is the first of its group, because it comes before all rows that it owns.
     return [np.flatnonzero(owner == row).tolist() for row in np.unique(owner)]

@@ -1,10 +1,10 @@
 """What does grouping cost from 10,000 to a million vectors?
 
-And how many pairs does the fast method miss? Vectors of 512 dimensions are spread evenly over the sphere, with planted
-families: copies whose cosine to their original is drawn between 0.951 and 0.999. Two vectors of different families have
-a cosine below 0.35, so the planted pairs at or above the threshold of 0.95 are exactly the truth. ``skewed`` adds the
-hard case for other tools: one camera that fired all night, 20,000 vectors of one scene; its pairs are counted apart.
-Each measurement runs in a process of its own, for its peak of memory.
+And how many pairs does the fast method miss? Vectors of 512 dimensions are spread evenly over the sphere. Some are
+copies, with a cosine to their original between 0.951 and 0.999. Two vectors of different families have a cosine below
+0.35, so the planted pairs are exactly the pairs at or above the threshold of 0.95. ``skewed`` adds the hard case for
+other tools: 20,000 vectors of one scene, whose pairs are counted separately. Each measurement runs in a new process,
+for its peak of memory.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def measure_one(rows: int, shape: str, method: str) -> dict[str, Any]:
     """Group once and compare with what was planted."""
     vectors, family = planted(rows, shape)
     is_exact = method == "exact"
-    # One half before, the other after: what else the machine does meanwhile is in both times.
+    # One half before and the other half after, so that other work of the machine slows both measurements.
     bare_s = products_s(vectors, slice(0, None, 2)) if is_exact else 0.0
     started, cpu_started = time.perf_counter(), time.process_time()
     union_find = UnionFind(rows)

@@ -17,7 +17,7 @@ _CURVE_POINTS: Final = 100
 
 
 def pair_figures(found: Bools, same: Bools) -> dict[str, float]:
-    """Return precision, recall, F1 and the rate of false pairs; the arguments run over all pairs."""
+    """Return precision, recall, F1 and the rate of false pairs; both arguments have one value a pair."""
     hits = float((found & same).sum())
     precision, recall = hits / max(1, found.sum()), hits / max(1, same.sum())
     return {
@@ -56,30 +56,21 @@ def ranking_figures(scores: NDArray[np.float64], same: Bools) -> dict[str, Any]:
 def group_figures(groups: Sequence[Sequence[int]], family: NDArray[np.intp], alike: Bools) -> dict[str, float]:
     """Return B-cubed precision, recall and F1, the chaining share and the largest group.
 
-    ``groups`` hold row numbers, each row once at most, the kept one first; ``alike`` (N, N) says which pairs pass the
-    detector's test. Chaining is the share of pairs inside groups that do not.
+    ``groups`` hold row numbers, each row once at most, the kept one first; ``family`` has the shape (N,). ``alike``
+    (N, N) says which pairs pass the detector's test. Chaining is the share of pairs inside groups that do not.
     """
     label = np.arange(len(family))
     for members in groups:
         label[list(members)] = members[0]
-    precision = recall = 0.0
-    for row in range(len(family)):
-        mates, kin = label == label[row], family == family[row]
-        both = (mates & kin).sum()
-        precision += both / mates.sum()
-        recall += both / kin.sum()
-    precision, recall = precision / len(family), recall / len(family)
-    inside = chained = 0
-    for members in groups:
-        block = alike[np.ix_(members, members)]
-        pairs = len(members) * (len(members) - 1) // 2
-        inside += pairs
-        chained += pairs - int(np.triu(block, 1).sum())
+    mates, kin = label[:, None] == label, family[:, None] == family  # (N, N)
+    both = (mates & kin).sum(axis=1)
+    precision, recall = float((both / mates.sum(axis=1)).mean()), float((both / kin.sum(axis=1)).mean())
+    inside = np.triu(mates, 1)
     return {
         "bcubed_precision": precision,
         "bcubed_recall": recall,
         "bcubed_f1": 2 * precision * recall / (precision + recall),
-        "chaining": chained / max(1, inside),
+        "chaining": float((inside & ~alike).sum() / max(1, inside.sum())),
         "largest_group": max(map(len, groups), default=1),
     }
 
@@ -87,7 +78,7 @@ def group_figures(groups: Sequence[Sequence[int]], family: NDArray[np.intp], ali
 def delete_figures(
     groups: Sequence[Sequence[int]], family: NDArray[np.intp], pixels: NDArray[np.intp]
 ) -> dict[str, float]:
-    """Return the headline: of 1,000 photos deleted, how many had no photo of their own left.
+    """Return the most important figure: of 1,000 photos deleted, how many had no copy left.
 
     All but the first of each group are deleted; a hard negative is a family of its own. ``keeper_right`` is the share
     of groups of one family whose first has the most ``pixels``.

@@ -1,9 +1,9 @@
 """What does a search cost besides the model, the first and the second time?
 
-A second search should decode and embed nothing again. 10,000 generated files are searched with a small model of random
-weights, because the model's speed is not the question, and then three times more. The scan walks the folders and reads
-the store; comparing follows it. Then ten files, and all, are searched against a store of a million files, which are
-never opened: time and peak memory (``--files 0`` measures only this).
+A second search should decode and embed nothing again. This searches 10,000 generated files once and then three times
+more, with a small model of random weights, because the model's speed is not the question. The scan walks the folders
+and reads the store; the comparison follows. Then it searches ten files, and all, of a store of a million files that do
+not exist, and measures time and peak memory (``--files 0`` measures only this).
 """
 
 from __future__ import annotations
@@ -19,16 +19,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-from PIL import Image
-
 from benchmarks.experiments.dedup import large_store
+from benchmarks.fixtures.pictures import blobs
 from benchmarks.harness.experiment import Experiment, Run, option
 from benchmarks.harness.results import show
 from benchmarks.harness.rounds import median_of
 from benchmarks.harness.worker import in_new_process
 from clip_client import ClipClient
-from clip_client.dedup import Store, find_duplicates
 from preprocess_ensemble.export.exporter import export_model
 from preprocess_ensemble.testing.tiny_model import TINY_CLIP
 
@@ -39,39 +36,23 @@ _FEW: Final = 10
 
 
 def generate(folder: str, first: int, count: int) -> None:
-    """Write ``count`` JPEG files of some 10 kB: coarse noise, enlarged, so that no two are alike."""
+    """Write ``count`` JPEG files of about 10 kB, of which no two are alike."""
     Path(folder).mkdir(parents=True)
     for number in range(first, first + count):
-        random = np.random.default_rng(number)
-        coarse = Image.fromarray(random.integers(0, 256, (9, 12, 3), dtype=np.uint8))
-        fine = coarse.resize((_SIDE * 4 // 3, _SIDE), Image.Resampling.BICUBIC)
-        fine.save(Path(folder, f"IMG_{number:07d}.jpg"), quality=88)
+        blobs((_SIDE * 4 // 3, _SIDE), (12, 9), number).save(Path(folder, f"IMG_{number:07d}.jpg"), quality=88)
 
 
 def folder_bytes(folder: Path) -> int:
+    """Return the size of all files in a folder."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 async def search(url: str, photos: Path, store: Path) -> dict[str, Any]:
-    """Search once; ``scan_seconds`` is until the comparing begins, ``seconds`` is all."""
-    comparing: list[float] = []
-
-    def note(what: str, *_: object) -> None:
-        if what == "comparing":
-            comparing.append(time.perf_counter())
-
+    """Search once through a server."""
     async with ClipClient(url) as clip:
         await clip.model()
-        started = time.perf_counter()
-        with Store(store) as opened:
-            report = await find_duplicates(clip, [photos], store=opened, on_progress=note)
-        return {
-            "scan_seconds": comparing[0] - started,
-            "seconds": time.perf_counter() - started,
-            "compared": report.compared,
-            "work": asdict(report.work),
-            "groups": len(report.groups),
-        }
+        report, times = await large_store.timed_search(clip, [photos], store)
+        return {**times, "compared": report.compared, "work": asdict(report.work), "groups": len(report.groups)}
 
 
 def command_s(url: str, photos: Path, store: Path) -> float:
