@@ -1,9 +1,9 @@
 """How well do detectors tell copies from other photos?
 
-Every photo gets about sixty copies, from a renamed file to a screenshot of it (``fixtures.photo_edits``). Beside them are
-pictures that only look alike. All detectors (``detectors``) read the same files. They are compared by pairs, by the
-groups that they make, and by the most important number: of 1,000 photos that they would delete, how many had no copy
-left. A threshold is chosen on half of the photos and reported on the other half, unless the weights are random.
+Every photo gets about sixty copies, from a renamed file to a screenshot of it (``fixtures.photo_edits``). Further
+pictures only look alike. All detectors (``detectors``) read the same files. They are compared by pairs, by the groups
+that they make, and by the most important number: of 1,000 photos that they would delete, how many had no copy left. A
+threshold is chosen on half of the photos and reported on the other half, unless the weights are random.
 """
 
 from __future__ import annotations
@@ -64,8 +64,10 @@ class Corpus:
     """(N,)"""
     family: NDArray[np.intp]
     """(N,): number of the original; each hard negative is a family."""
-    change: list[str]
-    """What was done to each original; empty for the originals. Without the hard negatives, which come last."""
+    originals: list[int]
+    """Their rows."""
+    copies: dict[str, list[int]]
+    """What was done to each original -> row of the copy, in the order of ``originals``."""
     negatives: dict[str, list[NDArray[np.intp]]]
     """Kind -> sets of rows that look alike and are not copies of each other."""
 
@@ -83,33 +85,19 @@ class Corpus:
         return same
 
 
-class Bars:
-    """A bar for each stage, on standard error."""
-
-    def __init__(self) -> None:
-        columns = (TextColumn("{task.description:<18}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        self.progress = Progress(*columns, console=Console(stderr=True))
-        self._tasks: dict[str, Any] = {}
-
-    def __call__(self, what: str, done: int, total: int) -> None:
-        """Show how far a stage is."""
-        if what not in self._tasks:
-            self._tasks[what] = self.progress.add_task(what)
-        self.progress.update(self._tasks[what], completed=done, total=total)
-
-
-def make_corpus(photos: list[Path], folder: Path, bars: Bars) -> Corpus:
+def make_corpus(photos: list[Path], folder: Path, progress: Progress) -> Corpus:
     """Write the copies of every photo, and pictures that only look alike."""
     paths: list[Path] = []
-    family: list[int] = []
-    change: list[str] = []
+    copies: dict[str, list[int]] = {}
     folders = [folder / f"{number:04d} {photo.stem}" for number, photo in enumerate(photos)]
+    family: list[int] = []
     with ProcessPoolExecutor() as pool:
-        for number, written in enumerate(pool.map(write_family, photos, folders)):
-            paths += written.values()
+        families = pool.map(write_family, photos, folders)
+        for number, written in enumerate(progress.track(families, len(photos), description="writing copies")):
+            for change, path in written.items():
+                copies.setdefault(change, []).append(len(paths))
+                paths.append(path)
             family += [number] * len(written)
-            change += written
-            bars("writing copies", number + 1, len(photos))
     negatives: dict[str, list[NDArray[np.intp]]] = {}
     for kind, sets in write_hard_negatives(photos, folder / "negatives").items():
         negatives[kind] = []
@@ -117,7 +105,8 @@ def make_corpus(photos: list[Path], folder: Path, bars: Bars) -> Corpus:
             negatives[kind].append(np.arange(len(paths), len(paths) + len(members)))
             paths += members
     family += range(len(photos), len(photos) + len(paths) - len(family))
-    return Corpus(paths=paths, family=np.array(family), change=change, negatives=negatives)
+    originals = copies.pop("")
+    return Corpus(paths=paths, family=np.array(family), originals=originals, copies=copies, negatives=negatives)
 
 
 def facts_of(path: Path) -> Facts:
@@ -128,7 +117,7 @@ def facts_of(path: Path) -> Facts:
 
 
 async def embed(
-    url: str, transfer: TransferName, paths: Sequence[Path], facts: Sequence[Facts], store: Store, bars: Bars
+    url: str, transfer: TransferName, paths: Sequence[Path], facts: Sequence[Facts], store: Store, progress: Progress
 ) -> tuple[NDArray[np.float32], ModelInfo]:
     """Return vectors (N, D) and their model; vectors of an earlier run come from ``store``, by content."""
     config = ClientConfig(urls=(url,), transfer=transfer, timeout_s=_TIMEOUT_S, target_latency_s=_TIMEOUT_S)
@@ -141,33 +130,26 @@ async def embed(
         first_with = {key: path for key, path in zip(keys, paths, strict=True) if key not in known}
         new = list(first_with)
         async with aclosing(clip.embed_stream(list(first_with.values()), ordered=False)) as items:
-            done = 0
+            task = progress.add_task(f"embedding, {transfer}", total=len(new))
             async for item in items:
                 if item.error is not None:
                     raise item.error
                 known[new[item.index]] = item.vector
                 stored.add({"sha256": new[item.index], "vector": item.vector, "code": "", "message": ""})
-                done += 1
-                bars(f"embedding, {transfer}", done, len(new))
+                progress.advance(task)
         stored.flush()
         return np.array([known[key] for key in keys], dtype=np.float32), model
 
 
 def judge(detector: Detector, corpus: Corpus, area: NDArray[np.intp]) -> dict[str, Any]:
     """Return every figure of one detector."""
-    recalls: dict[str, list[float]] = {}
-    original = 0
-    for row, change in enumerate(corpus.change):
-        if change == "":
-            original = row
-        else:
-            recalls.setdefault(change, []).append(float(detector.alike[row, original]))
-    per_family = np.array(list(recalls.values())).mean(axis=0)  # (families,)
+    hits = {change: detector.alike[rows, corpus.originals] for change, rows in corpus.copies.items()}
+    per_family = np.mean(list(hits.values()), axis=0)  # (families,)
     random = np.random.default_rng(0)
     means = random.choice(per_family, (_BOOTSTRAPS, len(per_family))).mean(axis=1)
     return {
         "detector": detector.name,
-        "recall_by_change": {change: float(np.mean(hits)) for change, hits in recalls.items()},
+        "recall_by_change": {change: float(found.mean()) for change, found in hits.items()},
         "recall_of_copies": float(per_family.mean()),
         "recall_95": np.percentile(means, [2.5, 97.5]).tolist(),
         "negatives_merged": {kind: _merged(detector, sets) for kind, sets in corpus.negatives.items()},
@@ -210,26 +192,22 @@ def measure(run: Run) -> dict[str, Any]:
     )
     if len(photos) < 2:
         raise SystemExit(f"{options.photos} holds {len(photos)} photos; at least two are needed")
-    bars = Bars()
-    with bars.progress:
-        corpus = make_corpus(photos, run.scratch / "copies", bars)
-        facts = []
+    columns = (TextColumn("{task.description:<18}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        corpus = make_corpus(photos, run.scratch / "copies", progress)
         with ProcessPoolExecutor() as pool:
-            for one in pool.map(facts_of, corpus.paths, chunksize=8):
-                facts.append(one)
-                bars("reading", len(facts), len(corpus.paths))
+            reading = pool.map(facts_of, corpus.paths, chunksize=8)
+            facts = list(progress.track(reading, len(corpus.paths), description="reading"))
         url = options.url or run.serve().grpc_url
         store = run.stack.enter_context(Store(options.store))
         vectors: dict[str, NDArray[np.float32]] = {}
         for transfer in TRANSFERS:
-            vectors[transfer], model = asyncio.run(embed(url, transfer, corpus.paths, facts, store, bars))
+            vectors[transfer], model = asyncio.run(embed(url, transfer, corpus.paths, facts, store, progress))
         found, scores = own_detectors(facts, vectors, thresholds_for(model.id).similar)
-        rivals, their_scores, missing = imagededup_detectors(corpus.paths, bars)
+        rivals, their_scores, missing = imagededup_detectors(corpus.paths, progress)
         area = np.array([one.features.width * one.features.height for one in facts])
-        figures = []
-        for detector in (*found, *rivals):
-            figures.append(judge(detector, corpus, area))
-            bars("judging", len(figures), len(found) + len(rivals))
+        detectors = progress.track([*found, *rivals], description="judging")
+        figures = [judge(detector, corpus, area) for detector in detectors]
     rankings = {
         name: ranking_figures(score[corpus.pairs], corpus.same) for name, score in {**scores, **their_scores}.items()
     }

@@ -12,10 +12,11 @@ from clip_client.dedup.compare.union_find import UnionFind
 from clip_client.dedup.search import DEFAULT_HASH_BITS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
+    from rich.progress import Progress
 
     from clip_client.dedup.features.image_features import ImageFeatures
 
@@ -89,7 +90,7 @@ def own_detectors(
 
 
 def imagededup_detectors(
-    paths: Sequence[Path], on_progress: Callable[[str, int, int], None]
+    paths: Sequence[Path], progress: Progress
 ) -> tuple[list[Detector], dict[str, Scores], list[str]]:
     """Return imagededup's detectors at its defaults, their scores, and what is missing for them."""
     try:
@@ -98,10 +99,8 @@ def imagededup_detectors(
         return [], {}, [f"imagededup: not installed ({error}); pip install imagededup"]
     rank = np.arange(len(paths))
     hasher = PHash(verbose=False)
-    hashes = []
-    for path in paths:
-        hashes.append(hasher.encode_image(str(path)))  # None for a format that it does not read
-        on_progress("imagededup pHash", len(hashes), len(paths))
+    # None for a format that it does not read.
+    hashes = [hasher.encode_image(str(path)) for path in progress.track(paths, description="imagededup pHash")]
     unread = np.array([one is None for one in hashes])
     bits = _differing_bits([int(one or "0", 16) for one in hashes], unread)
     closeness = -bits.astype(np.float64)
@@ -116,10 +115,8 @@ def imagededup_detectors(
         return found, scores, [missing]
     network = CNN(verbose=False)
     features = np.ones((len(paths), 576), dtype=np.float32)
-    for row, path in enumerate(paths):
-        if not unread[row]:
-            features[row] = network.encode_image(str(path))[0]
-        on_progress("imagededup CNN", row + 1, len(paths))
+    for row in progress.track(np.flatnonzero(~unread), description="imagededup CNN"):
+        features[row] = network.encode_image(str(paths[row]))[0]
     cosine = _cosines(features, unread)
     name = f"imagededup CNN, {_IMAGEDEDUP_COSINE} (its default)"
     found.append(_detector(name, cosine >= _IMAGEDEDUP_COSINE, rank, cosine))
