@@ -1,6 +1,6 @@
 """Which photos of a folder are duplicates? Exports a model, starts Triton and searches.
 
-``make demo`` runs it. It does what a person would run by hand: clip-export, clip-serve, clip-client dedup.
+``make demo`` runs it. It runs clip-export, clip-serve and clip-client dedup, as you would by hand.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Final
 
 from rich.console import Console
 
+from preprocess_ensemble.model_repository.config import installed_passport
 from preprocess_ensemble.testing.sample_photos import write_with_copies
 from preprocess_ensemble.testing.server import ServerDidNotStart, serving
 
@@ -20,24 +21,17 @@ OUTPUT: Final = Path("demo")
 REPOSITORY: Final = Path("triton_models")
 PRETRAINED: Final = "laion2b_s34b_b79k"
 WITHOUT_WEIGHTS: Final = (
-    "[yellow]No trained weights could be had, so the model has seeded random ones: the groups show only re-encoded and "
-    "resized copies. With a network, or with a checkpoint file: clip-export --pretrained TAG|PATH --force[/yellow]"
+    "[yellow]The trained weights are not available, so the model has seeded random ones: the groups show only "
+    "re-encoded and resized copies. With a network or a checkpoint file: "
+    "clip-export --pretrained TAG|PATH --force[/yellow]"
 )
 
 console = Console(stderr=True)
 
 
-def installed_model(repository: Path) -> str | None:
-    """Return the id of the model that is exported already, or ``None``."""
-    from preprocess_ensemble.model_repository.config import installed_passport
-
-    passport = installed_passport(repository)
-    return passport.id if passport else None
-
-
-def export(repository: Path) -> None:
-    """Export the default model; where its weights cannot be had, go on with seeded random ones and say so."""
-    command = (sys.executable, "-m", "preprocess_ensemble.export.command", "--repository", str(repository))
+def export() -> None:
+    """Export the default model; if its weights are not available, use seeded random ones and say so."""
+    command = (sys.executable, "-m", "preprocess_ensemble.export.command", "--repository", str(REPOSITORY))
     if subprocess.run([*command, "--pretrained", PRETRAINED], check=False).returncode == 0:
         return
     console.print(WITHOUT_WEIGHTS)
@@ -56,21 +50,21 @@ def main() -> int:
         if not photos.exists():
             write_with_copies(photos)
         console.print(f"photos: scikit-image's, with copies among them, in [bold]{photos}[/bold]")
-    if installed_model(REPOSITORY) is None:
+    if installed_passport(REPOSITORY) is None:
         console.print("model: exporting ViT-B-32 to ONNX, once")
-        export(REPOSITORY)
-    console.print(f"model: [bold]{installed_model(REPOSITORY)}[/bold]")
+        export()
+    if passport := installed_passport(REPOSITORY):
+        console.print(f"model: [bold]{passport.id}[/bold]")
     console.print("server: starting Triton on loopback")
     try:
         with serving(REPOSITORY) as server:
-            # A store of its own: a demo leaves nothing in the home directory.
-            outputs = ["--json", str(OUTPUT / "groups.json"), "--report", str(OUTPUT / "report.html")]
-            outputs += ["--store", str(OUTPUT / "store")]
-            command = ("-m", "clip_client.cli.main", "dedup", str(photos), "--url", server.grpc_url, *outputs)
-            found = subprocess.run([sys.executable, *command], check=False)
+            command = [sys.executable, "-m", "clip_client.cli.main", "dedup", str(photos), "--url", server.grpc_url]
+            # The demo has a separate store, so that it leaves nothing in the home directory.
+            for name, output in (("json", "groups.json"), ("report", "report.html"), ("store", "store")):
+                command += [f"--{name}", str(OUTPUT / output)]
+            return subprocess.run(command, check=False).returncode
     except ServerDidNotStart:
         return 1  # clip-serve has said why
-    return found.returncode
 
 
 if __name__ == "__main__":
