@@ -21,7 +21,6 @@ from typing import IO, Any, Final
 
 from benchmarks.gpu.parts import PARTS, Part, Plan, Run
 from benchmarks.harness import process_cleanup
-from benchmarks.harness.checkpoint import Checkpoint
 from benchmarks.harness.environment import environment
 from preprocess_ensemble.serving.tensorrt import usable_gpus
 
@@ -90,7 +89,7 @@ def _listen(lines: IO[str], last: deque[str], log: Path) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class PartRunner:
-    """Runs the experiments of one part and keeps what they measure."""
+    """Runs the experiments of one part and keeps what they measure in ``gpu_<part>.json``."""
 
     name: str
     part: Part
@@ -102,90 +101,97 @@ class PartRunner:
     def _folder(self) -> Path:
         return self.plan.output / "runs" / self.name
 
-    def _folder_of(self, run: Run) -> Path:
-        return self._folder / "".join(letter if letter.isalnum() else "_" for letter in run.label)
-
     def forget(self) -> None:
         """Discard everything that the part has measured."""
         shutil.rmtree(self._folder, ignore_errors=True)
         self.plan.result_of(self.name).unlink(missing_ok=True)
 
+    def _kept(self) -> dict[str, Any]:
+        """What an earlier command measured on this device with this model; empty if there is nothing."""
+        path = self.plan.result_of(self.name)
+        kept: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+        same = (kept.get("device"), kept.get("model")) == (self.plan.device, self.plan.model)
+        return kept if same else {}
+
     @property
     def is_complete(self) -> bool:
         """Whether an earlier command finished the part on this device with this model; failed runs count as done."""
-        path = self.plan.result_of(self.name)
-        if not path.exists():
-            return False
-        kept: dict[str, Any] = json.loads(path.read_text())
-        return bool(kept["complete"]) and (kept["device"], kept["model"]) == (self.plan.device, self.plan.model)
+        return bool(self._kept().get("complete"))
 
     def measure(self, end: float) -> str:
         """Run what is not measured yet, until the part's limit or ``end`` (monotonic seconds); return one line."""
         runs = self.part.runs(self.plan)
         end = min(end, time.monotonic() + self.part.limit_s)
-        plan = {key: getattr(self.plan, key) for key in ("device", "seconds", "quick", "model")}
-        checkpoint = Checkpoint(f"gpu_{self.name}", plan, self._folder, load=0.0)
-        cut: dict[str, Any] = {}
-        for run in runs:
-            if not checkpoint.has(run.label):
-                # Twice the fair share, so that a run that hangs does not take their time.
-                limit_s = min(end - time.monotonic(), max(60.0, 2 * self.part.limit_s / len(runs)))
-                found = self._measured(run, limit_s)
-                if "cut" in found:
-                    cut[run.label] = found
-                else:
-                    checkpoint.cell(run.label, lambda found=found: found)  # type: ignore[misc]
-        self._keep(checkpoint.cells, cut)
-        errors = [cell["error"].strip().splitlines()[-1] for cell in checkpoint.cells.values() if "error" in cell]
-        failures = f", but {len(errors)} of {len(runs)} failed ({errors[0]}; see {LOG})" if errors else ""
-        state = f"cut: {', '.join(cut)}" if cut else "complete"
-        return f"{state}{failures}; kept in {self.plan.result_of(self.name)}"
-
-    def _measured(self, run: Run, limit_s: float) -> dict[str, Any]:
-        """The summary of a run, its ``error``, or why it was ``cut`` and the ``cells`` that it has measured."""
-        if run.cannot is not None:
-            return {"unproved": run.cannot}
-        folder = self._folder_of(run)
-        folder.mkdir(parents=True, exist_ok=True)
-        before = self._cells(folder)
-        if limit_s < self.least_s:
-            return {"cut": "no time left", "cells": before}
-        options = ("--results", str(folder), *(("--checkpoints", str(folder)) if run.keeps_checkpoint else ()))
-        command = [sys.executable, "-m", run.module, *run.options, *options]
-        why = execute(command, limit_s, self.plan.output / LOG)
-        cells = self._cells(folder)
-        if why is None:
-            kept = max(folder.glob("*.json"), key=lambda path: path.stat().st_mtime)
-            summary: dict[str, Any] = json.loads(kept.read_text())["summary"]
-            return summary
-        if not why.startswith("cut"):
-            return {"error": why, "cells": cells}
-        cuts = folder / "cuts"
-        cuts.write_text((cuts.read_text() if cuts.exists() and len(cells) == len(before) else "") + "x")
-        if len(cuts.read_text()) < MOST_CUTS:
-            return {"cut": why, "cells": cells}
-        return {"error": f"{why}, {MOST_CUTS} times in a row without a new measurement", "cells": cells}
-
-    def _cells(self, folder: Path) -> dict[str, Any]:
-        """What an experiment that did not finish has in its checkpoint."""
-        lines = [line for path in folder.glob("*.jsonl") for line in path.read_text().splitlines()]
-        kept = [json.loads(line) for line in lines if line.endswith("}")]
-        return {line["cell"]: line["result"] for line in kept if "cell" in line}
-
-    def _keep(self, cells: dict[str, Any], cut: dict[str, Any]) -> None:
-        record = {
+        record: dict[str, Any] = {
             "experiment": f"gpu_{self.name}",
             "environment": environment(),
             "device": self.plan.device,
             "model": self.plan.model,
-            "complete": not cut,
-            "cells": cells,
-            "cut": cut,
+            "seconds": self.plan.seconds,
+            "quick": self.plan.quick,
         }
+        kept = self._kept()
+        # Measurements of different code or lengths do not belong in one table.
+        continues = bool(kept) and _setting(kept) == _setting(record)
+        cells: dict[str, Any] = kept["cells"] if continues else {}
+        cut: dict[str, Any] = {}
+        for run in runs:
+            if run.label in cells:
+                continue
+            # Twice the fair share, so that a run that hangs does not take the time of the others.
+            limit_s = min(end - time.monotonic(), max(60.0, 2 * self.part.limit_s / len(runs)))
+            times_cut = kept["cut"].get(run.label, {}).get("times", 0) if continues else 0
+            found = self._measured(run, limit_s, times_cut)
+            (cut if "cut" in found else cells)[run.label] = found
+            complete = not cut and all(one.label in cells for one in runs)
+            self._write({**record, "complete": complete, "cells": cells, "cut": cut})
+        errors = [cell["error"].strip().splitlines()[-1] for cell in cells.values() if "error" in cell]
+        failures = f", but {len(errors)} of {len(runs)} failed ({errors[0]}; see {LOG})" if errors else ""
+        state = f"cut: {', '.join(cut)}" if cut else "complete"
+        return f"{state}{failures}; kept in {self.plan.result_of(self.name)}"
+
+    def _measured(self, run: Run, limit_s: float, times_cut: int) -> dict[str, Any]:
+        """The summary of a run, its ``error``, or why it was ``cut`` and the ``cells`` that it has measured.
+
+        ``times_cut`` is how often it was cut in a row without a new measurement.
+        """
+        if run.cannot is not None:
+            return {"unproved": run.cannot}
+        folder = self._folder / "".join(letter if letter.isalnum() else "_" for letter in run.label)
+        folder.mkdir(parents=True, exist_ok=True)
+        before = _checkpoint_cells(folder)
+        if limit_s < self.least_s:
+            return {"cut": "no time left", "cells": before, "times": times_cut}
+        options = ("--results", str(folder), *(("--checkpoints", str(folder)) if run.keeps_checkpoint else ()))
+        why = execute([sys.executable, "-m", run.module, *run.options, *options], limit_s, self.plan.output / LOG)
+        if why is None:
+            newest = max(folder.glob("*.json"), key=lambda path: path.stat().st_mtime)
+            summary: dict[str, Any] = json.loads(newest.read_text())["summary"]
+            return summary
+        cells = _checkpoint_cells(folder)
+        if not why.startswith("cut"):
+            return {"error": why, "cells": cells}
+        times_cut = times_cut + 1 if len(cells) == len(before) else 1
+        if times_cut < MOST_CUTS:
+            return {"cut": why, "cells": cells, "times": times_cut}
+        return {"error": f"{why}, {MOST_CUTS} times in a row without a new measurement", "cells": cells}
+
+    def _write(self, record: dict[str, Any]) -> None:
         path = self.plan.result_of(self.name)
         new = path.with_suffix(".new")
         new.write_text(json.dumps(record, indent=1) + "\n")
         new.replace(path)
+
+
+def _setting(record: dict[str, Any]) -> tuple[Any, ...]:
+    return record["environment"]["commit"], record.get("seconds"), record.get("quick")
+
+
+def _checkpoint_cells(folder: Path) -> dict[str, Any]:
+    """What an experiment that did not finish has in its checkpoint."""
+    lines = [line for path in folder.glob("*.jsonl") for line in path.read_text().splitlines()]
+    kept = [json.loads(line) for line in lines if line.endswith("}")]
+    return {line["cell"]: line["result"] for line in kept if "cell" in line}
 
 
 def main() -> int:

@@ -6,7 +6,7 @@ import json
 import os
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from benchmarks.fixtures.server_setting import ServerSetting
 from preprocess_ensemble.model_repository.config import installed_passport
@@ -49,20 +49,16 @@ class Plan:
         """The file for what a part measured."""
         return self.output / f"gpu_{part}.json"
 
-    def first(self, values: Sequence[Any]) -> Sequence[Any]:
-        """All values, or the first two for a quick run."""
-        return values[:2] if self.quick else values
-
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
     """One command, in a process of its own: an experiment with options."""
 
     label: str
-    module: str
-    options: tuple[str, ...] = ()
-    keeps_checkpoint: bool = False
-    """Whether the experiment can continue after it was cut."""
+    options: tuple[str, ...]
+    module: str = "benchmarks"
+    keeps_checkpoint: bool = True
+    """Whether the experiment takes ``--checkpoints``, and so can continue after it was cut."""
     cannot: str | None = None
     """One sentence that says why it cannot run here."""
 
@@ -75,12 +71,30 @@ class Part:
     limit_s: float
 
 
-def _run(label: str, experiment: str, *options: str, keeps_checkpoint: bool = False) -> Run:
-    return Run(label=label, module="benchmarks", options=(experiment, *options), keeps_checkpoint=keeps_checkpoint)
+def _run(
+    plan: Plan, experiment: str, precision: str, setting: ServerSetting, words: str, *, label: str = "", **paths: Path
+) -> Run:
+    """An experiment on one export: ``words`` are options without spaces, ``paths`` are options by their names."""
+    paths["repository"] = plan.exports / precision
+    named = [word for name, path in paths.items() for word in (f"--{name.replace('_', '-')}", str(path))]
+    standard = setting.name if setting.tf32 else ", ".join(filter(None, (precision, setting.name)))
+    return Run(label=label or standard, options=(experiment, *words.split(), *setting.options, *named))
 
 
-def _label(precision: str, setting: ServerSetting) -> str:
-    return setting.name if setting.tf32 else ", ".join(filter(None, (precision, setting.name)))
+def _latency(
+    plan: Plan,
+    precision: str,
+    setting: ServerSetting,
+    words: str,
+    *,
+    photos: str = "224",
+    label: str = "",
+    **paths: Path,
+) -> Run:
+    """The experiment ``latency``: its curve by concurrency alone, with vectors compared with fp32 on the CPU."""
+    words = f"--rows --offered --rounds 1 --seconds {plan.seconds} --start-timeout-s {START_S[plan.device]} {words}"
+    paths |= {"reference": plan.exports / "fp32", "photos": plan.photos / photos}
+    return _run(plan, "latency", precision, setting, words, label=label, **paths)
 
 
 def _sized(plan: Plan, setting: ServerSetting) -> ServerSetting:
@@ -89,25 +103,27 @@ def _sized(plan: Plan, setting: ServerSetting) -> ServerSetting:
 
 
 def _peak_throughput(plan: Plan) -> list[Run]:
-    seconds = str(plan.seconds / 4)
-    return [_run(plan.device, "peak_throughput", "--device", plan.device, "--seconds", seconds)]
+    words = f"peak_throughput --device {plan.device} --seconds {plan.seconds / 4}"
+    return [Run(label=plan.device, options=tuple(words.split()), keeps_checkpoint=False)]
 
 
 def _options(plan: Plan) -> list[Run]:
     devices = ("cuda", "tensorrt") if plan.device == "cuda" else ("cpu",)
-    return [_run(device, "provider_options", "--device", device) for device in devices]
+    return [Run(label=name, options=("provider_options", "--device", name), keeps_checkpoint=False) for name in devices]
 
 
 def _session(plan: Plan) -> list[Run]:
-    batches = plan.first((1, 2, 4, 8, 16, 32, 64, 128))
-    kinds = (("fp16", False, True), ("fp32", False, False), ("fp16", False, False), ("fp32", True, False))
-    runs = []
-    for precision, tf32, graphs in plan.first((*kinds, ("fp32", True, True))):
-        setting = ServerSetting(device=plan.device, tf32=tf32, graphs=graphs, max_batch_size=max(batches))
-        where = ("--repository", str(plan.exports / precision), "--seconds", str(plan.seconds / 4))
-        options = (*where, "--batch", *map(str, batches), *setting.options)
-        runs.append(_run(_label(precision, setting), "session_latency", *options))
-    return runs
+    batches = (1, 2) if plan.quick else (1, 2, 4, 8, 16, 32, 64, 128)
+    words = f"--seconds {plan.seconds / 4} --batch {' '.join(map(str, batches))}"
+    plain = ServerSetting(device=plan.device, max_batch_size=max(batches))
+    settings = (
+        ("fp16", replace(plain, graphs=True)),
+        ("fp32", plain),
+        ("fp16", plain),
+        ("fp32", replace(plain, tf32=True)),
+        ("fp32", replace(plain, tf32=True, graphs=True)),
+    )
+    return [_run(plan, "session_latency", *one, words) for one in settings[: 2 if plan.quick else None]]
 
 
 def graphs_start(plan: Plan) -> bool:
@@ -118,75 +134,47 @@ def graphs_start(plan: Plan) -> bool:
     return not tried or any("error" not in cell for cell in tried)
 
 
-def throughput_settings(*, graphs: bool) -> tuple[ServerSetting, ...]:
-    """Settings for the fp16 export, from the most promising one to the repository as it is."""
-    fast = partial(ServerSetting, graphs=graphs, max_batch_size=64)
-    many = max(2, len(os.sched_getaffinity(0)) // 2)
-    return (
-        fast(encoders=2, decoders=many),
-        fast(encoders=1, decoders=many),
-        fast(encoders=2, decoders=max(2, many // 2), max_batch_size=128),
-        fast(encoders=2, decoders=1),
+def _throughput(plan: Plan, *, photos: str, most: int) -> list[Run]:
+    """The fp16 export, from the most promising setting to the repository as it is."""
+    cores = len(os.sched_getaffinity(0))
+    many = max(2, cores // 2)
+    fast = ServerSetting(graphs=graphs_start(plan), max_batch_size=64, encoders=2, decoders=many)
+    settings = (
+        fast,
+        replace(fast, encoders=1),
+        replace(fast, decoders=max(2, many // 2), max_batch_size=128),
+        replace(fast, decoders=1),
         ServerSetting(max_batch_size=32),
     )
-
-
-def _throughput(plan: Plan, *, photos: str, most: int) -> list[Run]:
-    settings = throughput_settings(graphs=graphs_start(plan))[: 1 if plan.quick else most]
-    load = max(1, len(os.sched_getaffinity(0)) // 4)
-    requests = ("1", "2") if plan.quick else ("2", "4", "8", "16", "32", "64")
-    options = ("--request-rows", str(ROWS), "--load-processes", str(load))
-    return [_latency(plan, "fp16", _sized(plan, setting), requests, *options, photos=photos) for setting in settings]
+    callers = "1 2" if plan.quick else "2 4 8 16 32 64"
+    words = f"--concurrency {callers} --request-rows {ROWS} --load-processes {max(1, cores // 4)}"
+    chosen = settings[: 1 if plan.quick else most]
+    return [_latency(plan, "fp16", _sized(plan, setting), words, photos=photos) for setting in chosen]
 
 
 def _single(plan: Plan) -> list[Run]:
-    plain = ServerSetting(max_batch_size=32)
+    plain = _sized(plan, ServerSetting(max_batch_size=32))
     settings = (
         ("fp16", replace(plain, graphs=True)),
         ("fp16", plain),
         ("fp32", plain),
         ("fp32", replace(plain, tf32=True)),
     )
-    return [
-        _latency(plan, precision, _sized(plan, setting), ("1",))
-        for precision, setting in settings[: 1 if plan.quick else None]
-    ]
-
-
-def _latency(
-    plan: Plan,
-    precision: str,
-    setting: ServerSetting,
-    concurrency: Sequence[str],
-    *options: str,
-    photos: str = "224",
-    label: str | None = None,
-) -> Run:
-    """The experiment ``latency``: its curve by concurrency alone, with vectors compared with fp32 on the CPU."""
-    where = ("--repository", str(plan.exports / precision), "--reference", str(plan.exports / "fp32"))
-    load = ("--rows", "--offered", "--concurrency", *concurrency, "--photos", str(plan.photos / photos))
-    length = ("--rounds", "1", "--seconds", str(plan.seconds))
-    start = ("--start-timeout-s", str(START_S[plan.device]))
-    every = (*where, *load, *length, *start, *setting.options, *options)
-    return _run(label or _label(precision, setting), "latency", *every, keeps_checkpoint=True)
+    return [_latency(plan, *one, "--concurrency 1") for one in settings[: 1 if plan.quick else None]]
 
 
 def _queue_delay(plan: Plan) -> list[Run]:
     setting = _sized(plan, ServerSetting(graphs=graphs_start(plan), max_batch_size=64, decoders=2))
-    delays, callers = (("500",), ("2",)) if plan.quick else (("0", "500", "2000"), ("1", "16", "64", "256"))
-    load = ("--instances", "1", "--delays-us", *delays, "--concurrency", *callers, "--photos", str(plan.photos / "224"))
-    where = ("--repository", str(plan.exports / "fp16"), "--rounds", "1", "--seconds", str(plan.seconds))
-    options = (*where, *load, *setting.options)
-    return [_run(_label("fp16", setting), "queue_delay", *options, keeps_checkpoint=True)]
+    load = "--delays-us 500 --concurrency 2" if plan.quick else "--delays-us 0 500 2000 --concurrency 1 16 64 256"
+    words = f"--instances 1 {load} --rounds 1 --seconds {plan.seconds}"
+    return [_run(plan, "queue_delay", "fp16", setting, words, photos=plan.photos / "224")]
 
 
 def _operators(plan: Plan) -> list[Run]:
-    runs = []
-    for precision, batches in (("fp16", ("1", "2" if plan.quick else "32")), ("fp32", ("2" if plan.quick else "32",))):
-        where = ("--repository", str(plan.exports / precision), "--device", plan.device)
-        length = ("--runs", "2" if plan.quick else "20", "--peak-seconds", "0.1")
-        runs.append(_run(precision, "operators", *where, "--batch", *batches, *length))
-    return runs
+    rows, runs = (2, 2) if plan.quick else (32, 20)
+    words = f"--device {plan.device} --runs {runs} --peak-seconds 0.1 --batch"
+    batches = (("fp16", f"1 {rows}"), ("fp32", f"{rows}"))
+    return [_run(plan, "operators", precision, ServerSetting(), f"{words} {sizes}") for precision, sizes in batches]
 
 
 def _tensorrt(plan: Plan) -> list[Run]:
@@ -196,11 +184,10 @@ def _tensorrt(plan: Plan) -> list[Run]:
         cannot = None
     except TensorrtMissing as missing:
         cannot = str(missing)
-    options = ("--tensorrt-cache", str(plan.output / "engines"), "--start-timeout-s", str(ENGINE_START_S))
-    runs = [
-        _latency(plan, "fp32", ServerSetting(), ("1", "64"), *options, label=label)
-        for label in ("engine built", "engine in the cache")
-    ]
+    words = f"--concurrency 1 64 --start-timeout-s {ENGINE_START_S}"
+    labels = ("engine built", "engine in the cache")
+    cache = plan.output / "engines"
+    runs = [_latency(plan, "fp32", ServerSetting(), words, label=label, tensorrt_cache=cache) for label in labels]
     return [replace(run, cannot=cannot) for run in runs]
 
 
