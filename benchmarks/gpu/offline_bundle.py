@@ -70,16 +70,20 @@ def download(directory: Path, python: str, names: Iterable[str], *options: str) 
     platforms = [f"--platform=manylinux_2_{minor}_x86_64" for minor in GLIBC]
     platforms += ["--platform=manylinux2014_x86_64", "--platform=manylinux1_x86_64"]
     target = ["--only-binary=:all:", f"--python-version={python}", "--implementation=cp", *platforms]
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", str(directory), *target, *options]
-    if subprocess.run([*command, *names], check=False, stdout=sys.stderr).returncode:
-        raise BundleError(f"pip cannot download {', '.join(names)} for Python {python}: see above.")
+    problem = f"pip cannot download {', '.join(names)} for Python {python}"
+    _run(problem, "pip", "download", "--quiet", "--dest", str(directory), *target, *options, *names)
 
 
 def build(directory: Path, names: Iterable[str]) -> None:
     """Let pip make wheels of packages without compiled code. Raises BundleError."""
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(directory)]
-    if subprocess.run([*command, *names], check=False, stdout=sys.stderr).returncode:
-        raise BundleError(f"pip cannot build {', '.join(names)}: see above.")
+    problem = f"pip cannot build {', '.join(names)}"
+    _run(problem, "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(directory), *names)
+
+
+def _run(problem: str, module: str, *arguments: str) -> None:
+    """Run ``python -m module``. Raises BundleError with ``problem`` if it fails; the module has printed why."""
+    if subprocess.run([sys.executable, "-m", module, *arguments], check=False, stdout=sys.stderr).returncode:
+        raise BundleError(f"{problem}: see above.")
 
 
 def copy_tree(target: Path) -> None:
@@ -133,10 +137,9 @@ def write_exports(target: Path, source: Path | None, model: str, pretrained: str
         if source is not None:
             shutil.copytree(source / precision, target / precision, dirs_exist_ok=True)
             continue
-        command = [sys.executable, "-m", "preprocess_ensemble.export.command", "--model", model]
-        options = ["--pretrained", pretrained, "--precision", precision, "--repository", str(target / precision)]
-        if subprocess.run([*command, *options], check=False).returncode:
-            raise BundleError(f"{model} cannot be exported in {precision}: see above.")
+        options = ("--pretrained", pretrained, "--precision", precision, "--repository", str(target / precision))
+        problem = f"{model} cannot be exported in {precision}"
+        _run(problem, "preprocess_ensemble.export.command", "--model", model, *options)
 
 
 def write_photos(target: Path) -> None:
@@ -157,10 +160,10 @@ def write_manifest(directory: Path) -> int:
     total = 0
     for path in sorted(directory.rglob("*")):
         if path.is_file() and path.name != "MANIFEST.json":
-            digest = hashlib.sha256(path.read_bytes()).hexdigest()
-            size = path.stat().st_size
-            files[str(path.relative_to(directory))] = {"bytes": size, "sha256": digest}
-            total += size
+            content = path.read_bytes()
+            digest = hashlib.sha256(content).hexdigest()
+            files[str(path.relative_to(directory))] = {"bytes": len(content), "sha256": digest}
+            total += len(content)
     (directory / "MANIFEST.json").write_text(json.dumps(files, indent=1) + "\n")
     return total
 

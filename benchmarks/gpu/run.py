@@ -22,18 +22,7 @@ BUNDLE = Path(__file__).resolve().parent
 PROVIDER = "onnxruntime/capi/libonnxruntime_providers_cuda.so"
 OPENED_LATER = ("libcudnn.so.9",)
 """Libraries that the provider opens by name when it first needs them."""
-EXPORTER = (
-    "torch",
-    "torchvision",
-    "timm",
-    "onnx",
-    "onnxruntime",
-    "numpy",
-    "PIL",
-    "google",
-    "grpc",
-    "ml_dtypes",
-)
+EXPORTER = ("torch", "torchvision", "timm", "onnx", "onnxruntime", "numpy", "PIL", "google", "grpc", "ml_dtypes")
 """Modules that an export needs and ``export-wheels`` does not contain."""
 
 
@@ -121,25 +110,17 @@ def missing_libraries(
     return missing
 
 
-def count_gpus() -> int:
-    """Number of GPUs that the driver shows; 0 without a driver."""
-    try:
-        cuda = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return 0
-    count = ctypes.c_int(0)
-    return 0 if cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)) else count.value
+def check_cuda(python: str | Path, site_packages: Path, environment: dict[str, str]) -> None:
+    """Raise RunError if the driver or a library that ONNX Runtime's CUDA provider needs is missing.
 
-
-def check_cuda(site_packages: Path, environment: dict[str, str]) -> None:
-    """Raise RunError if the driver or a library that ONNX Runtime's CUDA provider needs is missing."""
+    ``python`` has the bundle's packages. A new process asks the driver, because the linker reads the folders in
+    ``environment`` only when a process starts.
+    """
     provider = site_packages / PROVIDER
     if not provider.is_file():
         raise RunError("The bundle has no onnxruntime-gpu: gather it without --onnxruntime, or add --device cpu.")
-    asked = [sys.executable, str(Path(__file__).resolve()), "--count-gpus"]
-    # In a new process, because the linker reads these folders only when a process starts.
-    counted = subprocess.run(asked, capture_output=True, text=True, check=False, env=environment).stdout.strip()
-    if counted in ("", "0"):
+    asked = "import sys; from preprocess_ensemble.serving.tensorrt import usable_gpus; sys.exit(not usable_gpus())"
+    if subprocess.run([python, "-c", asked], check=False, env=environment).returncode:
         raise RunError(
             "The driver shows no NVIDIA GPU here (does nvidia-smi?): use a machine that has one, or add --device "
             "cpu --quick to try everything except the card."
@@ -233,11 +214,7 @@ def main() -> int:
     parser.add_argument("--export-with", default=sys.executable, metavar="PYTHON", help="one that has PyTorch and onnx")
     parser.add_argument("--model", default="ViT-B-32", help="to export, if the bundle has no models")
     parser.add_argument("--pretrained", default="random:0")
-    parser.add_argument("--count-gpus", action="store_true", help=argparse.SUPPRESS)
     arguments, rest = parser.parse_known_args()
-    if arguments.count_gpus:
-        print(count_gpus())
-        return 0
     work: Path = arguments.work.resolve()
     try:
         check_files(BUNDLE)
@@ -248,7 +225,7 @@ def main() -> int:
         if not has_libpython():
             use_bundled_libpython(environment, BUNDLE / "libpython", site_packages)
         if arguments.device == "cuda":
-            check_cuda(site_packages, environment)
+            check_cuda(python, site_packages, environment)
         exports = BUNDLE / "exports"
         if not exports.is_dir():
             exports = work / "exported"
@@ -256,17 +233,10 @@ def main() -> int:
     except (RunError, OSError) as error:
         print(f"run.py: {error}", file=sys.stderr)
         return 1
-    command = [
-        str(python),
-        "-m",
-        "benchmarks.gpu.command",
-        "--exports",
-        str(exports),
-        "--photos",
-        str(BUNDLE / "photos"),
-    ]
-    options = ["--output", str(arguments.output.resolve()), "--device", arguments.device, *rest]
-    return subprocess.run([*command, *options], check=False, env=environment, cwd=BUNDLE / "tree").returncode
+    paths = {"exports": exports, "photos": BUNDLE / "photos", "output": arguments.output.resolve()}
+    options = [f"--{name}={path}" for name, path in paths.items()] + [f"--device={arguments.device}", *rest]
+    command = [str(python), "-m", "benchmarks.gpu.command", *options]
+    return subprocess.run(command, check=False, env=environment, cwd=BUNDLE / "tree").returncode
 
 
 if __name__ == "__main__":

@@ -38,27 +38,16 @@ def end_group(group: int, *, within_s: float) -> None:
 
 
 def kill_children(*, within_s: float) -> int:
-    """Kill all children of this process and the children that these leave behind; return their number."""
+    """Kill all descendants of this process, and those that they start meanwhile; return their number."""
     killed: set[int] = set()
     end = time.monotonic() + within_s
-    while (left := _children()) and time.monotonic() < end:
+    while (left := psutil.Process().children(recursive=True)) and time.monotonic() < end:
         for child in left:
-            with suppress(ProcessLookupError):
-                os.kill(child, signal.SIGKILL)
-        killed |= left
-        _reap()
-        time.sleep(POLL_S)
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
+        killed |= {child.pid for child in left}
+        psutil.wait_procs(left, timeout=POLL_S)
     return len(killed)
-
-
-def _children() -> set[int]:
-    """The children of this process that have not ended."""
-    found = set()
-    for child in psutil.Process().children():
-        with suppress(psutil.NoSuchProcess):
-            if child.status() != psutil.STATUS_ZOMBIE:
-                found.add(child.pid)
-    return found
 
 
 def _reap() -> None:

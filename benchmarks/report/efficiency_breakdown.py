@@ -79,7 +79,10 @@ def break_down(
 def of_cpu(results: Results) -> Breakdown | None:
     """Of the CPU's own experiments, at fp32; None before ``operators`` has measured the peak with ViT-B-32 there."""
     operators = results.get("operators")
-    if operators is None or "roofs" not in operators or not _is_fp32_vit(operators["model"]):
+    if operators is None or "roofs" not in operators:
+        return None
+    model = operators["model"]
+    if not model.startswith("ViT-B-32/") or "+" in model:  # such as ...+fp16
         return None
     peak = _measured_peak(operators["roofs"], "fp32")
     compute = peak["flop_s"] / FLOP_PER_IMAGE
@@ -104,8 +107,8 @@ def of_cpu(results: Results) -> Breakdown | None:
         curves["the ensemble, by callers"] = [
             (int(rows), one["images_per_second"]["ensemble"]["median"]) for rows, one in _by_rows(served)
         ]
-    where = operators["environment"]
-    return break_down(f"{where['cores']} cores of {where['cpu']}, no GPU used", "fp32", steps, peak, curves)
+    cpu, cores = _where(operators)
+    return break_down(f"{cores} cores of {cpu}, no GPU used", "fp32", steps, peak, curves)
 
 
 def of_gpu(results: Results) -> Breakdown | None:
@@ -136,10 +139,11 @@ def of_gpu(results: Results) -> Breakdown | None:
             steps.append((what, max(rates)))
     if not steps or (known is not None and len(steps) == 1):
         return None
-    curves = {
-        _label(cell): [(int(rows), 1e3 * int(rows) / one["kernels_ms"]["p50"]) for rows, one in cell["batches"].items()]
-        for cell in sessions
-    }
+    curves = {}
+    for cell in sessions:
+        label = f"kernels, {precision_of(cell)}{', CUDA graphs' if cell['setting']['graphs'] else ''}"
+        times = {int(rows): one["kernels_ms"]["p50"] for rows, one in cell["batches"].items()}
+        curves[label] = [(rows, 1e3 * rows / ms) for rows, ms in times.items()]
     return break_down(name or "a card", "fp16", steps, peak, curves)
 
 
@@ -159,18 +163,7 @@ def _cells(results: Results, name: str) -> Iterator[Mapping[str, Any]]:
 
 def _measured_peak(found: Result, precision: str) -> dict[str, float]:
     """FLOP/s and bytes/s from a result of ``peak_throughput``."""
-    return {
-        "flop_s": found["product_gflops"][precision]["best"] * 1e9,
-        "byte_s": found["memory_gb_s"]["best"] * 1e9,
-    }
-
-
-def _label(cell: Mapping[str, Any]) -> str:
-    return f"kernels, {precision_of(cell)}{', CUDA graphs' if cell['setting']['graphs'] else ''}"
-
-
-def _is_fp32_vit(model: str) -> bool:
-    return model.startswith("ViT-B-32/") and "+" not in model
+    return {"flop_s": found["product_gflops"][precision]["best"] * 1e9, "byte_s": found["memory_gb_s"]["best"] * 1e9}
 
 
 def _by_rows(result: Result) -> list[tuple[str, Mapping[str, Any]]]:

@@ -186,11 +186,11 @@ def test_without_a_gpu_one_sentence_says_so(tmp_path: Path) -> None:
     assert command.unusable("cuda") == "the driver shows no NVIDIA GPU (does nvidia-smi?)"
     provider = tmp_path / run.PROVIDER
     with pytest.raises(run.RunError, match="The bundle has no onnxruntime-gpu"):
-        run.check_cuda(tmp_path, run.environment_with([]))
+        run.check_cuda(sys.executable, tmp_path, run.environment_with([]))
     provider.parent.mkdir(parents=True)
     provider.touch()
     with pytest.raises(run.RunError, match=r"shows no NVIDIA GPU here.*--device cpu"):
-        run.check_cuda(tmp_path, run.environment_with([]))
+        run.check_cuda(sys.executable, tmp_path, run.environment_with([]))
 
 
 def test_missing_libraries_of_a_cuda_provider_are_named() -> None:
