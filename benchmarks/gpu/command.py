@@ -122,28 +122,21 @@ class PartRunner:
         """Run what is not measured yet, until the part's limit or ``end`` (monotonic seconds); return one line."""
         runs = self.part.runs(self.plan)
         end = min(end, time.monotonic() + self.part.limit_s)
-        record: dict[str, Any] = {
-            "experiment": f"gpu_{self.name}",
-            "environment": environment(),
-            "device": self.plan.device,
-            "model": self.plan.model,
-            "seconds": self.plan.seconds,
-            "quick": self.plan.quick,
-        }
-        kept = self._kept()
-        # Measurements of different code or lengths do not belong in one table.
-        continues = bool(kept) and _setting(kept) == _setting(record)
-        cells: dict[str, Any] = kept["cells"] if continues else {}
+        plan = {key: getattr(self.plan, key) for key in ("device", "model", "seconds", "quick")}
+        record = {"experiment": f"gpu_{self.name}", "environment": environment(), **plan}
+        cells: dict[str, Any] = {}
         cut: dict[str, Any] = {}
+        earlier_cuts: dict[str, Any] = {}
+        if (kept := self._kept()) and _setting(kept) == _setting(record):
+            cells, earlier_cuts = kept["cells"], kept["cut"]
         for run in runs:
             if run.label in cells:
                 continue
             # Twice the fair share, so that a run that hangs does not take the time of the others.
             limit_s = min(end - time.monotonic(), max(60.0, 2 * self.part.limit_s / len(runs)))
-            times_cut = kept["cut"].get(run.label, {}).get("times", 0) if continues else 0
-            found = self._measured(run, limit_s, times_cut)
+            found = self._measured(run, limit_s, earlier_cuts.get(run.label, {}).get("times", 0))
             (cut if "cut" in found else cells)[run.label] = found
-            complete = not cut and all(one.label in cells for one in runs)
+            complete = all(one.label in cells for one in runs)
             self._write({**record, "complete": complete, "cells": cells, "cut": cut})
         errors = [cell["error"].strip().splitlines()[-1] for cell in cells.values() if "error" in cell]
         failures = f", but {len(errors)} of {len(runs)} failed ({errors[0]}; see {LOG})" if errors else ""
@@ -184,6 +177,7 @@ class PartRunner:
 
 
 def _setting(record: dict[str, Any]) -> tuple[Any, ...]:
+    """Measurements of different code, or of another length, do not belong in one table."""
     return record["environment"]["commit"], record.get("seconds"), record.get("quick")
 
 
