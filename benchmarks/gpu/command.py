@@ -40,7 +40,7 @@ def unusable(device: str) -> str | None:
     """One sentence that says why ``device`` cannot be used; None if it multiplies two small matrices."""
     if device == "cuda" and not usable_gpus():
         return "the driver shows no NVIDIA GPU (does nvidia-smi?)"
-    command = [sys.executable, "-m", "benchmarks.experiments.serving.peak_throughput", "--device", device, "--check"]
+    command = [sys.executable, "-m", "benchmarks", "peak_throughput", "--device", device, "--check"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=CHECK_S)
     except subprocess.TimeoutExpired:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.harness.checkpoint import CHECKPOINTS, Checkpoint
 from benchmarks.harness.results import RESULTS, write_result
+from benchmarks.harness.rounds import of_rounds
 from benchmarks.harness.worker import Worker
 from preprocess_ensemble.model_repository.config import installed_passport
 from preprocess_ensemble.testing.sample_photos import write_thumbnails
@@ -62,6 +63,14 @@ PHOTOS: Final = option("--photos", type=Path, metavar="DIR", help="JPEG files (d
 MODEL: Final = option("--model", help="JSON file of a model that open_clip does not know by name")
 
 
+def exported_passport(repository: Path) -> Passport:
+    """The passport of the model in ``repository``; exits if there is none."""
+    passport = installed_passport(repository)
+    if passport is None:
+        raise SystemExit(f"there is no model in {repository}: run clip-export")
+    return passport
+
+
 class Run:
     """One run of an experiment. Everything that it starts ends with it, or with its innermost :meth:`block`."""
 
@@ -98,10 +107,7 @@ class Run:
     @cached_property
     def passport(self) -> Passport:
         """Of the exported model; exits if there is none."""
-        passport = installed_passport(self.options.repository)
-        if passport is None:
-            raise SystemExit(f"there is no model in {self.options.repository}: run clip-export")
-        return passport
+        return exported_passport(self.options.repository)
 
     @cached_property
     def plan(self) -> dict[str, Any]:
@@ -114,6 +120,14 @@ class Run:
         """Return this run's checkpoint; the result then holds its plan and its cells."""
         self.saved = Checkpoint(self.name, self.plan, self.options.checkpoints, total=total)
         return self.saved
+
+    def in_rounds(self, cells: Mapping[str, Callable[[], dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
+        """Measure every cell once per round, in turn; return name -> its results in order of the rounds."""
+        saved = self.saved or self.checkpoint(total=len(cells) * len(self.rounds))
+        for number in self.rounds:
+            for name, measure in cells.items():
+                saved.cell(f"{name} round {number}", measure)
+        return {name: of_rounds(saved.cells, name) for name in cells}
 
     @contextmanager
     def block(self) -> Iterator[None]:

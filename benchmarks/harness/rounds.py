@@ -13,28 +13,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 
-from benchmarks.harness.checkpoint import say
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from benchmarks.harness.worker import Worker
 
 Key = TypeVar("Key")
 LEAST_COSINE: Final = 0.9999
 """A system is valid if each of its vectors reaches this cosine to the first system's vector of the same image."""
-
-
-def interleave(workers: Iterable[Worker], *, rounds: int, seconds: float) -> dict[str, list[dict[str, Any]]]:
-    """Measure each worker once per round, in turn; return name -> its results in order of the rounds."""
-    workers = list(workers)
-    results: dict[str, list[dict[str, Any]]] = {worker.name: [] for worker in workers}
-    for number in range(1, rounds + 1):
-        for worker in workers:
-            result = worker.measure(seconds)
-            results[worker.name].append(result)
-            say(f"round {number}/{rounds}  {worker.name:<28} {result['rate']:8.1f} images/s")
-    return results
 
 
 def in_turn(systems: Mapping[Key, Callable[[float], float]], count: int, seconds: float) -> dict[Key, list[float]]:

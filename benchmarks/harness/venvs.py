@@ -20,7 +20,7 @@ INFINITY: Final = (
 )
 """infinity imports optimum's BetterTransformer, which refuses transformers 4.49 and newer, and a typer of its time; it
 reads images through aiohttp, which its extra ``server`` leaves out."""
-OPENVINO: Final = ("--editable", ".[server]", "onnxruntime-openvino")
+OPENVINO: Final = ("--editable", ".[server]", "onnx", "onnxruntime-openvino", "rich")
 """onnxruntime-openvino and onnxruntime overwrite each other."""
 
 

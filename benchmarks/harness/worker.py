@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import multiprocessing
 import os
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
     from contextlib import AbstractContextManager, ExitStack
     from types import TracebackType
 
@@ -75,6 +76,14 @@ class Worker:
             raise WorkerFailed(f"{self.name}: ended with exit code {self._process.wait()}")
         answer: dict[str, Any] = json.loads(line)
         return answer
+
+
+async def serve_orders(ready: Mapping[str, Any], carry_out: Callable[[Any], Awaitable[Mapping[str, Any]]]) -> None:
+    """The worker's side: send ``ready``, then answer each order with what ``carry_out`` returns, until input ends."""
+    print(json.dumps({"ready": True, **ready}), flush=True)
+    # Another thread reads the pipe, because connections need the event loop between orders too.
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        print(json.dumps(await carry_out(json.loads(line))), flush=True)
 
 
 def start_together(stack: ExitStack, contexts: Mapping[str, AbstractContextManager[Any]]) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """One client process that offers load: ``python -m benchmarks.load.offered_load URL``; see ``harness.worker``.
 
-Orders are ``{"callers": n, "seconds": s}``, a closed loop; ``{"phases": [[rate, seconds], ...]}``, an open loop in
-which so many calls start per second, whatever became of earlier ones; and with ``"unlimited": true`` the open loop of
-plain tritonclient, which has neither a limit nor a deadline.
+Orders are ``{"callers": n, "seconds": s}``, a closed loop; ``{"phases": [[rate, seconds], ...]}``, an open loop, which
+starts ``rate`` calls a second whether or not earlier ones were answered; and with ``"unlimited": true`` the open loop
+of plain tritonclient, which has neither a limit nor a deadline.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
-import json
 import os
 import sys
 from collections import Counter
@@ -21,11 +20,12 @@ import tritonclient.grpc.aio as tritonclient
 from tritonclient.utils import InferenceServerException
 
 from benchmarks.harness.rounds import percentiles
+from benchmarks.harness.worker import serve_orders
 from benchmarks.load.loops import closed_loop, open_loop
 from clip_client import ClipClient, DeadlineExceeded, Overloaded
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 IMAGE: Final = os.urandom(10_000)
 """The size of a thumbnail; a null model does not read it."""
@@ -33,14 +33,14 @@ TIMEOUT_S: Final = 2.0
 
 
 class Phase:
-    """What became of the calls that began in one part of an open loop."""
+    """The outcomes of the calls that started in one part of an open loop."""
 
     def __init__(self, rate: float, seconds: float) -> None:
         self.rate, self.seconds = rate, seconds
         self.outcomes: Counter[str] = Counter()
         self.latencies_ms: list[float] = []
         self.latest_ms = 0.0
-        """The most by which a call overran its deadline."""
+        """The most by which a call exceeded its deadline."""
         self.good_in_time = 0
         """Good answers that arrived before the end of the phase: only these count as goodput of its seconds."""
         self.good_per_second = [0] * int(seconds)
@@ -83,7 +83,7 @@ async def offer(call: Callable[[], Awaitable[str]], rate: float, seconds: float)
 
 
 async def phases(clip: ClipClient, wanted: Sequence[tuple[float, float]]) -> dict[str, Any]:
-    """One open loop after the other; the next one starts on time, with calls of the last one still in flight."""
+    """One open loop after the other; each starts on time, even if calls of the previous one are in flight."""
 
     async def call() -> str:
         try:
@@ -102,7 +102,7 @@ async def phases(clip: ClipClient, wanted: Sequence[tuple[float, float]]) -> dic
 
 
 async def unlimited(url: str, rate: float, seconds: float) -> dict[str, Any]:
-    """Send without waiting for answers, then close the connection on those that are missing."""
+    """Send without waiting for answers; a second after the end, close the connection, whatever is missing."""
     image = tritonclient.InferInput("image", [1, 1], "BYTES")
     image.set_data_from_numpy(np.array([[IMAGE]], dtype=object))
 
@@ -124,27 +124,23 @@ async def unlimited(url: str, rate: float, seconds: float) -> dict[str, Any]:
         return {"wanted_rate": rate, "hung_up": True}
 
 
-async def serve_orders(url: str) -> None:
+async def main(url: str) -> None:
     """Answer orders until the input ends."""
     async with ClipClient(url, transfer="original") as clip:
-        await clip.model()
-        _answer({"ready": True})
-        while line := await asyncio.to_thread(sys.stdin.readline):
-            order = json.loads(line)
+
+        async def carry_out(order: Mapping[str, Any]) -> dict[str, Any]:
             if "callers" in order:
                 load = closed_loop(lambda _: clip.embed(IMAGE), callers=order["callers"], seconds=order["seconds"])
-                _answer({"rate": (await load).rate})
-            elif order.get("unlimited"):
-                _answer(await unlimited(url, *order["phases"][0]))
-            else:
-                _answer(await phases(clip, order["phases"]))
+                return {"rate": (await load).rate}
+            if order.get("unlimited"):
+                return await unlimited(url, *order["phases"][0])
+            return await phases(clip, order["phases"])
 
-
-def _answer(answer: dict[str, Any]) -> None:
-    print(json.dumps(answer), flush=True)
+        await clip.model()
+        await serve_orders({}, carry_out)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("url")
-    asyncio.run(serve_orders(parser.parse_args().url))
+    asyncio.run(main(parser.parse_args().url))

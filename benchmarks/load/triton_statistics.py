@@ -1,4 +1,4 @@
-"""What a server's own counters say about a measurement, beside what its callers saw."""
+"""The server's own counters for a measurement, in addition to what its callers saw."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness.gpu_meter import GpuMeter
-from benchmarks.harness.worker import Worker
 from clip_client._config import ClientConfig
 from clip_client._transports.grpc import transport_factory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from benchmarks.harness.worker import Worker
     from clip_client._transports.triton_statistics import ModelStatistics
 
 
@@ -32,13 +32,12 @@ def statistics(url: str) -> dict[str, ModelStatistics]:
     return asyncio.run(ask())
 
 
-def measured(workers: Worker | Sequence[Worker], url: str, order: Mapping[str, Any]) -> dict[str, Any]:
+def measured(workers: Sequence[Worker], url: str, order: Mapping[str, Any]) -> dict[str, Any]:
     """Let the workers carry out ``order`` together; return their answer and what every model of the server counted.
 
-    Several workers share the ``concurrency`` of a closed loop. With an NVIDIA card the answer holds what it used
-    (``gpu``).
+    Several workers share the ``concurrency`` of a closed loop. With an NVIDIA card the answer also has its power,
+    utilisation and memory (``gpu``).
     """
-    workers = [workers] if isinstance(workers, Worker) else list(workers)
     before = statistics(url)
     with GpuMeter() as meter:
         answer = workers[0].ask(order) if len(workers) == 1 else _together(workers, order)

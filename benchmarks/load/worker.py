@@ -1,7 +1,8 @@
 """Load on a server from a process of its own: ``python -m benchmarks.load.worker ADAPTER --photos DIR --url U``.
 
 A worker (see ``harness.worker``). Its orders are ``{"seconds": s, "concurrency": n}``, a closed loop of n callers, and
-``{"seconds": s, "rate": r}``, an open loop of r images a second on average. See ``loops`` for both.
+``{"seconds": s, "rate": r}``, an open loop of r images a second on average. ``rows`` is the number of images in a
+request (default: 1). See ``loops`` for both.
 """
 
 from __future__ import annotations
@@ -9,14 +10,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
-import json
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from benchmarks.harness.experiment import REPOSITORY
+from benchmarks.harness.worker import serve_orders
 from benchmarks.load.adapters import ADAPTERS
 from benchmarks.load.loops import closed_loop, open_loop, poisson
 
@@ -26,25 +27,20 @@ if TYPE_CHECKING:
     from benchmarks.load.adapters import Embed
 
 
-async def work(adapter: str, url: str, files: list[bytes], repository: Path, *, rows: int, concurrency: int) -> None:
+async def work(adapter: str, url: str, files: list[bytes], repository: Path) -> None:
     """Answer each order; warm up and send all vectors first."""
     async with ADAPTERS[adapter](url, files, repository) as embed:
-        count = len(files)
-        vectors = [await embed(list(range(first, min(first + rows, count)))) for first in range(0, count, rows)]
-        print(json.dumps({"ready": True, "vectors": np.concatenate(vectors).tolist()}), flush=True)
-        # Another thread reads the pipe, because connections need the event loop between orders too.
-        while line := await asyncio.to_thread(sys.stdin.readline):
-            order = {"rows": rows, "concurrency": concurrency, **json.loads(line)}
-            print(json.dumps(await carry_out(embed, count, order)), flush=True)
+        vectors = np.concatenate([await embed([number]) for number in range(len(files))])
+        await serve_orders({"vectors": vectors.tolist()}, lambda order: carry_out(embed, len(files), order))
 
 
 async def carry_out(embed: Embed, count: int, order: Mapping[str, Any]) -> dict[str, Any]:
-    """Send ``order["rows"]`` of the ``count`` images in each request, as the order says."""
-    rows, seconds = order["rows"], order["seconds"]
-    turns = itertools.count()
+    """Send the ``count`` images in turn, as the order says."""
+    rows, seconds = order.get("rows", 1), order["seconds"]
+    starts = itertools.count(step=rows)
 
     async def call(_: float) -> None:
-        first = next(turns) * rows
+        first = next(starts)
         await embed([(first + row) % count for row in range(rows)])
 
     if "rate" in order:
@@ -53,7 +49,7 @@ async def carry_out(embed: Embed, count: int, order: Mapping[str, Any]) -> dict[
         return {**answers.summary(rows), "offered": order["rate"], "dropped": answers.dropped}
     cpu = time.process_time()
     answers = await closed_loop(
-        call, callers=order["concurrency"], seconds=seconds, warm_up_s=order.get("warm_up_s", 0.0)
+        call, callers=order.get("concurrency", 1), seconds=seconds, warm_up_s=order.get("warm_up_s", 0.0)
     )
     summary = answers.summary(rows)
     return {**summary, "cpu_us_per_image": 1e6 * (time.process_time() - cpu) / summary["images"]}
@@ -65,15 +61,10 @@ def main() -> None:
     parser.add_argument("adapter", choices=ADAPTERS)
     parser.add_argument("--photos", type=Path, required=True, help="folder of JPEG files")
     parser.add_argument("--url", required=True)
-    parser.add_argument(
-        "--repository", type=Path, default=Path("triton_models"), help="whose preprocessing a client needs"
-    )
-    parser.add_argument("--concurrency", type=int, default=1, help="of a closed loop, unless an order says otherwise")
-    parser.add_argument("--rows", type=int, default=1, help="images to a request, unless an order says otherwise")
+    parser.add_argument(*REPOSITORY.flags, **REPOSITORY.settings)
     arguments = parser.parse_args()
     files = [path.read_bytes() for path in sorted(arguments.photos.iterdir())]
-    sizes = {"rows": arguments.rows, "concurrency": arguments.concurrency}
-    asyncio.run(work(arguments.adapter, arguments.url, files, arguments.repository, **sizes))
+    asyncio.run(work(arguments.adapter, arguments.url, files, arguments.repository))
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Systems other than ours that the experiments compare with: how each is started and asked."""
+"""The systems that ours is compared with: how each is started and called."""

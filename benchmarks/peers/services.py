@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,42 +23,30 @@ START_S: Final = 180.0
 
 @contextmanager
 def plain_service(model: str, pretrained: str, *, max_batch: int = 32) -> Iterator[str]:
-    """PyTorch behind FastAPI (``benchmarks/baseline``); gives its URL. ``max_batch`` 1 turns its batching off."""
-    port = free_port()
+    """PyTorch behind FastAPI (``peers.baseline``); gives its URL. ``max_batch`` 1 turns its batching off."""
     environment = {"CLIP_MODEL": model, "CLIP_PRETRAINED": pretrained, "CLIP_MAX_BATCH": str(max_batch)}
     if device() == "cpu":
-        environment["CUDA_VISIBLE_DEVICES"] = ""  # it would take a GPU that the other systems leave alone
-    command = (sys.executable, "-m", "benchmarks.peers.baseline", "--port", str(port))
-    with _running("the plain service", command, f"http://127.0.0.1:{port}", "/healthz", environment) as url:
+        environment["CUDA_VISIBLE_DEVICES"] = ""  # or it would use a GPU that the other systems do not use
+    command = (sys.executable, "-m", "benchmarks.peers.baseline")
+    with _running("the plain service", command, "/healthz", environment) as url:
         yield url
 
 
 @contextmanager
 def infinity(model: str, pretrained: str) -> Iterator[str]:
-    """infinity in fp32 where the other systems run, with the same weights; gives its URL."""
+    """infinity in fp32 on the device of the other systems, with the same weights; gives its URL."""
     python = infinity_python()
     directory = _infinity_model(python, model, pretrained)
-    port = free_port()
     options = ("--model-id", str(directory), "--served-model-name", "clip", "--engine", "torch", "--dtype", "float32")
-    where = (
-        "--device",
-        device(),
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(port),
-        "--log-level",
-        "warning",
-        "--no-model-warmup",
-    )
-    command = (str(python.with_name("infinity_emb")), "v2", *options, *where)
+    other = ("--device", device(), "--host", "127.0.0.1", "--log-level", "warning", "--no-model-warmup")
+    command = (str(python.with_name("infinity_emb")), "v2", *options, *other)
     environment = {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1", "INFINITY_ANONYMOUS_USAGE_STATS": "0"}
-    with _running("infinity", command, f"http://127.0.0.1:{port}", "/health", environment) as url:
+    with _running("infinity", command, "/health", environment) as url:
         yield url
 
 
 def _infinity_model(python: Path, model: str, pretrained: str) -> Path:
-    """Translate the weights of open_clip's model for infinity, once."""
+    """Convert the weights of open_clip's model for infinity, once."""
     import open_clip
     import torch
 
@@ -79,13 +66,14 @@ def _infinity_model(python: Path, model: str, pretrained: str) -> Path:
 
 
 @contextmanager
-def _running(
-    name: str, command: tuple[str, ...], url: str, health: str, environment: Mapping[str, str]
-) -> Iterator[str]:
-    process = subprocess.Popen(command, env={**os.environ, **environment}, stdout=sys.stderr)
+def _running(name: str, command: tuple[str, ...], health: str, environment: Mapping[str, str]) -> Iterator[str]:
+    """Run ``command`` on a free port; gives its URL once the path ``health`` answers."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    process = subprocess.Popen([*command, "--port", str(port)], env={**os.environ, **environment}, stdout=sys.stderr)
     try:
         deadline = time.monotonic() + START_S
-        while not _answers(url + health):
+        while not _is_up(url + health):
             if process.poll() is not None or time.monotonic() > deadline:
                 raise ServerDidNotStart(f"{name} did not start: {' '.join(command)}")
             time.sleep(0.2)
@@ -95,9 +83,9 @@ def _running(
         process.wait(timeout=60)
 
 
-def _answers(url: str) -> bool:
+def _is_up(url: str) -> bool:
     try:
         with urllib.request.urlopen(url, timeout=5) as response:
             return bool(response.status == 200)
-    except (urllib.error.URLError, OSError):
+    except OSError:  # urllib's errors are OSErrors
         return False

@@ -2,8 +2,8 @@
 
 The model does no work, so this measures serialising, sending and parsing on loopback: FP32 as JSON, FP32 and uint8 in
 binary over HTTP and gRPC, and the JPEG file over gRPC, by images per request. The tensors are ready in memory. Each
-answer carries a checksum of its payload; a wrong one ends the run. The same follows over two slow lines, a relay in a
-process of its own, beside the time that bytes and round trip alone would take.
+answer carries a checksum of its payload; a wrong one ends the run. The same follows over two slow lines (a relay in a
+process of its own), with the time that bytes and round trip alone would take.
 """
 
 from __future__ import annotations
@@ -12,11 +12,8 @@ import asyncio
 import json
 import shutil
 import statistics
-import subprocess
-import sys
-import tempfile
-import time
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,18 +22,18 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from benchmarks import fixtures
+from benchmarks.fixtures.bare_encoder import exact_pixels
+from benchmarks.fixtures.null_repository import write_null_repository
 from benchmarks.harness.experiment import Experiment, Run, option, rounds, seconds
 from benchmarks.harness.results import show
-from benchmarks.harness.rounds import median_of, of_rounds
-from benchmarks.load.adapters import normalised
+from benchmarks.harness.rounds import median_of
+from benchmarks.load.adapters import json_tensor, normalised
 from benchmarks.load.loops import closed_loop
 from benchmarks.load.slow_link import slow_link
-from preprocess_ensemble.imaging.preprocessor import Preprocessor
 from preprocess_ensemble.imaging.transform import PreprocessConfig
-from preprocess_ensemble.testing.server import free_port
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 FORMS: Final[Mapping[str, str]] = {
     "fp32-json": "FP32 as JSON, HTTP",
@@ -52,71 +49,37 @@ SINKS: Final[Mapping[str, tuple[str, list[int]]]] = {
 }
 LINKS: Final[Mapping[str, tuple[float, float]]] = {"100 Mbit/s, 20 ms": (100e6, 20.0), "20 Mbit/s, 40 ms": (20e6, 40.0)}
 """Bits a second, and milliseconds there and back."""
+CONFIG: Final = PreprocessConfig(
+    size=(224, 224), mean=(0.48145466, 0.4578275, 0.40821073), std=(0.26862954, 0.26130258, 0.27577711)
+)
+"""OpenAI's."""
 LINK_FORMS: Final = ("fp32-json", "fp32-grpc", "uint8-grpc", "jpeg-grpc")
-"""What is sent over slow lines: how a tensor is framed there matters less than its bytes."""
+"""Sent over slow lines, where the framing of a tensor matters less than its bytes."""
 
 
-@contextmanager
-def sinks() -> Iterator[tuple[str, str]]:
-    """A tritonserver with the models above; gives its gRPC and HTTP addresses."""
-    grpc, http = free_port(), free_port()
-    with tempfile.TemporaryDirectory() as scratch:
-        for name, (kind, dims) in SINKS.items():
-            directory = Path(scratch) / f"sink_{name}" / "1"
-            directory.mkdir(parents=True)
-            shutil.copy(Path(fixtures.__path__[0], "sink_model.py"), directory / "model.py")
-            config = model_config_pb2.ModelConfig(
-                name=f"sink_{name}",
-                backend="python",
-                max_batch_size=32,
-                input=[model_config_pb2.ModelInput(name="payload", data_type=kind, dims=dims)],
-                output=[model_config_pb2.ModelOutput(name="sum", data_type="TYPE_FP64", dims=[1])],
-                instance_group=[model_config_pb2.ModelInstanceGroup(kind="KIND_CPU", count=1)],
-            )
-            (directory.parent / "config.pbtxt").write_text(text_format.MessageToString(config))
-        addresses = [f"--{service}-address=127.0.0.1" for service in ("grpc", "http")]
-        command = [
-            sys.executable,
-            "-m",
-            "preprocess_ensemble.serving.launcher",
-            f"--model-repository={scratch}",
-            *addresses,
-        ]
-        ports = [f"--grpc-port={grpc}", f"--http-port={http}", "--allow-metrics=false", "--log-error=true"]
-        log = (Path(scratch) / "log").open("wb")
-        process = subprocess.Popen([*command, *ports], stdout=log, stderr=log)
-        try:
-            _await_ready(f"127.0.0.1:{grpc}", process)
-            yield f"127.0.0.1:{grpc}", f"127.0.0.1:{http}"
-        finally:
-            process.terminate()
-            process.wait(60)
-            log.close()
-
-
-def _await_ready(url: str, process: subprocess.Popen[bytes]) -> None:
-    import tritonclient.grpc as triton
-    from tritonclient.utils import InferenceServerException
-
-    deadline = time.monotonic() + 60
-    with triton.InferenceServerClient(url) as client:
-        while time.monotonic() < deadline and process.poll() is None:
-            try:
-                if client.is_server_ready():
-                    return
-            except InferenceServerException:
-                time.sleep(0.1)
-    raise RuntimeError("tritonserver did not start")
+def write_sinks(directory: Path) -> Path:
+    """Write the three models above as a repository into ``directory`` and return it."""
+    for name, (kind, dims) in SINKS.items():
+        config = model_config_pb2.ModelConfig(
+            name=f"sink_{name}",
+            backend="python",
+            max_batch_size=32,
+            input=[model_config_pb2.ModelInput(name="payload", data_type=kind, dims=dims)],
+            output=[model_config_pb2.ModelOutput(name="sum", data_type="TYPE_FP64", dims=[1])],
+            instance_group=[model_config_pb2.ModelInstanceGroup(kind="KIND_CPU", count=1)],
+        )
+        version = directory / config.name / "1"
+        version.mkdir(parents=True)
+        (version.parent / "config.pbtxt").write_text(text_format.MessageToString(config))
+        shutil.copy(Path(fixtures.__path__[0], "sink_model.py"), version / "model.py")
+    return directory
 
 
 def payloads(files: Sequence[bytes], rows: int) -> dict[str, Any]:
     """The same photos in each form: (rows, ...) arrays, and files as an array of objects (rows, 1)."""
-    config = PreprocessConfig(
-        size=(224, 224), mean=(0.48145466, 0.4578275, 0.40821073), std=(0.26862954, 0.26130258, 0.27577711)
-    )
     chosen = [files[row % len(files)] for row in range(rows)]
-    pixels, _ = Preprocessor(config).run([chosen])
-    return {"fp32": normalised(pixels, config), "uint8": pixels, "jpeg": np.array(chosen, dtype=object)[:, None]}
+    pixels = exact_pixels(chosen, CONFIG)
+    return {"fp32": normalised(pixels, CONFIG), "uint8": pixels, "jpeg": np.array(chosen, dtype=object)[:, None]}
 
 
 async def measure_form(form: str, array: Any, grpc: str, http: str, seconds: float) -> dict[str, Any]:
@@ -134,13 +97,7 @@ async def measure_form(form: str, array: Any, grpc: str, http: str, seconds: flo
             session = await stack.enter_async_context(aiohttp.ClientSession())
 
             async def send() -> list[float]:
-                tensor = {
-                    "name": "payload",
-                    "datatype": kind,
-                    "shape": list(array.shape),
-                    "data": array.ravel().tolist(),
-                }
-                body = json.dumps({"inputs": [tensor]})
+                body = json.dumps({"inputs": [json_tensor("payload", array)]})
                 async with session.post(f"http://{http}/v2/models/sink_{name}/infer", data=body) as response:
                     response.raise_for_status()
                     return list((await response.json())["outputs"][0]["data"])
@@ -172,56 +129,59 @@ def over_links(point: Mapping[str, Any]) -> dict[str, float]:
 def measure(run: Run) -> dict[str, Any]:
     """Measure each form and number of images on loopback and over each link."""
     options = run.options
-    per_round = len(FORMS) * len(options.rows) + len(options.links) * len(LINK_FORMS) * len(options.link_rows)
-    checkpoint = run.checkpoint(total=options.rounds * per_round)
-    grpc, http = run.stack.enter_context(sinks())
-    addresses = {"loopback": (grpc, http)}
+    sinks = f"--model-repository={write_sinks(run.scratch / 'sinks')}"
+    server = run.serve(write_null_repository(run.scratch / "null"), "--", sinks, http=True)
+    addresses = {"loopback": (server.grpc_url, server.http_url.removeprefix("http://"))}
     for link in options.links:
         bits_per_s, trip_ms = LINKS[link]
         line = {"megabits_per_s": bits_per_s / 1e6, "round_trip_ms": trip_ms}
-        lines = [run.stack.enter_context(slow_link(int(url.rpartition(":")[2]), **line)) for url in (grpc, http)]
-        addresses[link] = (lines[0], lines[1])
-    for number in run.rounds:
-        for link, urls in addresses.items():
-            for count in options.rows if link == "loopback" else options.link_rows:
-                arrays = payloads(run.files, count)
-                for form in FORMS if link == "loopback" else LINK_FORMS:
-                    array = arrays[form.partition("-")[0]]
+        grpc, http = (run.stack.enter_context(slow_link(url, **line)) for url in addresses["loopback"])
+        addresses[link] = (grpc, http)
+    cells = [
+        *(("loopback", count, form) for count in options.rows for form in FORMS),
+        *((link, count, form) for link in options.links for count in options.link_rows for form in LINK_FORMS),
+    ]
+    arrays = {count: payloads(run.files, count) for count in {*options.rows, *options.link_rows}}
 
-                    def send(form: str = form, array: Any = array, urls: tuple[str, str] = urls) -> dict[str, Any]:
-                        return asyncio.run(measure_form(form, array, *urls, options.seconds))
+    def send(link: str, count: int, form: str) -> dict[str, Any]:
+        array = arrays[count][form.partition("-")[0]]
+        return asyncio.run(measure_form(form, array, *addresses[link], options.seconds))
 
-                    checkpoint.cell(f"{form} {count} images, {link}, round {number}", send)
+    found = run.in_rounds(
+        {f"{form} {count} images, {link},": partial(send, link, count, form) for link, count, form in cells}
+    )
 
-    def median(form: str, count: int, link: str) -> dict[str, Any]:
-        runs = of_rounds(checkpoint.cells, f"{form} {count} images, {link},")
+    def median(link: str, count: int, form: str) -> dict[str, Any]:
+        runs = found[f"{form} {count} images, {link},"]
         figures = {key: median_of(runs, key) for key in ("p50_ms", "ms_per_image", "bytes")}
         return {"form": form, "rows": count, **figures}
 
-    points = [median(form, count, "loopback") for form in FORMS for count in options.rows]
+    points = [median("loopback", count, form) for form in FORMS for count in options.rows]
     computed = {(point["form"], point["rows"]): over_links(point) for point in points}
     slow = [
-        {"link": link, **median(form, count, link), "computed_ms": computed.get((form, count), {}).get(link)}
+        {"link": link, **median(link, count, form), "computed_ms": computed.get((form, count), {}).get(link)}
         for link in options.links
         for form in LINK_FORMS
         for count in options.link_rows
     ]
-    rows: list[tuple[str, ...]] = []
-    for point in points:
-        times = (f"{point['bytes']:,.0f}", f"{point['p50_ms']:.2f}", f"{point['ms_per_image']:.3f}")
-        rows.append((FORMS[point["form"]], str(point["rows"]), *times))
-    show("One request to a null model, on loopback", ("form", "images", "bytes", "ms", "ms per image"), rows)
-    if slow:
-        over_lines: list[tuple[str, ...]] = []
-        for point in slow:
-            by_arithmetic = "" if point["computed_ms"] is None else f"{point['computed_ms']:.0f}"
-            times = (f"{point['p50_ms']:.0f}", f"{point['ms_per_image']:.0f}", by_arithmetic)
-            over_lines.append((point["link"], FORMS[point["form"]], str(point["rows"]), *times))
-        show(
-            "The same over slow lines",
-            ("line", "form", "images", "ms", "ms per image", "ms, computed"),
-            over_lines,
+    rows = [
+        (
+            FORMS[one["form"]],
+            str(one["rows"]),
+            f"{one['bytes']:,.0f}",
+            f"{one['p50_ms']:.2f}",
+            f"{one['ms_per_image']:.3f}",
         )
+        for one in points
+    ]
+    show("One request to a null model, on loopback", ("form", "images", "bytes", "ms", "ms per image"), rows)
+    rows = []
+    for one in slow:
+        times = (one["p50_ms"], one["ms_per_image"], one["computed_ms"])
+        texts = ("" if time_ms is None else f"{time_ms:.0f}" for time_ms in times)
+        rows.append((one["link"], FORMS[one["form"]], str(one["rows"]), *texts))
+    if rows:
+        show("The same over slow lines", ("line", "form", "images", "ms", "ms per image", "ms, computed"), rows)
     return {"summary": {"points": points, "labels": dict(FORMS), "over_links": slow}}
 
 
@@ -231,8 +191,8 @@ EXPERIMENT: Final = Experiment(
     measure,
     (
         option("--rows", type=int, nargs="+", default=[1, 8, 32], help="images per request"),
-        option("--links", nargs="*", choices=LINKS, default=list(LINKS), help="slow over_lines"),
-        option("--link-rows", type=int, nargs="+", default=[1, 8], help="images per request over slow over_lines"),
+        option("--links", nargs="*", choices=LINKS, default=list(LINKS), help="slow lines"),
+        option("--link-rows", type=int, nargs="+", default=[1, 8], help="images per request over slow lines"),
         rounds(3),
         seconds(1.0, "per form, number of images and round"),
     ),

@@ -15,12 +15,13 @@ import io
 import json
 import statistics
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
-import onnxruntime
 from PIL import Image
 
+from benchmarks.fixtures.bare_encoder import bare_encoder, exact_pixels
 from benchmarks.fixtures.null_encoder import write_null_repository
 from benchmarks.harness.experiment import REPOSITORY, Experiment, Run, rounds, seconds
 from benchmarks.harness.results import show
@@ -32,13 +33,11 @@ from clip_client._encoding import IMAGE_ENCODINGS
 from clip_client._pipeline.encoder import ImageEncoder
 from preprocess_ensemble.imaging.decode import decode
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
-from preprocess_ensemble.model_repository.config import encoder_directory
 from preprocess_ensemble.testing.sample_photos import write_originals
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
-
-    import numpy.typing as npt
 
     from clip_client._encoding import TransferName
 
@@ -52,9 +51,8 @@ WAYS: Final = {
 }
 """Name -> adapter, and requests of one image in flight: enough to fill the line, few enough to end in time."""
 WARM_UP_S: Final = 2.0
-"""Nothing counts for so long: connections open up, and the client learns the capacity of the line."""
-MEGABITS_PER_S: Final = 20.0
-ROUND_TRIP_MS: Final = 40.0
+"""Not counted: connections open, and the client learns the capacity of the line."""
+LINE: Final = {"megabits_per_s": 20.0, "round_trip_ms": 40.0}
 PIXELS: Final = 2_000_000
 
 SETTINGS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
@@ -72,18 +70,10 @@ SETTINGS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
 
 def compare_settings(photos: list[bytes], repository: Path, config: PreprocessConfig) -> dict[str, dict[str, float]]:
     """Encode each photo's exact pixels in each way."""
-    session = onnxruntime.InferenceSession(
-        str(encoder_directory(repository) / "model.onnx"), providers=["CPUExecutionProvider"]
-    )
-
-    def vectors(pixels: list[npt.NDArray[np.uint8]]) -> npt.NDArray[np.float64]:
-        status = np.zeros((len(pixels), 1), np.int32)
-        found: npt.NDArray[np.float32] = session.run(["embedding"], {"pixels": np.stack(pixels), "status": status})[0]
-        return found.astype(np.float64)
-
+    encode = bare_encoder(repository)
     pictures = [preprocess(decode(photo, at_least=config.decode_at_least), config) for photo in photos]
-    exact = [preprocess(decode(photo), config) for photo in photos]
-    reference = vectors(pictures)
+    exact = exact_pixels(photos, config)
+    reference = encode(np.stack(pictures)).astype(np.float64)
     found = {}
     for name, (image_format, options) in SETTINGS.items():
         sizes, times_ms, psnr, arrived = [], [], [], []
@@ -96,7 +86,7 @@ def compare_settings(photos: list[bytes], repository: Path, config: PreprocessCo
             arrived.append(preprocess(decode(buffer.getvalue()), config))
             error = np.mean((arrived[-1].astype(np.float64) - pixels) ** 2)
             psnr.append(float(10 * np.log10(255**2 / error)) if error else float("inf"))
-        cosines = (vectors(arrived) * reference).sum(axis=1)
+        cosines = (encode(np.stack(arrived)) * reference).sum(axis=1)
         found[name] = {
             "mean_kb": statistics.fmean(sizes) / 1e3,
             "largest_kb": max(sizes) / 1e3,
@@ -110,7 +100,7 @@ def compare_settings(photos: list[bytes], repository: Path, config: PreprocessCo
 
 
 def enlarged(photo: Path, pixels: int) -> bytes:
-    """The photo at so many pixels, as a camera's JPEG of quality 90."""
+    """The photo at about ``pixels`` pixels, as a camera's JPEG of quality 90."""
     with Image.open(photo) as image:
         scale = (pixels / (image.width * image.height)) ** 0.5
         size = (round(image.width * scale), round(image.height * scale))
@@ -164,7 +154,7 @@ def measure(run: Run) -> dict[str, Any]:
     photos = [enlarged(path, PIXELS) for path in originals]
     costs = preparation(photos, model)
     large = preparation([enlarged(path, 6 * PIXELS) for path in originals[:4]], model)
-    rates = send_all(run, photos)
+    rates = {way: [one["rate"] for one in results] for way, results in send_all(run, photos).items()}
     rows = []
     for way, cost in costs.items():
         # The ratio is taken within each round, in which both met the same machine.
@@ -172,11 +162,11 @@ def measure(run: Run) -> dict[str, Any]:
         times = (f"{cost['client_ms']:.1f}", f"{large[way]['client_ms']:.1f}")
         medians = (f"{statistics.median(values):,.1f}" for values in (rates[way], ratios))
         rows.append((way, f"{cost['mean_kb']:,.1f}", *times, *medians))
-    title = f"Photos of 2 megapixels over {MEGABITS_PER_S:g} Mbit/s and {ROUND_TRIP_MS:g} ms, null encoder"
-    show(title, ("", "KB", "client ms", "(12 MP)", "images/s", "x FP32"), rows, width=110)
+    title = "Photos of 2 megapixels over {megabits_per_s:g} Mbit/s and {round_trip_ms:g} ms, null encoder"
+    show(title.format_map(LINE), ("", "KB", "client ms", "(12 MP)", "images/s", "x FP32"), rows, width=110)
     return {
         "model": model.id,
-        "line": {"megabits_per_s": MEGABITS_PER_S, "round_trip_ms": ROUND_TRIP_MS},
+        "line": LINE,
         "photo_bytes": [len(photo) for photo in photos],
         "settings": settings,
         "preparation_2_megapixels": costs,
@@ -186,32 +176,23 @@ def measure(run: Run) -> dict[str, Any]:
     }
 
 
-def send_all(run: Run, photos: list[bytes]) -> dict[str, list[float]]:
-    """Send the photos by every way in turn, round after round; return images per second."""
+def send_all(run: Run, photos: list[bytes]) -> dict[str, list[dict[str, Any]]]:
+    """Send the photos by every way in turn, round after round; return what each load counted."""
     server = run.serve(write_null_repository(run.scratch / "null", run.passport), http=True)
-    line = {"megabits_per_s": MEGABITS_PER_S, "round_trip_ms": ROUND_TRIP_MS}
-    grpc, http = (
-        run.stack.enter_context(slow_link(int(url.rpartition(":")[2]), **line))
-        for url in (server.grpc_url, server.http_url)
-    )
-    folder = run.scratch / "2 megapixels"
-    folder.mkdir()
+    grpc, http = (run.stack.enter_context(slow_link(url, **LINE)) for url in (server.grpc_url, server.http_url))
+    # The workers send these photos in place of the thumbnails.
+    run.photos = run.scratch / "2 megapixels"
+    run.photos.mkdir()
     for number, photo in enumerate(photos):
-        (folder / f"{number}.jpg").write_bytes(photo)
-    common = ("--photos", str(folder), "--repository", str(run.options.repository))
-    workers = {}
+        (run.photos / f"{number}.jpg").write_bytes(photo)
+    cells: dict[str, Callable[[], dict[str, Any]]] = {}
     for way, (adapter, callers) in WAYS.items():
-        address = f"http://{http}" if way == "JSON" else grpc
-        options = (adapter, "--url", address, "--concurrency", str(callers), *common)
-        workers[way] = run.worker(way, "benchmarks.load.worker", *options)
+        worker = run.load(adapter, f"http://{http}" if way == "JSON" else grpc, name=way)
         # The line is shared, so each worker warms up alone.
-        assert workers[way].ready
-    order = {"seconds": run.options.seconds, "warm_up_s": WARM_UP_S}
-    loads = [(way, workers[way]) for _ in run.rounds for way in WAYS]
-    rates: dict[str, list[float]] = {way: [] for way in WAYS}
-    for way, worker in loads:
-        rates[way].append(worker.ask(order)["rate"])
-    return rates
+        assert worker.ready
+        order = {"seconds": run.options.seconds, "concurrency": callers, "warm_up_s": WARM_UP_S}
+        cells[way] = partial(worker.ask, order)
+    return run.in_rounds(cells)
 
 
 EXPERIMENT: Final = Experiment(

@@ -1,19 +1,19 @@
 """What does serving cost, compared with bare inference?
 
-A bare ONNX Runtime session on ready pixels is the ceiling; open_clip's batched PyTorch loop, which decodes too, is what
-most people run today. All embed the same 256-pixel JPEG files, one round after another in one run. All vectors are
-compared before anything is timed.
+A bare ONNX Runtime session on ready pixels is the upper limit; open_clip's batched PyTorch loop, which decodes too, is
+what most people run today. All embed the same 256-pixel JPEG files, in turn in every round. All vectors are compared
+before anything is timed.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
-import numpy as np
-
-from benchmarks.harness.experiment import REPOSITORY, Experiment, Run, rounds, seconds
+from benchmarks.harness.experiment import MODEL, REPOSITORY, Experiment, Run, rounds, seconds
 from benchmarks.harness.results import show
-from benchmarks.harness.rounds import cosine_to_first, interleave, median_of, spread
+from benchmarks.harness.rounds import cosine_to_first, median_of, spread
+from benchmarks.peers import in_process
 
 CONCURRENCIES: Final = (1, 8, 32)
 SYSTEMS: Final = {"session": "ONNX Runtime, ready pixels", "pytorch": "open_clip, PyTorch loop", "ensemble": "ensemble"}
@@ -23,41 +23,42 @@ LEAST_COSINE: Final = 0.999999
 
 def measure(run: Run) -> dict[str, Any]:
     """Measure all systems in turn."""
-    server = run.serve()
-    workers = []
-    for size in CONCURRENCIES:
-        for system in SYSTEMS:
-            name = f"{system} {size}"
-            if system == "ensemble":
-                workers.append(run.load("client", server.grpc_url, "--concurrency", str(size), name=name))
-            else:
-                in_process = ("benchmarks.peers.in_process", system, "--batch", str(size))
-                workers.append(run.worker(name, *in_process, *run.common))
-    cosine = min(cosine_to_first({worker.name: worker.ready["vectors"] for worker in workers}).values())
+    client = run.load("client", run.serve().grpc_url, name="ensemble")
+    workers = {
+        f"{system} {size}": client
+        if system == "ensemble"
+        else in_process.start(run, system, size, name=f"{system} {size}")
+        for size in CONCURRENCIES
+        for system in SYSTEMS
+    }
+    cosine = min(cosine_to_first({name: worker.ready["vectors"] for name, worker in workers.items()}).values())
     if cosine < LEAST_COSINE:
         raise SystemExit(f"the systems do not agree: least cosine {cosine:.7f}, at least {LEAST_COSINE} expected")
-    runs = interleave(workers, rounds=run.options.rounds, seconds=run.options.seconds)
-
+    order = {"seconds": run.options.seconds}
+    found = run.in_rounds(
+        {name: partial(worker.ask, {**order, "concurrency": int(name.split()[1])}) for name, worker in workers.items()}
+    )
     summary = {}
     rows = []
-    for concurrency in CONCURRENCIES:
-        rates = {system: [one["rate"] for one in runs[f"{system} {concurrency}"]] for system in SYSTEMS}
+    for size in CONCURRENCIES:
+        rates = {system: [one["rate"] for one in found[f"{system} {size}"]] for system in SYSTEMS}
         # The ratio is taken within each round, in which both met the same machine.
-        ratios = [ours / bare for ours, bare in zip(rates["ensemble"], rates["session"], strict=True)]
-        latency = [one["latency_ms"] for one in runs[f"ensemble {concurrency}"]]
-        p50, p95 = (median_of(latency, name) for name in ("p50", "p95"))
-        summary[concurrency] = {
-            "images_per_second": {system: spread(values) for system, values in rates.items()},
-            "ensemble_to_session": spread(ratios),
+        ratio = spread([ours / bare for ours, bare in zip(rates["ensemble"], rates["session"], strict=True)])
+        latencies = [one["latency_ms"] for one in found[f"ensemble {size}"]]
+        p50, p95 = (median_of(latencies, name) for name in ("p50", "p95"))
+        spreads = {system: spread(values) for system, values in rates.items()}
+        summary[size] = {
+            "images_per_second": spreads,
+            "ensemble_to_session": ratio,
             "ensemble_latency_ms": {"p50": p50, "p95": p95},
         }
-        medians = (f"{np.median(values):.1f}" for values in rates.values())
-        rows.append((str(concurrency), *medians, f"{np.median(ratios):.3f}", f"{p50:.0f} ms, {p95:.0f} ms"))
+        medians = (f"{one['median']:.1f}" for one in spreads.values())
+        rows.append((str(size), *medians, f"{ratio['median']:.3f}", f"{p50:.0f} ms, {p95:.0f} ms"))
     headings = ("concurrency or batch", *SYSTEMS.values(), "ensemble / session", "p50, p95 of ensemble")
     show(f"Images per second, median of {run.options.rounds} interleaved rounds", headings, rows)
-    return {"model_json": run.passport.to_json(), "least_cosine": cosine, "summary": summary, "runs": runs}
+    return {"model_json": run.passport.to_json(), "least_cosine": cosine, "summary": summary}
 
 
 EXPERIMENT: Final = Experiment(
-    "end_to_end", __doc__, measure, (REPOSITORY, rounds(4), seconds(6.0, "per system and round"))
+    "end_to_end", __doc__, measure, (REPOSITORY, MODEL, rounds(4), seconds(6.0, "per system and round"))
 )

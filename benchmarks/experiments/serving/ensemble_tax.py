@@ -14,21 +14,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import onnxruntime
 
+from benchmarks.fixtures.bare_encoder import bare_encoder, preprocessing
 from benchmarks.fixtures.null_encoder import write_null_repository
 from benchmarks.harness.experiment import REPOSITORY, Experiment, Run, rounds, seconds
 from benchmarks.harness.results import show
 from benchmarks.harness.rounds import in_turn, spread
 from benchmarks.load.loops import repeat
 from benchmarks.load.raw_grpc_load import raw_grpc_load
+from preprocess_ensemble.contract import ENSEMBLE, PREPROCESSOR
 from preprocess_ensemble.imaging.preprocessor import Preprocessor
-from preprocess_ensemble.imaging.transform import PreprocessConfig
-from preprocess_ensemble.model_repository.config import encoder_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from preprocess_ensemble.imaging.transform import PreprocessConfig
 
     Load = Callable[[float], float]
 
@@ -42,13 +43,10 @@ def bare_threads(files: list[bytes], config: PreprocessConfig) -> Load:
     return lambda seconds: repeat(lambda: len(preprocessor.run([files])[0]), seconds)["rate"]
 
 
-def bare_session(repository: Path, config: PreprocessConfig, batch: int) -> Load:
+def bare_session(repository: Path, pixels: Any) -> Load:
     """ONNX Runtime alone, on ready pixels."""
-    model = encoder_directory(repository) / "model.onnx"
-    session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
-    pixels = np.random.default_rng(0).integers(0, 256, (batch, *config.size, 3), dtype=np.uint8)
-    inputs = {"pixels": pixels, "status": np.zeros((batch, 1), np.int32)}
-    return lambda seconds: repeat(lambda: len(session.run(["embedding"], inputs)[0]), seconds)["rate"]
+    encode = bare_encoder(repository)
+    return lambda seconds: repeat(lambda: len(encode(pixels)), seconds)["rate"]
 
 
 def shares(rates: dict[str, list[float]]) -> dict[str, dict[str, float]]:
@@ -63,21 +61,21 @@ def shares(rates: dict[str, list[float]]) -> dict[str, dict[str, float]]:
 
 def measure(run: Run) -> dict[str, Any]:
     """Measure all systems in turn, with many images per request and with one."""
-    files, real, passport = run.files, run.options.repository, run.passport
-    config = PreprocessConfig.from_mapping(passport.preprocess)
-    null = write_null_repository(run.scratch / "null", passport)
+    files, real = run.files, run.options.repository
+    config = preprocessing(real)
+    null = write_null_repository(run.scratch / "null", run.passport)
     null_url, real_url = run.serve(null).grpc_url, run.serve(real).grpc_url
     record: dict[str, Any] = {}
     columns: dict[str, list[str]] = {}
     for name, (batch, window) in REQUESTS.items():
-        encoder_batch = min(32, batch * window)
+        pixels = np.random.default_rng(0).integers(0, 256, (min(32, batch * window), *config.size, 3), dtype=np.uint8)
         systems = {
             "bare threads": bare_threads(files, config),
-            "preprocess": raw_grpc_load(null_url, "clip_preprocess", "status", files, batch, window),
-            "session, null": bare_session(null, config, encoder_batch),
-            "session, real": bare_session(real, config, encoder_batch),
-            "ensemble, null": raw_grpc_load(null_url, "clip_image", "embedding", files, batch, window),
-            "ensemble, real": raw_grpc_load(real_url, "clip_image", "embedding", files, batch, window),
+            "preprocess": raw_grpc_load(null_url, PREPROCESSOR, "status", files, batch, window),
+            "session, null": bare_session(null, pixels),
+            "session, real": bare_session(real, pixels),
+            "ensemble, null": raw_grpc_load(null_url, ENSEMBLE, "embedding", files, batch, window),
+            "ensemble, real": raw_grpc_load(real_url, ENSEMBLE, "embedding", files, batch, window),
         }
         rates = in_turn(systems, run.options.rounds, run.options.seconds)
         found = shares(rates)
@@ -88,7 +86,7 @@ def measure(run: Run) -> dict[str, Any]:
         record[name] = {"rates": rates, "shares": found}
     rows = [(system, *cells) for system, cells in columns.items()]
     show(f"Images per second, medians of {run.options.rounds} interleaved rounds", ("", *REQUESTS), rows)
-    return {"model": passport.id, **record}
+    return {"model": run.passport.id, **record}
 
 
 EXPERIMENT: Final = Experiment(

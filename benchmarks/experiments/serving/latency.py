@@ -1,8 +1,8 @@
 """How long does one answer take, and when is the server saturated?
 
 Measures the cold start, one caller with 1 to 32 images per request, 1 to 128 callers with one image each, and an open
-loop at shares of the saturated rate, which shows the latency that independent callers meet. Beside what the caller saw
-stands what each step took according to the server.
+loop at shares of the saturated rate, which shows the latency that independent callers meet. Next to the caller's times
+are the times of each step by the server's own counters.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from benchmarks.fixtures.bare_encoder import reference_vectors
 from benchmarks.fixtures.server_setting import SERVER_OPTIONS, ServerSetting
 from benchmarks.harness.experiment import PHOTOS, REPOSITORY, Experiment, Run, option, rounds, seconds
 from benchmarks.harness.results import show
 from benchmarks.harness.rounds import cosine_to_first, median_of, of_rounds
-from benchmarks.load.reference import reference_vectors
 from benchmarks.load.triton_statistics import measured
 
 if TYPE_CHECKING:
@@ -40,11 +40,11 @@ def saturation(curve: Sequence[Mapping[str, Any]]) -> int:
 
 
 def _point(cells: Mapping[str, Any], name: str, **where: float) -> dict[str, Any]:
-    """Medians over the rounds of one cell, the server's breakdown included."""
+    """Medians over the rounds of one cell, including the server's times of each step."""
     runs = of_rounds(cells, name)
     latency = {key: median_of((run["latency_ms"] for run in runs), key) for key in ("p50", "p95", "p99")}
     if all("mean_ms" in run for run in runs):
-        # Over the same requests as the server's own means, so that the difference is the rest.
+        # Over the same requests as the server's means, so that their difference is the time outside the steps.
         latency["mean"] = median_of(runs, "mean_ms")
     steps = {}
     for step in STEPS:
@@ -55,7 +55,7 @@ def _point(cells: Mapping[str, Any], name: str, **where: float) -> dict[str, Any
 
 
 def _card_use(runs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """What the card used, medians over samples and rounds; not every card has every counter."""
+    """Power, utilisation and memory of the card, medians over samples and rounds; some cards lack some counters."""
     used = {
         key: statistics.median(values)
         for key in ("watts", "gpu_percent", "memory_mb")
@@ -84,13 +84,13 @@ def measure(run: Run) -> dict[str, Any]:
     vectors = [worker.ready["vectors"] for worker in workers]
     checked = {}
     if options.reference is not None:
-        expected = reference_vectors(options.reference, run.photos)
+        expected = reference_vectors(options.reference, run.files)
         checked = {"cosine": cosine_to_first({"reference": expected, "server": vectors[0]})["server"]}
 
     def cell(name: str, number: int, **order: float) -> None:
         order = {"seconds": options.seconds, **order}
         # Only the curve by concurrency needs more than one process.
-        load = workers if order.get("concurrency", 1) > 1 else workers[0]
+        load = workers if order.get("concurrency", 1) > 1 else workers[:1]
         checkpoint.cell(f"{name} round {number}", lambda: measured(load, server.grpc_url, order))
 
     for number in run.rounds:

@@ -100,7 +100,7 @@ def measure(run: Run) -> dict[str, Any]:
         str(batch): profile(model, size, batch, options.runs, served_plan(options.repository, setting))
         for batch in options.batch
     }
-    peak = peak_throughput.measure(options.device, options.peak_seconds)
+    peak = peak_throughput.peaks(run.scratch, options.device, options.peak_seconds)
     for batch, found in summary.items():
         title = f"Batch {batch}: {found['total_ms']:.1f} ms per run"
         if passport.model == "ViT-B-32":

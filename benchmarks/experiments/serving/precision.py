@@ -9,7 +9,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any, Final
 from benchmarks.fixtures.repository_variants import variant
 from benchmarks.harness.experiment import MODEL, REPOSITORY, Experiment, Run, option, rounds, seconds
 from benchmarks.harness.results import show
-from benchmarks.harness.rounds import cosine_to_first, of_rounds, spread
+from benchmarks.harness.rounds import cosine_to_first, spread
 from benchmarks.harness.venvs import openvino_python
 from benchmarks.harness.worker import start_together
 from preprocess_ensemble.export.parity import REQUIRED_COSINE
-from preprocess_ensemble.model_repository.config import installed_passport
 from preprocess_ensemble.testing.server import QUIET, serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from contextlib import AbstractContextManager
 
 ROWS: Final[Mapping[str, str]] = {
     "fp32": "ONNX Runtime CPU, fp32",
@@ -33,8 +33,9 @@ ROWS: Final[Mapping[str, str]] = {
     "openvino-fp32": "OpenVINO, fp32",
     "openvino-bf16": "OpenVINO, bf16",
 }
-"""fp16 is for GPUs: on a CPU, ONNX Runtime computes it in fp32, with casts."""
-BATCH: Final = 32
+"""Without fp16, which is for GPUs: on a CPU, ONNX Runtime computes it in fp32, with casts."""
+SIZES: Final = (1, 32)
+"""Numbers of callers."""
 
 
 @contextmanager
@@ -53,55 +54,49 @@ def openvino_serving(repository: Path, precision: str) -> Iterator[str]:
 
 
 @contextmanager
-def row_serving(row: str, repository: Path, model: str | None) -> Iterator[str]:
-    """The server of one row; gives its gRPC address."""
-    if row.startswith("openvino"):
-        with openvino_serving(repository, row.removeprefix("openvino-")) as url:
-            yield url
-        return
-    with tempfile.TemporaryDirectory() as scratch:
-        served = repository
-        if row != "fp32":
-            served = Path(scratch) / "triton_models"
-            export(served, repository, model, row)
-        with serving(served, *QUIET) as server:
+def exported_serving(run: Run, precision: str) -> Iterator[str]:
+    """The model of ``run``, exported again in another precision; gives the gRPC address."""
+    with tempfile.TemporaryDirectory() as exported:
+        which = ("--model", run.options.model or run.passport.model, "--pretrained", run.passport.pretrained)
+        options = (*which, "--precision", precision, "--repository", exported)
+        command = (sys.executable, "-m", "preprocess_ensemble.export.command", *options)
+        subprocess.run(command, check=True, stdout=sys.stderr)
+        with serving(Path(exported), *QUIET) as server:
             yield server.grpc_url
 
 
-def export(directory: Path, repository: Path, model: str | None, precision: str) -> None:
-    """Export the model of ``repository`` in another precision into ``directory``, with ``clip-export``."""
-    passport = installed_passport(repository)
-    assert passport is not None  # Run.passport has read it.
-    which = ("--model", model or passport.model, "--pretrained", passport.pretrained, "--precision", precision)
-    command = (sys.executable, "-m", "preprocess_ensemble.export.command", *which, "--repository", str(directory))
-    subprocess.run(command, check=True, stdout=sys.stderr)
+def row_serving(run: Run, row: str) -> AbstractContextManager[str]:
+    """The server of one row; gives its gRPC address."""
+    if row == "fp32":
+        return nullcontext(run.serve().grpc_url)
+    provider, _, precision = row.rpartition("-")
+    return openvino_serving(run.options.repository, precision) if provider else exported_serving(run, precision)
 
 
 def measure(run: Run) -> dict[str, Any]:
     """Measure every row on a server of its own, all in turn."""
     rows = run.options.rows
-    checkpoint = run.checkpoint(total=2 * run.options.rounds * len(rows))
-    starting = {row: row_serving(row, run.options.repository, run.options.model) for row in rows}
-    workers = {row: run.load("transport", url, name=row) for row, url in start_together(run.stack, starting).items()}
+    urls = start_together(run.stack, {row: row_serving(run, row) for row in rows})
+    workers = {row: run.load("transport", url, name=row) for row, url in urls.items()}
     cosines = cosine_to_first({row: worker.ready["vectors"] for row, worker in workers.items()})
-    for number in run.rounds:
-        for concurrency in (1, BATCH):
-            for row, worker in workers.items():
-                order = {"seconds": run.options.seconds, "concurrency": concurrency}
-                checkpoint.cell(f"{row} x{concurrency} round {number}", partial(worker.ask, order))
+    found = run.in_rounds(
+        {
+            f"{row} x{size}": partial(worker.ask, {"seconds": run.options.seconds, "concurrency": size})
+            for size in SIZES
+            for row, worker in workers.items()
+        }
+    )
     summary: dict[str, Any] = {}
     lines = []
     for row in rows:
         required = REQUIRED_COSINE["int8" if row == "int8" else "fp32"]
-        rates = {
-            size: spread([one["rate"] for one in of_rounds(checkpoint.cells, f"{row} x{size}")]) for size in (1, BATCH)
-        }
+        rates = {size: spread([one["rate"] for one in found[f"{row} x{size}"]]) for size in SIZES}
         cosine = cosines[row]
         passed = cosine >= required
         summary[row] = {"label": ROWS[row], "rates": rates, "cosine": cosine, "required": required, "valid": passed}
-        medians = (f"{rates[size]['median']:.1f}" for size in (1, BATCH))
+        medians = (f"{rate['median']:.1f}" for rate in rates.values())
         lines.append((ROWS[row], *medians, f"{cosine:.6f}", f"{required} {'passed' if passed else 'FAILED'}"))
-    headings = ("", "images/s, x1", f"images/s, x{BATCH}", "least cosine", "required")
+    headings = ("", *(f"images/s, x{size}" for size in SIZES), "least cosine", "required")
     show(f"The ensemble by precision, median of {run.options.rounds} interleaved rounds", headings, lines)
     return {"summary": summary}
 

@@ -1,23 +1,21 @@
 """Does every option of an execution provider take effect? ``python -m benchmarks provider_options``.
 
-Each option is set as an operator would set it and read back from the open session. If a result can show its effect, the
-effect is tested too.
+Each option is set as an operator would set it and read back from the open session. If a result can show the effect of
+an option, the effect is tested too.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from benchmarks.experiments.serving.peak_throughput import FLOAT, one_node
-from benchmarks.harness.results import write_result
+from benchmarks.experiments.serving.peak_throughput import FLOAT, bound_run, one_node, opened
+from benchmarks.harness.experiment import Experiment, Run, option
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -33,20 +31,20 @@ PROVIDERS: Final = {
 ROUNDED: Final = 10.0
 """Rounded inputs (TF32, bf16) multiply the error of an fp32 product at least by this; a factor of 100 is usual."""
 SMALL_BYTES: Final = 32 * 2**20
-GRAPH: Final = "1"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Option:
     """One option: what an operator writes, and what ONNX Runtime must report."""
 
     device: str
+    expected: Mapping[str, str]
+    """Of the provider's options; on the CPU, of the session's. Empty if the provider lists none."""
+    _: KW_ONLY
     keys: Mapping[str, str] = field(default_factory=dict)
     """Parameters of the execution accelerator."""
     parameters: Mapping[str, str] = field(default_factory=dict)
     """Parameters of the model."""
-    expected: Mapping[str, str]
-    """Of the provider's options; on the CPU, of the session's. Empty if the provider lists none."""
     effect: Callable[[Option, Path], bool] | None = None
     """Tests whether the option has its effect; None if no result shows it."""
 
@@ -58,20 +56,8 @@ class Option:
 
     def open(self, cache: Path, **changed: str) -> onnxruntime.InferenceSession:
         """Open a session as the server's backend does; ``changed`` replaces keys, ``CACHE`` stands for ``cache``."""
-        from preprocess_ensemble.backends.onnxruntime.session import open_session
-        from preprocess_ensemble.backends.onnxruntime.session_plan import plan_session
-
         keys = {key: text.replace("CACHE", str(cache)) for key, text in {**self.keys, **changed}.items()}
-        config: dict[str, Any] = {
-            "parameters": {key: {"string_value": text} for key, text in self.parameters.items()},
-        }
-        kind = "cpu" if self.device in ("cpu", "openvino") else "gpu"
-        if self.device != "cpu":
-            accelerator = {"name": self.device, "parameters": keys}
-            config["optimization"] = {"execution_accelerators": {f"{kind}_execution_accelerator": [accelerator]}}
-        model = cache / "model.onnx"
-        model.write_bytes(one_node("MatMul", "ab", FLOAT))
-        return open_session(model, plan_session(config, kind=kind.upper(), device_id=0))
+        return opened(cache, one_node("MatMul", "ab", FLOAT), self.device, keys, self.parameters)
 
     def check(self) -> dict[str, Any]:
         """Read the option back and test its effect; ``ok`` says whether both are right."""
@@ -118,20 +104,13 @@ def _refuses_what_is_too_large(option: Option, cache: Path) -> bool:
 
 def _replays(option: Option, cache: Path) -> bool:
     """A captured graph reads the current content of its buffers."""
-    import onnxruntime
-
-    session = option.open(cache)
-    binding = session.io_binding()
-    values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(np.ones((8, 8), np.float32), "cuda", 0) for name in "aby"}
-    for name in "ab":
-        binding.bind_ortvalue_input(name, values[name])
-    binding.bind_ortvalue_output("y", values["y"])
-    options = onnxruntime.RunOptions()
-    options.add_run_config_entry("gpu_graph_id", GRAPH)
+    ones = np.ones((8, 8), np.float32)
+    shapes = {"y": ((8, 8), np.float32)}
+    run, values = bound_run(option.open(cache), {"a": ones, "b": ones}, shapes, "cuda", graph="1")
     for _ in range(4):
-        session.run_with_iobinding(binding, options)
-    values["a"].update_inplace(np.full((8, 8), 3.0, np.float32))
-    session.run_with_iobinding(binding, options)
+        run()
+    values["a"].update_inplace(3 * ones)
+    run()
     return bool((values["y"].numpy() == 24).all())
 
 
@@ -145,19 +124,20 @@ def _keeps_engines(option: Option, cache: Path) -> bool:
 
 def _cuda(expected: str, key: str, written: str, effect: Callable[[Option, Path], bool] | None = None) -> Option:
     accelerator = key in ("use_tf32", "enable_cuda_graph")
-    place = {"keys" if accelerator else "parameters": {key: written}}
-    return Option(device="cuda", expected={key: expected}, effect=effect, **place)
+    return Option("cuda", {key: expected}, effect=effect, **{"keys" if accelerator else "parameters": {key: written}})
 
 
 _SHAPES: Final = {
     f"trt_profile_{end}_shapes": f"a:{rows}x64,b:64x64" for end, rows in (("min", 1), ("opt", 4), ("max", 8))
 }
+_CACHE: Final = {"trt_engine_cache_path": "CACHE", **_SHAPES}
+_TUNED: Final = {"trt_builder_optimization_level": "2", "trt_cuda_graph_enable": "1"}
 OPTIONS: Final = (
-    Option(device="cpu", parameters={"intra_op_thread_count": "1"}, expected={"intra_op_num_threads": "1"}),
-    Option(device="cpu", parameters={"inter_op_thread_count": "2"}, expected={"inter_op_num_threads": "2"}),
-    Option(device="cpu", parameters={"enable_mem_arena": "0"}, expected={"enable_cpu_mem_arena": "False"}),
-    Option(device="cpu", parameters={"enable_mem_pattern": "0"}, expected={"enable_mem_pattern": "False"}),
-    Option(device="cuda", expected={"device_id": "0"}),
+    Option("cpu", {"intra_op_num_threads": "1"}, parameters={"intra_op_thread_count": "1"}),
+    Option("cpu", {"inter_op_num_threads": "2"}, parameters={"inter_op_thread_count": "2"}),
+    Option("cpu", {"enable_cpu_mem_arena": "False"}, parameters={"enable_mem_arena": "0"}),
+    Option("cpu", {"enable_mem_pattern": "False"}, parameters={"enable_mem_pattern": "0"}),
+    Option("cuda", {"device_id": "0"}),
     _cuda("1", "use_tf32", "1", _rounds),
     _cuda("0", "use_tf32", "0", _is_exact),
     _cuda("1", "enable_cuda_graph", "1", _replays),
@@ -169,24 +149,24 @@ OPTIONS: Final = (
     _cuda("DEFAULT", "cudnn_conv_algo_search", "2"),
     _cuda("0", "do_copy_in_default_stream", "0"),
     Option(
-        device="tensorrt",
-        keys={"precision_mode": "FP16", "max_workspace_size_bytes": "1073741824"},
-        expected={"device_id": "0", "trt_fp16_enable": "1", "trt_max_workspace_size": "1073741824"},
+        "tensorrt",
+        {"device_id": "0", "trt_fp16_enable": "1", "trt_max_workspace_size": str(2**30)},
+        keys={"precision_mode": "FP16", "max_workspace_size_bytes": str(2**30)},
     ),
     Option(
-        device="tensorrt",
-        keys={"trt_engine_cache_enable": "true", "trt_engine_cache_path": "CACHE", **_SHAPES},
-        expected={"trt_engine_cache_enable": "1", "trt_engine_cache_path": "CACHE", **_SHAPES},
+        "tensorrt",
+        {"trt_engine_cache_enable": "1", **_CACHE},
+        keys={"trt_engine_cache_enable": "true", **_CACHE},
         effect=_keeps_engines,
     ),
     Option(
-        device="tensorrt",
-        keys={"trt_timing_cache_enable": "true", "trt_builder_optimization_level": "2", "trt_cuda_graph_enable": "1"},
-        expected={"trt_timing_cache_enable": "1", "trt_builder_optimization_level": "2", "trt_cuda_graph_enable": "1"},
+        "tensorrt",
+        {"trt_timing_cache_enable": "1", **_TUNED},
+        keys={"trt_timing_cache_enable": "true", **_TUNED},
     ),
     # OpenVINO's provider lists no options. It chooses bf16 if the CPU has it, so an fp32 result shows the option too.
-    Option(device="openvino", keys={"precision": "FP32", "num_threads": "1"}, expected={}, effect=_is_exact),
-    Option(device="openvino", keys={"precision": "BF16"}, expected={}, effect=_rounds),
+    Option("openvino", {}, keys={"precision": "FP32", "num_threads": "1"}, effect=_is_exact),
+    Option("openvino", {}, keys={"precision": "BF16"}, effect=_rounds),
 )
 
 
@@ -208,27 +188,26 @@ def unusable(device: str) -> str | None:
     return None
 
 
-def main() -> int:
+def measure(run: Run) -> dict[str, Any]:
     """Check all options of the devices and print one line of JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--device", nargs="+", choices=tuple(PROVIDERS), default=list(PROVIDERS), help="default: all")
-    parser.add_argument("--results", type=Path, help="also keep the result as JSON in this folder")
-    arguments = parser.parse_args()
     found: dict[str, Any] = {}
-    for device in arguments.device:
+    for device in run.options.device:
         if reason := unusable(device):
             found[device] = {"unproved": reason}
             continue
-        for option in (one for one in OPTIONS if one.device == device):
-            try:
-                found[option.name] = option.check()
-            except Exception as error:  # The next option may work.
-                found[option.name] = {"ok": False, "error": f"{type(error).__name__}: {error}"}
+        for one in OPTIONS:
+            if one.device == device:
+                try:
+                    found[one.name] = one.check()
+                except Exception as error:  # The next option may work.
+                    found[one.name] = {"ok": False, "error": f"{type(error).__name__}: {error}"}
     print(json.dumps(found))
-    if arguments.results:
-        write_result("provider_options", {"summary": found}, arguments.results)
-    return 0
+    return {"summary": found}
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+EXPERIMENT: Final = Experiment(
+    "provider_options",
+    __doc__,
+    measure,
+    (option("--device", nargs="+", choices=tuple(PROVIDERS), default=list(PROVIDERS), help="default: all"),),
+)

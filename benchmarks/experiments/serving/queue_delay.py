@@ -28,9 +28,10 @@ TIE: Final = 0.03
 def recommend(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Choose delay and instances from cells of ``delay_us``, ``instances``, ``concurrency``, ``rate`` and ``p50_ms``.
 
-    First throughput at the highest concurrency: what ties with the best. Of those, what answers a lone caller soonest,
-    or ties with it; of those, the fewest instances, then the shortest delay. Two settings tie where their medians
-    differ by less than :data:`TIE`, or where their rounds (``rates``, ``p50s_ms``) overlap: the noise is as large.
+    First come the settings that tie with the best throughput at the highest concurrency; of those, the settings that
+    tie with the shortest latency of a single caller; of those, the fewest instances, then the shortest delay. Two
+    settings tie if their medians differ by less than :data:`TIE`, or if their rounds (``rates``, ``p50s_ms``) overlap:
+    the noise is as large.
     """
     highest = max(cell["concurrency"] for cell in cells)
     lowest = min(cell["concurrency"] for cell in cells)
@@ -78,7 +79,7 @@ def measure(run: Run) -> dict[str, Any]:
                 worker = run.load("transport", url)
                 for size, name in names.items():
                     order = {"seconds": options.seconds, "concurrency": size}
-                    checkpoint.cell(name, partial(measured, worker, url, order))
+                    checkpoint.cell(name, partial(measured, [worker], url, order))
     cells = [
         {
             "instances": count,

@@ -9,14 +9,16 @@ cores, so the efficiency is a lower bound.
 from __future__ import annotations
 
 import os
-import subprocess
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import onnxruntime
+
 from benchmarks.harness.experiment import REPOSITORY, Experiment, Run, option, rounds, seconds
 from benchmarks.harness.results import show
-from benchmarks.harness.rounds import cosine_to_first, median_of, of_rounds
+from benchmarks.harness.rounds import cosine_to_first, median_of
 from benchmarks.harness.worker import start_together
+from preprocess_ensemble.serving.tensorrt import usable_gpus
 from preprocess_ensemble.testing.server import QUIET, serving
 
 if TYPE_CHECKING:
@@ -33,46 +35,32 @@ def efficiency(rates: dict[int, float]) -> dict[int, float]:
 
 
 def shares(cores: Sequence[int], count: int) -> list[Sequence[int]]:
-    """``count`` parts of ``cores`` that are equally large, neighbours together; some are left over where it must be.
+    """``count`` parts of ``cores``, equally large, neighbours together; up to ``count - 1`` cores are left over.
 
-    A server with a core more than another one would make the efficiency that of the division.
+    If one server had a core more than another, the efficiency would be that of the division.
     """
     each = len(cores) // count
     return [cores[number * each : (number + 1) * each] for number in range(count)]
 
 
-def on_gpus() -> int:
-    """How many GPUs there are for the servers: none where ONNX Runtime cannot use any, however many there are."""
-    import onnxruntime
-
-    if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
-        return 0
-    try:
-        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False).stdout
-    except OSError:
-        return 0
-    return sum(line.startswith("GPU ") for line in listed.splitlines())
-
-
 def measure(run: Run) -> dict[str, Any]:
     """Start every server at once; each load uses the first N of them."""
-    cores, gpus = sorted(os.sched_getaffinity(0)), on_gpus()
+    cores = sorted(os.sched_getaffinity(0))
+    gpus = usable_gpus() if "CUDAExecutionProvider" in onnxruntime.get_available_providers() else 0
     counts = [count for count in WANTED if count <= min(gpus or len(cores), len(cores))]
-    checkpoint = run.checkpoint(total=len(counts) * run.options.rounds)
     starting = {
         str(number): serving(run.options.repository, *QUIET, cores=share, gpu=number if gpus else None)
         for number, share in enumerate(shares(cores, max(counts)))
     }
     servers = list(start_together(run.stack, starting).values())
-    workers = {}
-    for count in counts:
-        url = ",".join(server.grpc_url for server in servers[:count])
-        workers[count] = run.load("client", url, "--concurrency", str(CONCURRENCY), name=f"{count} servers")
+    workers = {
+        count: run.load("client", ",".join(server.grpc_url for server in servers[:count]), name=f"{count} servers")
+        for count in counts
+    }
     cosines = cosine_to_first({worker.name: worker.ready["vectors"] for worker in workers.values()})
-    for number in run.rounds:
-        for count, worker in workers.items():
-            checkpoint.cell(f"{count} servers round {number}", partial(worker.measure, run.options.seconds))
-    rates = {count: median_of(of_rounds(checkpoint.cells, f"{count} servers"), "rate") for count in counts}
+    order = {"seconds": run.options.seconds, "concurrency": CONCURRENCY}
+    found = run.in_rounds({worker.name: partial(worker.ask, order) for worker in workers.values()})
+    rates = {count: median_of(found[worker.name], "rate") for count, worker in workers.items()}
     summary: dict[str, Any] = {
         "device": f"{'GPU each' if gpus else 'CPU'}, {len(cores) // max(counts)} core(s) per server",
         "least_cosine": min(cosines.values()),

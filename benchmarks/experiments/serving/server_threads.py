@@ -10,8 +10,7 @@ All servers run from the start and are loaded in turn, round after round.
 from __future__ import annotations
 
 import os
-from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -22,74 +21,72 @@ from benchmarks.harness.experiment import REPOSITORY, Experiment, Run, option, r
 from benchmarks.harness.results import show
 from benchmarks.harness.rounds import in_turn
 from benchmarks.load.raw_grpc_load import raw_grpc_load
+from preprocess_ensemble.contract import ENCODER, ENSEMBLE, PREPROCESSOR
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 SPLITS: Final = ((1, 1), (1, 2), (2, 1), (2, 2))
-"""(instances, threads of each) of the preprocessor, beside a null encoder."""
+"""(instances, threads of each) of the preprocessor, with a null encoder."""
 SHARES: Final = tuple((decoding, encoding) for encoding in (1, 2) for decoding in (1, 2, 4))
 """(decode threads, threads of the encoder)."""
 
 
-def preprocessor(config: Any, *, instances: int = 1, threads: int) -> None:
-    """Set instances and threads in clip_preprocess' configuration."""
-    config.instance_group[0].count = instances
-    config.parameters["decode_threads"].string_value = str(threads)
+def served(run: Run, repository: Path, *, decoding: int, instances: int = 1, encoding: int | None = None) -> str:
+    """Serve ``repository`` with these numbers of threads and of instances of the preprocessor; gives the URL."""
+
+    def change_preprocessor(config: Any) -> None:
+        config.instance_group[0].count = instances
+        config.parameters["decode_threads"].string_value = str(decoding)
+
+    def change_encoder(config: Any) -> None:
+        config.parameters["intra_op_thread_count"].string_value = str(encoding)
+
+    repository = run.stack.enter_context(variant(repository, change_preprocessor, PREPROCESSOR))
+    if encoding is not None:
+        repository = run.stack.enter_context(variant(repository, change_encoder, ENCODER))
+    return run.serve(repository).grpc_url
 
 
-def encoder(config: Any, *, threads: int) -> None:
-    """Set the number of threads in clip_encoder's configuration."""
-    config.parameters["intra_op_thread_count"].string_value = str(threads)
+def loads(run: Run, question: str) -> dict[tuple[str, str], Callable[[float], float]]:
+    """Start all servers of one question; return (setting, kind of request) -> the load."""
+    if question == "instances":
+        null = write_null_repository(run.scratch / "null", run.passport)
+        model, output = PREPROCESSOR, "status"
+        urls = {
+            f"{count} x {threads} threads": served(run, null, instances=count, decoding=threads)
+            for count, threads in SPLITS
+        }
+    else:
+        repository = run.options.repository
+        model, output = ENSEMBLE, "embedding"
+        urls = {
+            f"decode {decoding}, encode {encoding}": served(run, repository, decoding=decoding, encoding=encoding)
+            for decoding, encoding in SHARES
+        }
+    return {
+        (setting, kind): raw_grpc_load(url, model, output, run.files, *load)
+        for setting, url in urls.items()
+        for kind, load in REQUESTS.items()
+    }
 
 
 def measure(run: Run) -> dict[str, Any]:
     """Measure both questions, or one."""
-    null = write_null_repository(run.scratch / "null", run.passport)
-    settings: dict[str, dict[str, Any]] = {
-        "instances": {
-            f"{instances} x {threads} threads": (
-                null,
-                partial(preprocessor, instances=instances, threads=threads),
-                None,
-            )
-            for instances, threads in SPLITS
-        },
-        "encoder": {
-            f"decode {decoding}, encode {encoding}": (
-                run.options.repository,
-                partial(preprocessor, threads=decoding),
-                partial(encoder, threads=encoding),
-            )
-            for decoding, encoding in SHARES
-        },
-    }
-    record: dict[str, Any] = {}
-    for question, servers in settings.items():
-        if run.options.only in (None, question):
-            asked = ("clip_preprocess", "status") if question == "instances" else ("clip_image", "embedding")
-            record[question] = _measure_servers(run, servers, *asked)
-            rows = [
-                (name, *(f"{np.median(rates[kind]):,.0f}" for kind in REQUESTS))
-                for name, rates in record[question].items()
-            ]
-            title = f"{question}: images per second, medians of {run.options.rounds} interleaved rounds"
-            show(title, ("", *REQUESTS), rows)
-    return {"usable_cores": len(os.sched_getaffinity(0)), **record}
+    record: dict[str, Any] = {"usable_cores": len(os.sched_getaffinity(0))}
+    for question in [run.options.only] if run.options.only else QUESTIONS:
+        with run.block():
+            rates = in_turn(loads(run, question), run.options.rounds, run.options.seconds)
+        settings = dict.fromkeys(setting for setting, _ in rates)
+        record[question] = {setting: {kind: rates[setting, kind] for kind in REQUESTS} for setting in settings}
+        rows = [(setting, *(f"{np.median(rates[setting, kind]):,.0f}" for kind in REQUESTS)) for setting in settings]
+        title = f"{question}: images per second, medians of {run.options.rounds} interleaved rounds"
+        show(title, ("", *REQUESTS), rows)
+    return record
 
 
-def _measure_servers(run: Run, servers: dict[str, Any], model: str, output: str) -> dict[str, dict[str, list[float]]]:
-    """Start all servers; return name -> kind of request -> images per second in each round."""
-    loads = {}
-    with run.block():
-        for name, (repository, first, second) in servers.items():
-            changed = run.stack.enter_context(variant(repository, first, "clip_preprocess"))
-            if second is not None:
-                changed = run.stack.enter_context(variant(changed, second))
-            url = run.serve(changed).grpc_url
-            for kind, load in REQUESTS.items():
-                loads[name, kind] = raw_grpc_load(url, model, output, run.files, *load)
-        rates = in_turn(loads, run.options.rounds, run.options.seconds)
-    return {name: {kind: rates[name, kind] for kind in REQUESTS} for name in servers}
-
-
+QUESTIONS: Final = ("instances", "encoder")
 EXPERIMENT: Final = Experiment(
     "server_threads",
     __doc__,
@@ -98,6 +95,6 @@ EXPERIMENT: Final = Experiment(
         REPOSITORY,
         rounds(3),
         seconds(1.5, "per server, kind of request and round"),
-        option("--only", choices=("instances", "encoder"), help="measure one of the two questions"),
+        option("--only", choices=QUESTIONS, help="measure one of the two questions"),
     ),
 )

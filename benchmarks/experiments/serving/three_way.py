@@ -17,8 +17,9 @@ from benchmarks.experiments.serving.precision import openvino_serving
 from benchmarks.fixtures.float_models import write_float_model
 from benchmarks.harness.experiment import MODEL, REPOSITORY, Experiment, Run, option, rounds, seconds
 from benchmarks.harness.results import show
-from benchmarks.harness.rounds import LEAST_COSINE, cosine_to_first, median_of, of_rounds, spread
+from benchmarks.harness.rounds import LEAST_COSINE, cosine_to_first, median_of, spread
 from benchmarks.harness.worker import start_together
+from benchmarks.peers import in_process
 from benchmarks.peers.services import infinity, plain_service
 from preprocess_ensemble.testing.server import QUIET, Server, serving
 
@@ -43,8 +44,8 @@ SYSTEMS: Final[Mapping[str, str]] = {
 }
 OWN_SERVICE: Final = frozenset({"plain", "plain-batched", "openvino-bf16", "infinity"})
 """The other systems that need a server share one Triton."""
-ADAPTER: Final[Mapping[str, str]] = {"ensemble": "transport", "openvino-bf16": "transport", "plain-batched": "plain"}
-"""System -> its name in ``adapters.ADAPTERS`` if that differs."""
+BY_TRANSPORT: Final = frozenset({"ensemble", "openvino-bf16", "plain", "plain-batched"})
+"""Systems with the adapter ``transport``; the others have an adapter of their own name."""
 IN_PROCESS: Final[Mapping[str, str]] = {"pytorch": "fp32", "pytorch-bf16": "bf16"}
 RATIOS: Final = (
     ("ensemble", "plain-batched", 1.05),
@@ -56,8 +57,8 @@ RATIOS: Final = (
 baseline is an honest one."""
 
 
-def adapters(run: Run) -> dict[str, AbstractContextManager[Any]]:
-    """What has to run for the systems, not yet started: infinity, the plain service twice, Triton, OpenVINO."""
+def services(run: Run) -> dict[str, AbstractContextManager[Any]]:
+    """The services that the systems need, not yet started: infinity, the plain service twice, Triton, OpenVINO."""
     repository = run.options.repository
     weights = (run.options.model or run.passport.model, run.passport.pretrained)
     known: dict[str, Callable[[], AbstractContextManager[Any]]] = {
@@ -78,7 +79,7 @@ def service_of(system: str) -> str:
 
 @contextmanager
 def triton(repository: Path) -> Iterator[Server]:
-    """The ensemble, and beside it a model that takes FP32 tensors."""
+    """The ensemble, and a model that takes FP32 tensors."""
     with tempfile.TemporaryDirectory() as overlay:
         write_float_model(repository, Path(overlay))
         with serving(repository, *QUIET, "--", f"--model-repository={overlay}", http=True) as server:
@@ -88,20 +89,18 @@ def triton(repository: Path) -> Iterator[Server]:
 def worker(run: Run, system: str, size: int, running: Mapping[str, Any]) -> Worker:
     """The load on ``system``, or the system itself if it runs in process, with batches of ``size``."""
     if system in IN_PROCESS:
-        options = ("pytorch", "--batch", str(size), "--precision", IN_PROCESS[system])
-        named = ("--model", run.options.model) if run.options.model else ()
-        return run.worker(f"{system} {size}", "benchmarks.peers.in_process", *options, *named, *run.common)
+        return in_process.start(run, "pytorch", size, "--precision", IN_PROCESS[system], name=f"{system} {size}")
     url = running[service_of(system)]
     if isinstance(url, Server):
         url = url.http_url if system in ("triton-json", "triton-http") else url.grpc_url
-    return run.load(ADAPTER.get(system, system), url, name=system)
+    return run.load("transport" if system in BY_TRANSPORT else system, url, name=system)
 
 
 def measure(run: Run) -> dict[str, Any]:
     """Measure every system at every concurrency, all in turn."""
     systems, concurrencies = run.options.systems, run.options.concurrency
-    checkpoint = run.checkpoint(total=len(systems) * len(concurrencies) * run.options.rounds)
-    running = start_together(run.stack, adapters(run))
+    run.checkpoint(total=len(systems) * len(concurrencies) * run.options.rounds)
+    running = start_together(run.stack, services(run))
     # A worker in process has one batch size; it stands for a caller that sends that many images at once.
     workers = {
         (system, size): worker(run, system, size, running)
@@ -111,24 +110,26 @@ def measure(run: Run) -> dict[str, Any]:
     for started in workers.values():
         assert started.ready
     cosines = cosine_to_first({system: workers[system, concurrencies[0]].ready["vectors"] for system in systems})
+    found: dict[str, list[dict[str, Any]]] = {}
     for concurrency in concurrencies:
-        for number in run.rounds:
-            for system in systems:
-                asked = workers.get((system, concurrency), workers[system, concurrencies[0]])
-                order = {"seconds": run.options.seconds, "concurrency": concurrency}
-                checkpoint.cell(f"{system} x{concurrency} round {number}", partial(asked.ask, order))
-    summary = summarise(checkpoint.cells, cosines, systems, concurrencies)
+        order = {"seconds": run.options.seconds, "concurrency": concurrency}
+        asked = {system: workers.get((system, concurrency), workers[system, concurrencies[0]]) for system in systems}
+        found |= run.in_rounds({f"{system} x{concurrency}": partial(one.ask, order) for system, one in asked.items()})
+    summary = summarise(found, cosines, systems, concurrencies)
     print_summary(summary, concurrencies, run.options.rounds)
     return {"summary": summary}
 
 
 def summarise(
-    cells: Mapping[str, Any], cosines: Mapping[str, float], systems: Sequence[str], concurrencies: Sequence[int]
+    found: Mapping[str, Sequence[Mapping[str, Any]]],
+    cosines: Mapping[str, float],
+    systems: Sequence[str],
+    concurrencies: Sequence[int],
 ) -> dict[str, Any]:
     """Medians with spread per system and concurrency, and the ratios that the README states."""
 
     def rates(system: str, concurrency: int) -> list[float]:
-        return [one["rate"] for one in of_rounds(cells, f"{system} x{concurrency}")]
+        return [one["rate"] for one in found[f"{system} x{concurrency}"]]
 
     rows: dict[str, Any] = {}
     for system in systems:
@@ -136,7 +137,7 @@ def summarise(
         valid = cosines[system] >= LEAST_COSINE
         rows[system] = {"cosine": cosines[system], "valid": valid, "at": {}}
         for concurrency in concurrencies:
-            latencies = [one["latency_ms"] for one in of_rounds(cells, f"{system} x{concurrency}")]
+            latencies = [one["latency_ms"] for one in found[f"{system} x{concurrency}"]]
             rows[system]["at"][str(concurrency)] = {
                 "images_per_second": spread(rates(system, concurrency)),
                 "p50_ms": median_of(latencies, "p50"),

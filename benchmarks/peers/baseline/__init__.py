@@ -1,1 +1,1 @@
-"""The plain service: PyTorch behind FastAPI, the way CLIP is served where there is no Triton."""
+"""The plain service: PyTorch behind FastAPI, as CLIP is served without Triton."""

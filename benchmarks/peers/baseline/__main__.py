@@ -8,17 +8,16 @@ import sys
 
 import uvicorn
 
-from benchmarks.peers.baseline.service import make_app
-from benchmarks.peers.baseline.settings import SettingError, Settings
+from benchmarks.peers.baseline.service import SettingError, Settings, make_app
 
 
 def main() -> int:
-    """Serve until a signal; return 2 where a setting is wrong."""
+    """Serve until a signal; return 2 if a setting is wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8002)
     arguments = parser.parse_args()
-    # open_clip warns of random weights through the root logger; /healthz and /model name the weights.
+    # open_clip logs a warning about random weights; /healthz and /model name the weights.
     logging.basicConfig(level=logging.ERROR)
     try:
         settings = Settings.from_environment()

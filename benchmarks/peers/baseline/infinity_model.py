@@ -1,7 +1,7 @@
 """open_clip's weights in the form of ``transformers``, for infinity: ``python infinity_model.py WEIGHTS DIRECTORY``.
 
 It runs in infinity's environment. WEIGHTS is a file of ``torch.save`` with ``config`` (open_clip's) and ``state``. Only
-the image tower is translated; the text tower, which nobody asks here, keeps the random weights it is born with.
+the image tower is translated; the text tower keeps random weights, because no benchmark uses it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def translated(state: dict[str, torch.Tensor], layers: int) -> dict[str, torch.T
 
 
 def config_of(open_clip: dict[str, Any]) -> CLIPConfig:
-    """transformers' configuration for the same image tower, beside the smallest text tower."""
+    """transformers' configuration for the same image tower, with the smallest text tower."""
     vision = open_clip["vision_cfg"]
     return CLIPConfig(
         projection_dim=open_clip["embed_dim"],
@@ -94,7 +94,7 @@ def main() -> None:
     found = model.load_state_dict(translated(saved["state"], config.vision_config.num_hidden_layers), strict=False)
     left = [name for name in found.missing_keys if name.startswith("vis") and "position_ids" not in name]
     if left or found.unexpected_keys:
-        sys.exit(f"the image tower is not translated whole: {left or found.unexpected_keys}")
+        sys.exit(f"the image tower is not translated completely: {left or found.unexpected_keys}")
     model.save_pretrained(directory)
     CLIPProcessor(CLIPImageProcessor(), write_tokenizer(directory)).save_pretrained(directory)
 

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What came of one image."""
+    """The outcome for one image."""
 
     vector: list[float] | None
-    """D numbers of unit length together; None where the image failed."""
+    """D numbers, a vector of unit length; None if the image failed."""
     status: int
     """0, or the number of an ``ImageStatus``."""
     error: str
@@ -34,10 +34,10 @@ class Result:
 
 
 class Network:
-    """A loaded model. The passport is the one that an export of the same weights has."""
+    """A loaded model. Its passport is that of an export of the same weights."""
 
     def __init__(self, model: str, pretrained: str) -> None:
-        """Load and warm up; raises ExportError where there is no such model or weights."""
+        """Load and warm up; raises ExportError if the model or its weights do not exist."""
         network = load_model(model, pretrained)
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
         self._network = cast("Any", network.to(self._device))
@@ -46,7 +46,7 @@ class Network:
         self.passport: Passport = describe_model(model, pretrained, network, self._embed_canary)
 
     def embed(self, images: Sequence[bytes]) -> list[Result]:
-        """Decode on threads, encode the good ones in one batch; a bad image changes nothing for its neighbours."""
+        """Decode on threads and encode the good images in one batch; a bad image does not affect the others."""
         prepared = list(self._decoders.map(self._prepare, images))
         good = [tensor for tensor in prepared if isinstance(tensor, torch.Tensor)]
         vectors = iter(self._encode(torch.stack(good)) if good else ())

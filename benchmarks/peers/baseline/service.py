@@ -1,4 +1,4 @@
-"""The endpoints.
+"""The settings, read from the environment once, and the endpoints.
 
 ===========================  =============================================================================
 ``POST /embed``              a form (multipart) with one or more fields ``images``, each an image file
@@ -8,22 +8,58 @@
 ===========================  =============================================================================
 
 Both POSTs answer ``{"model": id, "fingerprint": [a, b], "dimension": D, "results": [{"embedding", "status", "error"},
-...]}``, a result for each image in order. As in the ensemble, a bad image fails neither the request nor its neighbours:
-its ``embedding`` is null, ``status`` the number of an ``ImageStatus`` and ``error`` one sentence.
+...]}``, one result for each image, in order. As in the ensemble, a bad image fails neither the request nor the other
+images: its ``embedding`` is null, ``status`` the number of an ``ImageStatus`` and ``error`` one sentence.
 """
 
 import base64
 import binascii
 import json
-from collections.abc import AsyncIterator
+import os
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 from fastapi import FastAPI, HTTPException, Response, UploadFile
 from pydantic import BaseModel
 
 from benchmarks.peers.baseline.batcher import Batcher
 from benchmarks.peers.baseline.network import Network, Result
-from benchmarks.peers.baseline.settings import Settings
+
+
+class SettingError(ValueError):
+    """A variable has a wrong value; the message is one sentence that names it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Which model to serve, and how."""
+
+    model: str = "ViT-B-32"
+    """``CLIP_MODEL``: open_clip's name, or the path of one of its JSON files."""
+    pretrained: str = "laion2b_s34b_b79k"
+    """``CLIP_PRETRAINED``: a tag, the path of a checkpoint, or ``random[:SEED]``."""
+    max_batch: int = 32
+    """``CLIP_MAX_BATCH``: most images in one run of the model, from several requests; 1 turns batching off."""
+    max_request_images: int = 32
+    """``CLIP_MAX_REQUEST_IMAGES``: most images in one request."""
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Settings":
+        """Read the variables; raises SettingError."""
+
+        def positive(variable: str, default: int) -> int:
+            text = environment.get(variable, str(default))
+            if not text.isdecimal() or int(text) < 1:
+                raise SettingError(f"{variable} must be a whole number of at least 1, not {text!r}.")
+            return int(text)
+
+        return cls(
+            model=environment.get("CLIP_MODEL", cls.model),
+            pretrained=environment.get("CLIP_PRETRAINED", cls.pretrained),
+            max_batch=positive("CLIP_MAX_BATCH", cls.max_batch),
+            max_request_images=positive("CLIP_MAX_REQUEST_IMAGES", cls.max_request_images),
+        )
 
 
 class Base64Images(BaseModel):
@@ -33,7 +69,7 @@ class Base64Images(BaseModel):
 
 
 def make_app(settings: Settings) -> FastAPI:
-    """Return the application; the model is loaded when it starts, before its port answers."""
+    """Return the application, which loads the model when it starts, before its port answers."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -43,7 +79,7 @@ def make_app(settings: Settings) -> FastAPI:
         yield
         app.state.batcher.close()
 
-    app = FastAPI(title="CLIP, plainly served", lifespan=lifespan)
+    app = FastAPI(title="CLIP without Triton", lifespan=lifespan)
 
     async def answer(images: list[bytes]) -> Response:
         if not 1 <= len(images) <= settings.max_request_images:
@@ -60,7 +96,7 @@ def make_app(settings: Settings) -> FastAPI:
                 {"embedding": result.vector, "status": result.status, "error": result.error} for result in results
             ],
         }
-        # FastAPI's own way, through a response model, would check each of the numbers again.
+        # A response model of FastAPI would check each number again.
         return Response(json.dumps(body), media_type="application/json")
 
     @app.post("/embed")

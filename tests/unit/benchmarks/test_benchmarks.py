@@ -27,7 +27,7 @@ from benchmarks.harness.worker import start_together
 from benchmarks.load.loops import closed_loop, open_loop, poisson
 from benchmarks.peers import in_process as systems
 from benchmarks.peers.baseline.batcher import Batcher
-from benchmarks.peers.baseline.settings import SettingError, Settings
+from benchmarks.peers.baseline.service import SettingError, Settings
 from clip_client._transports.triton_statistics import ModelStatistics
 
 if TYPE_CHECKING:
@@ -231,16 +231,27 @@ def test_statistics_between_two_looks() -> None:
 
 async def test_requests_that_wait_share_a_run_up_to_the_limit() -> None:
     runs: list[list[int]] = []
+    started, all_wait = threading.Event(), threading.Event()
 
     def work(items: list[int]) -> list[int]:
+        started.set()
+        all_wait.wait(30)
         runs.append(items)
         return [10 * item for item in items]
 
     batcher = Batcher(work, max_items=4)
-    answers = await asyncio.gather(*(batcher.submit([n, n]) for n in range(5)))
+    first = asyncio.create_task(batcher.submit([0, 0]))
+    await asyncio.to_thread(started.wait, 30)
+    others = [asyncio.create_task(batcher.submit([n, n])) for n in range(1, 6)]
+    await asyncio.sleep(0)  # all have asked
+    others.pop(2).cancel()
+    await asyncio.sleep(0)
+    all_wait.set()
+    answers = await asyncio.gather(first, *others)
     batcher.close()
-    assert answers == [[10 * n, 10 * n] for n in range(5)]
-    assert runs == [[0, 0], [1, 1, 2, 2], [3, 3, 4, 4]]
+    assert answers == [[10 * n, 10 * n] for n in (0, 1, 2, 4, 5)]
+    # The caller of 3 is gone, so its images are not embedded.
+    assert runs == [[0, 0], [1, 1, 2, 2], [4, 4, 5, 5]]
 
 
 async def test_a_batch_that_fails_fails_its_callers_and_no_others() -> None:
@@ -266,12 +277,11 @@ def test_settings_come_from_the_environment() -> None:
 def three_way(cosine: float = 1.0) -> dict[str, Any]:
     systems = ["plain-batched", "ensemble"]
     rates = {"plain-batched": (10.0, 12.0), "ensemble": (20.0, 18.0)}
-    cells = {
-        f"{system} x32 round {number}": {"rate": rate, "latency_ms": {"p50": 5.0}}
+    found = {
+        f"{system} x32": [{"rate": rate, "latency_ms": {"p50": 5.0}} for rate in values]
         for system, values in rates.items()
-        for number, rate in enumerate(values, 1)
     }
-    return summarise(cells, {"plain-batched": 1.0, "ensemble": cosine}, systems, [32])
+    return summarise(found, {"plain-batched": 1.0, "ensemble": cosine}, systems, [32])
 
 
 def test_ratios_are_taken_within_each_round() -> None:

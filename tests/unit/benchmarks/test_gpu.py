@@ -25,12 +25,12 @@ from preprocess_ensemble.serving.tensorrt import usable_gpus
 from tests.paths import ROOT
 
 
-def test_bare_products_and_copies_are_measured_by_models_written_byte_by_byte() -> None:
+def test_bare_products_and_copies_are_measured_by_models_of_one_node(tmp_path: Path) -> None:
     for operator, inputs, element in (("MatMul", "ab", peak_throughput.FLOAT16), ("Neg", "a", peak_throughput.FLOAT)):
         model = onnx.load_from_string(peak_throughput.one_node(operator, inputs, element))
         onnx.checker.check_model(model)
         assert [value.name for value in model.graph.input] == list(inputs)
-    found = peak_throughput.measure("cpu", 0.0, side=16, copied_bytes=2**16)
+    found = peak_throughput.peaks(tmp_path, "cpu", 0.0, side=16, copied_bytes=2**16)
     assert found["product_gflops"]["fp32"]["best"] >= found["product_gflops"]["fp32"]["median"] > 0
     assert found["memory_gb_s"]["best"] > 0
 
