@@ -9,8 +9,10 @@ from __future__ import annotations
 import base64
 import json
 import uuid
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -21,10 +23,6 @@ from preprocess_ensemble.contract import ENCODER, ENSEMBLE
 from preprocess_ensemble.imaging.preprocessor import Preprocessor
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-    from contextlib import AbstractAsyncContextManager
-    from pathlib import Path
-
     import numpy.typing as npt
 
     from clip_client._encoding import TransferName
@@ -35,6 +33,7 @@ if TYPE_CHECKING:
     Vectors = npt.NDArray[np.float32]
     Embed = Callable[[list[int]], Awaitable[Vectors]]
     Open = Callable[[str, list[bytes], Path], AbstractAsyncContextManager[Embed]]
+
 
 TIMEOUT_S: Final = 600.0
 """Long, so that a slow system shows as slow and not as failing."""

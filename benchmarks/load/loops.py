@@ -8,13 +8,11 @@ import math
 import random
 import statistics
 import time
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from benchmarks.harness.rounds import percentiles
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
 
 LEAST_TURNS: Final = 2
 """Calls that each caller of a closed loop makes, however long they take: one fills the queue, one counts."""

@@ -13,7 +13,8 @@ import itertools
 import os
 import sys
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 import tritonclient.grpc.aio as tritonclient
@@ -23,9 +24,6 @@ from benchmarks.harness.rounds import percentiles
 from benchmarks.harness.worker import serve_orders
 from benchmarks.load.loops import closed_loop, open_loop
 from clip_client import ClipClient, DeadlineExceeded, Overloaded
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 IMAGE: Final = os.urandom(10_000)
 """The size of a thumbnail; a null model does not read it."""

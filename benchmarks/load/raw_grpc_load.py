@@ -10,13 +10,11 @@ import itertools
 import struct
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterator
+from typing import Any, Final
 
 import grpc
 from tritonclient.grpc import service_pb2
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 _METHOD: Final = "/inference.GRPCInferenceService/ModelInfer"
 

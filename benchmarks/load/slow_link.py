@@ -8,13 +8,10 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from clip_client.testing import Relay
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +13,6 @@ from clip_client._config import ClientConfig
 from clip_client._transports.grpc import transport_factory
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from benchmarks.harness.worker import Worker
     from clip_client._transports.triton_statistics import ModelStatistics
 

@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import itertools
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +23,6 @@ from benchmarks.load.adapters import ADAPTERS
 from benchmarks.load.loops import closed_loop, open_loop, poisson
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from benchmarks.load.adapters import Embed
 
 

@@ -12,6 +12,7 @@ import io
 import itertools
 import logging
 import os
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -24,8 +25,6 @@ from benchmarks.harness.worker import serve_orders
 from benchmarks.load.loops import repeat
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     import numpy.typing as npt
 
     from benchmarks.harness.experiment import Run

@@ -7,16 +7,14 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 from benchmarks.harness.venvs import BUILD, infinity_python
 from benchmarks.peers.in_process import device
 from preprocess_ensemble.testing.server import ServerDidNotStart, free_port
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 START_S: Final = 180.0
 

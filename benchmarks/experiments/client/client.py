@@ -15,7 +15,9 @@ from __future__ import annotations
 import resource
 import statistics
 import time
+from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.experiments.serving.perf_analyzer import Unstable, analyze, find_or_install, write_input
@@ -25,12 +27,10 @@ from benchmarks.harness.results import show
 from benchmarks.harness.rounds import of_rounds
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
     from benchmarks.harness.checkpoint import Checkpoint
 
     Cell = tuple[int, int]
+
 
 ADAPTERS: Final = {"ClipClient": "client", "tritonclient": "tritonclient"}
 SYSTEMS: Final = (*ADAPTERS, "perf_analyzer")

@@ -12,6 +12,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -23,9 +24,8 @@ from benchmarks.harness.experiment import Experiment, Run, option, seconds
 from preprocess_ensemble.testing.server import free_port, serving
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     from benchmarks.harness.worker import Worker
+
 
 CLIENTS: Final = 4
 CALLERS: Final = 64

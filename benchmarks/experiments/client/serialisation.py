@@ -12,10 +12,11 @@ import asyncio
 import json
 import shutil
 import statistics
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from google.protobuf import text_format
@@ -31,9 +32,6 @@ from benchmarks.load.adapters import json_tensor, normalised
 from benchmarks.load.loops import closed_loop
 from benchmarks.load.slow_link import slow_link
 from preprocess_ensemble.imaging.transform import PreprocessConfig
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 FORMS: Final[Mapping[str, str]] = {
     "fp32-json": "FP32 as JSON, HTTP",

@@ -15,7 +15,9 @@ import io
 import json
 import statistics
 import time
+from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
@@ -36,10 +38,8 @@ from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
 from preprocess_ensemble.testing.sample_photos import write_originals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     from clip_client._encoding import TransferName
+
 
 WAYS: Final = {
     "original": ("client", 128),

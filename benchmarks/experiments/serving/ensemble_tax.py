@@ -11,6 +11,8 @@ Client and server share the cores. All systems run in turn, round after round.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -26,12 +28,10 @@ from preprocess_ensemble.contract import ENSEMBLE, PREPROCESSOR
 from preprocess_ensemble.imaging.preprocessor import Preprocessor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     from preprocess_ensemble.imaging.transform import PreprocessConfig
 
     Load = Callable[[float], float]
+
 
 REQUESTS: Final = {"32 images a request": (32, 3), "1 image a request": (1, 64)}
 """Name -> images per request, requests in flight."""

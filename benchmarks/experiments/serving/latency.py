@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from benchmarks.fixtures.bare_encoder import reference_vectors
 from benchmarks.fixtures.server_setting import SERVER_OPTIONS, ServerSetting
@@ -19,9 +20,6 @@ from benchmarks.harness.experiment import PHOTOS, REPOSITORY, Experiment, Run, o
 from benchmarks.harness.results import show
 from benchmarks.harness.rounds import cosine_to_first, median_of, of_rounds
 from benchmarks.load.triton_statistics import measured
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 SATURATED: Final = 0.95
 """The server is saturated at the least concurrency that reaches this share of the best rate."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,9 +24,8 @@ from preprocess_ensemble.contract import ENCODER
 from preprocess_ensemble.model_repository.config import encoder_directory, read_config
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from preprocess_ensemble.backends.onnxruntime.session_plan import SessionPlan
+
 
 FUSED_ATTENTION: Final = frozenset({"Attention", "MultiHeadAttention", "PackedMultiHeadAttention", "FlashAttention"})
 FLOP_PER_IMAGE: Final = 8.82e9

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import statistics
 import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -17,11 +19,9 @@ from onnx import TensorProto, helper, numpy_helper
 from benchmarks.harness.experiment import Experiment, Run, option, seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-
     import numpy.typing as npt
     import onnxruntime
+
 
 SIDES: Final = {"cuda": 8192, "cpu": 1536}
 """Of the square matrices: 1.1 TFLOP and 7 GFLOP a product. On two cores of a CPU 1024 and 2048 were slower."""

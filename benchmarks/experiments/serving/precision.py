@@ -9,10 +9,11 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from benchmarks.fixtures.repository_variants import variant
 from benchmarks.harness.experiment import MODEL, REPOSITORY, Experiment, Run, option, rounds, seconds
@@ -22,10 +23,6 @@ from benchmarks.harness.venvs import openvino_python
 from benchmarks.harness.worker import start_together
 from preprocess_ensemble.export.parity import REQUIRED_COSINE
 from preprocess_ensemble.testing.server import QUIET, serving
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from contextlib import AbstractContextManager
 
 ROWS: Final[Mapping[str, str]] = {
     "fp32": "ONNX Runtime CPU, fp32",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,9 +19,8 @@ from benchmarks.experiments.serving.peak_throughput import FLOAT, bound_run, one
 from benchmarks.harness.experiment import Experiment, Run, option
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     import onnxruntime
+
 
 PROVIDERS: Final = {
     "cpu": "CPUExecutionProvider",

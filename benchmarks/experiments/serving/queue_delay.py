@@ -7,9 +7,10 @@ statistics tell how many images shared a run, and in what batches. :func:`recomm
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from benchmarks.fixtures.server_setting import DECODERS, ServerSetting, session_options
 from benchmarks.harness.experiment import PHOTOS, REPOSITORY, Experiment, Run, option, rounds, seconds
@@ -17,9 +18,6 @@ from benchmarks.harness.results import show
 from benchmarks.harness.rounds import median_of, of_rounds
 from benchmarks.load.triton_statistics import measured
 from preprocess_ensemble.contract import ENCODER
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 TIE: Final = 0.03
 """Settings whose images per second or latencies differ by less than this share are equal on any machine."""

@@ -9,8 +9,9 @@ cores, so the efficiency is a lower bound.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import onnxruntime
 
@@ -20,9 +21,6 @@ from benchmarks.harness.rounds import cosine_to_first, median_of
 from benchmarks.harness.worker import start_together
 from preprocess_ensemble.serving.tensorrt import usable_gpus
 from preprocess_ensemble.testing.server import QUIET, serving
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 WANTED: Final = (1, 2, 4, 8)
 """Numbers of servers to compare."""

@@ -10,7 +10,9 @@ All servers run from the start and are loaded in turn, round after round.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 
@@ -22,10 +24,6 @@ from benchmarks.harness.results import show
 from benchmarks.harness.rounds import in_turn
 from benchmarks.load.raw_grpc_load import raw_grpc_load
 from preprocess_ensemble.contract import ENCODER, ENSEMBLE, PREPROCESSOR
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 SPLITS: Final = ((1, 1), (1, 2), (2, 1), (2, 2))
 """(instances, threads of each) of the preprocessor, with a null encoder."""

@@ -8,9 +8,10 @@ Decoding, queues and sockets are not included.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -22,9 +23,6 @@ from benchmarks.harness.experiment import REPOSITORY, Experiment, Run, option, s
 from benchmarks.harness.gpu_meter import GpuMeter
 from benchmarks.harness.rounds import percentiles
 from preprocess_ensemble.model_repository.config import encoder_directory
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 DTYPES: Final = {"tensor(float)": np.float32, "tensor(int32)": np.int32}
 """ONNX Runtime's names."""

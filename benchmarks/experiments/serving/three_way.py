@@ -8,7 +8,8 @@ timed.
 from __future__ import annotations
 
 import tempfile
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -24,10 +25,8 @@ from benchmarks.peers.services import infinity, plain_service
 from preprocess_ensemble.testing.server import QUIET, Server, serving
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
-
     from benchmarks.harness.worker import Worker
+
 
 SYSTEMS: Final[Mapping[str, str]] = {
     "pytorch": "open_clip in process, fp32",

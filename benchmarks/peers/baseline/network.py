@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -14,8 +15,6 @@ from preprocess_ensemble.export.exporter import describe_model, load_model
 from preprocess_ensemble.imaging.decode import DecodeError, decode
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import numpy as np
 
     from preprocess_ensemble.model_repository.passport import Passport
