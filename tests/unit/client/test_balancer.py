@@ -1,0 +1,377 @@
+"""Servers and their choice, one decision at a time, without a client: times are simulated and no request is sent."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from clip_client import ClientConfig, ClipError, DeadlineExceeded, ModelNotReady, Overloaded, Unauthorized, Unavailable
+from clip_client._balancing.balancer import Balancer, Server
+from clip_client._endpoint import EndpointKind
+from clip_client.testing import FakeTriton, InMemoryTransports
+from tests.fixtures.simulated_time import simulate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from clip_client._endpoint import Endpoint
+    from clip_client._transports.base import Transport
+
+NAME = "clip.example.org"
+FIRST, SECOND, THIRD = "192.0.2.1", "192.0.2.2", "192.0.2.3"
+
+
+class Longest(random.Random):
+    """Every back-off is as long as it can be."""
+
+    def uniform(self, _: float, b: float) -> float:
+        return b
+
+
+def new_server(**options: Any) -> Server:
+    config = ClientConfig(**options)
+    endpoint = config.endpoints[0]
+    return Server(endpoint, InMemoryTransports({"localhost": FakeTriton()})(endpoint, None), config)
+
+
+def fail(server: Server, error: ClipError, *, started_at: float, now: float, images: int = 4) -> None:
+    server.limit.started(images)
+    server.failed(images, error, started_at=started_at, now=now, randomness=Longest())
+
+
+@pytest.mark.parametrize(
+    ("error", "limit", "backs_off"),
+    [
+        (Unavailable("x"), 16, True),
+        (ModelNotReady("x"), 16, True),
+        (Overloaded("x"), 8, True),
+        (DeadlineExceeded("x"), 8, False),
+        (Unauthorized("x"), 16, False),
+        (ClipError("x"), 16, False),
+    ],
+)
+def test_a_failure_shrinks_the_limit_or_backs_off_or_both(error: ClipError, limit: int, backs_off: bool) -> None:
+    server = new_server()
+    server.limit.started(3)
+    fail(server, error, started_at=1.0, now=2.0)
+    assert (server.limit.limit, server.limit.in_flight) == (limit, 3)
+    assert server.backoff_until == (2.1 if backs_off else 0.0)
+    assert server.is_down is backs_off
+    # A second one of the same round trip.
+    fail(server, error, started_at=1.0, now=2.0)
+    assert (server.limit.limit, server.limit.in_flight) == (limit, 3)
+
+
+def test_the_back_off_doubles_until_an_answer_comes() -> None:
+    server = new_server()
+    for now, backoff_until in ((0.5, 0.6), (3.0, 3.2), (4.0, 4.4)):
+        fail(server, Unavailable("x"), started_at=now - 0.5, now=now)
+        assert server.backoff_until == pytest.approx(backoff_until)
+    assert repr(server) == "<Server grpc://localhost:8001 [3 failures] 0/16>"
+    server.limit.started(4)
+    server.succeeded(4, started_at=5.0, now=5.25, time_given_s=60.0)
+    assert repr(server) == "<Server grpc://localhost:8001 [good] 0/16>"
+    fail(server, Unavailable("x"), started_at=5.5, now=6.0)
+    assert server.backoff_until == 6.1
+
+
+def test_the_time_that_a_caller_had_decides_whether_an_answer_was_late() -> None:
+    for time_given_s, limit in ((40.0, 16), (4.0, 12)):
+        server = new_server(target_latency_s=20.0)
+        server.limit.started(1)
+        server.succeeded(1, started_at=0.0, now=0.5, time_given_s=1000.0)
+        server.limit.started(4)
+        server.succeeded(4, started_at=1.0, now=3.0, time_given_s=time_given_s)
+        assert server.limit.limit == limit
+
+
+def test_a_server_takes_nothing_during_its_back_off_and_then_one_request() -> None:
+    server = new_server(max_in_flight=10)
+    fail(server, Unavailable("x"), started_at=1.0, now=2.0)
+    assert server.available_slots(2.0625, 100, 32) == 0
+    assert server.available_slots(server.backoff_until, 100, 32) == 5
+    server.limit.started(1)
+    assert server.available_slots(server.backoff_until, 100, 32) == 0
+    server.succeeded(1, started_at=2.5, now=2.75, time_given_s=60.0)
+    server.limit.started(1)
+    assert server.available_slots(3.0, 100, 32) == 5
+    assert server.available_slots(3.0, 2, 32) == 2
+    assert server.available_slots(3.0, 100, 3) == 3
+    assert server.stats().url == "grpc://localhost:8001"
+    assert (server.stats().images_in_flight, server.stats().limit, server.stats().latency_s) == (1, 10, 0.25)
+    assert server.stats().is_down is False
+
+
+def unused(endpoint: Endpoint, _: str | None) -> Transport:
+    """Connect to a server that is never asked."""
+    return InMemoryTransports({endpoint.host: FakeTriton()})(endpoint, None)
+
+
+class Network:
+    """Servers at addresses, and names that lead to them."""
+
+    def __init__(self, *urls: str) -> None:
+        self.names = {NAME: [FIRST, SECOND]}
+        hosts = ["", NAME, FIRST, SECOND, THIRD, "a", "b", "c"]
+        self.transports = InMemoryTransports({host: FakeTriton() for host in hosts})
+        self.named: list[tuple[str, str | None]] = []
+        """Host and name of each connection."""
+        self._config = ClientConfig(urls=urls or (f"{NAME}:8001",))
+
+    def connect(self, endpoint: Endpoint, server_name: str | None) -> Transport:
+        self.named.append((str(endpoint), server_name))
+        return self.transports(endpoint, server_name)
+
+    def run(self, test: Callable[[Balancer], Coroutine[Any, Any, None]]) -> None:
+        async def work() -> None:
+            balancer = Balancer(self._config, self.connect)
+            try:
+                await test(balancer)
+            finally:
+                await balancer.aclose()
+            assert all(channel.closed for opened in self.transports.channels.values() for channel in opened)
+
+        simulate(work(), names=self.names)
+
+    def is_closed(self, host: str) -> bool:
+        (channel,) = self.transports.channels[host]
+        return channel.closed
+
+
+def hosts(balancer: Balancer) -> list[str]:
+    return [server.endpoint.host for server in balancer.servers]
+
+
+def test_the_server_with_the_fewest_images_in_flight_is_chosen_then_the_one_chosen_least() -> None:
+    async def test(balancer: Balancer) -> None:
+        assert balancer.choose(9, 32) is None, "no name was looked up"
+        await balancer.ensure_resolved()
+        assert hosts(balancer) == ["a", "b", "c"]
+        chosen = []
+        for _ in range(7):
+            choice = balancer.choose(4, 32)
+            assert choice is not None
+            server, slots = choice
+            assert slots == 4
+            chosen.append(server.endpoint.host)
+        assert chosen == ["a", "b", "c", "a", "b", "c", "a"]
+        first, second, third = balancer.servers
+        first.limit.started(1)
+        second.limit.started(2)
+        third.limit.started(3)
+        choice = balancer.choose(4, 2)
+        assert choice == (first, 2)
+        first.backoff_until = second.backoff_until = 50.0
+        assert balancer.choose(4, 32) == (third, 4)
+        third.limit.started(13)
+        assert balancer.choose(4, 32) is None
+
+    Network("a", "b", "c").run(test)
+
+
+def test_the_next_attempt_is_at_the_end_of_the_first_back_off() -> None:
+    async def test(balancer: Balancer) -> None:
+        assert balancer.next_attempt_at() is None
+        await balancer.ensure_resolved()
+        assert balancer.next_attempt_at() is None
+        await asyncio.sleep(10.0)
+        for server, until in zip(balancer.servers, (10.0, 12.0, 11.0), strict=True):
+            server.backoff_until = until
+        assert balancer.next_attempt_at() == 11.0
+
+    Network("a", "b", "c").run(test)
+
+
+def test_the_first_look_up_is_made_once_and_connects_by_address_with_the_name() -> None:
+    network = Network()
+
+    async def test(balancer: Balancer) -> None:
+        await asyncio.gather(balancer.ensure_resolved(), balancer.ensure_resolved())
+        await balancer.ensure_resolved()
+        assert hosts(balancer) == [FIRST, SECOND]
+        assert [endpoint.host for endpoint in balancer.endpoints] == [NAME]
+
+    network.run(test)
+    assert network.named == [(f"grpc://{FIRST}:8001", NAME), (f"grpc://{SECOND}:8001", NAME)]
+
+
+def test_a_host_with_one_address_is_connected_by_its_own_name() -> None:
+    network = Network()
+    network.names[NAME] = [FIRST]
+    network.run(lambda balancer: balancer.ensure_resolved())
+    assert network.named == [(f"grpc://{NAME}:8001", None)]
+
+
+async def test_a_name_is_looked_up_for_streams_to_its_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[object, ...]] = []
+
+    async def getaddrinfo(host: str, port: int, *, type: int) -> list[tuple[Any, ...]]:
+        asked.append((host, port, type))
+        return [(socket.AF_INET6, type, 0, "", (address, port)) for address in ("2001:db8::1", "2001:db8::2")]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+    balancer = Balancer(ClientConfig(urls=(f"{NAME}:8005",)), unused)
+    await balancer.ensure_resolved()
+    assert asked == [(NAME, 8005, socket.SOCK_STREAM)]
+    assert hosts(balancer) == ["2001:db8::1", "2001:db8::2"]
+    await balancer.aclose()
+
+
+async def test_an_impossible_name_is_left_to_the_connection() -> None:
+    balancer = Balancer(ClientConfig(urls=("a..b",)), unused)
+    await balancer.ensure_resolved()
+    assert hosts(balancer) == ["a..b"]
+    await balancer.aclose()
+
+
+@pytest.mark.parametrize(("is_down", "period_s"), [(False, 30.0), (True, 5.0)])
+def test_names_are_looked_up_again_after_more_than_their_period(is_down: bool, period_s: float) -> None:
+    network = Network()
+
+    async def test(balancer: Balancer) -> None:
+        await asyncio.sleep(7.0)
+        await balancer.ensure_resolved()
+        if is_down:
+            fail(balancer.servers[1], Unavailable("x"), started_at=7.0, now=7.0)
+        network.names[NAME] = [SECOND, THIRD]
+        await asyncio.sleep(period_s)
+        balancer.choose(1, 1)
+        await asyncio.sleep(0.0)
+        assert hosts(balancer) == [FIRST, SECOND]
+        await asyncio.sleep(0.0625)
+        balancer.choose(1, 1)
+        balancer.choose(1, 1)
+        await asyncio.sleep(0.0625)
+        assert hosts(balancer) == [SECOND, THIRD]
+        assert network.is_closed(FIRST)
+        assert not network.is_closed(SECOND)
+
+    network.run(test)
+    assert len(network.named) == 3
+
+
+def test_a_server_that_left_its_name_is_closed_after_its_last_request() -> None:
+    network = Network()
+
+    async def look_up(balancer: Balancer) -> None:
+        await asyncio.sleep(31.0)
+        balancer.choose(1, 1)
+        await asyncio.sleep(0.0625)
+
+    async def test(balancer: Balancer) -> None:
+        await balancer.ensure_resolved()
+        first, second = balancer.servers
+        first.limit.started(2)
+        network.names[NAME] = [SECOND, THIRD]
+        await look_up(balancer)
+        assert hosts(balancer) == [SECOND, THIRD]
+        assert balancer.servers[0] is second
+        assert not network.is_closed(FIRST)
+        first.succeeded(2, started_at=0.0, now=1.0, time_given_s=9.0)
+        await look_up(balancer)
+        assert network.is_closed(FIRST)
+        # One that is still at work is closed with the client.
+        second.limit.started(2)
+        network.names[NAME] = [THIRD, FIRST]
+        await look_up(balancer)
+        assert not network.is_closed(SECOND)
+
+    network.run(test)
+
+
+def test_known_addresses_stay_while_no_name_server_answers() -> None:
+    network = Network()
+
+    async def test(balancer: Balancer) -> None:
+        await balancer.ensure_resolved()
+        del network.names[NAME]
+        for _ in range(2):
+            await asyncio.sleep(31.0)
+            balancer.choose(1, 1)
+            await asyncio.sleep(0.0625)
+            assert hosts(balancer) == [FIRST, SECOND]
+
+    network.run(test)
+    assert len(network.named) == 2
+
+
+@pytest.mark.parametrize("url", ["local:", "http://clip.example.org", "localhost", "a..b"])
+def test_what_needs_no_look_up_is_one_server(url: str) -> None:
+    network = Network(url)
+    network.names |= {"": [FIRST, SECOND], "localhost": [FIRST, SECOND]}
+    network.transports.servers = {**network.transports.servers, "localhost": FakeTriton(), "a..b": FakeTriton()}
+
+    async def test(balancer: Balancer) -> None:
+        await balancer.ensure_resolved()
+        (server,) = balancer.servers
+        assert server.endpoint == balancer.endpoints[0]
+
+    network.run(test)
+
+
+def test_what_auto_stands_for_is_decided_once() -> None:
+    network = Network(f"auto:grpc://{NAME}:8001")
+
+    async def test(balancer: Balancer) -> None:
+        assert [endpoint.kind for endpoint in balancer.endpoints] == [EndpointKind.AUTO]
+        await balancer.ensure_resolved()
+        assert [str(endpoint) for endpoint in balancer.endpoints] == [f"grpc://{NAME}:8001"]
+        assert hosts(balancer) == [FIRST, SECOND]
+        await asyncio.sleep(31.0)
+        balancer.choose(1, 1)
+        await asyncio.sleep(0.0625)
+        assert hosts(balancer) == [FIRST, SECOND]
+
+    network.run(test)
+    assert [url for url, _ in network.named].count(f"grpc://{NAME}:8001") == 1
+
+
+def test_a_defect_in_a_look_up_is_reported_and_the_next_one_is_made() -> None:
+    network = Network()
+    reported: list[Any] = []
+
+    async def test(balancer: Balancer) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["exception"]))
+        await balancer.ensure_resolved()
+        servers = network.transports.servers
+        network.transports.servers = {}
+        network.names[NAME] = [SECOND, THIRD]
+        for _ in range(2):
+            await asyncio.sleep(31.0)
+            balancer.choose(1, 1)
+            await asyncio.sleep(0.0625)
+            network.transports.servers = servers
+        assert hosts(balancer) == [SECOND, THIRD]
+        assert [type(error) for error in reported] == [KeyError]
+
+    network.run(test)
+
+
+def test_closing_cancels_a_look_up() -> None:
+    network = Network()
+
+    async def test(balancer: Balancer) -> None:
+        await balancer.ensure_resolved()
+        await asyncio.sleep(31.0)
+        never = asyncio.Event()
+        cancelled = asyncio.Event()
+
+        async def getaddrinfo(*_: object, **__: object) -> None:
+            try:
+                await never.wait()
+            finally:
+                cancelled.set()
+
+        asyncio.get_running_loop().getaddrinfo = getaddrinfo  # type: ignore[assignment,method-assign]
+        balancer.choose(1, 1)
+        await asyncio.sleep(0.0625)
+        (task,) = [task for task in asyncio.all_tasks() if task.get_name() == "clip_client names"]
+        await balancer.aclose()
+        assert task.cancelled()
+        assert cancelled.is_set()
+
+    network.run(test)
