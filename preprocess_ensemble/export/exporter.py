@@ -11,7 +11,7 @@ from __future__ import annotations
 import shutil
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import onnx
@@ -217,15 +217,7 @@ def _write_graph(
         network.half()
     file = stage / MODEL_FILE
     example = (torch.zeros((2, *config.size, 3), dtype=torch.uint8), torch.zeros((2, 1), dtype=torch.int32))
-    names = (PIXELS, STATUS, EMBEDDING, FINGERPRINT)
-    options: dict[str, Any] = {
-        "input_names": names[:2],
-        "output_names": names[2:],
-        "dynamic_axes": {name: {0: "N"} for name in names},
-        "opset_version": parity.OPSET,
-        # The newer exporter writes opset 18 or later.
-        "dynamo": False,
-    }
+    names = [PIXELS, STATUS, EMBEDDING, FINGERPRINT]
     # If the exporter fails, it prints its whole graph. The switch has had no public name since PyTorch 2.6.
     torch._C._jit_set_onnx_log_enabled(False)
     try:
@@ -233,7 +225,16 @@ def _write_graph(
         with warnings.catch_warnings(), torch.enable_grad():
             # The warnings are about the exporter's age and shapes that become constants; the parity check matters.
             warnings.simplefilter("ignore")
-            torch.onnx.export(_Graph(network, config, fingerprint).eval(), example, str(file), **options)
+            torch.onnx.export(
+                _Graph(network, config, fingerprint).eval(),
+                example,
+                str(file),
+                input_names=names[:2],
+                output_names=names[2:],
+                dynamic_axes={name: {0: "N"} for name in names},
+                opset_version=parity.OPSET,
+                dynamo=False,  # the newer exporter writes opset 18 or later
+            )
     except (torch.onnx.OnnxExporterError, RuntimeError) as error:
         reason = first_line(error)
         raise ExportError(f"The model cannot be written as ONNX with opset {parity.OPSET}: {reason}.") from error
@@ -268,9 +269,6 @@ def _quantize(file: Path) -> None:
 
     Activations are quantised when the model runs, with a scale that depends on the batch: a neighbour may change a
     vector as much as the rounding does. The convolution of the patches stays fp32: ONNX Runtime has no fast int8 one.
-
-    Weights are limited to -64 to 64. Processors without VNNI add two 8-bit products in 16 bits, which overflows with
-    larger weights: the same file would give other vectors there, off by 0.008 for the small test model.
     """
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
@@ -279,6 +277,8 @@ def _quantize(file: Path) -> None:
         str(file),
         op_types_to_quantize=["MatMul", "Gemm"],
         per_channel=True,
+        # Weights from -64 to 64. With larger ones, processors without VNNI overflow and give vectors that differ by
+        # 0.008 for the small test model.
         reduce_range=True,
         weight_type=QuantType.QInt8,
     )
