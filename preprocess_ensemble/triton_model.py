@@ -14,6 +14,7 @@ An image that fails never fails its request, and a malformed request never fails
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -31,8 +32,6 @@ from preprocess_ensemble.imaging.transform import PreprocessConfig
 from preprocess_ensemble.model_repository.passport import Passport, PassportError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     import numpy.typing as npt
 
 _DECODED_OUTPUTS: Final = frozenset({PIXELS, STATUS, ERROR})

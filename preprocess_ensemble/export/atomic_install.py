@@ -6,16 +6,14 @@ import errno
 import os
 import shutil
 import tempfile
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from filelock import FileLock, Timeout
 
 from preprocess_ensemble.errors import ReportedError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 _PREFIX: Final = ".staging-"
 _LOCK: Final = ".export-lock"

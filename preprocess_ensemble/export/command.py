@@ -9,13 +9,11 @@ import ssl
 import sys
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from preprocess_ensemble.errors import ReportedError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _HUB: Final = "https://huggingface.co"
 _HUB_TIMEOUT_S: Final = 10.0

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import shutil
 import warnings
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -47,8 +48,6 @@ from preprocess_ensemble.model_repository.config import (
 from preprocess_ensemble.model_repository.passport import Canary, Parity, Passport, compute_fingerprint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     import numpy.typing as npt
 
 PRECISIONS: Final = tuple(parity.REQUIRED_COSINE)

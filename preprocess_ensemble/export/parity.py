@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -13,9 +15,6 @@ from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.model_repository.passport import Parity
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
     import numpy.typing as npt
 
 OPSET: Final = 17

@@ -7,6 +7,8 @@ the device, and ONNX Runtime does not support CUDA graphs with such a copy.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -14,9 +16,6 @@ import onnx
 from onnx import numpy_helper
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
     import numpy.typing as npt
 
     Array = npt.NDArray[Any]

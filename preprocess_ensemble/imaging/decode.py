@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import threading
 import warnings
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -35,8 +36,6 @@ from preprocess_ensemble.imaging.orientation import SCALE_INFO, ScaleInfo, apply
 from preprocess_ensemble.imaging.pillow_decoder import PillowFile, large_image_lock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import numpy as np
     import numpy.typing as npt
 

@@ -9,6 +9,7 @@ PCD), which would accept any text file, and layered or texture formats that no c
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Final
 
@@ -28,8 +29,6 @@ from PIL import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     _Opener = Callable[[IO[bytes]], ImageFile.ImageFile]
 
 _HEAD_BYTES: Final = 512

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -15,8 +16,6 @@ from preprocess_ensemble.imaging.transform import preprocess
 from preprocess_ensemble.imaging.worker_pool import WorkerPool, usable_cores
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     import numpy.typing as npt
 
     from preprocess_ensemble.imaging.decode import DecodePath, Decoder

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import struct
+from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
 import PIL
@@ -18,8 +19,6 @@ from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging.limits import DecodeError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from PIL import ImageFile
 
     from preprocess_ensemble.imaging.formats import ImageFormat

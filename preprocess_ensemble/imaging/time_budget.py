@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging.limits import DecodeError, DecodeLimits
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 
 class DecodeTimeBudget:

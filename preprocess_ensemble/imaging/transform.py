@@ -8,17 +8,15 @@ applies mean and standard deviation.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
 from preprocess_ensemble.imaging.orientation import SCALE_INFO, ScaleInfo
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 SCALING_FLOOR: Final = 2.1
 """Least size of a scaled decode: this many times the model's input, on each side. The embedding then agrees with that

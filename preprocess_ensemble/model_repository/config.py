@@ -6,9 +6,11 @@ test compares them.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
@@ -28,10 +30,6 @@ from preprocess_ensemble.contract import (
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.imaging.decode import DecodeLimits
 from preprocess_ensemble.model_repository.passport import Passport
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
 
 ModelConfig = Any
 """The generated messages have no type annotations."""

@@ -10,14 +10,12 @@ import base64
 import binascii
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from preprocess_ensemble.contract import CONTRACT_VERSION
 from preprocess_ensemble.errors import ReportedError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _GRAPH_VERSION: Final = 1
 """Raise it if the exported graph computes something else from the same weights: the fingerprint then changes."""

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,8 +27,6 @@ from preprocess_ensemble.serving.triton_backend import TritonBackend
 from preprocess_ensemble.serving.triton_process import ServeConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from preprocess_ensemble.serving.supervisor import Backend, Probe
 
 logger = logging.getLogger(__name__)

@@ -9,11 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, Final
 
 _REQUEST_S: Final = 5.0
 _REQUEST_BYTES: Final = 8192

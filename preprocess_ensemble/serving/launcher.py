@@ -22,16 +22,14 @@ import site
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import Final, NoReturn
 
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.serving.cleanup import end_orphaned_stubs, region_prefix, remove_stale_regions
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from importlib.machinery import ModuleSpec
 
 NVIDIA_SERVER: Final = Path("/opt/tritonserver/bin/tritonserver")
 """The server in NVIDIA's container."""

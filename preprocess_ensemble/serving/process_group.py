@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 try:
     import psutil
 except ModuleNotFoundError:
     raise ModuleNotFoundError("clip-serve needs psutil: pip install 'clip-triton[server]'", name="psutil") from None
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 T = TypeVar("T")
 

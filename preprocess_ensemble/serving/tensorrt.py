@@ -15,6 +15,7 @@ import importlib.metadata
 import importlib.util
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,8 +27,6 @@ from preprocess_ensemble.model_repository.config import MODEL_FILE, encoder_dire
 from preprocess_ensemble.serving.launcher import NVIDIA_SERVER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from preprocess_ensemble.model_repository.config import ModelConfig
 
 PRECISIONS: Final = ("fp16", "fp32")

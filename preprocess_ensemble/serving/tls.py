@@ -9,12 +9,9 @@ from __future__ import annotations
 import ipaddress
 import ssl
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from preprocess_ensemble.errors import ReportedError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class TlsError(ReportedError):

@@ -10,7 +10,9 @@ import secrets
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from preprocess_ensemble.serving.cleanup import remove_stale_regions
@@ -19,9 +21,6 @@ from preprocess_ensemble.serving.logs import LogFile, parse_line
 from preprocess_ensemble.serving.process_group import EndWatch, any_runs, hide_argument, processor_time_s
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     from preprocess_ensemble.serving.tls import ServerTls
 
 logger = logging.getLogger(__name__)

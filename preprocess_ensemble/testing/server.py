@@ -8,18 +8,15 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import psutil
 
 from preprocess_ensemble.errors import ReportedError
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
 
 QUIET: Final = ("--canary-interval-s", "3600")
 """Options for measurements: without them the supervisor's canary is an additional request that shares batches."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from preprocess_ensemble.backends.onnxruntime.model_config import (
     ModelConfig,
@@ -15,9 +16,6 @@ from preprocess_ensemble.backends.onnxruntime.model_config import (
     integer,
     one_of,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 CPU: Final = "CPUExecutionProvider"
 CUDA: Final = "CUDAExecutionProvider"

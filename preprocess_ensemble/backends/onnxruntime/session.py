@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import onnxruntime
@@ -14,8 +15,6 @@ from preprocess_ensemble.backends.onnxruntime.providers import CUDA, TENSORRT
 from preprocess_ensemble.errors import first_line
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from preprocess_ensemble.backends.onnxruntime.session_plan import SessionPlan
 
 

@@ -8,8 +8,9 @@ accelerator fails the load.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import onnxruntime
 
@@ -30,9 +31,6 @@ from preprocess_ensemble.backends.onnxruntime.providers import (
     gpu_providers,
 )
 from preprocess_ensemble.errors import first_line
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _GRAPH_LEVELS: Final = {
     -1: onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,8 +12,6 @@ import numpy as np
 from preprocess_ensemble.backends.onnxruntime.model_config import ModelConfig, ModelLoadError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     import onnxruntime
 
 _TYPES: Final = {

@@ -10,11 +10,10 @@ Each update is a message to the server's process, so a batch is counted first an
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from preprocess_ensemble.contract import ImageStatus
     from preprocess_ensemble.imaging.decode import DecodePath, Decoder
 
