@@ -22,7 +22,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 from PIL import AvifImagePlugin
 
-from preprocess_ensemble.backends.preprocess.metrics import BatchCounts, PreprocessMetrics
+from preprocess_ensemble.backends.preprocess.metrics import PreprocessMetrics
 from preprocess_ensemble.backends.preprocess.settings import PreprocessSettings
 from preprocess_ensemble.backends.shared_memory import close_own_regions
 from preprocess_ensemble.contract import ERROR, IMAGE, MODEL, PIXELS, STATUS
@@ -90,17 +90,17 @@ class TritonPythonModel:
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Return a response for each request, in order; the rows of all requests share the threads."""
-        counts = BatchCounts()
         parsed = [_parse(request) for request in requests]
         decoded = [request.files if request.decodes else () for request in parsed]
         pixels, rows = self._preprocessor.run(decoded)
-        responses = []
+        outcomes, responses = [], []
         end = 0
         for request, files in zip(parsed, decoded, strict=True):
             start, end = end, end + len(files)
-            responses.append(self._respond(request, rows[start:end], pixels[start:end], counts))
+            outcomes.append(rows[start:end])
+            responses.append(self._respond(request, rows[start:end], pixels[start:end]))
         if self._metrics is not None:
-            self._metrics.add(counts)
+            self._metrics.add(images for request, images in zip(parsed, outcomes, strict=True) if request.decodes)
         return responses
 
     def finalize(self) -> None:
@@ -109,19 +109,12 @@ class TritonPythonModel:
         if self._metrics is not None:
             self._metrics.close()
 
-    def _respond(
-        self,
-        request: _Request,
-        rows: Sequence[Preprocessed],
-        pixels: npt.NDArray[np.uint8],
-        counts: BatchCounts,
-    ) -> Any:
+    def _respond(self, request: _Request, rows: Sequence[Preprocessed], pixels: npt.NDArray[np.uint8]) -> Any:
         if request.problem:
             error = pb_utils.TritonError(request.problem, pb_utils.TritonError.INVALID_ARG)
             return pb_utils.InferenceResponse(error=error)
         outputs: dict[str, npt.NDArray[Any]] = {}
         if request.decodes:
-            counts.add_request([(row.status, row.decode_path, row.decoder) for row in rows])
             for number, row in enumerate(rows):
                 if row.log:
                     pb_utils.Logger.log_error(

@@ -10,64 +10,45 @@ Each update is a message to the server's process, so a batch is counted first an
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from preprocess_ensemble.contract import ImageStatus
-    from preprocess_ensemble.imaging.decode import DecodePath, Decoder
+    from preprocess_ensemble.imaging.preprocessor import Preprocessed
 
-    _Outcome = tuple[ImageStatus, DecodePath | None, Decoder | None]
-    """The status of one image and, if it is good, how it was decoded."""
-
+_IMAGES: Final = "clip_preprocess_images_total"
+_DECODED: Final = "clip_preprocess_decoded_total"
+_REQUESTS: Final = "clip_preprocess_requests_total"
 _DESCRIPTIONS: Final = {
-    "clip_preprocess_images_total": "Images by their status",
-    "clip_preprocess_decoded_total": "Good images by how they were decoded: scaled, or else the reason why not",
-    "clip_preprocess_requests_total": "Requests by their number of images",
+    _IMAGES: "Images by their status",
+    _DECODED: "Good images by how they were decoded: scaled, or else the reason why not",
+    _REQUESTS: "Requests by their number of images",
 }
 
 _Labels = tuple[tuple[str, str], ...]
-
-
-class BatchCounts:
-    """Images and requests of one batch, counted by the labels of the metrics."""
-
-    def __init__(self) -> None:
-        self._outcomes: Counter[_Outcome] = Counter()
-        self._requests: Counter[int] = Counter()
-
-    def add_request(self, outcomes: Sequence[_Outcome]) -> None:
-        """Count one request and each of its images."""
-        self._outcomes.update(outcomes)
-        self._requests[len(outcomes)] += 1
-
-    @property
-    def increments(self) -> Counter[tuple[str, _Labels]]:
-        """(name, labels) of a metric -> by how much to increment it."""
-        increments: Counter[tuple[str, _Labels]] = Counter()
-        for (status, decode_path, decoder), images in self._outcomes.items():
-            increments["clip_preprocess_images_total", (("status", status.name),)] += images
-            if decode_path is not None and decoder is not None:
-                labels = (("route", decode_path.value), ("decoder", decoder.value))
-                increments["clip_preprocess_decoded_total", labels] += images
-        for rows, requests in self._requests.items():
-            increments["clip_preprocess_requests_total", (("rows", _size_class(rows)),)] += requests
-        return increments
 
 
 class PreprocessMetrics:
     """The metrics of one model instance; ``family`` is ``MetricFamily`` of Triton's Python backend."""
 
     def __init__(self, family: Any) -> None:
-        self._families: Mapping[str, Any] = {
+        self._families = {
             name: family(name=name, description=description, kind=family.COUNTER)
             for name, description in _DESCRIPTIONS.items()
         }
         self._metrics: dict[tuple[str, _Labels], Any] = {}
 
-    def add(self, counts: BatchCounts) -> None:
-        """Add the counts of one batch."""
-        for key, count in counts.increments.items():
+    def add(self, requests: Iterable[Sequence[Preprocessed]]) -> None:
+        """Add a batch: the outcomes of the images of each request."""
+        increments: Counter[tuple[str, _Labels]] = Counter()
+        for images in requests:
+            increments[_REQUESTS, (("rows", _size_class(len(images))),)] += 1
+            for image in images:
+                increments[_IMAGES, (("status", image.status.name),)] += 1
+                if image.decode_path is not None and image.decoder is not None:
+                    labels = (("route", image.decode_path.value), ("decoder", image.decoder.value))
+                    increments[_DECODED, labels] += 1
+        for key, count in increments.items():
             metric = self._metrics.get(key)
             if metric is None:
                 name, labels = key
