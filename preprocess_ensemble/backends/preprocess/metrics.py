@@ -46,8 +46,8 @@ class PreprocessMetrics:
             for image in images:
                 increments[_IMAGES, (("status", image.status.name),)] += 1
                 if image.decode_path is not None and image.decoder is not None:
-                    labels = (("route", image.decode_path.value), ("decoder", image.decoder.value))
-                    increments[_DECODED, labels] += 1
+                    path = (("route", image.decode_path.value), ("decoder", image.decoder.value))
+                    increments[_DECODED, path] += 1
         for key, count in increments.items():
             metric = self._metrics.get(key)
             if metric is None:
