@@ -186,7 +186,7 @@ class Journal:
         """
         more, values = "", list[object](states)
         if run is not None:
-            more += _OF_RUN
+            more = _OF_RUN
             values.append(run)
         if original is not None:
             more += _OF_ORIGINAL

@@ -195,7 +195,10 @@ def test_a_quarantine_that_may_not_be_looked_into_is_not_taken_for_an_empty_one(
     with monkeypatch.context() as patch:
         patch.setattr(os, "lstat", refuse)
         assert {outcome.message for outcome in undo(journal)} == {"The system refuses: Permission denied."}
-        assert not any(outcome.done for outcome in purge(journal, trash=os.unlink))
+        refused = purge(journal, trash=os.unlink)
+        assert {(outcome.done, outcome.message) for outcome in refused} == {
+            (False, "The system refuses: Permission denied.")
+        }
     assert [outcome.done for outcome in undo(journal)] == [True] * 3
     assert without_access(snapshot(root)) == without_access(before)
 

@@ -182,10 +182,10 @@ def test_the_raw_file_of_the_kept_photo_is_found_by_kind_and_bytes(tmp_path: Pat
     move(journal, kept, copy)
     refused = f"The RAW file that was kept instead is no longer beside {kept}."
     raw.rename(root / "1.mov")  # as a film it would be no RAW file any more
+    (root / "0.nef").symlink_to("nowhere")
     assert [outcome.message for outcome in purge(journal, trash=os.unlink)] == [refused]
     write(raw, b"war")
     assert [outcome.message for outcome in purge(journal, trash=os.unlink)] == [refused]
     raw.unlink()
     (root / "1.mov").rename(root / "renamed.dng")
-    (root / "0.nef").symlink_to("nowhere")
     assert [outcome.done for outcome in purge(journal, trash=os.unlink)] == [True]

@@ -192,6 +192,9 @@ def test_a_file_system_without_hard_links_is_refused_before_the_move(tmp_path: P
 
 @pytest.mark.skipif(not Path("/proc/self/mountinfo").exists(), reason="only Linux lists its mounts there")
 def test_the_type_of_a_file_system_is_that_of_its_mount() -> None:
+    mounts = [line.split(" - ") for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    types = {about.split()[2]: system.split()[0] for about, system in reversed(mounts)}
+    assert {device: file_system_type(os.makedev(*map(int, device.split(":")))) for device in types} == types
     assert file_system_type(os.stat("/proc").st_dev) == "proc"
     assert file_system_type(os.makedev(4095, 1)) == ""
 

@@ -61,7 +61,8 @@ def test_an_entry_is_read_as_it_was_planned(tmp_path: Path) -> None:
     with opened(tmp_path / "journal.sqlite") as journal:
         first = planned(journal, NOT_UTF8, "/2.nef", "/1.xmp", kept=NOT_UTF8, method="hardlink", sidecars=sidecars)
         second = planned(journal, "/3.jpg", run="later")
-        assert first.state == PLANNED
+        assert (first.run, first.method, first.state) == ("run", "hardlink", PLANNED)
+        assert (first.kept, first.kept_sha256) == (NOT_UTF8, "ab")
         assert first.at_ns <= second.at_ns
         assert [file.original for file in first.files] == [NOT_UTF8, "/2.nef", "/1.xmp"]
         assert first.sidecars == tuple(sidecars)
