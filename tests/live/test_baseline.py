@@ -99,7 +99,7 @@ def test_a_request_that_is_none_is_refused_as_a_whole(plain: str, images: list[s
     assert refused.value.code == 422
 
 
-async def test_nobody_listens() -> None:
+async def test_nothing_listens() -> None:
     async with ClipClient(f"http://127.0.0.1:{free_port()}") as clip:
         with pytest.raises(Unavailable, match="No server answers"):
             await clip.model(timeout_s=2)

@@ -65,7 +65,7 @@ def test_a_stopped_run_continues_where_it_was(tmp_path: Path) -> None:
     assert not Checkpoint("tried", {"rounds": 2}, tmp_path).has("a")
 
 
-def test_another_plan_starts_anew(tmp_path: Path) -> None:
+def test_another_plan_starts_over(tmp_path: Path) -> None:
     Checkpoint("tried", {"rounds": 2}, tmp_path).cell("a", lambda: {"rate": 1.0})
     assert not Checkpoint("tried", {"rounds": 3}, tmp_path).has("a")
 

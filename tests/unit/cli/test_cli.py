@@ -28,7 +28,7 @@ MODEL = model_info(dimension=3)
 
 @pytest.fixture
 def refusing() -> Iterator[str]:
-    """An address where no server is, nor can be: its port is taken, and nobody listens there."""
+    """An address where no server is, nor can be: its port is taken, and nothing listens there."""
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{holder.getsockname()[1]}"
@@ -103,7 +103,7 @@ def test_health_is_quiet_but_names_the_step(refusing: str, capsys: pytest.Captur
 def test_no_server_is_one_sentence(
     command: str, refusing: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "1.jpg").write_bytes(b"x")  # without a photo nobody would look for a server
+    (tmp_path / "1.jpg").write_bytes(b"x")  # without a photo the command does not look for a server
     paths = [str(tmp_path)] if command == "dedup" else []
     assert main([command, *paths, "--url", refusing]) == 1
     output = capsys.readouterr()

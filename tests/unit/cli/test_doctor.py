@@ -25,9 +25,9 @@ def test_without_a_server_it_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with socket.socket() as nobody:  # holds the port, so that no other program takes it, and refuses every connection
-        nobody.bind(("127.0.0.1", 0))
-        url = f"127.0.0.1:{nobody.getsockname()[1]}"
+    with socket.socket() as closed:  # holds the port, so that no other program takes it, and refuses every connection
+        closed.bind(("127.0.0.1", 0))
+        url = f"127.0.0.1:{closed.getsockname()[1]}"
         assert main(["doctor", "--url", url, "--json"]) == 1
     report: dict[str, Any] = json.loads(capsys.readouterr().out)
     found = {check["name"]: check for check in report["findings"]}

@@ -348,7 +348,7 @@ def test_the_default_is_the_quarantine() -> None:
 
 
 def test_what_lies_in_a_photos_library_is_never_moved(tmp_path: Path) -> None:
-    """Not even where nobody has asked Photos about it, as with a file that was named itself."""
+    """Not even if Photos was not asked about it, as with a file that was named itself."""
     originals = tmp_path / "Photos Library.photoslibrary" / "originals"
     first, second = (write(originals / name, b"x") for name in ("1.jpg", "2.jpg"))
     plan = plan_moves(report((member(first), member(second))), [originals])

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def in_namespace(*command: str) -> subprocess.CompletedProcess[str]:
-    """Run a command that may mount things, which nobody else sees and which are gone when it ends."""
+    """Run a command whose mounts no other process sees; they disappear when it ends."""
     unshare = shutil.which("unshare")
     if unshare is None:
         pytest.skip("mounts need the program unshare (Linux)")

@@ -149,7 +149,7 @@ def test_other_bytes_at_the_old_place_are_not_replaced_even_after_a_hard_link(tm
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no permission bits")
 @pytest.mark.usefixtures("open_umask")
-def test_nobody_else_can_look_into_the_quarantine(tmp_path: Path, journal: Journal) -> None:
+def test_no_other_user_can_read_the_quarantine(tmp_path: Path, journal: Journal) -> None:
     apply(two_copies(tmp_path / "r"), journal)
     assert stat.S_IMODE((tmp_path / "r" / QUARANTINE_NAME).stat().st_mode) == 0o700
 

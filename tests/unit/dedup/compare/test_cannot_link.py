@@ -53,7 +53,7 @@ def test_photos_that_are_all_kept_take_no_memory_for_their_pairs() -> None:
     assert peak_bytes < 10e6
 
 
-def test_many_decisions_leave_only_what_nobody_decided_about() -> None:
+def test_many_decisions_leave_only_undecided_photos() -> None:
     vectors = np.tile(np.array([1, 0], dtype=np.float32), (6, 1))
     decisions = [np.array(rows) for rows in itertools.combinations(range(4), 3)]
     (star,) = star_groups(vectors, 0.9, cannot_link=CannotLink(decisions))

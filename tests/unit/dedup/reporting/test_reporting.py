@@ -253,7 +253,7 @@ def test_flat_pictures_are_told_from_photos(tmp_path: Path, photos: Path) -> Non
         assert not seen.is_flat, path.name
     noise = np.random.default_rng(0).normal(20, 2, (300, 400, 3)).clip(0, 255).astype(np.uint8)
     transparent = Image.new("RGBA", (200, 200), (255, 0, 0, 0))
-    transparent.paste((0, 0, 255, 0), (0, 0, 100, 200))  # colours that nobody sees
+    transparent.paste((0, 0, 255, 0), (0, 0, 100, 200))  # invisible colours
     flat = {"black.jpg": Image.new("L", (300, 200)), "night.jpg": Image.fromarray(noise), "clear.png": transparent}
     for name, image in flat.items():
         image.save(tmp_path / name)

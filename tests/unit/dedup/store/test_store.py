@@ -215,7 +215,7 @@ def test_looks_tell_sizes_hashes_and_pixels(photos: Path) -> None:
     assert read_capture_time(b"no picture") == CaptureTime()
 
 
-def test_belongings_are_found_by_name(tmp_path: Path) -> None:
+def test_companions_are_found_by_name(tmp_path: Path) -> None:
     for name in ("a.jpg", "A.CR2", "a.jpg.xmp", "a.txt", "b.heic", "b.mov", "b.jpg", "b.jpg.xmp"):
         (tmp_path / name).touch()
     found = companions(str(tmp_path / name) for name in ("a.jpg", "b.heic", "b.jpg"))
