@@ -22,8 +22,8 @@ from PIL import Image
 
 from clip_client import SyncClipClient
 from clip_client.cli.main import main
-from clip_client.cli.output.photo_row import FileVersion, PhotoRow
-from clip_client.cli.output.vector_file import to_row
+from clip_client.cli.output.file_version import FileVersion
+from clip_client.cli.output.vector_file import vector_row
 from clip_client.cli.output.vector_folder import VectorFolder
 from clip_client.dedup import Store, scan
 from clip_client.dedup.features.image_features import cached_features
@@ -216,7 +216,7 @@ def test_a_folder_of_another_model_is_refused(
     server: Server, album: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = VectorFolder(tmp_path, model_info(id="other"))
-    other.add(to_row(PhotoRow(file=FileVersion(path="/a.jpg"), vector=np.zeros(2, dtype=np.float32))))
+    other.add(vector_row(FileVersion(path="/a.jpg"), np.zeros(2, dtype=np.float32)))
     other.flush()
     for command in (["embed", str(album), "--output"], ["similar", str(album / "coffee.jpg"), "--in"]):
         assert main([*command, str(tmp_path), "--url", server.grpc_url]) == 1

@@ -6,20 +6,20 @@ import argparse
 import asyncio
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
 from clip_client.cli.options.connection import add_model_options, add_timeout_option, connected, read_config
 from clip_client.cli.options.numbers import number_type
 from clip_client.cli.options.paths import add_walk_options, read_walk_options
+from clip_client.cli.output.file_version import FileVersion
 from clip_client.cli.output.output_file import check_place, locked, replacing
-from clip_client.cli.output.photo_row import FileVersion, PhotoRow
 from clip_client.cli.output.progress import ProgressBars, progress_bars
-from clip_client.cli.output.vector_file import npz_file, parquet_file, to_row
+from clip_client.cli.output.vector_file import npz_file, parquet_file, vector_row
 from clip_client.cli.output.vector_folder import VectorFolder
 from clip_client.dedup import FailedFile, Scan
 from clip_client.dedup.store.layout import NUMBERED
@@ -126,12 +126,12 @@ async def _into_folder(found: Scan, arguments: argparse.Namespace, counts: _Coun
             counts.show("checking what is done", 0, None)
             finished = vectors.finished_keys(with_failed=not arguments.retry_failed)
             photos = [path for path in found.photos if FileVersion.of(path).key not in finished]
-            failed = [failure for failure in found.failed if _row_of(failure).file.key not in finished]
+            failed = [failure for failure in found.failed if _unread(failure).key not in finished]
             counts.there_before = len(found.photos) - len(photos)
             counts.show("checking what is done", len(found.photos), len(found.photos))
             vectors.remove_abandoned()
             try:
-                await _embed(clip, photos, failed, lambda row: vectors.add(to_row(row)), counts, ordered=False)
+                await _embed(clip, photos, failed, vectors.add, counts, ordered=False)
             finally:
                 vectors.flush()
                 counts.new_files = len(vectors.written)
@@ -141,7 +141,7 @@ async def _embed(
     clip: ClipClient,
     photos: Sequence[str],
     failed: Sequence[FailedFile],
-    add: Callable[[PhotoRow], None],
+    add: Callable[[Mapping[str, Any]], None],
     counts: _Counts,
     *,
     ordered: bool,
@@ -155,18 +155,16 @@ async def _embed(
             error, failure = item.error, None
             if error is not None:
                 failure = FailedFile(path=file.path, code=error.code, message=error.message)
-            row = PhotoRow(file=file, vector=item.vector, failure=failure)
-            add(row)
-            counts.add(row)
+            add(vector_row(file, item.vector, failure))
+            counts.add(failure)
             counts.show("embedding", counts.seen, len(photos))
     for failure in failed:
-        row = _row_of(failure)
-        add(row)
-        counts.add(row)
+        add(vector_row(_unread(failure), failure=failure))
+        counts.add(failure)
 
 
-def _row_of(failure: FailedFile) -> PhotoRow:
-    return PhotoRow(file=FileVersion(path=os.path.abspath(failure.path)), failure=failure)
+def _unread(failure: FailedFile) -> FileVersion:
+    return FileVersion(path=os.path.abspath(failure.path))
 
 
 @dataclass
@@ -185,14 +183,14 @@ class _Counts:
     def seen(self) -> int:
         return self.written + self.failed
 
-    def add(self, row: PhotoRow) -> None:
+    def add(self, failure: FailedFile | None) -> None:
         self.last_at = time.monotonic()
         if self.first_at is None:
             self.first_at = self.last_at
-        if row.failure is None:
+        if failure is None:
             self.written += 1
         else:
-            self.add_failure(row.failure)
+            self.add_failure(failure)
 
     def add_failure(self, failure: FailedFile) -> None:
         self.failed += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any, Final
 
@@ -15,10 +15,11 @@ from clip_client.dedup.store.parquet_store import table_of
 from clip_client.dedup.text import printable
 
 if TYPE_CHECKING:
-    from clip_client import ModelInfo
-    from clip_client.cli.output.photo_row import PhotoRow
+    from numpy.typing import NDArray
 
-    AddRow = Callable[[PhotoRow], None]
+    from clip_client import ModelInfo
+    from clip_client.cli.output.file_version import FileVersion
+    from clip_client.dedup import FailedFile
 
 _ROWS_PER_GROUP: Final = 1024
 """Of a Parquet file: 2 MB with 512 numbers each, the memory that writing and reading take."""
@@ -48,33 +49,35 @@ def vector_schema(model: ModelInfo) -> Any:
     )
 
 
-def to_row(row: PhotoRow) -> dict[str, object]:
-    """Return the columns of :func:`vector_schema` for one photo."""
+def vector_row(
+    file: FileVersion, vector: NDArray[np.float32] | None = None, failure: FailedFile | None = None
+) -> Mapping[str, Any]:
+    """Return the columns of :func:`vector_schema` for one photo: either ``vector``, (D,) float32, or ``failure``."""
     return {
-        "path": printable(row.file.path),
-        "path_bytes": os.fsencode(row.file.path),
-        "size_bytes": row.file.size_bytes,
-        "mtime_ns": row.file.mtime_ns,
-        "vector": row.vector,
-        "error_code": row.failure and row.failure.code,
-        "error": row.failure and row.failure.message,
+        "path": printable(file.path),
+        "path_bytes": os.fsencode(file.path),
+        "size_bytes": file.size_bytes,
+        "mtime_ns": file.mtime_ns,
+        "vector": vector,
+        "error_code": failure and failure.code,
+        "error": failure and failure.message,
     }
 
 
 @contextmanager
-def parquet_file(file: IO[bytes], model: ModelInfo) -> Iterator[AddRow]:
+def parquet_file(file: IO[bytes], model: ModelInfo) -> Iterator[Callable[[Mapping[str, Any]], None]]:
     """Write one Parquet file, in row groups, so memory does not grow with the file."""
     import pyarrow.parquet as pq
 
     schema = vector_schema(model)
-    rows: list[dict[str, object]] = []
+    rows: list[Mapping[str, Any]] = []
 
     def write_group() -> None:
         writer.write_table(table_of(rows, schema))
         rows.clear()
 
-    def add(row: PhotoRow) -> None:
-        rows.append(to_row(row))
+    def add(row: Mapping[str, Any]) -> None:
+        rows.append(row)
         if len(rows) == _ROWS_PER_GROUP:
             write_group()
 
@@ -86,21 +89,21 @@ def parquet_file(file: IO[bytes], model: ModelInfo) -> Iterator[AddRow]:
 
 
 @contextmanager
-def npz_file(file: IO[bytes], model: ModelInfo) -> Iterator[AddRow]:
+def npz_file(file: IO[bytes], model: ModelInfo) -> Iterator[Callable[[Mapping[str, Any]], None]]:
     """Write a NumPy archive, held in memory until the end of the block; reading it needs no pickle.
 
     Arrays: ``vectors`` is (N, D) float32, NaN for a failed photo; ``paths`` and ``path_bytes`` as in Parquet;
     ``error_codes`` and ``errors`` are empty for the others; ``model`` and ``vector_id`` are single texts.
     """
-    rows: list[PhotoRow] = []
+    rows: list[Mapping[str, Any]] = []
     yield rows.append
     nothing = np.full(model.dimension, np.nan, dtype=np.float32)
     arrays = {
-        "vectors": np.stack([nothing if row.vector is None else row.vector for row in rows]),
-        "paths": np.array([printable(row.file.path) for row in rows]),
-        "path_bytes": np.array([os.fsencode(row.file.path) for row in rows]),
-        "error_codes": np.array([row.failure.code if row.failure else "" for row in rows]),
-        "errors": np.array([row.failure.message if row.failure else "" for row in rows]),
+        "vectors": np.stack([nothing if row["vector"] is None else row["vector"] for row in rows]),
+        "paths": np.array([row["path"] for row in rows]),
+        "path_bytes": np.array([row["path_bytes"] for row in rows]),
+        "error_codes": np.array([row["error_code"] or "" for row in rows]),
+        "errors": np.array([row["error"] or "" for row in rows]),
         "model": np.array(model.id),
         "vector_id": np.array(model.vector_id),
     }

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clip_client.cli.errors import CommandFailed
-from clip_client.cli.output.photo_row import version_key
+from clip_client.cli.output.file_version import version_key
 from clip_client.cli.output.vector_file import vector_schema
 from clip_client.dedup.store.layout import NUMBERED, Layout
 from clip_client.dedup.store.parquet_store import ParquetStore
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class VectorFolder(ParquetStore):
     """An open folder. Any number of processes may read it; one may write, inside the lock of the folder.
 
-    A writer begins with :meth:`remove_abandoned` and adds each row as :func:`.vector_file.to_row` gives it.
+    A writer begins with :meth:`remove_abandoned` and adds each row as :func:`.vector_file.vector_row` gives it.
     """
 
     def __init__(self, folder: Path, model: ModelInfo, layout: Layout = NUMBERED) -> None:

@@ -13,14 +13,14 @@ import pytest
 
 from clip_client.cli import errors
 from clip_client.cli.main import main
+from clip_client.cli.output.file_version import FileVersion
 from clip_client.cli.output.output_file import replacing
-from clip_client.cli.output.photo_row import FileVersion, PhotoRow
-from clip_client.cli.output.vector_file import npz_file, parquet_file
+from clip_client.cli.output.vector_file import npz_file, parquet_file, vector_row
 from clip_client.dedup import FailedFile
 from tests.fixtures.models import model_info
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
 MODEL = model_info(dimension=3)
@@ -183,20 +183,18 @@ def test_a_full_disk_is_one_sentence() -> None:
         file.write(b"x")
 
 
-def fill(opened: AbstractContextManager[Callable[[PhotoRow], None]]) -> None:
+def fill(opened: AbstractContextManager[Callable[[Mapping[str, Any]], None]]) -> None:
     gone = FailedFile(path="/b.jpg", code="TRUNCATED", message="The file ends early.")
     with opened as add:
-        add(PhotoRow(file=FileVersion(path="/a.jpg", size_bytes=7, mtime_ns=8), vector=np.eye(3, dtype=np.float32)[0]))
-        add(PhotoRow(file=FileVersion(path="/b.jpg"), failure=gone))
-        add(PhotoRow(file=FileVersion(path="/caf\udce9.jpg"), vector=np.eye(3, dtype=np.float32)[1]))
+        add(vector_row(FileVersion(path="/a.jpg", size_bytes=7, mtime_ns=8), np.eye(3, dtype=np.float32)[0]))
+        add(vector_row(FileVersion(path="/b.jpg"), failure=gone))
+        add(vector_row(FileVersion(path="/caf\udce9.jpg"), np.eye(3, dtype=np.float32)[1]))
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 @pytest.mark.parametrize("kind", [parquet_file, npz_file])
 def test_vectors_on_a_full_disk_are_one_sentence(kind: Any) -> None:
-    rows = [
-        PhotoRow(file=FileVersion(path=f"/{number}.jpg"), vector=np.zeros(512, np.float32)) for number in range(2000)
-    ]
+    rows = [vector_row(FileVersion(path=f"/{number}.jpg"), np.zeros(512, np.float32)) for number in range(2000)]
 
     def write_all() -> None:
         with replacing(Path("/dev/full")) as file, kind(file, model_info(dimension=512)) as add:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from clip_client.cli.errors import CommandFailed
+from clip_client.cli.output.file_version import FileVersion
 from clip_client.cli.output.output_file import locked
-from clip_client.cli.output.photo_row import FileVersion, PhotoRow
-from clip_client.cli.output.vector_file import to_row
+from clip_client.cli.output.vector_file import vector_row
 from clip_client.cli.output.vector_folder import VectorFolder, is_vector_folder
 from clip_client.dedup import FailedFile, StoreError
 from clip_client.dedup.store.layout import NUMBERED
@@ -29,20 +30,23 @@ def opened(folder: Path, *, model_id: str = "m", **layout: Any) -> VectorFolder:
     return VectorFolder(folder, model, replace(NUMBERED, **{"rows_per_file": 3, **layout}))
 
 
-def good(path: str, *, mtime_ns: int = 1, element: int = 0) -> PhotoRow:
-    vector = np.eye(DIMENSION, dtype=np.float32)[element]
-    return PhotoRow(file=FileVersion(path=path, size_bytes=10, mtime_ns=mtime_ns), vector=vector)
+def version(path: str, *, mtime_ns: int = 1) -> FileVersion:
+    return FileVersion(path=path, size_bytes=10, mtime_ns=mtime_ns)
 
 
-def bad(path: str, *, mtime_ns: int = 1) -> PhotoRow:
+def good(path: str, *, mtime_ns: int = 1, element: int = 0) -> Mapping[str, Any]:
+    return vector_row(version(path, mtime_ns=mtime_ns), np.eye(DIMENSION, dtype=np.float32)[element])
+
+
+def bad(path: str, *, mtime_ns: int = 1) -> Mapping[str, Any]:
     reason = FailedFile(path=path, code="TRUNCATED", message="The file ends early.")
-    return PhotoRow(file=FileVersion(path=path, size_bytes=10, mtime_ns=mtime_ns), failure=reason)
+    return vector_row(version(path, mtime_ns=mtime_ns), failure=reason)
 
 
-def write(folder: Path, *rows: PhotoRow) -> None:
+def write(folder: Path, *rows: Mapping[str, Any]) -> None:
     out = opened(folder)
     for row in rows:
-        out.add(to_row(row))
+        out.add(row)
     out.flush()
 
 
@@ -75,7 +79,7 @@ def test_nothing_to_write_makes_no_file(tmp_path: Path) -> None:
 
 def test_a_slow_run_writes_files_by_the_clock(tmp_path: Path) -> None:
     out = opened(tmp_path, rows_per_file=1000, seconds_per_file=0.0)
-    out.add(to_row(good("/a")))
+    out.add(good("/a"))
     assert [path.name for path in out.written] == ["part-00000.parquet"]
     assert is_vector_folder(tmp_path)
 
@@ -83,16 +87,16 @@ def test_a_slow_run_writes_files_by_the_clock(tmp_path: Path) -> None:
 def test_what_is_finished_is_known_by_path_size_and_time(tmp_path: Path) -> None:
     write(tmp_path, good("/a"), bad("/b"), good("/caf\udce9"))
     keys = opened(tmp_path).finished_keys(with_failed=False)
-    assert keys == {good("/a").file.key, good("/caf\udce9").file.key}
-    assert good("/a", mtime_ns=2).file.key not in keys
-    assert opened(tmp_path).finished_keys(with_failed=True) == keys | {bad("/b").file.key}
+    assert keys == {version("/a").key, version("/caf\udce9").key}
+    assert version("/a", mtime_ns=2).key not in keys
+    assert opened(tmp_path).finished_keys(with_failed=True) == keys | {version("/b").key}
 
 
 def test_a_file_has_one_key_on_the_disk_and_in_a_shard(tmp_path: Path) -> None:
     photo = tmp_path / os.fsdecode(b"caf\xe9.jpg")
     photo.write_bytes(b"x")
     file = FileVersion.of(str(photo))
-    write(tmp_path, PhotoRow(file=file, vector=np.zeros(DIMENSION, dtype=np.float32)))
+    write(tmp_path, vector_row(file, np.zeros(DIMENSION, dtype=np.float32)))
     assert opened(tmp_path).finished_keys(with_failed=False) == {FileVersion.of(str(photo)).key}
     photo.write_bytes(b"longer")
     assert FileVersion.of(str(photo)).key != file.key

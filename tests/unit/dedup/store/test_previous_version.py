@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from clip_client.cli.main import main
-from clip_client.cli.output.photo_row import FileVersion, PhotoRow
-from clip_client.cli.output.vector_file import to_row
+from clip_client.cli.output.file_version import FileVersion
+from clip_client.cli.output.vector_file import vector_row
 from clip_client.cli.output.vector_folder import VectorFolder
 from clip_client.dedup import Store, find_duplicates, scan
 from clip_client.dedup.store.decisions import DIFFERENT
@@ -126,7 +126,7 @@ def test_an_embed_folder_is_continued(previous: Path) -> None:
     changed = np.zeros(MODEL.dimension, dtype=np.float32)
     opened.remove_abandoned()
     file = FileVersion(path="/photos/garden.jpg", size_bytes=1, mtime_ns=2)
-    opened.add(to_row(PhotoRow(file=file, vector=changed)))
+    opened.add(vector_row(file, changed))
     opened.flush()
     assert [path.name for path in opened.written] == ["part-00001.parquet"]
     vectors = {

@@ -1,4 +1,4 @@
-"""One row of a file of vectors: a version of a photo's file, and its vector or why there is none."""
+"""A photo's file as it was when it was examined."""
 
 from __future__ import annotations
 
@@ -8,11 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
     from typing_extensions import Self
-
-    from clip_client.dedup import FailedFile
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,16 +37,6 @@ class FileVersion(os.PathLike[str]):
     def key(self) -> bytes:
         """A 16-byte hash of path, size and time; small, because a million of them are held at once."""
         return version_key(os.fsencode(self.path), self.size_bytes, self.mtime_ns)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PhotoRow:
-    """The result for one photo: either ``vector`` or ``failure`` is set."""
-
-    file: FileVersion
-    vector: NDArray[np.float32] | None = None
-    """(D,) float32."""
-    failure: FailedFile | None = None
 
 
 def version_key(path: bytes, size_bytes: int | None, mtime_ns: int | None) -> bytes:
