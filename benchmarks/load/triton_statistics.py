@@ -44,7 +44,7 @@ def measured(workers: Sequence[Worker], url: str, order: Mapping[str, Any]) -> d
     for name, after in statistics(url).items():
         grown = after.since(before.get(name))
         if grown.requests:
-            models[name] = {**grown.to_mapping(), "mean_ms": grown.mean_ms(), "share_batched": grown.share_batched}
+            models[name] = grown.to_mapping()
     used = meter.report(answer["images"])
     return {**answer, "models": models, **({"gpu": used} if used is not None else {})}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 STAGES: Final = ("queue", "compute_input", "compute_infer", "compute_output")
@@ -31,11 +31,11 @@ class ModelStatistics:
         """Return what was added after ``before``."""
         if before is None:
             return self
-        numbers = {
-            name: getattr(self, name) - getattr(before, name) for name in ("requests", "rows", "runs", "total_ns")
-        }
         return ModelStatistics(
-            **numbers,
+            requests=self.requests - before.requests,
+            rows=self.rows - before.rows,
+            runs=self.runs - before.runs,
+            total_ns=self.total_ns - before.total_ns,
             stages_ns={name: value - before.stages_ns.get(name, 0) for name, value in self.stages_ns.items()},
             batches={
                 size: count - before.batches.get(size, 0)
@@ -59,9 +59,13 @@ class ModelStatistics:
         return 1 - self.batches.get(1, 0) / rows if rows else 0.0
 
     def to_mapping(self) -> dict[str, Any]:
-        """Return the counters as JSON types."""
-        document = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {**document, "batches": {str(size): count for size, count in sorted(self.batches.items())}}
+        """Return the counters, the mean milliseconds and the share of batched images as JSON types."""
+        return {
+            **asdict(self),
+            "batches": {str(size): count for size, count in sorted(self.batches.items())},
+            "mean_ms": self.mean_ms(),
+            "share_batched": self.share_batched,
+        }
 
 
 def read_statistics(response: Any) -> dict[str, ModelStatistics]:

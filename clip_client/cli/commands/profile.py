@@ -9,7 +9,7 @@ import statistics
 import time
 import uuid
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from clip_client import Unauthorized
 from clip_client._endpoint import EndpointKind
@@ -18,9 +18,6 @@ from clip_client.cli.errors import CommandFailed, CommandMisused
 from clip_client.cli.options.connection import add_server_options, add_timeout_option, client_config
 from clip_client.cli.options.numbers import count
 from preprocess_ensemble import contract
-
-if TYPE_CHECKING:
-    from clip_client._transports.triton_statistics import ModelStatistics
 
 _TIMEOUT_S: Final = 60.0
 _STAGES: Final = {
@@ -123,7 +120,7 @@ async def _measure(arguments: argparse.Namespace) -> dict[str, Any]:
     finally:
         await transport.close()
     names = (contract.PREPROCESSOR, contract.ENCODER)
-    models = {name: _described(after[name].since(before.get(name))) for name in names}
+    models = {name: after[name].since(before.get(name)).to_mapping() for name in names}
     mean_ms = statistics.fmean(times_ms)
     inside_ms = after[contract.ENSEMBLE].since(before.get(contract.ENSEMBLE)).mean_ms()["total"]
     return {
@@ -138,10 +135,6 @@ async def _measure(arguments: argparse.Namespace) -> dict[str, Any]:
         "outside_ms": max(0.0, mean_ms - inside_ms),
         "models": models,
     }
-
-
-def _described(grown: ModelStatistics) -> dict[str, Any]:
-    return {**grown.to_mapping(), "mean_ms": grown.mean_ms(), "share_batched": grown.share_batched}
 
 
 def _p95(times_ms: list[float]) -> float:

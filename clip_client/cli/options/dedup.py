@@ -83,28 +83,39 @@ def read_dedup_options(arguments: argparse.Namespace) -> DedupOptions:
     if find_spec("imagehash") is None:  # not imported here: it loads SciPy, which a second search does not need
         need("imagehash", extra="dedup")
     need("defusedxml", extra="dedup")
-    _check_outputs([path for path in (arguments.json, arguments.report) if path is not None])
-    if None not in (arguments.threshold, arguments.near_identical) and arguments.near_identical < arguments.threshold:
-        raise CommandMisused("--near-identical must not be below --threshold")
-    keep = _keep_rules(arguments)
-    action = _action_options(arguments)
-    for folder in arguments.reference:
-        # A misspelt reference folder would let --apply move what should stay.
-        if not os.path.exists(folder):
-            raise CommandFailed(f"there is no folder {folder}: see --reference")
-    return DedupOptions(
+    options = DedupOptions(
         walk=read_walk_options(arguments),
         config=read_config(arguments),
         references=tuple(arguments.reference),
-        keep=keep,
+        keep=_keep_rules(arguments),
         threshold=arguments.threshold,
         near_identical=arguments.near_identical,
         hash_bits=arguments.hash_bits,
         json=arguments.json,
         page=arguments.report,
         store=arguments.store,
-        action=action,
+        action=ActionOptions(
+            tiers=tuple(arguments.act_on or ()),
+            apply=arguments.apply,
+            dry_run=arguments.dry_run,
+            hard_link=arguments.hard_link,
+            merge_metadata=arguments.merge_metadata,
+            store=arguments.store,
+        ),
     )
+    _check_outputs(options.outputs)
+    if arguments.near_identical is not None and arguments.near_identical < (options.threshold or 0):
+        raise CommandMisused("--near-identical must not be below --threshold")
+    check_action_tiers(options.action)
+    if options.action.hard_link and set(options.action.tiers) - {EXACT}:
+        raise CommandMisused(
+            f"--hard-link only replaces copies of the same bytes: the only tier for it is --act-on {EXACT}"
+        )
+    for folder in options.references:
+        # A misspelt reference folder would let --apply move what should stay.
+        if not os.path.exists(folder):
+            raise CommandFailed(f"there is no folder {folder}: see --reference")
+    return options
 
 
 def _add_search_options(group: argparse._ArgumentGroup) -> None:
@@ -194,23 +205,6 @@ def _keep_rules(arguments: argparse.Namespace) -> tuple[str, ...]:
         return KeepRules(arguments.keep or DEFAULT_RULES).names
     except ValueError as error:
         raise CommandMisused(str(error)) from None
-
-
-def _action_options(arguments: argparse.Namespace) -> ActionOptions:
-    options = ActionOptions(
-        tiers=tuple(arguments.act_on or ()),
-        apply=arguments.apply,
-        dry_run=arguments.dry_run,
-        hard_link=arguments.hard_link,
-        merge_metadata=arguments.merge_metadata,
-        store=arguments.store,
-    )
-    check_action_tiers(options)
-    if options.hard_link and set(options.tiers) - {EXACT}:
-        raise CommandMisused(
-            f"--hard-link only replaces copies of the same bytes: the only tier for it is --act-on {EXACT}"
-        )
-    return options
 
 
 def check_action_tiers(options: ActionOptions, model: str | None = None) -> None:
