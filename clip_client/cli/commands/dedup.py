@@ -6,7 +6,7 @@ import argparse
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from clip_client.cli.commands.dedup_apply import apply_report, check_album
+from clip_client.cli.commands.dedup_apply import apply_report
 from clip_client.cli.errors import CommandFailed
 from clip_client.cli.options.connection import connected
 from clip_client.cli.options.dedup import DedupOptions, add_dedup_options, check_action_tiers, read_dedup_options
@@ -14,6 +14,7 @@ from clip_client.cli.options.store import opened_store
 from clip_client.cli.output.output_file import replacing
 from clip_client.cli.output.progress import ProgressBars, progress_bars
 from clip_client.dedup import DuplicateReport, Scan, Store, find_duplicates
+from clip_client.dedup.actions.apple_photos_album import check_photos
 from clip_client.dedup.features.preview import thumbnail
 from clip_client.dedup.features.raw_preview import can_read_raw
 from clip_client.dedup.reporting.html import write_page
@@ -52,7 +53,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _scan(options: DedupOptions, console: Console) -> Scan:
-    """Find the photos. Raises CommandFailed if there are none, before a server or a model is needed."""
+    """Find the photos, before a server or a model is needed.
+
+    Raises CommandFailed if there are none, and NoAlbum if ``--apply`` needs an album of Apple Photos that cannot be
+    filled.
+    """
     from clip_client.dedup.reporting.terminal import print_failed, print_skipped
 
     with progress_bars() as show:
@@ -61,7 +66,8 @@ def _scan(options: DedupOptions, console: Console) -> Scan:
         print_failed(found.failed, console)
         print_skipped(found.skipped, console)
         raise CommandFailed(_NOTHING)
-    check_album(options.action, found)
+    if options.action.apply and found.in_libraries:
+        check_photos()
     return found
 
 

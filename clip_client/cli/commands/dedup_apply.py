@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from clip_client.cli.commands.undo import print_failures
 from clip_client.cli.output.progress import progress_bars
-from clip_client.dedup.actions.apple_photos_album import ALBUM, NoAlbum, check_photos, fill_album
+from clip_client.dedup.actions.apple_photos_album import ALBUM, NoAlbum, fill_album
 from clip_client.dedup.actions.apply import HARDLINK, QUARANTINE, apply
 from clip_client.dedup.actions.plan import SAFE_TIERS, Plan, plan_moves
 from clip_client.dedup.files.hashing import sha256_of
@@ -19,13 +19,7 @@ from clip_client.dedup.types import EXACT
 
 if TYPE_CHECKING:
     from clip_client.cli.options.dedup import ActionOptions
-    from clip_client.dedup import DuplicateReport, Scan, Store
-
-
-def check_album(options: ActionOptions, found: Scan) -> None:
-    """Raise NoAlbum if ``--apply`` would need an album of Apple Photos that cannot be filled; before the long part."""
-    if options.apply and found.in_libraries:
-        check_photos()
+    from clip_client.dedup import DuplicateReport, Store
 
 
 def apply_report(report: DuplicateReport, paths: Sequence[str], store: Store, options: ActionOptions) -> int:

@@ -26,14 +26,9 @@ _MOST_TOKEN_BYTES: Final = 65_536
 """A larger file was named by mistake; proxies refuse headers of a quarter of this size."""
 
 
-def add_server_options(parser: argparse.ArgumentParser) -> None:
-    """Add ``--url`` and the TLS and token options, for a command that examines a server."""
-    _add_server(parser, otherwise="localhost:8001")
-
-
 def add_model_options(parser: argparse.ArgumentParser) -> None:
     """Add ``--transfer`` and the server options, for a command that embeds photos on a server or in this process."""
-    _add_server(parser, otherwise="localhost:8001 if a server responds there, else the model on this machine")
+    add_server_options(parser, otherwise="localhost:8001 if a server responds there, else the model on this machine")
     parser.add_argument(
         "--transfer",
         choices=IMAGE_ENCODINGS,
@@ -43,7 +38,8 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_server(parser: argparse.ArgumentParser, *, otherwise: str) -> None:
+def add_server_options(parser: argparse.ArgumentParser, *, otherwise: str = "localhost:8001") -> None:
+    """Add ``--url`` and the TLS and token options; ``otherwise`` says what is used if neither names a server."""
     group = parser.add_argument_group("server")
     group.add_argument(
         "--url",
