@@ -60,7 +60,7 @@ def fill_album(
         raise NoAlbum(f"Photos cannot make the album: {error}; allow this terminal to control Photos") from error
     outcomes = []
     for done, entry in enumerate(entries, start=1):
-        problem = _changed(entry) or _add(entry, album, photoscript)
+        problem = _add(entry, album, photoscript)
         message = problem or f"In the album {ALBUM!r}."
         outcomes.append(Outcome(path=entry.duplicate.label, done=not problem, message=message))
         if on_progress is not None:
@@ -68,15 +68,11 @@ def fill_album(
     return tuple(outcomes)
 
 
-def _changed(entry: AlbumEntry) -> str:
+def _add(entry: AlbumEntry, album: Any, photoscript: Any) -> str:
+    """Add a photo to the album; return why it could not be added, or an empty text."""
     for what, member in (("It", entry.duplicate), ("The kept photo", entry.kept)):
         if not has_sha256(member.path, member.sha256):
             return f"{what} has changed or disappeared since it was compared."
-    return ""
-
-
-def _add(entry: AlbumEntry, album: Any, photoscript: Any) -> str:
-    """Return why it could not be added, or an empty text."""
     known = entry.duplicate.in_library
     if known is None:
         return "It is in no Apple Photos library."

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from clip_client.dedup.actions.sidecars import SidecarToWrite
-    from clip_client.dedup.types import DuplicateGroup, DuplicateReport, Links, Member
+    from clip_client.dedup.types import DuplicateReport, Links, Member
 
 SAFE_TIERS = (EXACT, SAME_PIXELS)
 """The tiers that move by default: they do not depend on a model."""
@@ -118,9 +118,13 @@ def plan_moves(
     ValueError for an unknown tier, and for a tier that depends on vectors if the model's weights are random.
     """
     check_tiers(tiers, report.model)
-    roots = roots_of(paths)
-    companions_of = _companions(report)
-    compared = {os.path.abspath(member.path) for group in report.groups for member in group.members}
+    # Files may move in the named folders, and in the folders of named files.
+    named = (os.path.abspath(os.fsdecode(path)) for path in paths)
+    roots = frozenset(path if os.path.isdir(path) else os.path.dirname(path) for path in named)
+    members = [member for group in report.groups for member in group.members]
+    companions_of = companions(member.path for member in members if member.in_library is None)
+    companions_of |= {member.path: member.in_library.companions for member in members if member.in_library is not None}
+    compared = {os.path.abspath(member.path) for member in members}
     merge = MetadataMerge(is_asked_for=merge_metadata)
     moves: list[Move] = []
     skipped, for_album = [], []
@@ -140,11 +144,12 @@ def plan_moves(
                 or _what_is_embedded(duplicate, kept)
                 or _what_it_takes_along(own, beside_kept, compared)
             )
-            missing = "" if reason else _missing_tier(tier, group, tiers)
+            needed = (tier,) if tier in SAFE_TIERS else (tier, group.tier)
+            missing = "" if reason else next((one for one in needed if one not in tiers), "")
             reason = (
                 reason
                 or (missing and f"The tier {missing} was not selected.")
-                or _which_companion_differs(own, beside_kept, hash_of)
+                or another_companion(differing_companion(own, beside_kept, hash_of))
                 or _other_names(duplicate)
                 or merge.why_it_stays(duplicate, kept, beside_kept)
             )
@@ -192,25 +197,6 @@ def check_tiers(tiers: Iterable[str], model: str | None = None) -> None:
                 f"the tier {tier!r} depends on vectors, and the weights of {model} are random; "
                 "export a model with trained weights, or select only exact and same-pixels"
             )
-
-
-def roots_of(paths: Iterable[str | os.PathLike[str]]) -> frozenset[str]:
-    """Return the folders in which files may move: the named folders, and the folders of named files."""
-    absolute = (os.path.abspath(os.fsdecode(path)) for path in paths)
-    return frozenset(path if os.path.isdir(path) else os.path.dirname(path) for path in absolute)
-
-
-def _companions(report: DuplicateReport) -> dict[str, tuple[Companion, ...]]:
-    members = [member for group in report.groups for member in group.members]
-    return companions(member.path for member in members if member.in_library is None) | {
-        member.path: member.in_library.companions for member in members if member.in_library is not None
-    }
-
-
-def _missing_tier(tier: str, group: DuplicateGroup, tiers: Sequence[str]) -> str:
-    """Return the first tier that would have to be selected, too; empty if ``tiers`` are enough."""
-    needed = (tier,) if tier in SAFE_TIERS else (tier, group.tier)
-    return next((one for one in needed if one not in tiers), "")
 
 
 def _other_names(duplicate: Member) -> str:
@@ -269,13 +255,6 @@ def _what_it_takes_along(own: tuple[Companion, ...], beside_kept: tuple[Companio
     return _COMPARED_ITSELF if any(os.path.abspath(one.path) in compared for one in needed) else ""
 
 
-def _which_companion_differs(
-    own: tuple[Companion, ...], beside_kept: tuple[Companion, ...], hash_of: Callable[[str], str]
-) -> str:
-    other = differing_companion(own, beside_kept, hash_of)
-    return another_companion(other) if other else ""
-
-
 def another_companion(kind: str) -> str:
-    """Say why a photo stays if its RAW file, film or sidecar differs from that of the kept photo."""
-    return f"The {kind} beside it is damaged, or differs from that of the kept photo."
+    """Say that a photo stays because its companion of this kind differs from the kept photo's; empty for no kind."""
+    return kind and f"The {kind} beside it is damaged, or differs from that of the kept photo."

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from clip_client.dedup.compare.cannot_link import CannotLink
     from clip_client.dedup.compare.keep_rules import Candidate, KeepRules
-    from clip_client.dedup.features.image_features import ImageFeatures
     from clip_client.dedup.types import Thresholds
 
 
@@ -139,28 +138,26 @@ def _member(
             matches.append(Match(test="embedding", value=similarity, threshold=thresholds.similar))
         near = NEAR_IDENTICAL if similarity >= thresholds.near_identical else SIMILAR
         tier = SAME_PIXELS if same_pixels else near
+    ours, theirs = candidate.features, kept.features
+    same_form = (ours.width, ours.height, ours.format) == (theirs.width, theirs.height, theirs.format)
+    moment = "" if same_pixels else classify_burst(theirs.capture_time, ours.capture_time, same_form=same_form)
     return Member(
         path=candidate.path,
         # Only the pixels of two pictures of one colour were compared.
         similarity=1.0 if np.isnan(similarity) else similarity,
-        width=candidate.features.width,
-        height=candidate.features.height,
+        width=ours.width,
+        height=ours.height,
         size_bytes=candidate.size_bytes,
         sha256=candidate.sha256,
         tier=tier,
         matches=tuple(matches),
-        moment="" if same_pixels else _moment(kept.features, candidate.features),
+        moment=moment,
         copy_of=copy_of,
         copy_tier=copy_tier,
-        embedded=candidate.features.embedded,
-        embedded_digest=candidate.features.embedded_digest,
+        embedded=ours.embedded,
+        embedded_digest=ours.embedded_digest,
         is_reference=candidate.is_reference,
-        camera=candidate.features.capture_time.camera,
-        metadata=candidate.features.metadata,
+        camera=ours.capture_time.camera,
+        metadata=ours.metadata,
         in_library=candidate.in_library,
     )
-
-
-def _moment(kept: ImageFeatures, features: ImageFeatures) -> str:
-    same_form = (kept.width, kept.height, kept.format) == (features.width, features.height, features.format)
-    return classify_burst(kept.capture_time, features.capture_time, same_form=same_form)

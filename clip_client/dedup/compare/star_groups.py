@@ -98,7 +98,9 @@ def star_groups(
             members, excluded = _split(members, cannot_link)
             rejected += excluded
         if members:
-            stars.append(_star(keep, np.array(members), best))
+            ordered = np.array(members)[np.argsort(-best[members], kind="stable")]
+            similarities = tuple(best[ordered].tolist())
+            stars.append(Star(keep=keep, members=tuple(ordered.tolist()), similarities=similarities))
     if rejected:
         # They may join no group that they are alike to, but they may be alike to each other.
         rows = np.array(sorted(rejected))
@@ -173,11 +175,6 @@ def _split(members: list[int], cannot_link: CannotLink) -> tuple[list[int], list
         else:
             rejected.append(row)
     return taken, rejected
-
-
-def _star(keep: int, members: Indices, best: NDArray[np.float64]) -> Star:
-    members = members[np.argsort(-best[members], kind="stable")]
-    return Star(keep=keep, members=tuple(members.tolist()), similarities=tuple(best[members].tolist()))
 
 
 def _similarities(left: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:

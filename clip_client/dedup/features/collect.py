@@ -256,12 +256,9 @@ class FeatureCollector:
     async def _images(self, paths: AsyncGenerator[str, None]) -> AsyncGenerator[str | bytes, None]:
         """Yield the image to send for each path: the path, or the preview inside a RAW file."""
         async for path in paths:
-            preview = await to_thread.run_sync(self._preview_in, path) if is_raw(path) else None
+            read = await to_thread.run_sync(self._read, path) if is_raw(path) else None
+            preview = await to_thread.run_sync(raw_preview, read[1]) if isinstance(read, tuple) else None
             yield path if preview is None else preview
-
-    def _preview_in(self, path: str) -> bytes | None:
-        read = self._read(path)
-        return None if isinstance(read, FailedFile) else raw_preview(read[1])
 
     def save(self) -> None:
         """Write what is not in the store yet."""

@@ -69,7 +69,9 @@ def read_library(library: str, *, include_hidden: bool = False) -> Listing:
             outcomes = [
                 _library_photo(photo, library)
                 for photo in database.photos(movies=False)
-                if _is_wanted(photo, include_hidden=include_hidden)
+                if (include_hidden or not photo.hidden)
+                # What other people share belongs to them.
+                and not (photo.shared or (photo.syndicated and not photo.saved_to_library))
             ]
     except Exception as error:  # the database may be of any version and damaged
         reason = " ".join(str(error).split()) or type(error).__name__
@@ -103,11 +105,6 @@ def _opened(library: str) -> Iterator[Any]:
         finally:
             # It leaves its folder of copies to the garbage collector.
             opened._tempdir.cleanup()
-
-
-def _is_wanted(photo: Any, *, include_hidden: bool) -> bool:
-    belongs_to_others = photo.shared or (photo.syndicated and not photo.saved_to_library)
-    return not belongs_to_others and (include_hidden or not photo.hidden)
 
 
 def _library_photo(photo: Any, library: str) -> LibraryPhoto | FailedFile:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from dataclasses import dataclass
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from clip_client.dedup.files.file_types import COMPANION_KINDS, PHOTO_SUFFIXES, RAW, RAW_SUFFIXES, is_raw
@@ -26,7 +26,7 @@ def companions(photos: Iterable[str]) -> dict[str, tuple[Companion, ...]]:
         folders.setdefault(os.path.dirname(photo), []).append(photo)
     found: dict[str, tuple[Companion, ...]] = {}
     for folder, inside in folders.items():
-        listing = _listing(folder)
+        listing = _Folder(folder)
         for photo in inside:
             if own := listing.of(photo):
                 found[photo] = tuple(sorted(own, key=lambda companion: os.fsencode(companion.path)))
@@ -65,16 +65,26 @@ def _size(path: str) -> int | None:
         return None
 
 
-@dataclass(frozen=True, kw_only=True)
 class _Folder:
-    names: Counter[str]
-    """Number of files by name, in lower case."""
-    photos: Counter[str]
-    """Number of photos by stem, in lower case."""
-    raws: Counter[str]
-    """Number of RAW files by stem, in lower case."""
-    companions: dict[str, list[Companion]]
-    """Companions by the name or stem that they belong to, in lower case."""
+    """The files in a folder, counted and sorted by their names and stems in lower case."""
+
+    def __init__(self, folder: str) -> None:
+        self.names: Counter[str] = Counter()
+        self.photos: Counter[str] = Counter()
+        """Number of photos by stem."""
+        self.raws: Counter[str] = Counter()
+        """Number of RAW files by stem."""
+        self.companions: dict[str, list[Companion]] = {}
+        """Companions by the name or stem that they belong to."""
+        with suppress(OSError):
+            for name in os.listdir(folder or os.curdir):
+                stem, suffix = os.path.splitext(name.lower())
+                self.names[name.lower()] += 1
+                self.photos[stem] += suffix in PHOTO_SUFFIXES
+                self.raws[stem] += suffix in RAW_SUFFIXES
+                if kind := COMPANION_KINDS.get(suffix):
+                    companion = Companion(path=os.path.join(folder, name), kind=kind)
+                    self.companions.setdefault(stem, []).append(companion)
 
     def of(self, photo: str) -> list[Companion]:
         name = os.path.basename(photo)
@@ -84,19 +94,3 @@ class _Folder:
             return own + (self.companions.get(stem, []) if self.photos[stem] < 2 else [])
         beside = self.companions.get(stem, []) if self.raws[stem] < 2 and not self.photos[stem] else []
         return own + [companion for companion in beside if companion.kind != RAW]
-
-
-def _listing(folder: str) -> _Folder:
-    found = _Folder(names=Counter(), photos=Counter(), raws=Counter(), companions={})
-    try:
-        names = os.listdir(folder or os.curdir)
-    except OSError:
-        return found
-    for name in names:
-        stem, suffix = os.path.splitext(name.lower())
-        found.names[name.lower()] += 1
-        found.photos[stem] += suffix in PHOTO_SUFFIXES
-        found.raws[stem] += suffix in RAW_SUFFIXES
-        if kind := COMPANION_KINDS.get(suffix):
-            found.companions.setdefault(stem, []).append(Companion(path=os.path.join(folder, name), kind=kind))
-    return found

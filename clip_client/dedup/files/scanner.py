@@ -160,18 +160,16 @@ class _Walk:
                 self._take_library(folder)
                 return
             with os.scandir(folder) as listing:
-                entries = [entry for entry in listing if self._is_shown(entry.name)]
+                # A file in the quarantine must not become a copy of something again.
+                shown = [entry for entry in listing if entry.name != QUARANTINE_NAME]
         except OSError as error:
             self._fail(folder, why_unreadable(error))
             return
+        entries = [entry for entry in shown if self.include_hidden or not entry.name.startswith(".")]
         photos, companions = _photos_and_companions([entry.name for entry in entries], raw=self.raw)
         for entry in entries:
             is_photo = entry.name in photos
             self._add_entry(entry, device, reached, is_photo=is_photo, is_skipped=entry.name not in companions)
-
-    def _is_shown(self, name: str) -> bool:
-        # A file in the quarantine must not become a copy of something again.
-        return name != QUARANTINE_NAME and (self.include_hidden or not name.startswith("."))
 
     def _add_entry(
         self, entry: os.DirEntry[str], device: int, reached: int, *, is_photo: bool, is_skipped: bool

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from clip_client.dedup.types import DuplicateGroup, DuplicateReport, FailedFile, Member
+    from clip_client.dedup.types import DuplicateGroup, DuplicateReport, FailedFile
 
 _MOST_GROUPS: Final = 50
 """Groups that the terminal shows; the JSON file and the page have all of them."""
@@ -80,7 +80,8 @@ def _print_group(number: int, group: DuplicateGroup, console: Console) -> None:
         table.add_column(width=right, justify="right", no_wrap=True)
     for member in group.members:
         kept = member.path == group.keep
-        note = "keep" if kept else "never moved" if _never_moves(member) else ""
+        never_moves = (member.moment and not member.copy_of) or member.is_reference or member.in_library
+        note = "keep" if kept else "never moved" if never_moves else ""
         holds = f"holds more than its picture: {member.embedded}" if member.embedded else ""
         why = "; ".join(filter(None, (member.moment, member.why, holds)))
         notes = [printable(text) for text in (member.origin, why) if text]
@@ -93,10 +94,6 @@ def _print_group(number: int, group: DuplicateGroup, console: Console) -> None:
         )
     console.print(table)
     console.print()
-
-
-def _never_moves(member: Member) -> bool:
-    return bool((member.moment and not member.copy_of) or member.is_reference or member.in_library)
 
 
 def print_failed(failed: Sequence[FailedFile], console: Console) -> None:
