@@ -27,53 +27,44 @@ PRODUCTS: Final = frozenset({"MatMul", "FusedMatMul", "Gemm", "FusedGemm", "Conv
 """Nodes that are products of matrices, as the peak is."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Breakdown:
     """From what a machine can do without a model down to the service; all rates in images per second."""
 
     machine: str
-    """Cores and CPU, or card, and the precision."""
+    """Cores and CPU, or card."""
     precision: str
-    """Of ``compute`` and ``memory``."""
-    steps: Sequence[Mapping[str, Any]]
-    """``what``, ``rate``, and its share ``of_above`` (of the step before) and ``of_first``."""
-    compute: float
-    """Limit that bare matrix products set; 0 if unknown."""
-    memory: float
-    """Limit that reading the weights sets, for each image of a batch; 0 if unknown."""
+    """Of ``peak``."""
+    rates: Sequence[tuple[str, float]]
+    """What was measured, and its rate, from the peak down."""
+    peak: Mapping[str, float] | None
+    """``flop_s`` and ``byte_s`` of the machine; None if they are unknown."""
     curves: Mapping[str, Sequence[tuple[int, float]]]
     """Label -> (images in a run, rate)."""
 
     @property
+    def steps(self) -> list[dict[str, Any]]:
+        """``what``, ``rate``, and its share ``of_above`` (of the step before) and ``of_first``."""
+        above = [self.rates[0], *self.rates]
+        return [
+            {"what": what, "rate": rate, "of_above": rate / before, "of_first": rate / self.rates[0][1]}
+            for (what, rate), (_, before) in zip(self.rates, above, strict=False)
+        ]
+
+    @property
+    def compute(self) -> float:
+        """Limit that bare matrix products set; 0 if unknown."""
+        return self.peak["flop_s"] / FLOP_PER_IMAGE if self.peak else 0.0
+
+    @property
+    def memory(self) -> float:
+        """Limit that reading the weights sets, for each image of a batch; 0 if unknown."""
+        return self.peak["byte_s"] / (PARAMETERS * BYTES[self.precision]) if self.peak else 0.0
+
+    @property
     def can_be_drawn(self) -> bool:
         """Whether there are both limits and curves to compare with them."""
-        return bool(self.compute and self.memory and self.curves)
-
-
-def break_down(
-    machine: str,
-    precision: str,
-    steps: Sequence[tuple[str, float]],
-    peak: Result | None,
-    curves: Mapping[str, Sequence[tuple[int, float]]],
-) -> Breakdown:
-    """Relate ``steps`` to each other; ``peak`` has ``flop_s`` and ``byte_s``, or is None if the limits are unknown."""
-    return Breakdown(
-        machine=f"{machine}, {precision}",
-        precision=precision,
-        steps=[
-            {
-                "what": what,
-                "rate": rate,
-                "of_above": rate / steps[number - 1][1] if number else 1.0,
-                "of_first": rate / steps[0][1],
-            }
-            for number, (what, rate) in enumerate(steps)
-        ],
-        compute=peak["flop_s"] / FLOP_PER_IMAGE if peak else 0.0,
-        memory=peak["byte_s"] / (PARAMETERS * BYTES[precision]) if peak else 0.0,
-        curves=curves,
-    )
+        return bool(self.peak and self.curves)
 
 
 def of_cpu(results: Results) -> Breakdown | None:
@@ -108,7 +99,7 @@ def of_cpu(results: Results) -> Breakdown | None:
             (int(rows), one["images_per_second"]["ensemble"]["median"]) for rows, one in _by_rows(served)
         ]
     cpu, cores = _where(operators)
-    return break_down(f"{cores} cores of {cpu}, no GPU used", "fp32", steps, peak, curves)
+    return Breakdown(f"{cores} cores of {cpu}, no GPU used", "fp32", steps, peak, curves)
 
 
 def of_gpu(results: Results) -> Breakdown | None:
@@ -144,7 +135,7 @@ def of_gpu(results: Results) -> Breakdown | None:
         label = f"kernels, {precision_of(cell)}{', CUDA graphs' if cell['setting']['graphs'] else ''}"
         times = {int(rows): one["kernels_ms"]["p50"] for rows, one in cell["batches"].items()}
         curves[label] = [(rows, 1e3 * rows / ms) for rows, ms in times.items()]
-    return break_down(name or "a card", "fp16", steps, peak, curves)
+    return Breakdown(name or "a card", "fp16", steps, peak, curves)
 
 
 def points_that_count(cell: Result) -> Sequence[Mapping[str, Any]]:

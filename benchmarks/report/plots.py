@@ -300,7 +300,7 @@ def roofline(shown: Breakdown) -> Figure:
     """From the peak down to the service, with what each step loses; beside it both limits over the batch size."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(12, 1.6 + 0.45 * len(shown.steps)), width_ratios=(1.15, 1))
     counted = f"counted as {FLOP_PER_IMAGE / 1e9:.2f} GFLOP an image, of which the export computes {EXPORTED:.0%}"
-    figure.suptitle(f"{shown.machine}; ViT-B-32 {counted}", fontsize=10)
+    figure.suptitle(f"{shown.machine}, {shown.precision}; ViT-B-32 {counted}", fontsize=10)
     _steps(left, shown.steps)
     _limits(right, shown)
     return figure
