@@ -50,7 +50,7 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 
 
 def percentiles(latencies_ms: Sequence[float]) -> dict[str, float]:
-    """p50, p95 and p99 of ``latencies_ms``; all equal where there is only one."""
+    """p50, p95 and p99 of ``latencies_ms``; all equal if there is only one."""
     if len(latencies_ms) < 2:
         return dict.fromkeys(("p50", "p95", "p99"), latencies_ms[0])
     cuts = statistics.quantiles(latencies_ms, n=100, method="inclusive")

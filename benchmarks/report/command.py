@@ -12,7 +12,6 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.experiments.serving.three_way import SYSTEMS
 from benchmarks.harness.results import RESULTS
 from benchmarks.peers.published import FIGURES, HARDWARE
 from benchmarks.report import efficiency_breakdown, markdown_tables, plots
@@ -74,18 +73,6 @@ def measured_here(results: Results) -> dict[str, float]:
     return values
 
 
-def costs(results: Results, price_per_hour: float | None) -> list[dict[str, Any]]:
-    """Seconds that 1,000 images take, by system, at the highest concurrency, and their cost if there is a price."""
-    if "three_way" not in results:
-        return []
-    rows = []
-    for system, row in results["three_way"]["summary"]["systems"].items():
-        rate = row["at"][max(row["at"], key=int)]["images_per_second"]["median"]
-        cost = None if price_per_hour is None else price_per_hour / 3.6 / rate
-        rows.append({"system": SYSTEMS[system], "seconds": 1000 / rate, "cost": cost})
-    return rows
-
-
 def render(results: Results, directory: Path, *, price_per_hour: float | None = None) -> Path:
     """Write the pictures and ``report.html``, which embeds them, into ``directory``; return the page's path."""
     drawn = {
@@ -113,7 +100,6 @@ def render(results: Results, directory: Path, *, price_per_hour: float | None = 
         published=FIGURES,
         ours=measured_here(results),
         hardware=HARDWARE,
-        costs=costs(results, price_per_hour),
         price_per_hour=price_per_hour,
         gpu=[(result, rows_of(result)) for _, result in sorted(on_a_card.items())],
         others=[results[name] for name in sorted(results.keys() - PICTURES.keys()) if not name.startswith("gpu_")],

@@ -251,8 +251,8 @@ def precision(summary: Summary) -> Figure:
     figure, axes = plt.subplots(figsize=(8, 0.45 * len(rows) + 1))
     colours = [OURS if row["valid"] else OTHERS for row in rows]
     bars = axes.barh([row["label"] for row in rows], rates, color=colours, height=0.7)
-    gates = ["" if row["valid"] else " (below its gate)" for row in rows]
-    cosines = [f"cosine {row['cosine']:.6f}{gate}" for row, gate in zip(rows, gates, strict=True)]
+    refused = ["" if row["valid"] else " (below the required cosine)" for row in rows]
+    cosines = [f"cosine {row['cosine']:.6f}{why}" for row, why in zip(rows, refused, strict=True)]
     axes.bar_label(bars, [f"{rate:.1f}   {cosine}" for rate, cosine in zip(rates, cosines, strict=True)], padding=5)
     axes.set(xlabel=f"images per second, concurrency {most}", xmargin=0.4)
     return figure

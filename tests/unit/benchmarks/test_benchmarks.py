@@ -194,7 +194,7 @@ def test_the_recommendation_prefers_throughput_then_the_lone_caller_then_less() 
     ]  # fmt: skip
     advice = recommend(cells)
     assert (advice["instances"], advice["max_queue_delay_microseconds"]) == (1, 0)
-    # Where waiting really pays, it is chosen; not where rounds of one setting differ by as much.
+    # A delay that pays is chosen, unless the rounds of one setting differ by as much.
     cells[3] |= {"rate": 22.0, "rates": [21.8, 22.2]}
     assert recommend(cells)["max_queue_delay_microseconds"] == 50_000
     cells[1]["rates"] = [18.0, 22.0]
