@@ -1,0 +1,180 @@
+"""What a plan says about each duplicate that stays: the reason, and the tier that would have to be selected."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from clip_client.dedup.actions.plan import Skip, check_tiers, plan_moves, roots_of
+from clip_client.dedup.types import (
+    BURST,
+    EXACT,
+    NEAR_IDENTICAL,
+    SAME_PIXELS,
+    SIMILAR,
+    Companion,
+    LibraryPhoto,
+    Links,
+    Metadata,
+)
+from tests.fixtures.albums import member, report, write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from clip_client.dedup.actions.plan import Plan
+
+
+def only_skip(plan: Plan) -> Skip:
+    assert (plan.moves, plan.for_album) == ((), ())
+    (skip,) = plan.skipped
+    return skip
+
+
+@pytest.mark.parametrize(
+    ("copy", "kept", "reason"),
+    [
+        ({"is_reference": True}, {}, "It is in a reference folder."),
+        ({"moment": BURST}, {}, "It shows another frame of a burst, so only a person can tell whether it is wanted."),
+        (
+            {"embedded": "film", "embedded_digest": "1"},
+            {},
+            "It holds more than its picture (film), which the kept photo lacks.",
+        ),
+        (
+            {"embedded": "film", "embedded_digest": "1"},
+            {"embedded": "film", "embedded_digest": "2"},
+            "It holds more than its picture (film), and the kept photo does not hold the same.",
+        ),
+        ({"embedded": "film", "embedded_digest": "1"}, {"embedded": "gain map, film", "embedded_digest": "1"}, ""),
+        ({}, {"embedded": "film", "embedded_digest": "1"}, ""),
+        (
+            {"tier": SAME_PIXELS, "metadata": Metadata(rating=1)},
+            {},
+            "It has metadata that the kept photo lacks, which --merge-metadata can save: rating.",
+        ),
+    ],
+)
+@pytest.mark.parametrize("tiers", [(EXACT, SAME_PIXELS), (NEAR_IDENTICAL,)])
+def test_the_first_reason_counts_and_a_tier_only_without_one(
+    tmp_path: Path, copy: dict[str, Any], kept: dict[str, Any], reason: str, tiers: tuple[str, ...]
+) -> None:
+    """A reason that no option can remove comes before the tier; what reads files comes after it."""
+    paths = [write(tmp_path / name, name.encode()) for name in ("kept.jpg", "copy.jpg")]
+    members = member(paths[0], **kept), member(paths[1], **copy)
+    plan = plan_moves(report(members), [tmp_path], tiers=tiers)
+    missing = "" if members[1].tier in tiers or (reason and "metadata" not in reason) else members[1].tier
+    expected = f"The tier {missing} was not selected." if missing else reason
+    assert plan.skipped == ((Skip(path=str(paths[1]), reason=expected, tier=missing),) if expected else ())
+    assert len(plan.moves) == (not expected)
+
+
+def test_a_copy_by_vectors_names_the_tier_that_is_missing(tmp_path: Path) -> None:
+    names = ("kept.jpg", "near.jpg", "similar.jpg")
+    paths = [write(tmp_path / name, name.encode()) for name in names]
+    tiers = (EXACT, NEAR_IDENTICAL, SIMILAR)
+    found = report(tuple(member(path, tier=tier) for path, tier in zip(paths, tiers, strict=True)))
+    assert [skip.tier for skip in plan_moves(found, [tmp_path]).skipped] == [NEAR_IDENTICAL, SIMILAR]
+    near = plan_moves(found, [tmp_path], tiers=[NEAR_IDENTICAL])
+    assert {skip.reason for skip in near.skipped} == {"The tier similar was not selected."}
+    assert plan_moves(found, [tmp_path], tiers=tiers).skipped == ()
+
+
+def test_a_file_with_two_names_stays(tmp_path: Path) -> None:
+    kept, copy = write(tmp_path / "root" / "1.jpg", b"x"), write(tmp_path / "root" / "2.jpg", b"x")
+    (tmp_path / "elsewhere.jpg").hardlink_to(copy)
+    assert only_skip(plan_moves(report((member(kept), member(copy))), [tmp_path / "root"])) == Skip(
+        path=str(copy), reason="It has 2 names (hard links), so moving this one would free no space."
+    )
+
+
+def test_what_the_file_system_refuses_is_blocked_and_named(tmp_path: Path) -> None:
+    kept, copy = write(tmp_path / "1.jpg", b"x"), write(tmp_path / "2.jpg", b"x")
+    members = member(kept), member(copy)
+    by_link = replace(report(members), links=Links(only_by_link=frozenset({str(kept)})))
+    assert only_skip(plan_moves(by_link, [tmp_path])) == Skip(
+        path=str(copy),
+        reason=f"The kept photo is a link to a file that was not searched: {kept}.",
+        is_blocked=True,
+    )
+    target = replace(report(members), links=Links(by_target={os.path.realpath(copy): "/album/cover.jpg"}))
+    assert only_skip(plan_moves(target, [tmp_path])) == Skip(
+        path=str(copy),
+        reason="It is the target of a link, which would break: /album/cover.jpg.",
+        is_blocked=True,
+    )
+    copy.unlink()
+    assert only_skip(plan_moves(report(members), [tmp_path])) == Skip(
+        path=str(copy), reason="It cannot be read: No such file or directory.", is_blocked=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("own", "of_kept", "reason"),
+    [
+        ((("film", "1.mov"),), (), "It has a film beside it, which the kept photo lacks."),
+        (
+            (("film", "1.mov"),),
+            (("film", "2.mov"),),
+            "The film beside it is damaged, or differs from that of the kept photo.",
+        ),
+        (
+            (("edited version", "1.mov"),),
+            (("edited version", "1.mov"),),
+            "It has an edited version, and the originals are what was compared, so only a person can choose.",
+        ),
+        ((("film", "1.mov"),), (("film", "1.mov"),), ""),
+        ((), (("film", "1.mov"),), ""),
+    ],
+)
+def test_a_photo_of_a_library_goes_to_the_album_by_the_same_rules(
+    tmp_path: Path,
+    own: tuple[tuple[str, str], ...],
+    of_kept: tuple[tuple[str, str], ...],
+    reason: str,
+) -> None:
+    for name in ("1.mov", "2.mov"):
+        write(tmp_path / name, name.encode())
+    members = []
+    for name, beside in (("kept.heic", of_kept), ("copy.heic", own)):
+        path = write(tmp_path / "L.photoslibrary" / name, b"x")
+        companions = tuple(Companion(path=str(tmp_path / file), kind=kind) for kind, file in beside)
+        photo = LibraryPhoto(
+            path=str(path), library=str(tmp_path), uuid=name, name="IMG_1.HEIC", taken_ns=None, companions=companions
+        )
+        members.append(replace(member(path), in_library=photo))
+    for hard_link in (False, True):
+        plan = plan_moves(report(tuple(members)), [tmp_path], hard_link=hard_link)
+        assert plan.moves == ()
+        assert [(one.duplicate.path, one.kept.path) for one in plan.for_album] == (
+            [] if reason else [(members[1].path, members[0].path)]
+        )
+        assert plan.skipped == ((Skip(path=members[1].label, reason=reason),) if reason else ())
+
+
+def test_tiers_are_checked_by_name_and_by_the_weights_of_the_model() -> None:
+    check_tiers([EXACT, SAME_PIXELS], "ViT-B-32/random:0@1a2b3c4d")
+    check_tiers([SIMILAR], "ViT-B-32/openai@1a2b3c4d")
+    check_tiers([SIMILAR])
+    with pytest.raises(ValueError, match="unknown tier") as raised:
+        check_tiers([EXACT, "sure"])
+    assert str(raised.value) == "unknown tier 'sure'; the tiers are exact, same-pixels, near-identical, similar"
+    with pytest.raises(ValueError, match="are random") as raised:
+        check_tiers([SIMILAR], "ViT-B-32/random:0@1a2b3c4d")
+    assert str(raised.value) == (
+        "the tier 'similar' depends on vectors, and the weights of ViT-B-32/random:0@1a2b3c4d are random; "
+        "export a model with trained weights, or select only exact and same-pixels"
+    )
+
+
+def test_files_move_in_the_named_folders_and_beside_named_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write(tmp_path / "a" / "1.jpg", b"x")
+    (tmp_path / "b").mkdir()
+    monkeypatch.chdir(tmp_path)
+    paths: list[str | Path] = [file, "b", "a/gone.jpg", tmp_path / "c" / "gone.jpg"]
+    assert roots_of(paths) == {str(tmp_path / name) for name in "abc"}
