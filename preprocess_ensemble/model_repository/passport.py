@@ -90,21 +90,10 @@ class Passport:
 
     def to_json(self) -> str:
         """Return the passport as one JSON object in ASCII that ends with a newline."""
-        document = {
-            "contract": self.contract,
-            "id": self.id,
-            "model": self.model,
-            "pretrained": self.pretrained,
-            "weights_sha256": self.weights_sha256,
-            "preprocess": dict(self.preprocess),
-            "preprocess_id": self.preprocess_id,
-            "dimension": self.dimension,
-            "precision": self.precision,
-            "fingerprint": self.fingerprint,
-            "gate": asdict(self.parity),
-            "canary": {"image": base64.b64encode(self.canary.image).decode("ascii"), "vector": self.canary.vector},
-            "onnx": {"opset": self.opset, "ir": self.ir_version},
-        }
+        document = {"id": self.id, **asdict(self)}
+        document["gate"] = document.pop("parity")
+        document["canary"]["image"] = base64.b64encode(self.canary.image).decode("ascii")
+        document["onnx"] = {"opset": document.pop("opset"), "ir": document.pop("ir_version")}
         return json.dumps(document, allow_nan=False) + "\n"
 
     @classmethod

@@ -88,10 +88,11 @@ class TritonPythonModel:
             return [pb_utils.InferenceResponse(error=failure) for _ in requests]
         rows = [len(next(iter(arrays.values()))) for arrays in inputs]
         parts = split(outputs, rows) if len(requests) > 1 else [outputs]
-        return [
-            pb_utils.InferenceResponse([pb_utils.Tensor(name, array) for name, array in part.items() if name in each])
-            for part, each in zip(parts, wanted, strict=True)
-        ]
+        responses = []
+        for part, each in zip(parts, wanted, strict=True):
+            tensors = [pb_utils.Tensor(name, array) for name, array in part.items() if name in each]
+            responses.append(pb_utils.InferenceResponse(output_tensors=tensors))
+        return responses
 
     @staticmethod
     def _log_session(instance: str, session: onnxruntime.InferenceSession, plan: SessionPlan) -> None:
