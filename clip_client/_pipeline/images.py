@@ -42,31 +42,6 @@ def path_of(source: object) -> str | None:
     return os.fsdecode(source) if isinstance(source, str | os.PathLike) else None
 
 
-def read_image(source: object, *, max_bytes: int) -> bytes:
-    """Read or encode one image. Blocks on files: call it in a worker thread.
-
-    PIL images and arrays become PNG, which is lossless. Raises ImageError and nothing else: ``UNREADABLE`` if a file
-    cannot be read or is not a regular file, ``TOO_LARGE`` above ``max_bytes``, ``NOT_AN_IMAGE`` for an object that is
-    not an image source.
-    """
-    with _only_image_errors():
-        return _read(source, max_bytes)
-
-
-def picture_of(source: object) -> Image | None:
-    """Return the picture, of mode L or RGB and with its orientation applied, if the source is one in memory; else None.
-
-    None means that the source must be decoded as a file; that includes pictures with transparency. Raises ImageError.
-    """
-    with _only_image_errors():
-        if isinstance(source, np.ndarray):
-            return _from_array(source)
-        if _is_pil(source):
-            oriented = _with_orientation_applied(source)
-            return oriented if oriented.mode in ("L", "RGB") and not oriented.has_transparency_data else None
-    return None
-
-
 @contextmanager
 def _only_image_errors() -> Iterator[None]:
     try:
@@ -80,21 +55,45 @@ def _only_image_errors() -> Iterator[None]:
         raise _unreadable(f"reading it raised {type(error).__name__}") from None
 
 
-def _read(source: object, max_bytes: int) -> bytes:
+@_only_image_errors()
+def read_image(source: object, *, max_bytes: int) -> bytes:
+    """Read or encode one image. Blocks on files: call it in a worker thread.
+
+    PIL images and arrays become PNG, which is lossless. Raises ImageError and nothing else: ``UNREADABLE`` if a file
+    cannot be read or is not a regular file, ``TOO_LARGE`` above ``max_bytes``, ``NOT_AN_IMAGE`` for an object that is
+    not an image source.
+    """
     if isinstance(source, str | os.PathLike):
         return _read_path(os.fsdecode(source), max_bytes)
     if isinstance(source, bytes | bytearray | memoryview):
         return bytes(source)
-    if isinstance(source, np.ndarray):
-        return _png(_from_array(source))
-    if _is_pil(source):
-        return _png(_with_orientation_applied(source))
+    if (picture := _in_memory(source)) is not None:
+        buffer = io.BytesIO()
+        picture.save(buffer, "PNG", compress_level=_PNG_COMPRESS_LEVEL)
+        return buffer.getvalue()
     if _is_file(source):
         return _read_at_most(source, max_bytes)
     raise ImageError(
         f"expected a path, bytes, a PIL image, a uint8 array (H, W, 3) or a binary file, got {type(source).__name__}.",
         code="NOT_AN_IMAGE",
     )
+
+
+@_only_image_errors()
+def picture_of(source: object) -> Image | None:
+    """Return the picture, of mode L or RGB and with its orientation applied, if the source is one in memory; else None.
+
+    None means that the source must be decoded as a file; that includes pictures with transparency. Raises ImageError.
+    """
+    picture = _in_memory(source)
+    is_plain = picture is not None and picture.mode in ("L", "RGB") and not picture.has_transparency_data
+    return picture if is_plain else None
+
+
+def _in_memory(source: object) -> Image | None:
+    if isinstance(source, np.ndarray):
+        return _from_array(source)
+    return _with_orientation_applied(source) if _is_pil(source) else None
 
 
 def _is_pil(source: object) -> bool:
@@ -162,12 +161,6 @@ def _with_orientation_applied(image: Any) -> Image:
         return oriented
     # The other integer modes also hold 16-bit pictures; all others are in colour.
     return oriented.convert("I;16" if oriented.mode.startswith("I") else "RGB")
-
-
-def _png(image: Image) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, "PNG", compress_level=_PNG_COMPRESS_LEVEL)
-    return buffer.getvalue()
 
 
 def _unreadable(reason: str) -> ImageError:

@@ -119,8 +119,46 @@ class LocalTransport(Transport):
             ) from error
 
     def _load(self) -> _Loaded:
-        if self._loaded is None:
-            self._loaded = _open_model(self.repository, self._threads, self._make_preprocessor)
+        if self._loaded is not None:
+            return self._loaded
+        try:
+            import onnxruntime
+        except ImportError as error:
+            raise ClipError(
+                f'Embedding in this process needs onnxruntime ({error}): pip install "clip-triton[local]", or start a '
+                "server with clip-serve."
+            ) from None
+        from preprocess_ensemble.imaging.preprocessor import Preprocessor
+        from preprocess_ensemble.imaging.transform import PreprocessConfig
+
+        directory = self.repository / contract.ENCODER / "1"
+        file = directory / "model.onnx"
+        try:
+            passport = (directory / "model.json").read_text(encoding="ascii")
+            model = ModelInfo.from_json(passport, max_batch_size=_MAX_BATCH_SIZE)
+            preprocess = PreprocessConfig.from_mapping(model.preprocess)
+        except OSError:
+            raise ModelNotReady(
+                f"There is no model in {self.repository}: run `clip-export --repository {self.repository}`, or name "
+                f"another repository by local:DIR or {MODEL_VARIABLE}."
+            ) from None
+        except ValueError as error:
+            raise ProtocolMismatch(
+                f"{directory / 'model.json'} is no model's passport ({error}); export the model again."
+            ) from None
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = self._threads or 0
+        available = onnxruntime.get_available_providers()
+        providers = [provider for provider in _PROVIDERS if provider in available]
+        try:
+            session = onnxruntime.InferenceSession(file, options, providers=providers)
+        except Exception as error:
+            # ONNX Runtime's exceptions share no public base class.
+            raise ModelNotReady(
+                f"ONNX Runtime cannot load {file} ({type(error).__name__}); export the model again."
+            ) from error
+        preprocessor = (self._make_preprocessor or Preprocessor)(preprocess, threads=self._threads)
+        self._loaded = _Loaded(session=session, passport=passport, preprocessor=preprocessor)
         return self._loaded
 
     def _infer(self, images: Sequence[bytes]) -> Answer:
@@ -139,46 +177,3 @@ class LocalTransport(Transport):
             errors=tuple(outcome.message for outcome in outcomes),
             fingerprints=fingerprints,
         )
-
-
-def _open_model(
-    repository: Path, threads: int | None, make_preprocessor: Callable[..., Preprocessor] | None
-) -> _Loaded:
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise ClipError(
-            f'Embedding in this process needs onnxruntime ({error}): pip install "clip-triton[local]", or start a '
-            "server with clip-serve."
-        ) from None
-    from preprocess_ensemble.imaging.preprocessor import Preprocessor
-    from preprocess_ensemble.imaging.transform import PreprocessConfig
-
-    directory = repository / contract.ENCODER / "1"
-    file = directory / "model.onnx"
-    try:
-        passport = (directory / "model.json").read_text(encoding="ascii")
-        model = ModelInfo.from_json(passport, max_batch_size=_MAX_BATCH_SIZE)
-        preprocess = PreprocessConfig.from_mapping(model.preprocess)
-    except OSError:
-        raise ModelNotReady(
-            f"There is no model in {repository}: run `clip-export --repository {repository}`, or name another "
-            f"repository by local:DIR or {MODEL_VARIABLE}."
-        ) from None
-    except ValueError as error:
-        raise ProtocolMismatch(
-            f"{directory / 'model.json'} is no model's passport ({error}); export the model again."
-        ) from None
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads or 0
-    available = onnxruntime.get_available_providers()
-    providers = [provider for provider in _PROVIDERS if provider in available]
-    try:
-        session = onnxruntime.InferenceSession(file, options, providers=providers)
-    except Exception as error:
-        # ONNX Runtime's exceptions share no public base class.
-        raise ModelNotReady(
-            f"ONNX Runtime cannot load {file} ({type(error).__name__}); export the model again."
-        ) from error
-    preprocessor = (make_preprocessor or Preprocessor)(preprocess, threads=threads)
-    return _Loaded(session=session, passport=passport, preprocessor=preprocessor)
