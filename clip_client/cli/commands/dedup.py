@@ -15,8 +15,7 @@ from clip_client.cli.output.output_file import replacing
 from clip_client.cli.output.progress import ProgressBars, progress_bars
 from clip_client.dedup import DuplicateReport, Scan, Store, find_duplicates
 from clip_client.dedup.actions.apple_photos_album import check_photos
-from clip_client.dedup.features.preview import thumbnail
-from clip_client.dedup.features.raw_preview import can_read_raw
+from clip_client.dedup.features.preview import can_read_raw, thumbnail
 from clip_client.dedup.reporting.html import write_page
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ No pairs are stored: 20,000 pictures of one scene take the time of 2e8 dot produ
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -59,13 +59,8 @@ class Evidence:
 
     def of(self, rows: Indices) -> Evidence:
         """Return the evidence for ``rows`` only."""
-        return replace(
-            self,
-            vectors=self.vectors[rows],
-            pixels=None if self.pixels is None else self.pixels[rows],
-            hashes=None if self.hashes is None else self.hashes[rows],
-            has_hash=None if self.has_hash is None else self.has_hash[rows],
-        )
+        own: dict[str, Any] = {name: None if array is None else array[rows] for name, array in vars(self).items()}
+        return Evidence(**own)
 
 
 def star_groups(

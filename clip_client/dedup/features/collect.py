@@ -24,7 +24,7 @@ from clip_client.dedup.features.image_features import (
     cached_features,
     extract_features,
 )
-from clip_client.dedup.features.raw_preview import NEEDS_RAWPY, can_read_raw, raw_preview
+from clip_client.dedup.features.preview import NEEDS_RAWPY, can_read_raw, raw_preview
 from clip_client.dedup.files.file_types import is_raw
 from clip_client.dedup.files.hashing import hash_file
 from clip_client.dedup.files.reading import is_unchanged, read_file

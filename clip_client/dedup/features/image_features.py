@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from clip_client.dedup.features.capture_time import CaptureTime, read_capture_time
 from clip_client.dedup.features.embedded_parts import RAW_DATA, embedded_parts
-from clip_client.dedup.features.preview import preview_of
-from clip_client.dedup.features.raw_preview import NEEDS_RAWPY, can_read_raw, read_raw
+from clip_client.dedup.features.preview import NEEDS_RAWPY, can_read_raw, preview_of, read_raw
 from clip_client.dedup.files.file_types import RAW
 from clip_client.dedup.files.metadata import read_metadata
 from clip_client.dedup.types import FailedFile, Metadata

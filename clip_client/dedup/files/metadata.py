@@ -180,10 +180,9 @@ class _Fields:
         # Sorted, because programs that rotate a picture do not always swap its sides in EXIF.
         actual = sorted(self.size)
         for tags in _Exif.SIZES:
-            said = [value for tag in tags if isinstance(value := self.details.get(tag, self.exif.get(tag)), int)]
-            if len(said) == 2 and min(said) > 0:
-                differences = (abs(one - other) for one, other in zip(sorted(said), actual, strict=True))
-                if max(differences) > _TRIMMED_PIXELS:
+            said = sorted(value for tag in tags if isinstance(value := self.details.get(tag, self.exif.get(tag)), int))
+            if len(said) == 2 and said[0] > 0:
+                if max(abs(said[0] - actual[0]), abs(said[1] - actual[1])) > _TRIMMED_PIXELS:
                     return True
         return False
 

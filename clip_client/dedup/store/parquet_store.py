@@ -58,7 +58,8 @@ class KeyFilter:
 
     def __init__(self, keys: Any) -> None:
         """Take ``keys``, a ``pyarrow.ChunkedArray`` of fixed-size binary values."""
-        self._prefixes = np.unique(np.concatenate([np.empty(0, np.uint64), *map(_prefixes, keys.chunks)]))
+        prefixes = [_prefixes(chunk) for chunk in keys.chunks if len(chunk)]
+        self._prefixes = np.unique(np.concatenate([np.empty(0, dtype=np.uint64), *prefixes]))
 
     def __contains__(self, key: bytes) -> bool:
         prefix = np.frombuffer(key, dtype=np.uint64, count=1)
@@ -100,8 +101,7 @@ class ParquetStore:
         """Return the row of every key as a ``pyarrow.Table``."""
         import pyarrow as pa
 
-        tables = [table for _, table in self.find(self.keys())]
-        return pa.concat_tables(tables) if tables else self.schema.empty_table()
+        return pa.concat_tables([self.schema.empty_table(), *(table for _, table in self.find(self.keys()))])
 
     def scan(self, columns: Sequence[str]) -> Iterator[Any]:
         """Yield ``columns`` of the row of every key, as tables in the order of the files, a row group at a time.

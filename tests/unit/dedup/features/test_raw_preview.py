@@ -12,8 +12,7 @@ from PIL import Image
 
 from clip_client.dedup import scan
 from clip_client.dedup.features.image_features import BYTES_ONLY, extract_features
-from clip_client.dedup.features.preview import Preview, preview
-from clip_client.dedup.features.raw_preview import NEEDS_RAWPY, raw_preview
+from clip_client.dedup.features.preview import NEEDS_RAWPY, Preview, preview, raw_preview
 from clip_client.dedup.files.companions import companions
 from tests.fixtures.albums import write
 from tests.fixtures.raw_files import dng
