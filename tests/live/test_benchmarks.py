@@ -152,7 +152,7 @@ async def test_soak(server: Server) -> None:
     assert soaked.requests == 40
     assert soaked.cancelled > 0
     assert "tiny_clip" in soaked.model_id
-    read = {one.name: one.values for one in soaked.series}
+    read = {name: one.values for name, one in soaked.series.items()}
     assert set(read["restarts"]) == {0}
     processes = ("client", "clip-serve", "tritonserver", "clip_preprocess", "clip_encoder")
     assert all(min(read[f"{name}, memory in MiB"]) > 10 and min(read[f"{name}, open files"]) > 2 for name in processes)
@@ -170,9 +170,7 @@ async def test_soak(server: Server) -> None:
     ],
 )
 def test_what_a_soak_calls_flat(values: list[float], exact: bool, flat: bool) -> None:
-    series = Series(name="", values=tuple(values), exact=exact)
-    assert series.is_flat is flat
-    assert series.record()["flat"] is flat
+    assert Series(values=values, exact=exact).record()["flat"] is flat
 
 
 def test_a_server_survives_damaged_files_among_good_ones(server: Server) -> None:

@@ -17,7 +17,7 @@ import contextlib
 import math
 import statistics
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -53,43 +53,27 @@ MIB: Final = 2**20
 class Series:
     """One quantity over the run."""
 
-    name: str
-    values: tuple[float, ...]
     exact: bool
     """Counted things may not grow at all; memory may by 5 %."""
+    values: list[float] = field(default_factory=list)
 
-    @property
-    def second_tenth(self) -> tuple[float, ...]:
-        """The values of the second tenth of the run."""
+    def record(self) -> dict[str, Any]:
+        """Whether it is flat after the first tenth, and why; with at most :data:`MOST_KEPT` of the values."""
         tenth = max(1, len(self.values) // 10)
-        return self.values[tenth : 2 * tenth]
-
-    @property
-    def medians(self) -> tuple[float, float]:
-        """Of the second tenth, and of the last."""
-        early = self.second_tenth
-        return statistics.median(early), statistics.median(self.values[-len(early) :])
-
-    @property
-    def is_flat(self) -> bool:
-        """Whether it stopped growing after the first tenth."""
-        early, late = self.medians
-        return late <= (max(self.second_tenth) if self.exact else (1 + MOST_GROWTH) * early)
-
-    def record(self) -> dict[str, object]:
-        """The JSON of the result file, with at most :data:`MOST_KEPT` of the values."""
-        early, late = self.medians
-        every = math.ceil(len(self.values) / MOST_KEPT)
-        kept = [round(value, 1) for value in self.values[::every]]
-        return {"flat": self.is_flat, "exact": self.exact, "second_tenth": early, "last_tenth": late, "values": kept}
+        second = self.values[tenth : 2 * tenth]
+        early, late = statistics.median(second), statistics.median(self.values[-tenth:])
+        flat = late <= (max(second) if self.exact else (1 + MOST_GROWTH) * early)
+        kept = [round(value, 1) for value in self.values[:: math.ceil(len(self.values) / MOST_KEPT)]]
+        return {"flat": flat, "exact": self.exact, "second_tenth": early, "last_tenth": late, "values": kept}
 
 
 class Watch:
     """Reads clip-serve, tritonserver, its stubs and this process."""
 
     def __init__(self, server: Server) -> None:
+        self.series: dict[str, Series] = {}
+        """What was read, by name."""
         self._serve = psutil.Process(server.process.pid)
-        self._values: dict[tuple[str, bool], list[float]] = {}
         self._restarts = 0
         self._find()
 
@@ -112,20 +96,16 @@ class Watch:
             self._restarts += 1
 
     def _read(self) -> None:
-        self._note("restarts", self._restarts, exact=True)
+        self._add("restarts", self._restarts, exact=True)
         for name, process in self._processes.items():
-            self._note(f"{name}, memory in MiB", process.memory_info().rss / MIB, exact=False)
-            self._note(f"{name}, open files", process.num_fds(), exact=True)
+            self._add(f"{name}, memory in MiB", process.memory_info().rss / MIB, exact=False)
+            self._add(f"{name}, open files", process.num_fds(), exact=True)
         regions = list(SHARED_MEMORY.glob(f"{self._prefix}*"))
-        self._note("shared-memory regions", len(regions), exact=True)
-        self._note("shared memory in MiB", sum(region.stat().st_size for region in regions) / MIB, exact=False)
+        self._add("shared-memory regions", len(regions), exact=True)
+        self._add("shared memory in MiB", sum(region.stat().st_size for region in regions) / MIB, exact=False)
 
-    def _note(self, name: str, value: float, *, exact: bool) -> None:
-        self._values.setdefault((name, exact), []).append(value)
-
-    def series(self) -> list[Series]:
-        """All that was read."""
-        return [Series(name=name, exact=exact, values=tuple(values)) for (name, exact), values in self._values.items()]
+    def _add(self, name: str, value: float, *, exact: bool) -> None:
+        self.series.setdefault(name, Series(exact=exact)).values.append(value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +146,7 @@ class Soaked:
     requests: int
     cancelled: int
     seconds: float
-    series: tuple[Series, ...]
+    series: dict[str, Series]
 
 
 async def soak(
@@ -206,7 +186,7 @@ async def soak(
         requests=sent,
         cancelled=cancelled,
         seconds=time.monotonic() - start,
-        series=tuple(watch.series()),
+        series=watch.series,
     )
 
 
@@ -224,20 +204,21 @@ def measure(run: Run) -> dict[str, Any]:
             concurrency=concurrency,
         )
     )
-    readings = len(soaked.series[0].values)
+    readings = len(soaked.series["restarts"].values)
     if readings < LEAST_READINGS:
         raise SystemExit(
             f"{soaked.requests:,} requests took {soaked.seconds:.0f} s: {readings} readings, one a second, too few "
             f"to tell whether anything grows. {LEAST_READINGS} are needed: raise --requests or --seconds."
         )
-    rows = []
-    for one in soaked.series:
-        early, late = one.medians
-        rows.append((one.name, f"{early:,.1f}", f"{late:,.1f}", "yes" if one.is_flat else "NO"))
+    series = {name: one.record() for name, one in soaked.series.items()}
+    rows = [
+        (name, f"{one['second_tenth']:,.1f}", f"{one['last_tenth']:,.1f}", "yes" if one["flat"] else "NO")
+        for name, one in series.items()
+    ]
     title = f"{soaked.requests:,} requests in {soaked.seconds / 60:.0f} min, {soaked.model_id}"
     show(title, ("", "second tenth", "last tenth", "flat"), rows)
     run.name = "soak_mixed" if mixed else "soak"
-    run.exit_code = int(not all(one.is_flat for one in soaked.series))
+    run.exit_code = int(not all(one["flat"] for one in series.values()))
     return {
         "model": soaked.model_id,
         "load": "mixed" if mixed else "steady",
@@ -245,7 +226,7 @@ def measure(run: Run) -> dict[str, Any]:
         "requests": soaked.requests,
         "cancelled": soaked.cancelled,
         "seconds": round(soaked.seconds),
-        "series": {one.name: one.record() for one in soaked.series},
+        "series": series,
     }
 
 
