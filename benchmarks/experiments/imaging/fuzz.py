@@ -17,7 +17,6 @@ import os
 import random
 import resource
 import signal
-import sys
 import threading
 import time
 from collections import Counter
@@ -30,13 +29,14 @@ import numpy as np
 import tritonclient.grpc as triton
 
 from benchmarks.fixtures.damaged_images import mutate, seeds
+from benchmarks.harness.checkpoint import say
 from benchmarks.harness.experiment import Experiment, Run, option
 from benchmarks.harness.worker import peak_memory_mb
 from preprocess_ensemble.contract import EMBEDDING, ENSEMBLE, IMAGE, STATUS, ImageStatus
 from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, decode
 from preprocess_ensemble.imaging.formats import identify
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
-from preprocess_ensemble.testing.server import Server, peak_memory, serving
+from preprocess_ensemble.testing.server import peak_memory
 from preprocess_ensemble.testing.tiny_model import TINY_CLIP
 
 if TYPE_CHECKING:
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from multiprocessing.sharedctypes import Synchronized
 
     import numpy.typing as npt
+
+    from preprocess_ensemble.testing.server import Server
 
 HANG_S: Final = 5.0
 """Longest processor time of one input; live, the longest time of one request."""
@@ -188,7 +190,7 @@ def fuzz_in_process(seed: int, count: int, chunk: int = 5000) -> Outcome:
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as executor:
         for part in executor.map(lambda numbers: watch(seed, numbers), chunks):
             outcome.add(part)
-            print(f"{sum(outcome.statuses.values()):,} of {count:,}, {len(outcome.findings)} findings", file=sys.stderr)
+            say(f"{outcome.statuses.total():,} of {count:,}, {len(outcome.findings)} findings")
     return outcome
 
 
@@ -247,19 +249,15 @@ def fuzz_live(server: Server, seed: int, count: int, threads: int = 4) -> tuple[
 
 def report(title: str, outcome: Outcome, inputs: Inputs, findings: Path) -> dict[str, Any]:
     """Print one outcome, keep the inputs of its findings, and return it for the record."""
-    tried = sum(outcome.statuses.values())
+    tried = outcome.statuses.total()
     print(f"{title}: {tried:,} inputs, {len(outcome.findings)} findings, slowest {outcome.slowest_s:.2f} s")
     print("  " + ", ".join(f"{name} {count:,}" for name, count in outcome.statuses.most_common()))
     for number, wrong in itertools.islice(outcome.findings.items(), 20):
         findings.mkdir(parents=True, exist_ok=True)
         (findings / f"{number}.bin").write_bytes(inputs[number] if number >= 0 else b"")
         print(f"  {findings / f'{number}.bin'}: {wrong}")
-    return {
-        "inputs": tried,
-        "statuses": dict(outcome.statuses),
-        "slowest_s": outcome.slowest_s,
-        "findings": {str(number): wrong for number, wrong in outcome.findings.items()},
-    }
+    statuses = dict(outcome.statuses)
+    return {"inputs": tried, "statuses": statuses, "slowest_s": outcome.slowest_s, "findings": outcome.findings}
 
 
 def measure(run: Run) -> dict[str, Any]:
@@ -269,11 +267,9 @@ def measure(run: Run) -> dict[str, Any]:
     record: dict[str, Any] = {"seed": options.seed}
     if options.count:
         outcome = fuzz_in_process(options.seed, options.count)
-        share = outcome.passed_header / max(1, sum(outcome.statuses.values()))
-        record["in_process"] = report("in process", outcome, inputs, options.findings) | {
-            "passed_header": share,
-            "peak_bytes": outcome.peak_bytes,
-        }
+        share = outcome.passed_header / max(1, outcome.statuses.total())
+        more = {"passed_header": share, "peak_bytes": outcome.peak_bytes}
+        record["in_process"] = report("in process", outcome, inputs, options.findings) | more
         print(f"  {share:.1%} passed the header check; peak memory {outcome.peak_bytes / 2**20:.0f} MiB")
         run.exit_code |= bool(outcome.findings) or share < LEAST_HEADER_SHARE
     if options.live:
@@ -281,7 +277,7 @@ def measure(run: Run) -> dict[str, Any]:
 
         repository = run.scratch / "triton_models"
         export_model(model=str(TINY_CLIP), pretrained="random:0", repository=repository)
-        outcome, memory = fuzz_live(run.stack.enter_context(serving(repository)), options.seed, options.live)
+        outcome, memory = fuzz_live(run.serve(repository), options.seed, options.live)
         record["live"] = report("live", outcome, inputs, options.findings) | {"peak_bytes": memory}
         for name, peak in memory.items():
             print(f"  {name}: peak memory {peak / 2**20:.0f} MiB")
