@@ -106,7 +106,7 @@ class PillowFile:
         except DecodeError:
             raise
         except _BAD_FILE as error:
-            _refuse(error, image_format, self._source, None)
+            self._refuse(error, None)
 
     @cached_property
     def transpose(self) -> Image.Transpose | None:
@@ -124,24 +124,111 @@ class PillowFile:
 
         Returns mode L, RGB, CMYK or YCbCr. Raises :class:`DecodeError`, and any other exception for a defect.
         """
+        self._check_header()
         image = self._image
-        _check_header(image, self._format, self._data, self._limits)
-        pixels = image.width * image.height
+        whole = image.size
         if scale > 1:
-            _draft(image, scale)
-            # A progressive file is held in memory as a whole, at any scale.
-            pixels = pixels if "progressive" in image.info else image.width * image.height
-        with large_image_lock(pixels):
-            _load(image, self._format, self._source, allow_truncated=self._limits.allow_truncated)
+            # libjpeg leaves out the frequencies that a smaller picture does not need.
+            drafted = image.draft(None, (whole[0] // scale, whole[1] // scale))
+            if drafted is not None and image.size != whole:
+                image.info[SCALE_INFO] = ScaleInfo(whole, drafted[1])
+        # A progressive file is held in memory as a whole, at any scale.
+        width, height = whole if "progressive" in image.info else image.size
+        with large_image_lock(width * height):
+            self._load()
             return _to_plain_mode(apply_transpose(image, self.transpose), self._format)
 
+    def _check_header(self) -> None:
+        image, data, limits = self._image, self._data, self._limits
+        width, height = image.size
+        codecs = {tile[0] for tile in image.tile}
+        is_slow = not codecs.isdisjoint(Image.DECODERS)
+        is_animated = self._format.name in _ANIMATED and getattr(image, "is_animated", False)
+        for applies, most, where in (
+            (True, limits.max_pixels, ""),
+            (is_slow, _MAX_SLOW_PIXELS, " for this rare variant of its format, which is slow to decode"),
+            (is_animated, _MAX_ANIMATED_PIXELS, " for an animation"),
+        ):
+            if applies and width * height > most:
+                message = (
+                    f"The image has {width * height / 1e6:,.1f} megapixels ({width} x {height}); "
+                    f"the limit is {most / 1e6:g}{where}."
+                )
+                raise DecodeError(ImageStatus.TOO_LARGE, message)
+        # In a run-length BMP, codes that only move the position hold no pixels, and cost as much as others.
+        most = _RLE_BYTES_PER_PIXEL * width * height + _RLE_BYTES
+        if self._format.name == "BMP" and "bmp_rle" in codecs and len(data) > most:
+            message = (
+                f"The BMP file has {len(data):,} bytes; the limit is {most:,} for {width} x {height} pixels "
+                "with run-length coding."
+            )
+            raise DecodeError(ImageStatus.LIMIT, message)
+        ratio = max(width, height) / min(width, height)
+        if ratio > limits.max_side_ratio:
+            message = (
+                f"The image's sides, {width} x {height}, have a ratio of {ratio:.1f}; "
+                f"the limit is {limits.max_side_ratio:g}."
+            )
+            raise DecodeError(ImageStatus.LIMIT, message)
+        if count_frames(image, data, limits.max_frames) > limits.max_frames:
+            message = f"The image has more than {limits.max_frames:,} frames, which is the limit."
+            raise DecodeError(ImageStatus.LIMIT, message)
+        metadata_bytes = sum(len(value) for value in image.info.values() if isinstance(value, bytes | str))
+        if metadata_bytes > limits.max_metadata_bytes:
+            message = (
+                f"The image carries {metadata_bytes:,} bytes of metadata (EXIF, XMP, colour profile); "
+                f"the limit is {limits.max_metadata_bytes:,}."
+            )
+            raise DecodeError(ImageStatus.LIMIT, message)
+        if image.info.get("progressive") and not may_have_scans(data, width * height):
+            message = f"The JPEG file has {count_scans(data):,} scans, too many for its {width} x {height} pixels."
+            raise DecodeError(ImageStatus.LIMIT, message)
 
-def _draft(image: ImageFile.ImageFile, scale: int) -> None:
-    """Let libjpeg leave out the frequencies that a smaller picture does not need."""
-    whole = image.size
-    drafted = image.draft(None, (whole[0] // scale, whole[1] // scale))
-    if drafted is not None and image.size != whole:
-        image.info[SCALE_INFO] = ScaleInfo(whole, drafted[1])
+    def _load(self) -> None:
+        """Decode the pixels in place.
+
+        `PIL.ImageFile.LOAD_TRUNCATED_IMAGES` belongs to the whole process, so this does not set it. A reader that fails
+        half way leaves the rows that it has decoded, and Pillow takes an image without tiles for complete. (A JPEG
+        needs an end marker for that, or a progressive one would show nothing.) If the host process has set the flag,
+        Pillow fills the missing part silently, and only the reads beyond the end tell.
+        """
+        image, source, allow_truncated = self._image, self._source, self._limits.allow_truncated
+        if image.tile:  # else the header itself ended early
+            source.ran_out = False
+        source.reading_pixels = True
+        try:
+            image.load()
+        except _BAD_FILE as error:
+            if not (allow_truncated and self._ends_early(image)):
+                self._refuse(error, image)
+            image.tile = []
+            try:
+                image.load()
+            except _BAD_FILE:  # no row was decoded
+                self._refuse(error, image)
+        else:
+            if ImageFile.LOAD_TRUNCATED_IMAGES and source.ran_out and not allow_truncated:
+                raise DecodeError(ImageStatus.TRUNCATED, self._truncated_message())
+
+    def _refuse(self, error: Exception, image: ImageFile.ImageFile | None) -> NoReturn:
+        """Say why the file cannot be read; ``image`` is None if it could not be opened."""
+        if _UNSUPPORTED_VARIANT.search(str(error)):
+            message = f"The {self._format.name} file is of a variant that cannot be read here."
+            raise DecodeError(ImageStatus.UNSUPPORTED_FORMAT, message) from error
+        if self._ends_early(image):
+            raise DecodeError(ImageStatus.TRUNCATED, self._truncated_message()) from error
+        message = f"The {self._format.name} file is corrupt: it cannot be decoded."
+        raise DecodeError(ImageStatus.CORRUPT, message) from error
+
+    def _truncated_message(self) -> str:
+        size = len(self._source.getbuffer())
+        return f"The {self._format.name} file is truncated: it ends after {size:,} bytes, before the picture does."
+
+    def _ends_early(self, image: ImageFile.ImageFile | None) -> bool:
+        """Whether the file is shorter than its reader asked for, or than its own structure claims."""
+        # Some readers take the whole file at once, so only the structure can tell.
+        data = self._source.getvalue()
+        return self._source.ran_out or structure_end(self._format, image, data) > len(data)
 
 
 class _Source(io.BytesIO):
@@ -164,105 +251,6 @@ class _Source(io.BytesIO):
             needed = 1 if self.reading_pixels and size > _FEW_BYTES else size
             self.ran_out |= len(chunk) < needed
         return chunk
-
-
-def _check_header(image: ImageFile.ImageFile, image_format: ImageFormat, data: bytes, limits: DecodeLimits) -> None:
-    width, height = image.size
-    codecs = {tile[0] for tile in image.tile}
-    is_slow = not codecs.isdisjoint(Image.DECODERS)
-    is_animated = image_format.name in _ANIMATED and getattr(image, "is_animated", False)
-    for applies, most, where in (
-        (True, limits.max_pixels, ""),
-        (is_slow, _MAX_SLOW_PIXELS, " for this rare variant of its format, which is slow to decode"),
-        (is_animated, _MAX_ANIMATED_PIXELS, " for an animation"),
-    ):
-        if applies and width * height > most:
-            message = (
-                f"The image has {width * height / 1e6:,.1f} megapixels ({width} x {height}); "
-                f"the limit is {most / 1e6:g}{where}."
-            )
-            raise DecodeError(ImageStatus.TOO_LARGE, message)
-    # In a run-length BMP, codes that only move the position hold no pixels, and cost as much as others.
-    most = _RLE_BYTES_PER_PIXEL * width * height + _RLE_BYTES
-    if image_format.name == "BMP" and "bmp_rle" in codecs and len(data) > most:
-        message = (
-            f"The BMP file has {len(data):,} bytes; the limit is {most:,} for {width} x {height} pixels "
-            "with run-length coding."
-        )
-        raise DecodeError(ImageStatus.LIMIT, message)
-    ratio = max(width, height) / min(width, height)
-    if ratio > limits.max_side_ratio:
-        message = (
-            f"The image's sides, {width} x {height}, have a ratio of {ratio:.1f}; "
-            f"the limit is {limits.max_side_ratio:g}."
-        )
-        raise DecodeError(ImageStatus.LIMIT, message)
-    if count_frames(image, data, limits.max_frames) > limits.max_frames:
-        raise DecodeError(
-            ImageStatus.LIMIT, f"The image has more than {limits.max_frames:,} frames, which is the limit."
-        )
-    metadata_bytes = sum(len(value) for value in image.info.values() if isinstance(value, bytes | str))
-    if metadata_bytes > limits.max_metadata_bytes:
-        message = (
-            f"The image carries {metadata_bytes:,} bytes of metadata (EXIF, XMP, colour profile); "
-            f"the limit is {limits.max_metadata_bytes:,}."
-        )
-        raise DecodeError(ImageStatus.LIMIT, message)
-    if image.info.get("progressive") and not may_have_scans(data, width * height):
-        message = f"The JPEG file has {count_scans(data):,} scans, too many for its {width} x {height} pixels."
-        raise DecodeError(ImageStatus.LIMIT, message)
-
-
-def _load(image: ImageFile.ImageFile, image_format: ImageFormat, source: _Source, *, allow_truncated: bool) -> None:
-    """Decode the pixels in place.
-
-    `PIL.ImageFile.LOAD_TRUNCATED_IMAGES` belongs to the whole process, so this function does not set it. A reader that
-    fails half way leaves the rows that it has decoded, and Pillow takes an image without tiles for complete. (A JPEG
-    needs an end marker for that, or a progressive one would show nothing.) If the host process has set the flag, Pillow
-    fills the missing part silently, and only the reads beyond the end tell.
-    """
-    if image.tile:  # else the header itself ended early
-        source.ran_out = False
-    source.reading_pixels = True
-    try:
-        image.load()
-    except _BAD_FILE as error:
-        if not (allow_truncated and _ends_early(image_format, source, image)):
-            _refuse(error, image_format, source, image)
-        image.tile = []
-        try:
-            image.load()
-        except _BAD_FILE:  # no row was decoded
-            _refuse(error, image_format, source, image)
-    else:
-        if ImageFile.LOAD_TRUNCATED_IMAGES and source.ran_out and not allow_truncated:
-            raise DecodeError(ImageStatus.TRUNCATED, _truncated_message(image_format, source))
-
-
-def _refuse(
-    error: Exception, image_format: ImageFormat, source: _Source, image: ImageFile.ImageFile | None
-) -> NoReturn:
-    if _UNSUPPORTED_VARIANT.search(str(error)):
-        message = f"The {image_format.name} file is of a variant that cannot be read here."
-        raise DecodeError(ImageStatus.UNSUPPORTED_FORMAT, message) from error
-    if _ends_early(image_format, source, image):
-        raise DecodeError(ImageStatus.TRUNCATED, _truncated_message(image_format, source)) from error
-    message = f"The {image_format.name} file is corrupt: it cannot be decoded."
-    raise DecodeError(ImageStatus.CORRUPT, message) from error
-
-
-def _truncated_message(image_format: ImageFormat, source: _Source) -> str:
-    size = len(source.getbuffer())
-    return f"The {image_format.name} file is truncated: it ends after {size:,} bytes, before the picture does."
-
-
-def _ends_early(image_format: ImageFormat, source: _Source, image: ImageFile.ImageFile | None) -> bool:
-    """Whether the file is shorter than its reader asked for, or than its own structure claims."""
-    if source.ran_out:
-        return True
-    # Some readers take the whole file at once, so only the structure can tell.
-    data = source.getvalue()
-    return structure_end(image_format, image, data) > len(data)
 
 
 def _to_plain_mode(image: Image.Image, image_format: ImageFormat) -> Image.Image:
