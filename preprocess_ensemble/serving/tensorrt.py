@@ -7,6 +7,7 @@ holds the same encoder under another name, for servers that run both.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import ctypes
 import ctypes.util
@@ -133,14 +134,11 @@ def _runtime() -> str:
     """What an engine depends on besides the model; ONNX Runtime itself distinguishes GPUs."""
     if NVIDIA_SERVER.is_file():
         return f"triton {os.environ.get('TRITON_SERVER_VERSION', '')}"
-    return " ".join(f"{name} {_version(name)}" for name in ("onnxruntime-gpu", "tensorrt-cu12", "tensorrt-cu13"))
-
-
-def _version(distribution: str) -> str:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
+    versions = dict.fromkeys(("onnxruntime-gpu", "tensorrt-cu12", "tensorrt-cu13"), "")
+    for name in versions:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    return " ".join(f"{name} {version}" for name, version in versions.items())
 
 
 def check_tensorrt(
