@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from pathlib import Path
@@ -64,6 +65,44 @@ def test_a_kill_between_any_two_steps_loses_nothing(folder: Path, method: str) -
         assert not (root / QUARANTINE_NAME).exists(), f"killed before step {step}"
         step += 1
     assert step > 40
+
+
+def test_a_kill_during_undo_without_hard_links_loses_nothing(folder: Path) -> None:
+    """On exFAT and many network shares. A file that takes the name meanwhile stays, too."""
+
+    def refuse(source: str, target: str) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM), source, None, target)
+
+    step, killed = 0, True
+    while killed:
+        root, store = folder / f"{step}" / "root", folder / f"{step}" / "journal.sqlite"
+        for number in range(2):
+            write(root / "deep" / f"{number}.nef", b"raw")
+        kept, copy = (write(root / "deep" / f"{number}.jpg", b"x") for number in range(2))
+        before = snapshot(root)
+        with opened(store) as journal:
+            apply(plan_moves(report((member(kept), member(copy))), [root]), journal)
+        assert not copy.exists()
+
+        def take_back(store: Path = store) -> None:
+            os.link = refuse  # type: ignore[assignment]  # the child never gives it back
+            with opened(store) as journal:
+                undo(journal)
+
+        killed = fork_and_kill(take_back, before_step=step)
+        assert contents(root) == {data for data, _, _ in before.values()}
+        taken = step % 2 and not copy.exists()
+        if taken:
+            write(copy, b"new")
+        fork_and_kill(take_back, before_step=10**6)
+        if taken:
+            assert copy.read_bytes() == b"new"
+            copy.unlink()
+            fork_and_kill(take_back, before_step=10**6)
+        assert without_access(snapshot(root)) == without_access(before), f"killed before step {step}"
+        assert not (root / QUARANTINE_NAME).exists(), f"killed before step {step}"
+        step += 1
+    assert step > 15
 
 
 @pytest.mark.parametrize("again", [False, True])

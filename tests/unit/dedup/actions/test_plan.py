@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from clip_client.dedup.actions.plan import Skip, check_tiers, plan_moves, roots_of
+from clip_client.dedup.actions.plan import Skip, check_tiers, plan_moves
 from clip_client.dedup.types import (
     BURST,
     EXACT,
@@ -173,8 +173,11 @@ def test_tiers_are_checked_by_name_and_by_the_weights_of_the_model() -> None:
 def test_files_move_in_the_named_folders_and_beside_named_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = write(tmp_path / "a" / "1.jpg", b"x")
-    (tmp_path / "b").mkdir()
+    photos = [write(tmp_path / name / f"{number}.jpg", b"x") for number, name in enumerate("abcd")]
     monkeypatch.chdir(tmp_path)
-    paths: list[str | Path] = [file, "b", "a/gone.jpg", tmp_path / "c" / "gone.jpg"]
-    assert roots_of(paths) == {str(tmp_path / name) for name in "abc"}
+    plan = plan_moves(report(tuple(map(member, photos))), [photos[0], "b", "c/gone.jpg"])
+    assert [(move.duplicate.path, move.target.folder) for move in plan.moves] == [
+        (str(photos[1]), str(tmp_path / "b")),
+        (str(photos[2]), str(tmp_path / "c")),
+    ]
+    assert [skip.reason for skip in plan.skipped] == ["It is in none of the folders that you named."]
