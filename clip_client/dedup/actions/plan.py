@@ -118,9 +118,7 @@ def plan_moves(
     ValueError for an unknown tier, and for a tier that depends on vectors if the model's weights are random.
     """
     check_tiers(tiers, report.model)
-    # Files may move in the named folders, and in the folders of named files.
-    named = (os.path.abspath(os.fsdecode(path)) for path in paths)
-    roots = frozenset(path if os.path.isdir(path) else os.path.dirname(path) for path in named)
+    roots = roots_of(paths)
     members = [member for group in report.groups for member in group.members]
     companions_of = companions(member.path for member in members if member.in_library is None)
     companions_of |= {member.path: member.in_library.companions for member in members if member.in_library is not None}
@@ -197,6 +195,12 @@ def check_tiers(tiers: Iterable[str], model: str | None = None) -> None:
                 f"the tier {tier!r} depends on vectors, and the weights of {model} are random; "
                 "export a model with trained weights, or select only exact and same-pixels"
             )
+
+
+def roots_of(paths: Iterable[str | os.PathLike[str]]) -> frozenset[str]:
+    """Return the folders in which files may move: the named folders, and the folders of named files."""
+    absolute = (os.path.abspath(os.fsdecode(path)) for path in paths)
+    return frozenset(path if os.path.isdir(path) else os.path.dirname(path) for path in absolute)
 
 
 def _other_names(duplicate: Member) -> str:
