@@ -29,21 +29,15 @@ if TYPE_CHECKING:
 
     from preprocess_ensemble.model_repository.passport import Passport
 
+    Option = Callable[[argparse.ArgumentParser], argparse.Action]
+
 _NOT_PLANNED: Final = frozenset({"repository", "results", "checkpoints", "photos"})
 """Options that do not change what is measured."""
 
 
-@dataclass(frozen=True)
-class Option:
-    """One option of the command line, as for ``ArgumentParser.add_argument``."""
-
-    flags: tuple[str, ...]
-    settings: Mapping[str, Any]
-
-
 def option(*flags: str, **settings: Any) -> Option:
-    """Describe an option."""
-    return Option(flags, settings)
+    """An option of the command line; flags and settings as for ``ArgumentParser.add_argument``."""
+    return lambda parser: parser.add_argument(*flags, **settings)
 
 
 def rounds(default: int, what: str = "in each round every system is measured once") -> Option:
@@ -172,8 +166,8 @@ class Experiment:
     def main(self, arguments: Sequence[str] | None = None) -> int:
         """Run with the arguments of a command line; return the exit code."""
         parser = argparse.ArgumentParser(prog=f"python -m benchmarks {self.name}", description=self.description)
-        for one in self.options:
-            parser.add_argument(*one.flags, **one.settings)
+        for add in self.options:
+            add(parser)
         parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the result (default: %(default)s)")
         parser.add_argument(
             "--checkpoints", type=Path, default=CHECKPOINTS, help="folder of unfinished runs (default: %(default)s)"

@@ -60,7 +60,7 @@ def main() -> None:
     parser.add_argument("adapter", choices=ADAPTERS)
     parser.add_argument("--photos", type=Path, required=True, help="folder of JPEG files")
     parser.add_argument("--url", required=True)
-    parser.add_argument(*REPOSITORY.flags, **REPOSITORY.settings)
+    REPOSITORY(parser)
     arguments = parser.parse_args()
     files = [path.read_bytes() for path in sorted(arguments.photos.iterdir())]
     asyncio.run(work(arguments.adapter, arguments.url, files, arguments.repository))

@@ -107,7 +107,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, required=True)
     parser.add_argument("--precision", choices=("fp32", "bf16", "fp16"), default="fp32", help="of pytorch")
     for shared in (REPOSITORY, MODEL):
-        parser.add_argument(*shared.flags, **shared.settings)
+        shared(parser)
     arguments = parser.parse_args()
     # open_clip logs a warning about random weights; the result names the weights.
     logging.basicConfig(level=logging.ERROR)
