@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import configparser
-import glob
 import hashlib
 import json
 import shutil
@@ -74,12 +73,6 @@ def download(directory: Path, python: str, names: Iterable[str], *options: str) 
     _run(problem, "pip", "download", "--quiet", "--dest", str(directory), *target, *options, *names)
 
 
-def build(directory: Path, names: Iterable[str]) -> None:
-    """Let pip make wheels of packages without compiled code. Raises BundleError."""
-    problem = f"pip cannot build {', '.join(names)}"
-    _run(problem, "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(directory), *names)
-
-
 def _run(problem: str, module: str, *arguments: str) -> None:
     """Run ``python -m module``. Raises BundleError with ``problem`` if it fails; the module has printed why."""
     if subprocess.run([sys.executable, "-m", module, *arguments], check=False, stdout=sys.stderr).returncode:
@@ -87,16 +80,10 @@ def _run(problem: str, module: str, *arguments: str) -> None:
 
 
 def copy_tree(target: Path) -> None:
-    """Copy the packages' tracked and new files, without results, and write the commit to ``COMMIT``."""
-    listed = output("git", "-C", str(ROOT), "ls-files", "--cached", "--others", "--exclude-standard", *TREE)
-    if listed is None:
-        raise BundleError(f"{ROOT} is no git checkout: gather the bundle in one.")
-    for name in listed.splitlines():
-        source = ROOT / name
-        if source.is_file() and not name.startswith("benchmarks/results/"):
-            copy = target / name
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, copy)
+    """Copy the packages, without results, and write the commit to ``COMMIT``."""
+    for name in TREE:
+        left_out = shutil.ignore_patterns("__pycache__", "results")
+        shutil.copytree(ROOT / name, target / name, ignore=left_out, dirs_exist_ok=True)
     commit = output("git", "-C", str(ROOT), "rev-parse", "--short", "HEAD")
     (target / "COMMIT").write_text(f"{commit or 'unknown'}\n")
 
@@ -119,15 +106,14 @@ def copy_libpython(target: Path, version: str) -> bool:
     """
     asked = "import sysconfig; print(*map(sysconfig.get_config_var, ('LIBDIR', 'DESTSHARED')))"
     name = f"libpython{version}.so.1.0"
-    for python in (f"python{version}", str(Path.home() / ".pyenv" / "versions" / f"{version}*" / "bin" / "python")):
-        for found in sorted(glob.glob(python)) or [python]:
-            folders = (output(found, "-c", asked) or "").split()
-            if len(folders) == 2 and (library := Path(folders[0], name)).is_file():
-                target.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(library, target / name)
-                tests = shutil.ignore_patterns("_test*", "xxlimited*", "_xxtestfuzz*", "_ctypes_test*")
-                shutil.copytree(folders[1], target / "lib-dynload", ignore=tests, dirs_exist_ok=True)
-                return True
+    for python in (f"python{version}", *sorted(Path.home().glob(f".pyenv/versions/{version}*/bin/python"))):
+        folders = (output(str(python), "-c", asked) or "").split()
+        if len(folders) == 2 and (library := Path(folders[0], name)).is_file():
+            target.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(library, target / name)
+            tests = shutil.ignore_patterns("_test*", "xxlimited*", "_xxtestfuzz*", "_ctypes_test*")
+            shutil.copytree(folders[1], target / "lib-dynload", ignore=tests, dirs_exist_ok=True)
+            return True
     return False
 
 
@@ -186,7 +172,8 @@ def main() -> int:
     try:
         download(bundle / "wheels", arguments.python, (arguments.onnxruntime, *requirements()))
         download(bundle / "wheels", arguments.python, ALONE, "--no-deps")
-        build(bundle / "wheels", BUILT)
+        wheel = ("wheel", "--quiet", "--no-deps", "--wheel-dir", str(bundle / "wheels"))
+        _run(f"pip cannot build {', '.join(BUILT)}", "pip", *wheel, *BUILT)
         if arguments.without_models:
             download(bundle / "export-wheels", arguments.python, EXPORT, "--no-deps")
         else:

@@ -79,8 +79,8 @@ def _install(bundle: Path) -> list[str]:
     return [str(pip), "install", "--quiet", "--no-index", "--no-deps", "--root-user-action=ignore"]
 
 
-def _run(*command: str, env: dict[str, str] | None = None, cwd: Path | None = None) -> None:
-    if subprocess.run(command, check=False, env=env, cwd=cwd).returncode:
+def _run(*command: str, env: dict[str, str] | None = None) -> None:
+    if subprocess.run(command, check=False, env=env).returncode:
         raise RunError(f"This failed, see above: {' '.join(command[:6])} ...")
 
 

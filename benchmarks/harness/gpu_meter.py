@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from types import ModuleType, TracebackType
+    from types import ModuleType
 
     from typing_extensions import Self
 
@@ -33,27 +33,23 @@ class GpuMeter:
             return self
         self._nvml = pynvml
         self._start = time.perf_counter()
-        self._energy_mj = self._energy()
+        self._energy_mj = self._read("nvmlDeviceGetTotalEnergyConsumption")
         self._thread = threading.Thread(target=self._sample, name="GPU meter", daemon=True)
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._nvml is None:
             return
         self._ended.set()
         self._thread.join()
         self._seconds = time.perf_counter() - self._start
-        before, after = self._energy_mj, self._energy()
-        watts = [sample["watts"] for sample in self._samples if "watts" in sample]
-        # Cards before Volta have no energy counter.
-        self._joules = (
-            (after - before) / 1e3
-            if before is not None and after is not None
-            else sum(watts) / max(1, len(watts)) * self._seconds
-        )
+        before, after = self._energy_mj, self._read("nvmlDeviceGetTotalEnergyConsumption")
+        if before is None or after is None:  # cards before Volta have no energy counter
+            watts = [sample["watts"] for sample in self._samples if "watts" in sample]
+            self._joules = sum(watts) / max(1, len(watts)) * self._seconds
+        else:
+            self._joules = (after - before) / 1e3
         self._nvml.nvmlShutdown()
 
     def report(self, images: int) -> dict[str, Any] | None:
@@ -66,10 +62,6 @@ class GpuMeter:
             "images_per_joule": images / self._joules if self._joules else None,
             "samples": self._samples,
         }
-
-    def _energy(self) -> float | None:
-        energy: int | None = self._read("nvmlDeviceGetTotalEnergyConsumption")
-        return energy
 
     def _sample(self) -> None:
         while not self._ended.wait(INTERVAL_S):
