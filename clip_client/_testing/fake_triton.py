@@ -106,6 +106,8 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         """The highest value of ``in_flight`` so far."""
         self.handshakes = 0
         """How often the passport was requested."""
+        self.port = 0
+        """The loopback port; the same after a restart."""
         self.live = True
         self.ready_models = {contract.ENSEMBLE, contract.PREPROCESSOR, contract.ENCODER}
         self._keep_requests = keep_requests
@@ -114,7 +116,6 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         self._work = asyncio.Lock()
         self._working: set[asyncio.Task[None]] = set()
         self._host = host
-        self._port = 0
         self._credentials: grpc.ServerCredentials | None = None
         self._server: Any = None
 
@@ -124,12 +125,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
     @property
     def url(self) -> str:
         """For :class:`clip_client.ClipClient`."""
-        return f"{'grpc' if self._credentials is None else 'grpcs'}://{self._host}:{self._port}"
-
-    @property
-    def port(self) -> int:
-        """The loopback port; the same after a restart."""
-        return self._port
+        return f"{'grpc' if self._credentials is None else 'grpcs'}://{self._host}:{self.port}"
 
     def script(self, *replies: Reply) -> None:
         """Answer the next requests for embeddings with these replies, in order."""
@@ -171,14 +167,14 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
 
     async def start(self, *, port: int | None = None) -> None:
         """Listen on ``port``, else on the same port as before, else on any free one."""
-        self._port = self._port if port is None else port
+        self.port = self.port if port is None else port
         self._server = grpc.aio.server(options=[("grpc.max_receive_message_length", -1)])
         service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(self, self._server)
-        address = f"{self._host}:{self._port}"
+        address = f"{self._host}:{self.port}"
         if self._credentials is None:
-            self._port = self._server.add_insecure_port(address)
+            self.port = self._server.add_insecure_port(address)
         else:
-            self._port = self._server.add_secure_port(address, self._credentials)
+            self.port = self._server.add_secure_port(address, self._credentials)
         await self._server.start()
 
     async def stop(self) -> None:

@@ -5,10 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,7 +21,7 @@ class FileVersion(os.PathLike[str]):
         return self.path
 
     @classmethod
-    def of(cls, path: str) -> Self:
+    def of(cls, path: str) -> FileVersion:
         """Examine a file; one that cannot be examined has neither size nor time."""
         try:
             status = os.stat(path)
