@@ -34,8 +34,9 @@ CARRIED_COMMIT: Final = Path(__file__).parents[2] / "COMMIT"
 
 def environment() -> dict[str, Any]:
     """Describe the machine, the versions and the commit."""
-    described = dict(line.split(":", 1) for line in _read_text("/proc/cpuinfo").splitlines() if ":" in line)
-    cpu = {key.strip(): value.strip() for key, value in described.items()}
+    described = (line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines())
+    cpu = {key.strip(): value.strip() for key, _, value in described}
+    carried = CARRIED_COMMIT.read_text().strip() if CARRIED_COMMIT.exists() else None
     return {
         "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "cpu": cpu.get("model name", platform.processor()),
@@ -48,7 +49,7 @@ def environment() -> dict[str, Any]:
         "system": platform.platform(),
         "python": platform.python_version(),
         "packages": {name: version for name in PACKAGES if (version := _version(name))},
-        "commit": _read_text(str(CARRIED_COMMIT)).strip() or output("git", "rev-parse", "--short", "HEAD"),
+        "commit": carried or output("git", "rev-parse", "--short", "HEAD"),
         "modified": bool(output("git", "status", "--porcelain", "--untracked-files=no")),
     }
 
@@ -80,10 +81,3 @@ def _version(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
-
-
-def _read_text(path: str) -> str:
-    try:
-        return Path(path).read_text()
-    except OSError:
-        return ""

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 PARAMETERS: Final = 87.85e6
 """Of ViT-B-32's image tower. Every run reads all of them once, so small batches wait for memory."""
 BYTES: Final[Mapping[str, int]] = {"fp32": 4, "tf32": 4, "fp16": 2}
-SERVED: Final = ("session", "ensemble")
 PRODUCTS: Final = frozenset({"MatMul", "FusedMatMul", "Gemm", "FusedGemm", "Conv", "FusedConv"})
 """Nodes that are products of matrices, as the peak is."""
 
@@ -77,27 +76,25 @@ def of_cpu(results: Results) -> Breakdown | None:
         return None
     peak = _measured_peak(operators["roofs"], "fp32")
     compute = peak["flop_s"] / FLOP_PER_IMAGE
-    most = max(operators["summary"], key=int)
-    found = operators["summary"][most]
-    products_ms = sum(row["ms"] for row in found["operators"] if row["operator"] in PRODUCTS)
+    profiles = {int(rows): profile for rows, profile in operators["summary"].items()}
+    most = max(profiles)
+    products_ms = sum(row["ms"] for row in profiles[most]["operators"] if row["operator"] in PRODUCTS)
     steps = [
         ("bare matrix products, measured", compute),
-        (f"the model's products, batch {most}", 1e3 * int(most) / products_ms),
-        ("all of the model's nodes", 1e3 * int(most) / found["total_ms"]),
+        (f"the model's products, batch {most}", 1e3 * most / products_ms),
+        ("all of the model's nodes", 1e3 * most / profiles[most]["total_ms"]),
     ]
-    curves = {
-        "the model's nodes": [(int(rows), 1e3 * int(rows) / one["total_ms"]) for rows, one in _by_rows(operators)]
-    }
-    served = results.get("end_to_end")
-    if served is not None and _compares(served, operators, compute, most):
-        at = served["summary"]
-        steps += [
-            ("a bare session, another run", at[most]["images_per_second"]["session"]["median"]),
-            ("the ensemble, JPEG in", at[most]["images_per_second"]["ensemble"]["median"]),
-        ]
-        curves["the ensemble, by callers"] = [
-            (int(rows), one["images_per_second"]["ensemble"]["median"]) for rows, one in _by_rows(served)
-        ]
+    curves = {"the model's nodes": [(rows, 1e3 * rows / one["total_ms"]) for rows, one in profiles.items()]}
+    if served := results.get("end_to_end"):
+        rates = {
+            int(rows): [one["images_per_second"][system]["median"] for system in ("session", "ensemble")]
+            for rows, one in served["summary"].items()
+        }
+        # A rate above the peak means that the machine was busier when the peak was measured.
+        if _where(served) == _where(operators) and most in rates and max(map(max, rates.values())) <= compute:
+            session, ensemble = rates[most]
+            steps += [("a bare session, another run", session), ("the ensemble, JPEG in", ensemble)]
+            curves["the ensemble, by callers"] = [(rows, rate) for rows, (_, rate) in rates.items()]
     cpu, cores = _where(operators)
     return Breakdown(f"{cores} cores of {cpu}, no GPU used", "fp32", steps, peak, curves)
 
@@ -155,18 +152,6 @@ def _cells(results: Results, name: str) -> Iterator[Mapping[str, Any]]:
 def _measured_peak(found: Result, precision: str) -> dict[str, float]:
     """FLOP/s and bytes/s from a result of ``peak_throughput``."""
     return {"flop_s": found["product_gflops"][precision]["best"] * 1e9, "byte_s": found["memory_gb_s"]["best"] * 1e9}
-
-
-def _by_rows(result: Result) -> list[tuple[str, Mapping[str, Any]]]:
-    return sorted(result["summary"].items(), key=lambda pair: int(pair[0]))
-
-
-def _compares(served: Result, operators: Result, compute: float, most: str) -> bool:
-    """Whether two runs may share a picture: the same machine, and no rate above the peak, which was a busier hour's."""
-    if _where(served) != _where(operators) or most not in served["summary"]:
-        return False
-    rates = (one["images_per_second"][name]["median"] for one in served["summary"].values() for name in SERVED)
-    return all(rate <= compute for rate in rates)
 
 
 def _where(result: Result) -> tuple[Any, ...]:
