@@ -11,34 +11,31 @@ from preprocess_ensemble.errors import ReportedError
 
 BUILD: Final = Path("build")
 
-INFINITY: Final = (
-    "infinity-emb[torch,server,vision]==0.0.77",
-    "transformers<4.49",
-    "optimum<1.25",
-    "click<8.2",
-    "aiohttp",
-)
-"""infinity imports optimum's BetterTransformer, which refuses transformers 4.49 and newer, and a typer of its time; it
-reads images through aiohttp, which its extra ``server`` leaves out."""
-OPENVINO: Final = ("--editable", ".[server]", "onnx", "onnxruntime-openvino", "rich")
-"""onnxruntime-openvino and onnxruntime overwrite each other."""
+REQUIREMENTS: Final = {
+    # infinity imports optimum's BetterTransformer, which refuses transformers 4.49 and newer, and a typer of its time;
+    # it reads images through aiohttp, which its extra ``server`` leaves out.
+    "infinity": (
+        "infinity-emb[torch,server,vision]==0.0.77",
+        "transformers<4.49",
+        "optimum<1.25",
+        "click<8.2",
+        "aiohttp",
+    ),
+    # This package and Triton; onnxruntime-openvino and onnxruntime overwrite each other.
+    "openvino": ("--editable", ".[server]", "onnx", "onnxruntime-openvino", "rich"),
+    # The binary, and the CUDA library that it links to, GPU or not. tritonclient 2.60 and newer need glibc 2.38.
+    "perf_analyzer": ("--no-deps", "tritonclient==2.50.0", "nvidia-cuda-runtime-cu12"),
+}
+"""Environment -> arguments of ``pip install``."""
 
 
 class EnvironmentFailed(ReportedError):
     """pip could not make the environment; the message says which one, and pip has said why."""
 
 
-def infinity_python() -> Path:
-    """The Python of an environment with infinity in it."""
-    return _python("infinity", INFINITY)
-
-
-def openvino_python() -> Path:
-    """The Python of an environment with this package, Triton and ONNX Runtime's OpenVINO build."""
-    return _python("openvino", OPENVINO)
-
-
-def _python(name: str, requirements: tuple[str, ...]) -> Path:
+def venv_python(name: str) -> Path:
+    """The Python of the environment ``name``, which is made if necessary. Raises EnvironmentFailed."""
+    requirements = REQUIREMENTS[name]
     directory = BUILD / name
     python = directory / "bin" / "python"
     stamp = directory / ".installed"

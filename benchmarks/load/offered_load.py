@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
+import math
 import os
 import sys
 from collections import Counter
@@ -30,54 +31,33 @@ IMAGE: Final = os.urandom(10_000)
 TIMEOUT_S: Final = 2.0
 
 
-class Phase:
-    """The outcomes of the calls that started in one part of an open loop."""
+async def offer(call: Callable[[], Awaitable[str]], rate: float, seconds: float) -> dict[str, Any]:
+    """Start ``rate`` calls a second for ``seconds`` and wait for the last; return their outcomes as JSON.
 
-    def __init__(self, rate: float, seconds: float) -> None:
-        self.rate, self.seconds = rate, seconds
-        self.outcomes: Counter[str] = Counter()
-        self.latencies_ms: list[float] = []
-        self.latest_ms = 0.0
-        """The most by which a call exceeded its deadline."""
-        self.good_in_time = 0
-        """Good answers that arrived before the end of the phase: only these count as goodput of its seconds."""
-        self.good_per_second = [0] * int(seconds)
-        """By the second in which the call started."""
-
-    def add(self, outcome: str, began_s: float, took_s: float) -> None:
-        """Count one call that started ``began_s`` after the phase."""
-        self.outcomes[outcome] += 1
-        self.latest_ms = max(self.latest_ms, 1e3 * (took_s - TIMEOUT_S))
-        if outcome == "good":
-            self.latencies_ms.append(1e3 * took_s)
-            self.good_in_time += began_s + took_s <= self.seconds
-            self.good_per_second[min(int(began_s), len(self.good_per_second) - 1)] += 1
-
-    def report(self) -> dict[str, Any]:
-        """As JSON."""
-        return {
-            "seconds": self.seconds,
-            "wanted_rate": self.rate,
-            "offered_rate": sum(self.outcomes.values()) / self.seconds,
-            "good_rate": self.good_in_time / self.seconds,
-            "outcomes": dict(self.outcomes),
-            "latest_ms": self.latest_ms,
-            "latency_ms": percentiles(self.latencies_ms) if self.latencies_ms else None,
-            "good_per_second": self.good_per_second,
-        }
-
-
-async def offer(call: Callable[[], Awaitable[str]], rate: float, seconds: float) -> Phase:
-    """Start ``rate`` calls a second for ``seconds``, then wait for the last of them."""
+    ``latest_ms`` is the most by which a call exceeded its deadline. ``good_per_second`` counts the good answers by the
+    second in which the call started. ``good_rate`` counts only those that arrived before the end of ``seconds``.
+    """
     loop = asyncio.get_running_loop()
-    phase = Phase(rate, seconds)
+    calls: list[tuple[str, float, float]] = []
+    """Outcome, start and duration in seconds."""
 
     async def counted(due_s: float) -> None:
         began = loop.time()
-        phase.add(await call(), due_s, loop.time() - began)
+        calls.append((await call(), due_s, loop.time() - began))
 
     await open_loop(counted, itertools.repeat(1 / rate), seconds=seconds, limit=sys.maxsize)
-    return phase
+    good = [(began_s, took_s) for outcome, began_s, took_s in calls if outcome == "good"]
+    started = Counter(int(began_s) for began_s, _ in good)
+    return {
+        "seconds": seconds,
+        "wanted_rate": rate,
+        "offered_rate": len(calls) / seconds,
+        "good_rate": sum(began_s + took_s <= seconds for began_s, took_s in good) / seconds,
+        "outcomes": dict(Counter(outcome for outcome, _, _ in calls)),
+        "latest_ms": max([0.0, *(1e3 * (took_s - TIMEOUT_S) for _, _, took_s in calls)]),
+        "latency_ms": percentiles([1e3 * took_s for _, took_s in good]) if good else None,
+        "good_per_second": [started[second] for second in range(math.ceil(seconds))],
+    }
 
 
 async def phases(clip: ClipClient, wanted: Sequence[tuple[float, float]]) -> dict[str, Any]:
@@ -94,7 +74,7 @@ async def phases(clip: ClipClient, wanted: Sequence[tuple[float, float]]) -> dic
     for rate, seconds in wanted:
         running.append(asyncio.create_task(offer(call, rate, seconds)))
         await asyncio.sleep(seconds)
-    reports = [(await phase).report() for phase in running]
+    reports = [await phase for phase in running]
     (server,) = clip.stats().servers
     return {"phases": reports, "limit": server.limit, "latency_s": server.latency_s}
 
@@ -116,7 +96,7 @@ async def unlimited(url: str, rate: float, seconds: float) -> dict[str, Any]:
         load = asyncio.create_task(offer(call, rate, seconds))
         await asyncio.wait({load}, timeout=seconds + 1)
         if load.done():
-            return load.result().report()
+            return load.result()
         load.cancel()
         await asyncio.wait({load})
         return {"wanted_rate": rate, "hung_up": True}

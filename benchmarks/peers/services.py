@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, cast
 
-from benchmarks.harness.venvs import BUILD, infinity_python
+from benchmarks.harness.venvs import BUILD, venv_python
 from benchmarks.peers.in_process import device
 from preprocess_ensemble.testing.server import ServerDidNotStart, free_port
 
@@ -33,7 +33,7 @@ def plain_service(model: str, pretrained: str, *, max_batch: int = 32) -> Iterat
 @contextmanager
 def infinity(model: str, pretrained: str) -> Iterator[str]:
     """infinity in fp32 on the device of the other systems, with the same weights; gives its URL."""
-    python = infinity_python()
+    python = venv_python("infinity")
     directory = _infinity_model(python, model, pretrained)
     options = ("--model-id", str(directory), "--served-model-name", "clip", "--engine", "torch", "--dtype", "float32")
     other = ("--device", device(), "--host", "127.0.0.1", "--log-level", "warning", "--no-model-warmup")

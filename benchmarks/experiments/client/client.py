@@ -12,10 +12,11 @@ load generator, without the server's.
 
 from __future__ import annotations
 
+import math
 import resource
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -25,6 +26,7 @@ from benchmarks.fixtures.null_repository import write_null_repository
 from benchmarks.harness.experiment import REPOSITORY, Experiment, Run, option, rounds, seconds
 from benchmarks.harness.results import show
 from benchmarks.harness.rounds import of_rounds
+from preprocess_ensemble.contract import ENSEMBLE
 
 if TYPE_CHECKING:
     from benchmarks.harness.checkpoint import Checkpoint
@@ -42,20 +44,13 @@ def measure_perf_analyzer(url: str, data: Path, order: dict[str, Any], rate: flo
     It measures in three windows or more until they agree; each is about half as long as the others measure, at
     ``rate``.
     """
-    binary, environment = find_or_install()
     requests = max(1, round(rate * order["seconds"] / 2 / order["rows"]))
     load = {key: order[key] for key in ("concurrency", "rows")}
+    installed = find_or_install()  # a child process too, whose CPU time does not count
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     try:
         figures = analyze(
-            binary,
-            environment,
-            model="clip_image",
-            url=url,
-            data=data,
-            requests=requests,
-            stability_percent=20,
-            **load,
+            installed, model=ENSEMBLE, url=url, data=data, requests=requests, stability_percent=20, **load
         )
     except Unstable:
         return {"rate": None}  # for this round
@@ -104,27 +99,26 @@ def measure_model(run: Run, checkpoint: Checkpoint, model: str, cells: list[Cell
 
 
 def summarize(measured: Mapping[str, Any], model: str, cells: list[Cell]) -> dict[str, Any]:
-    """Medians over the rounds, and ClipClient's rate over perf_analyzer's within each round."""
+    """Medians over the rounds, and ClipClient's rate over perf_analyzer's within each round; None without figures."""
+
+    def median(values: Iterable[float]) -> float | None:
+        known = list(values)
+        return statistics.median(known) if known else None
+
     found: dict[str, Any] = {}
     for concurrency, rows in cells:
         of = {system: of_rounds(measured, f"{model}, {concurrency} x {rows}, {system}") for system in SYSTEMS}
-        pairs = [
-            pair for pair in zip(of["ClipClient"], of["perf_analyzer"], strict=True) if pair[1]["rate"] is not None
-        ]
+        pairs = zip(of["ClipClient"], of["perf_analyzer"], strict=True)
         stable = {name: [one for one in results if one["rate"] is not None] for name, results in of.items()}
         found[f"{concurrency} x {rows}"] = {
-            "to_perf_analyzer": _median([ours["rate"] / one["rate"] for ours, one in pairs if one["rate"]]),
-            "images_per_second": {name: _median([one["rate"] for one in runs]) for name, runs in stable.items()},
+            "to_perf_analyzer": median(ours["rate"] / one["rate"] for ours, one in pairs if one["rate"]),
+            "images_per_second": {name: median(one["rate"] for one in runs) for name, runs in stable.items()},
             "cpu_us_per_image": {
-                name: _median([one["cpu_us_per_image"] for one in runs]) for name, runs in stable.items()
+                name: median(one["cpu_us_per_image"] for one in runs) for name, runs in stable.items()
             },
-            "p50_ms": {name: _median([one["latency_ms"]["p50"] for one in runs]) for name, runs in stable.items()},
+            "p50_ms": {name: median(one["latency_ms"]["p50"] for one in runs) for name, runs in stable.items()},
         }
     return found
-
-
-def _median(values: list[float]) -> float | None:
-    return statistics.median(values) if values else None
 
 
 def _text(value: float | None, digits: int = 0) -> str:
@@ -138,9 +132,9 @@ def measure(run: Run) -> dict[str, Any]:
     headings = ("callers x rows", *(f"{name}: images/s, CPU us" for name in SYSTEMS), "to perf_analyzer")
     summaries: dict[str, Any] = {}
     for model in options.models:
-        cells = [(concurrency, rows) for rows in options.rows for concurrency in options.concurrency]
-        if model == "real":
-            cells = [cell for cell in cells if cell[0] * cell[1] <= options.real_in_flight]
+        most = options.real_in_flight if model == "real" else math.inf
+        every = ((concurrency, rows) for rows in options.rows for concurrency in options.concurrency)
+        cells = [cell for cell in every if math.prod(cell) <= most]
         measure_model(run, checkpoint, model, cells)
         summaries[model] = summarize(checkpoint.cells, model, cells)
         lines = []

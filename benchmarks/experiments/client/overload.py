@@ -7,6 +7,7 @@ without limit or deadline sends ten times the capacity, as any other program mig
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 import time
@@ -14,7 +15,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import psutil
@@ -31,48 +32,47 @@ CLIENTS: Final = 4
 CALLERS: Final = 64
 CAPACITY: Final = 200.0
 """Images per second of the model."""
+PEAK_S: Final = 10.0
+"""Of the closed loop that finds the peak."""
+CALM_S: Final = 10.0
+"""Of the half load after the overload."""
 SAMPLE_S: Final = 0.5
 
 
-class Watch:
-    """Memory of processes with all their children, and what the health endpoint says, twice a second."""
+@contextmanager
+def watch(processes: Mapping[str, Sequence[psutil.Process]], health_url: str) -> Iterator[list[dict[str, Any]]]:
+    """Until the end of the block, twice a second: memory of processes with all their children, and the health.
 
-    def __init__(self, processes: Mapping[str, Sequence[psutil.Process]], health_url: str) -> None:
-        self._processes = processes
-        self._health_url = health_url
-        self._ended = threading.Event()
-        self.samples: list[dict[str, Any]] = []
+    Gives the samples, to which more are added: seconds, ``status``, and the MiB of each of ``processes``.
+    """
+    samples: list[dict[str, Any]] = []
+    ended = threading.Event()
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Sample while the block runs."""
-        thread = threading.Thread(target=self._run)
-        thread.start()
-        try:
-            yield
-        finally:
-            self._ended.set()
-            thread.join()
-
-    def _run(self) -> None:
+    def sample() -> None:
         start = time.monotonic()
-        while not self._ended.wait(SAMPLE_S):
-            memory = {name: sum(map(_family_mb, members)) for name, members in self._processes.items()}
-            self.samples.append({"s": time.monotonic() - start, "status": health(self._health_url), **memory})
+        while not ended.wait(SAMPLE_S):
+            memory = {name: sum(map(_family_mb, members)) for name, members in processes.items()}
+            samples.append({"s": time.monotonic() - start, "status": health(health_url), **memory})
+
+    with ThreadPoolExecutor(1) as thread:
+        sampling = thread.submit(sample)
+        try:
+            yield samples
+        finally:
+            ended.set()
+            sampling.result()
 
 
 def _family_mb(process: psutil.Process) -> float:
     total = 0
     for member in (process, *process.children(recursive=True)):
-        try:
+        with suppress(psutil.NoSuchProcess):
             total += member.memory_info().rss
-        except psutil.NoSuchProcess:
-            continue
     return total / 2**20
 
 
 def health(url: str) -> str:
-    """What the supervisor says: ready, overloaded, failing, restarting."""
+    """What the supervisor reports: ready, overloaded, failing or restarting."""
     try:
         with urllib.request.urlopen(url, timeout=5) as response:
             return str(json.load(response)["status"])
@@ -82,7 +82,7 @@ def health(url: str) -> str:
 
 
 def ask_all(workers: Sequence[Worker], order: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Give all workers the same order at the same time."""
+    """Send all workers the same order at the same time; return their answers."""
     with ThreadPoolExecutor(len(workers)) as pool:
         return list(pool.map(lambda worker: worker.ask(order), workers))
 
@@ -94,24 +94,17 @@ def growth(samples: Sequence[Mapping[str, Any]], name: str, settled_s: float) ->
 
 
 def measure_clients(
-    workers: Sequence[Worker],
-    server: psutil.Process,
-    health_url: str,
-    *,
-    seconds: float,
-    peak_s: float = 10.0,
-    calm_s: float = 10.0,
+    workers: Sequence[Worker], server: psutil.Process, health_url: str, *, seconds: float
 ) -> dict[str, Any]:
     """The peak, then ten times the peak, then half of it, from all workers together."""
     ask_all(workers, {"callers": CALLERS, "seconds": 2.0})
-    peak = sum(answer["rate"] for answer in ask_all(workers, {"callers": CALLERS, "seconds": peak_s}))
+    peak = sum(answer["rate"] for answer in ask_all(workers, {"callers": CALLERS, "seconds": PEAK_S}))
     share = peak / len(workers)
     clients = [child for child in psutil.Process().children() if child.pid != server.pid]
-    watch = Watch({"server_mb": [server], "clients_mb": clients}, health_url)
-    with watch.running():
-        answers = ask_all(workers, {"phases": [[10 * share, seconds], [0.5 * share, calm_s]]})
+    with watch({"server_mb": [server], "clients_mb": clients}, health_url) as samples:
+        answers = ask_all(workers, {"phases": [[10 * share, seconds], [0.5 * share, CALM_S]]})
     loud, calm = ([answer["phases"][number] for answer in answers] for number in (0, 1))
-    during = [sample for sample in watch.samples if sample["s"] <= seconds]
+    during = [sample for sample in samples if sample["s"] <= seconds]
     calm_per_second = [sum(counts) for counts in zip(*(phase["good_per_second"] for phase in calm), strict=True)]
     return {
         "peak": peak,
@@ -124,27 +117,26 @@ def measure_clients(
         "calm_offered": sum(phase["offered_rate"] for phase in calm),
         "calm_good_per_second": calm_per_second,
         "answers": answers,
-        "samples": watch.samples,
+        "samples": samples,
     }
 
 
 def measure_unlimited(worker: Worker, server: psutil.Process, health_url: str, *, seconds: float) -> dict[str, Any]:
     """Ten times the capacity from a client without a limit; then wait until the supervisor reports ready again."""
     pids = {child.pid for child in server.children(recursive=True)}
-    watch = Watch({"server_mb": [server]}, health_url)
-    with watch.running():
+    with watch({"server_mb": [server]}, health_url) as samples:
         answer = worker.ask({"unlimited": True, "phases": [[10 * CAPACITY, seconds]]})
         deadline = time.monotonic() + 30 * seconds
-        while time.monotonic() < deadline and not _recovered(watch.samples):
+        while time.monotonic() < deadline and not _recovered(samples):
             time.sleep(SAMPLE_S)
-    statuses = [(sample["s"], sample["status"]) for sample in watch.samples]
-    changes = [entry for entry, (_, before) in zip(statuses[1:], statuses, strict=False) if entry[1] != before]
+    statuses = [(sample["s"], sample["status"]) for sample in samples]
+    changes = [entry for before, entry in itertools.pairwise(statuses) if entry[1] != before[1]]
     return {
         "answer": answer,
         "statuses": changes,
         "same_processes": pids <= {child.pid for child in server.children(recursive=True)},
         "works_again": worker.ask({"phases": [[0.5 * CAPACITY, 3.0]]})["phases"][0]["outcomes"],
-        "samples": watch.samples,
+        "samples": samples,
     }
 
 

@@ -11,6 +11,7 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,9 +38,8 @@ def saturation(curve: Sequence[Mapping[str, Any]]) -> int:
     return int(min(point["concurrency"] for point in curve if point["rate"] >= SATURATED * best))
 
 
-def _point(cells: Mapping[str, Any], name: str, **where: float) -> dict[str, Any]:
+def _point(runs: Sequence[Mapping[str, Any]], **where: float) -> dict[str, Any]:
     """Medians over the rounds of one cell, including the server's times of each step."""
-    runs = of_rounds(cells, name)
     latency = {key: median_of((run["latency_ms"] for run in runs), key) for key in ("p50", "p95", "p99")}
     if all("mean_ms" in run for run in runs):
         # Over the same requests as the server's means, so that their difference is the time outside the steps.
@@ -85,31 +85,29 @@ def measure(run: Run) -> dict[str, Any]:
         expected = reference_vectors(options.reference, run.files)
         checked = {"cosine": cosine_to_first({"reference": expected, "server": vectors[0]})["server"]}
 
-    def cell(name: str, number: int, **order: float) -> None:
-        order = {"seconds": options.seconds, **order}
+    def ask(order: Mapping[str, float]) -> dict[str, Any]:
         # Only the curve by concurrency needs more than one process.
         load = workers if order.get("concurrency", 1) > 1 else workers[:1]
-        checkpoint.cell(f"{name} round {number}", lambda: measured(load, server.grpc_url, order))
+        return measured(load, server.grpc_url, {"seconds": options.seconds, **order})
 
-    for number in run.rounds:
-        for count in options.rows:
-            cell(f"{count} images a request,", number, rows=count, concurrency=1)
-        for size in options.concurrency:
-            cell(f"x{size}", number, concurrency=size, rows=options.request_rows)
-    by_concurrency = [_point(checkpoint.cells, f"x{size}", concurrency=size) for size in options.concurrency]
+    by_rows = {f"{rows} images a request,": {"rows": rows} for rows in options.rows}
+    by_size = {f"x{size}": {"concurrency": size, "rows": options.request_rows} for size in options.concurrency}
+    found = run.in_rounds({name: partial(ask, order) for name, order in {**by_rows, **by_size}.items()})
+    by_concurrency = [_point(found[name], concurrency=order["concurrency"]) for name, order in by_size.items()]
     full = max(point["rate"] for point in by_concurrency)
     for number in run.rounds:
         for share in options.offered:
             # Each round draws its own times; a median over repetitions of one draw would describe that draw only.
-            cell(f"offered {share:.0%}", number, rate=share * full, seed=number, seconds=OPEN_TIMES * options.seconds)
+            order = {"rate": share * full, "seed": number, "seconds": OPEN_TIMES * options.seconds}
+            checkpoint.cell(f"offered {share:.0%} round {number}", partial(ask, order))
     summary = {
         "cold_start_s": cold["seconds"],
         "request_bytes": {"median": statistics.median(map(len, run.files)), "fp32_tensor": 3 * 224 * 224 * 4},
-        "by_rows": [_point(checkpoint.cells, f"{count} images a request,", rows=count) for count in options.rows],
+        "by_rows": [_point(found[name], **order) for name, order in by_rows.items()],
         "by_concurrency": by_concurrency,
         "saturated_at": saturation(by_concurrency),
         "by_offered": [
-            _point(checkpoint.cells, f"offered {share:.0%}", share=share, offered=share * full)
+            _point(of_rounds(checkpoint.cells, f"offered {share:.0%}"), share=share, offered=share * full)
             for share in options.offered
         ],
         **checked,

@@ -1,7 +1,7 @@
 """What does NVIDIA's perf_analyzer measure for the ensemble and its steps?
 
-The binary comes from PATH (Triton's SDK container has it), or else from the last tritonclient wheel that carries it and
-runs with Debian 12's glibc. The input file holds the sample photos. For a STRING tensor perf_analyzer wants the
+The binary comes from PATH (Triton's SDK container has it), or else from the last tritonclient wheel that contains it
+and runs with Debian 12's glibc. The input file holds the sample photos. For a STRING tensor perf_analyzer wants the
 *serialised* element in base64: a little-endian length of 4 bytes, then the bytes.
 """
 
@@ -16,27 +16,18 @@ import struct
 import subprocess
 import sys
 import tempfile
-import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from benchmarks.fixtures.bare_encoder import exact_pixels, preprocessing
 from benchmarks.harness.experiment import REPOSITORY, Experiment, Run, option
 from benchmarks.harness.results import show
+from benchmarks.harness.venvs import EnvironmentFailed, venv_python
 from preprocess_ensemble.contract import ENCODER
-from preprocess_ensemble.errors import ReportedError
-from preprocess_ensemble.imaging.preprocessor import Preprocessor
-from preprocess_ensemble.imaging.transform import PreprocessConfig
 
 if TYPE_CHECKING:
-    from preprocess_ensemble.model_repository.passport import Passport
-
-WHEELS: Final = ("tritonclient==2.50.0", "nvidia-cuda-runtime-cu12")
-"""The binary, and the CUDA library that it links to, GPU or not. tritonclient 2.60 and newer need glibc 2.38."""
-UNPACKED: Final = Path("build") / "perf_analyzer"
-
-
-class PerfAnalyzerMissing(ReportedError):
-    """The binary is neither on PATH nor in a wheel that pip can download, or cannot run here."""
+    import numpy as np
+    import numpy.typing as npt
 
 
 class Unstable(RuntimeError):
@@ -44,56 +35,38 @@ class Unstable(RuntimeError):
 
 
 def find_or_install() -> tuple[Path, dict[str, str]]:
-    """Return the binary and the environment that it runs in."""
+    """Return the binary and the environment that it runs in. Raises EnvironmentFailed."""
     on_path = shutil.which("perf_analyzer")
     if on_path is not None:
         return Path(on_path), dict(os.environ)
-    binary = UNPACKED / "tritonclient-2.50.0.data" / "data" / "bin" / "perf_analyzer"
-    if not binary.exists():
-        _unpack_wheels()
-    binary.chmod(0o755)
-    libraries = UNPACKED / "nvidia" / "cuda_runtime" / "lib"
+    binary = venv_python("perf_analyzer").with_name("perf_analyzer")
+    (libraries,) = binary.parents[1].glob("lib/python*/site-packages/nvidia/cuda_runtime/lib")
     environment = {**os.environ, "LD_LIBRARY_PATH": str(libraries.resolve())}
     tried = subprocess.run([binary, "--version"], env=environment, capture_output=True, text=True, check=False)
     if "error while loading" in tried.stderr:
         reason = tried.stderr.strip().rsplit(": ", 3)
-        raise PerfAnalyzerMissing(f"perf_analyzer cannot run: {': '.join(reason[1:])} (Debian: apt install libb64-0d)")
+        raise EnvironmentFailed(f"perf_analyzer cannot run: {': '.join(reason[1:])} (Debian: apt install libb64-0d)")
     return binary, environment
-
-
-def _unpack_wheels() -> None:
-    UNPACKED.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as downloads:
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", downloads, *WHEELS]
-        if subprocess.run(command, check=False).returncode:
-            raise PerfAnalyzerMissing(
-                "perf_analyzer is not on PATH, and pip could not download a wheel that carries it"
-            )
-        for wheel in Path(downloads).iterdir():
-            with zipfile.ZipFile(wheel) as archive:
-                archive.extractall(UNPACKED)
 
 
 def write_input(path: Path, images: list[bytes]) -> None:
     """Write perf_analyzer's input file: one request of one row per image."""
-    rows = [base64.b64encode(struct.pack("<I", len(image)) + image).decode() for image in images]
-    path.write_text(json.dumps({"data": [{"image": {"content": {"b64": row}, "shape": [1]}} for row in rows]}))
+    rows = (_base64(struct.pack("<I", len(image)) + image, [1]) for image in images)
+    path.write_text(json.dumps({"data": [{"image": row} for row in rows]}))
 
 
-def write_pixels(path: Path, images: list[bytes], passport: Passport) -> None:
-    """Write the input file of the encoder: the output of the first step for these images."""
-    config = PreprocessConfig.from_mapping(passport.preprocess)
-    pixels, _ = Preprocessor(config).run([images])
-    rows = []
-    for image in pixels:
-        content = base64.b64encode(image.tobytes()).decode()
-        rows.append({"pixels": {"content": {"b64": content}, "shape": [*config.size, 3]}, "status": [0]})
-    path.write_text(json.dumps({"data": rows}))
+def write_pixels(path: Path, pixels: npt.NDArray[np.uint8]) -> None:
+    """Write the input file of the encoder: one request of one row for each of the pixels (N, H, W, 3)."""
+    rows = (_base64(image.tobytes(), list(image.shape)) for image in pixels)
+    path.write_text(json.dumps({"data": [{"pixels": row, "status": [0]} for row in rows]}))
+
+
+def _base64(content: bytes, shape: list[int]) -> dict[str, Any]:
+    return {"content": {"b64": base64.b64encode(content).decode()}, "shape": shape}
 
 
 def analyze(
-    binary: Path,
-    environment: dict[str, str],
+    installed: tuple[Path, dict[str, str]],
     *,
     model: str,
     url: str,
@@ -103,11 +76,14 @@ def analyze(
     requests: int = 50,
     stability_percent: int = 10,
 ) -> dict[str, float]:
-    """Measure one model at one concurrency; return rows per second and latencies in milliseconds.
+    """Measure one model at one concurrency with what :func:`find_or_install` returned.
+
+    Returns rows per second and latencies in milliseconds.
 
     Three windows of ``requests`` in a row must agree within ``stability_percent``; raises :class:`Unstable` if they
     do not within ten windows, and ``RuntimeError`` if perf_analyzer fails.
     """
+    binary, environment = installed
     with tempfile.TemporaryDirectory() as scratch:
         table = Path(scratch) / "latency.csv"
         command: list[str | Path] = [binary, "-m", model, "-u", url, "-i", "grpc", "-b", str(rows), "-f", table]
@@ -115,12 +91,8 @@ def analyze(
         if model != ENCODER:
             command += ["--shape", "image:1"]
         # Count windows: a time window of a slow model may hold too few requests to agree with the next one.
-        command += [
-            "--measurement-mode",
-            "count_windows",
-            "--measurement-request-count",
-            str(max(requests, 4 * concurrency)),
-        ]
+        command += ["--measurement-mode", "count_windows"]
+        command += ["--measurement-request-count", str(max(requests, 4 * concurrency))]
         command += ["--stability-percentage", str(stability_percent)]
         ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         if not table.exists():
@@ -143,32 +115,25 @@ def measure(run: Run) -> dict[str, Any]:
     """Measure every model at every concurrency, on a new server unless one is named."""
     options = run.options
     try:
-        binary, environment = find_or_install()
-    except PerfAnalyzerMissing as missing:
+        installed = find_or_install()
+    except EnvironmentFailed as missing:
         raise SystemExit(str(missing)) from missing
     data, pixels = run.scratch / "input.json", run.scratch / "pixels.json"
     write_input(data, run.files)
     if ENCODER in options.models:
-        write_pixels(pixels, run.files, run.passport)
+        write_pixels(pixels, exact_pixels(run.files, preprocessing(options.repository)))
     url = options.url or run.serve(None, "--open-statistics").grpc_url
+    common = {"url": url, "rows": options.rows, "requests": options.requests}
     found = []
     for model in options.models:
         for concurrency in options.concurrency:
+            file = pixels if model == ENCODER else data
             try:
-                figures = analyze(
-                    binary,
-                    environment,
-                    model=model,
-                    url=url,
-                    data=pixels if model == ENCODER else data,
-                    concurrency=concurrency,
-                    rows=options.rows,
-                    requests=options.requests,
-                )
+                figures = analyze(installed, model=model, data=file, concurrency=concurrency, **common)
             except Unstable as error:
                 print(f"{model}, concurrency {concurrency}: {error}", file=sys.stderr)
-                continue
-            found.append({"model": model, "concurrency": concurrency, **figures})
+            else:
+                found.append({"model": model, "concurrency": concurrency, **figures})
     if not found:
         raise SystemExit("perf_analyzer gave no figures, so no result is written; try again with more --requests")
     rows = [[f"{value:.1f}" if isinstance(value, float) else str(value) for value in line.values()] for line in found]

@@ -19,7 +19,7 @@ from benchmarks.fixtures.repository_variants import variant
 from benchmarks.harness.experiment import MODEL, REPOSITORY, Experiment, Run, option, rounds, seconds
 from benchmarks.harness.results import show
 from benchmarks.harness.rounds import cosine_to_first, spread
-from benchmarks.harness.venvs import openvino_python
+from benchmarks.harness.venvs import venv_python
 from benchmarks.harness.worker import start_together
 from preprocess_ensemble.export.parity import REQUIRED_COSINE
 from preprocess_ensemble.testing.server import QUIET, serving
@@ -45,7 +45,7 @@ def openvino_serving(repository: Path, precision: str) -> Iterator[str]:
 
     with (
         variant(repository, change) as changed,
-        serving(changed, *QUIET, python=openvino_python().absolute()) as server,
+        serving(changed, *QUIET, python=venv_python("openvino").absolute()) as server,
     ):
         yield server.grpc_url
 
