@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from benchmarks.harness.experiment import Experiment
 from benchmarks.run_all import STEPS
 
 EXPERIMENTS: Final = {
@@ -44,8 +45,8 @@ def main() -> int:
     name, *arguments = sys.argv[1:] or [""]
     if name in MODULES:
         module = importlib.import_module(MODULES[name])
-        if hasattr(module, "EXPERIMENT"):
-            return int(module.EXPERIMENT.main(arguments))
+        if isinstance(getattr(module, "measure", None), Experiment):
+            return int(module.measure.main(arguments))
         sys.argv = [f"python -m benchmarks {name}", *arguments]
         return int(module.main() or 0)
     is_help = name in ("", "-h", "--help")

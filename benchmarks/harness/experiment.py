@@ -1,14 +1,16 @@
 """One frame for every experiment: it reads the options, starts the fixtures, and keeps the result.
 
-An experiment is a module with a constant ``EXPERIMENT``. Its function ``measure`` gets a :class:`Run`, prints its
-tables, and returns what the result file keeps::
+An experiment is a module with a function ``measure``, which gets a :class:`Run`, prints its tables, and returns what
+the result file keeps::
 
-    EXPERIMENT: Final = Experiment("latency", __doc__, measure, (REPOSITORY, rounds(3), seconds(4.0, "per cell")))
+    @experiment(REPOSITORY, rounds(3), seconds(4.0, "per cell"))
+    def measure(run: Run) -> dict[str, Any]:
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -182,3 +184,13 @@ class Experiment:
                 path = run.saved.finish(result, options.results)
         print(f"result: {path}")
         return run.exit_code
+
+
+def experiment(*options: Option) -> Callable[[Callable[[Run], Mapping[str, Any]]], Experiment]:
+    """Make the ``measure`` of a module its experiment, named like the module and described by its docstring."""
+
+    def made(measure: Callable[[Run], Mapping[str, Any]]) -> Experiment:
+        module = sys.modules[measure.__module__]
+        return Experiment(module.__name__.rpartition(".")[2], module.__doc__, measure, options)
+
+    return made

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.experiments.serving.perf_analyzer import Unstable, analyze, find_or_install, write_input
 from benchmarks.fixtures.null_repository import write_null_repository
-from benchmarks.harness.experiment import REPOSITORY, Experiment, Run, option, rounds, seconds
+from benchmarks.harness.experiment import REPOSITORY, Run, experiment, option, rounds, seconds
 from benchmarks.harness.results import show
 from benchmarks.harness.rounds import of_rounds
 from preprocess_ensemble.contract import ENSEMBLE
@@ -125,6 +125,21 @@ def _text(value: float | None, digits: int = 0) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
 
+@experiment(
+    REPOSITORY,
+    option("--models", nargs="+", choices=("null", "real"), default=["null", "real"], help="encoders"),
+    option("--concurrency", type=int, nargs="+", default=[1, 16, 64], help="numbers of callers"),
+    option("--rows", type=int, nargs="+", default=[1, 32], help="images per call"),
+    rounds(3, "with the null encoder"),
+    option("--real-rounds", type=int, default=2, help="with the real encoder (default: %(default)s)"),
+    option(
+        "--real-in-flight",
+        type=int,
+        default=64,
+        help="most images in flight with the real encoder: a CPU needs minutes for more (default: %(default)s)",
+    ),
+    seconds(2.5, "per client and round"),
+)
 def measure(run: Run) -> dict[str, Any]:
     """Measure with the null encoder and with the real one."""
     options = run.options
@@ -144,25 +159,3 @@ def measure(run: Run) -> dict[str, Any]:
             lines.append((cell, *pairs, _text(line["to_perf_analyzer"], 2)))
         show(f"{model} encoder, medians of the rounds", headings, lines, width=140)
     return {"summary": summaries}
-
-
-EXPERIMENT: Final = Experiment(
-    "client",
-    __doc__,
-    measure,
-    (
-        REPOSITORY,
-        option("--models", nargs="+", choices=("null", "real"), default=["null", "real"], help="encoders"),
-        option("--concurrency", type=int, nargs="+", default=[1, 16, 64], help="numbers of callers"),
-        option("--rows", type=int, nargs="+", default=[1, 32], help="images per call"),
-        rounds(3, "with the null encoder"),
-        option("--real-rounds", type=int, default=2, help="with the real encoder (default: %(default)s)"),
-        option(
-            "--real-in-flight",
-            type=int,
-            default=64,
-            help="most images in flight with the real encoder: a CPU needs minutes for more (default: %(default)s)",
-        ),
-        seconds(2.5, "per client and round"),
-    ),
-)

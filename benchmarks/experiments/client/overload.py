@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import psutil
 
 from benchmarks.fixtures.null_repository import write_null_repository
-from benchmarks.harness.experiment import Experiment, Run, option, seconds
+from benchmarks.harness.experiment import Run, experiment, option, seconds
 from preprocess_ensemble.testing.server import free_port, serving
 
 if TYPE_CHECKING:
@@ -145,6 +145,16 @@ def _recovered(samples: Sequence[Mapping[str, Any]]) -> bool:
     return any(status != "ready" for status in seen) and seen[-1] == "ready"
 
 
+@experiment(
+    seconds(60.0, "of overload"),
+    option(
+        "--unlimited-seconds",
+        "--flood-seconds",
+        type=float,
+        default=8.0,
+        help="of the client without a limit (default: %(default)s)",
+    ),
+)
 def measure(run: Run) -> dict[str, Any]:
     """Measure our clients, then the client without a limit."""
     repository = write_null_repository(run.scratch / "models", seconds_per_image=1 / CAPACITY)
@@ -164,20 +174,3 @@ def measure(run: Run) -> dict[str, Any]:
     print(f"then offered {ours['calm_offered']:.0f}: good in each second {ours['calm_good_per_second']}")
     print(f"a client without a limit: supervisor said {others['statuses']}, then {others['works_again']}")
     return {"capacity": CAPACITY, "overload": ours, "flood": others}
-
-
-EXPERIMENT: Final = Experiment(
-    "overload",
-    __doc__,
-    measure,
-    (
-        seconds(60.0, "of overload"),
-        option(
-            "--unlimited-seconds",
-            "--flood-seconds",
-            type=float,
-            default=8.0,
-            help="of the client without a limit (default: %(default)s)",
-        ),
-    ),
-)

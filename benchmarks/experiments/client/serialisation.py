@@ -25,7 +25,7 @@ from tritonclient.grpc import model_config_pb2
 from benchmarks import fixtures
 from benchmarks.fixtures.bare_encoder import exact_pixels
 from benchmarks.fixtures.null_repository import write_null_repository
-from benchmarks.harness.experiment import Experiment, Run, option, rounds, seconds
+from benchmarks.harness.experiment import Run, experiment, option, rounds, seconds
 from benchmarks.harness.results import show
 from benchmarks.harness.rounds import median_of
 from benchmarks.load.adapters import json_tensor, normalised
@@ -124,6 +124,13 @@ def over_links(point: Mapping[str, Any]) -> dict[str, float]:
     return {link: point["p50_ms"] + 8e3 * point["bytes"] / bits + trip for link, (bits, trip) in LINKS.items()}
 
 
+@experiment(
+    option("--rows", type=int, nargs="+", default=[1, 8, 32], help="images per request"),
+    option("--links", nargs="*", choices=LINKS, default=list(LINKS), help="slow lines"),
+    option("--link-rows", type=int, nargs="+", default=[1, 8], help="images per request over slow lines"),
+    rounds(3),
+    seconds(1.0, "per form, number of images and round"),
+)
 def measure(run: Run) -> dict[str, Any]:
     """Measure each form and number of images on loopback and over each link."""
     options = run.options
@@ -181,17 +188,3 @@ def measure(run: Run) -> dict[str, Any]:
     if rows:
         show("The same over slow lines", ("line", "form", "images", "ms", "ms per image", "ms, computed"), rows)
     return {"summary": {"points": points, "labels": dict(FORMS), "over_links": slow}}
-
-
-EXPERIMENT: Final = Experiment(
-    "serialisation",
-    __doc__,
-    measure,
-    (
-        option("--rows", type=int, nargs="+", default=[1, 8, 32], help="images per request"),
-        option("--links", nargs="*", choices=LINKS, default=list(LINKS), help="slow lines"),
-        option("--link-rows", type=int, nargs="+", default=[1, 8], help="images per request over slow lines"),
-        rounds(3),
-        seconds(1.0, "per form, number of images and round"),
-    ),
-)

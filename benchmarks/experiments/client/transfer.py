@@ -25,7 +25,7 @@ from PIL import Image
 
 from benchmarks.fixtures.bare_encoder import bare_encoder, exact_pixels
 from benchmarks.fixtures.null_encoder import write_null_repository
-from benchmarks.harness.experiment import REPOSITORY, Experiment, Run, rounds, seconds
+from benchmarks.harness.experiment import REPOSITORY, Run, experiment, rounds, seconds
 from benchmarks.harness.results import show
 from benchmarks.harness.rounds import spread
 from benchmarks.load.adapters import normalised
@@ -135,6 +135,7 @@ def preparation(photos: list[bytes], model: ModelInfo) -> dict[str, dict[str, fl
     return found
 
 
+@experiment(REPOSITORY, rounds(3), seconds(10.0, "per way and round"))
 def measure(run: Run) -> dict[str, Any]:
     """Measure and print both tables."""
     repository = run.options.repository
@@ -193,8 +194,3 @@ def send_all(run: Run, photos: list[bytes]) -> dict[str, list[dict[str, Any]]]:
         order = {"seconds": run.options.seconds, "concurrency": callers, "warm_up_s": WARM_UP_S}
         cells[way] = partial(worker.ask, order)
     return run.in_rounds(cells)
-
-
-EXPERIMENT: Final = Experiment(
-    "transfer", __doc__, measure, (REPOSITORY, rounds(3), seconds(10.0, "per way and round"))
-)

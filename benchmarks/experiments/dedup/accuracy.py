@@ -32,7 +32,7 @@ from benchmarks.experiments.dedup.pair_metrics import (
 )
 from benchmarks.fixtures.photo_edits import write_family, write_hard_negatives
 from benchmarks.harness.checkpoint import CHECKPOINTS
-from benchmarks.harness.experiment import REPOSITORY, Experiment, Run, option
+from benchmarks.harness.experiment import REPOSITORY, Run, experiment, option
 from benchmarks.harness.results import show
 from clip_client import ClientConfig, ClipClient
 from clip_client.dedup import Store, scan, thresholds_for
@@ -182,6 +182,19 @@ def tuned(corpus: Corpus, cosine: NDArray[np.float64]) -> dict[str, float]:
     return result
 
 
+@experiment(
+    option("--photos", type=Path, help="folder of originals (default: the sample photos)"),
+    option("--most", type=int, default=100, help="most originals to take (default: %(default)s)"),
+    option("--url", help="a running server (default: start one)"),
+    REPOSITORY,
+    option(
+        "--store",
+        type=Path,
+        default=CHECKPOINTS / "accuracy",
+        help="keeps vectors, so that a later run continues (default: %(default)s)",
+    ),
+    option("--page", type=Path, default=Path("build/accuracy.html"), help="HTML report (default: %(default)s)"),
+)
 def measure(run: Run) -> dict[str, Any]:
     """Make the files, judge every detector, print the table and write the page."""
     options = run.options
@@ -245,23 +258,3 @@ def report(result: dict[str, Any]) -> None:
         console.print(f"threshold chosen on half of the photos, reported on the other half: {result['tuned']}")
     for line in result["missing"]:
         console.print(f"left out: {line}")
-
-
-EXPERIMENT: Final = Experiment(
-    "accuracy",
-    __doc__,
-    measure,
-    (
-        option("--photos", type=Path, help="folder of originals (default: the sample photos)"),
-        option("--most", type=int, default=100, help="most originals to take (default: %(default)s)"),
-        option("--url", help="a running server (default: start one)"),
-        REPOSITORY,
-        option(
-            "--store",
-            type=Path,
-            default=CHECKPOINTS / "accuracy",
-            help="keeps vectors, so that a later run continues (default: %(default)s)",
-        ),
-        option("--page", type=Path, default=Path("build/accuracy.html"), help="HTML report (default: %(default)s)"),
-    ),
-)

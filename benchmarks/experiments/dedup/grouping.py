@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from benchmarks.fixtures.planted_vectors import DIMENSION, THRESHOLD, planted
-from benchmarks.harness.experiment import Experiment, Run, option
+from benchmarks.harness.experiment import Run, experiment, option
 from benchmarks.harness.results import show
 from benchmarks.harness.worker import in_new_process, peak_memory_mb
 from clip_client.dedup.compare.partitioned_join import join_vectors
@@ -95,6 +95,7 @@ def growth(results: list[dict[str, Any]], shape: str) -> float | None:
     return float(np.polyfit(sizes, seconds, 1)[0])
 
 
+@experiment(option("--most", type=int, default=SIZES[-1], help="largest number of vectors (default: %(default)s)"))
 def measure(run: Run) -> dict[str, Any]:
     """Measure every size, shape and method, each in a new process."""
     plan = [
@@ -123,11 +124,3 @@ def measure(run: Run) -> dict[str, Any]:
     exponents = {shape: growth(results, shape) for shape in ("even", "skewed")}
     print(f"growth exponent of the seconds with cells: {exponents}")
     return {"results": results, "growth": exponents}
-
-
-EXPERIMENT: Final = Experiment(
-    "grouping",
-    __doc__,
-    measure,
-    (option("--most", type=int, default=SIZES[-1], help="largest number of vectors (default: %(default)s)"),),
-)

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from benchmarks.experiments.dedup import large_store
 from benchmarks.fixtures.pictures import blobs
-from benchmarks.harness.experiment import Experiment, Run, option
+from benchmarks.harness.experiment import Run, experiment, option
 from benchmarks.harness.results import show
 from benchmarks.harness.rounds import median_of
 from benchmarks.harness.worker import in_new_process
@@ -97,6 +97,10 @@ def search_generated(run: Run) -> dict[str, Any]:
     }
 
 
+@experiment(
+    option("--files", type=int, default=10_000, help="generated files; 0 leaves them out (default: %(default)s)"),
+    option("--known", type=int, default=1_000_000, help="files of the large store; 0 leaves it out"),
+)
 def measure(run: Run) -> dict[str, Any]:
     """Measure searches of generated files, and of a large store; ``0`` leaves one of them out."""
     files, known = run.options.files, run.options.known
@@ -125,14 +129,3 @@ def measure(run: Run) -> dict[str, Any]:
     if large:
         print(f"store: {large['store_mb_per_100k']:.0f} MB per 100,000 photos")
     return result
-
-
-EXPERIMENT: Final = Experiment(
-    "scan",
-    __doc__,
-    measure,
-    (
-        option("--files", type=int, default=10_000, help="generated files; 0 leaves them out (default: %(default)s)"),
-        option("--known", type=int, default=1_000_000, help="files of the large store; 0 leaves it out"),
-    ),
-)

@@ -28,7 +28,7 @@ import numpy as np
 from PIL import Image
 
 from benchmarks.fixtures.pictures import blobs, encoded, noisy
-from benchmarks.harness.experiment import Experiment, Run, rounds, seconds
+from benchmarks.harness.experiment import Run, experiment, rounds, seconds
 from benchmarks.load.loops import repeat
 from preprocess_ensemble.imaging import turbojpeg_decoder
 from preprocess_ensemble.imaging.preprocessor import Preprocessor
@@ -162,6 +162,7 @@ def label(split: tuple[int, int]) -> str:
     return f"{cores} cores: {processes} x {cores // processes} threads"
 
 
+@experiment(rounds(3), seconds(1.0, "per split and round"))
 def measure(run: Run) -> dict[str, Any]:
     """Measure the cores of this machine, and simulate more."""
     usable = sorted(os.sched_getaffinity(0))
@@ -191,6 +192,3 @@ def measure(run: Run) -> dict[str, Any]:
         for case, efficiency in efficiencies.items():
             print(f"{name:8} simulated: {case:32} {efficiency:8.2f} of one thread's rate times the cores")
     return {"library": turbojpeg_decoder.library() or "Pillow", "batch": BATCH, "sizes": found}
-
-
-EXPERIMENT: Final = Experiment("decode_threads", __doc__, measure, (rounds(3), seconds(1.0, "per split and round")))

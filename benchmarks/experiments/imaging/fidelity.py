@@ -21,7 +21,7 @@ from PIL import Image
 from benchmarks.fixtures.bare_encoder import bare_encoder, preprocessing
 from benchmarks.fixtures.fidelity_pictures import ENCODERS, KINDS, QUALITIES, STRESS, jpeg
 from benchmarks.fixtures.pictures import psnr_db
-from benchmarks.harness.experiment import REPOSITORY, Experiment, Run
+from benchmarks.harness.experiment import REPOSITORY, Run, experiment
 from benchmarks.harness.results import show
 from preprocess_ensemble.imaging import turbojpeg_decoder
 from preprocess_ensemble.imaging.decode import DecodePath, decode, decode_image
@@ -116,6 +116,7 @@ def print_rows(title: str, rows: list[dict[str, Any]], keys: tuple[str, ...]) ->
     show(title, (*keys, "PSNR min", "PSNR median", "cosine min", "cosine median"), lines, width=110)
 
 
+@experiment(REPOSITORY)
 def measure(run: Run) -> dict[str, Any]:
     """Measure by floor and by class."""
     embed, config = bare_encoder(run.options.repository), preprocessing(run.options.repository)
@@ -136,6 +137,3 @@ def measure(run: Run) -> dict[str, Any]:
         "by_class": by_class,
         "stress": stress,
     }
-
-
-EXPERIMENT: Final = Experiment("fidelity", __doc__, measure, (REPOSITORY,))

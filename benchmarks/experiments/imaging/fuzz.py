@@ -30,7 +30,7 @@ import tritonclient.grpc as triton
 
 from benchmarks.fixtures.damaged_images import mutate, seeds
 from benchmarks.harness.checkpoint import say
-from benchmarks.harness.experiment import Experiment, Run, option
+from benchmarks.harness.experiment import Run, experiment, option
 from benchmarks.harness.worker import peak_memory_mb
 from preprocess_ensemble.contract import EMBEDDING, ENSEMBLE, IMAGE, STATUS, ImageStatus
 from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, decode
@@ -260,6 +260,12 @@ def report(title: str, outcome: Outcome, inputs: Inputs, findings: Path) -> dict
     return {"inputs": tried, "statuses": statuses, "slowest_s": outcome.slowest_s, "findings": outcome.findings}
 
 
+@experiment(
+    option("--count", type=int, default=100_000, help="inputs in process (default: %(default)s)"),
+    option("--live", type=int, default=0, help="inputs through a server (default: none)"),
+    option("--seed", type=int, default=0, help="of the inputs (default: %(default)s)"),
+    option("--findings", type=Path, default=Path("findings"), help="folder for inputs that fail"),
+)
 def measure(run: Run) -> dict[str, Any]:
     """Run both parts; the exit code is 1 if anything was found."""
     options = run.options
@@ -283,16 +289,3 @@ def measure(run: Run) -> dict[str, Any]:
             print(f"  {name}: peak memory {peak / 2**20:.0f} MiB")
         run.exit_code |= bool(outcome.findings) or outcome.slowest_s > HANG_S
     return record
-
-
-EXPERIMENT: Final = Experiment(
-    "fuzz",
-    __doc__,
-    measure,
-    (
-        option("--count", type=int, default=100_000, help="inputs in process (default: %(default)s)"),
-        option("--live", type=int, default=0, help="inputs through a server (default: none)"),
-        option("--seed", type=int, default=0, help="of the inputs (default: %(default)s)"),
-        option("--findings", type=Path, default=Path("findings"), help="folder for inputs that fail"),
-    ),
-)

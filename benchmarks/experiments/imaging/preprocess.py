@@ -29,7 +29,7 @@ from PIL import Image, ImageOps
 
 from benchmarks.fixtures.fidelity_pictures import mosaic
 from benchmarks.fixtures.pictures import encoded, psnr_db
-from benchmarks.harness.experiment import Experiment, Run, seconds
+from benchmarks.harness.experiment import Run, experiment, seconds
 from benchmarks.harness.results import show
 from preprocess_ensemble.imaging import turbojpeg_decoder
 from preprocess_ensemble.imaging.decode import quiet_libraries
@@ -174,6 +174,7 @@ def with_ratios(medians: dict[str, dict[str, float]]) -> list[tuple[str, ...]]:
     return rows
 
 
+@experiment(seconds(15.0, "per size, on one core and on all"))
 def measure(run: Run) -> dict[str, Any]:
     """Measure every size on one core and on all."""
     torch.set_num_threads(1)
@@ -202,6 +203,3 @@ def measure(run: Run) -> dict[str, Any]:
     show("PSNR in dB against open_clip's pixels; 99: the same pixels", headings, rows)
     library = turbojpeg_decoder.library() or "Pillow"
     return {"library": library, "quality": QUALITY, "threads": threads, "sizes": sizes}
-
-
-EXPERIMENT: Final = Experiment("preprocess", __doc__, measure, (seconds(15.0, "per size, on one core and on all"),))

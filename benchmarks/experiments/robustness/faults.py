@@ -33,7 +33,7 @@ import psutil
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
-from benchmarks.harness.experiment import REPOSITORY, Experiment, Run, option, seconds
+from benchmarks.harness.experiment import REPOSITORY, Run, experiment, option, seconds
 from benchmarks.harness.results import show
 from benchmarks.load.loops import closed_loop, open_loop
 from clip_client import ClipClient, ClipError
@@ -222,6 +222,12 @@ async def run_fault(repository: Path, fault: str, *, seconds: float, rate: float
     return outcome
 
 
+@experiment(
+    REPOSITORY,
+    seconds(30.0, "for each fault"),
+    option("--rate", type=float, help="images per second (default: two fifths of the server's rate, at most 8)"),
+    option("--faults", nargs="+", choices=FAULTS, default=list(FAULTS), help="default: all"),
+)
 def measure(run: Run) -> dict[str, Any]:
     """Break a server in every way; the exit code is 1 if an answer was wrong or lost."""
     options = run.options
@@ -245,16 +251,3 @@ def measure(run: Run) -> dict[str, Any]:
             print(f"{one.fault}: lost by {', '.join(f'{error} ({count})' for error, count in one.lost_by.items())}")
     run.exit_code = int(any(one.wrong or one.lost for one in outcomes))
     return {"outcomes": [asdict(one) for one in outcomes]}
-
-
-EXPERIMENT: Final = Experiment(
-    "faults",
-    __doc__,
-    measure,
-    (
-        REPOSITORY,
-        seconds(30.0, "for each fault"),
-        option("--rate", type=float, help="images per second (default: two fifths of the server's rate, at most 8)"),
-        option("--faults", nargs="+", choices=FAULTS, default=list(FAULTS), help="default: all"),
-    ),
-)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 import psutil
 
 from benchmarks.fixtures.pictures import blobs, encoded
-from benchmarks.harness.experiment import REPOSITORY, Experiment, Run, option, seconds
+from benchmarks.harness.experiment import REPOSITORY, Run, experiment, option, seconds
 from benchmarks.harness.results import show
 from benchmarks.load.loops import closed_loop
 from clip_client import ClipClient
@@ -190,6 +190,13 @@ async def soak(
     )
 
 
+@experiment(
+    REPOSITORY,
+    option("--requests", type=int, default=200_000, help="most requests (default: %(default)s)"),
+    seconds(3600.0, "most seconds"),
+    option("--concurrency", type=int, default=16, help="callers (default: %(default)s)"),
+    option("--mixed", action="store_true", help="with 12-megapixel originals, bad files and cancellations"),
+)
 def measure(run: Run) -> dict[str, Any]:
     """Soak; the exit code is 1 if something grew."""
     options = run.options
@@ -228,17 +235,3 @@ def measure(run: Run) -> dict[str, Any]:
         "seconds": round(soaked.seconds),
         "series": series,
     }
-
-
-EXPERIMENT: Final = Experiment(
-    "soak",
-    __doc__,
-    measure,
-    (
-        REPOSITORY,
-        option("--requests", type=int, default=200_000, help="most requests (default: %(default)s)"),
-        seconds(3600.0, "most seconds"),
-        option("--concurrency", type=int, default=16, help="callers (default: %(default)s)"),
-        option("--mixed", action="store_true", help="with 12-megapixel originals, bad files and cancellations"),
-    ),
-)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Final
 
-from benchmarks.harness.experiment import MODEL, REPOSITORY, Experiment, Run, rounds, seconds
+from benchmarks.harness.experiment import MODEL, REPOSITORY, Run, experiment, rounds, seconds
 from benchmarks.harness.results import show
 from benchmarks.harness.rounds import cosine_to_first, median_of, spread
 from benchmarks.peers import in_process
@@ -21,6 +21,7 @@ LEAST_COSINE: Final = 0.999999
 """All systems run the same fp32 weights on the same pixels; less than this means that they do not do the same work."""
 
 
+@experiment(REPOSITORY, MODEL, rounds(4), seconds(6.0, "per system and round"))
 def measure(run: Run) -> dict[str, Any]:
     """Measure all systems in turn."""
     client = run.load("client", run.serve().grpc_url, name="ensemble")
@@ -57,8 +58,3 @@ def measure(run: Run) -> dict[str, Any]:
     headings = ("concurrency or batch", *SYSTEMS.values(), "ensemble / session", "p50, p95 of ensemble")
     show(f"Images per second, median of {run.options.rounds} interleaved rounds", headings, rows)
     return {"model_json": run.passport.to_json(), "least_cosine": cosine, "summary": summary}
-
-
-EXPERIMENT: Final = Experiment(
-    "end_to_end", __doc__, measure, (REPOSITORY, MODEL, rounds(4), seconds(6.0, "per system and round"))
-)

@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks.fixtures.bare_encoder import bare_encoder, preprocessing
 from benchmarks.fixtures.null_encoder import write_null_repository
-from benchmarks.harness.experiment import REPOSITORY, Experiment, Run, rounds, seconds
+from benchmarks.harness.experiment import REPOSITORY, Run, experiment, rounds, seconds
 from benchmarks.harness.results import show
 from benchmarks.harness.rounds import in_turn, spread
 from benchmarks.load.loops import repeat
@@ -59,6 +59,7 @@ def shares(rates: dict[str, list[float]]) -> dict[str, dict[str, float]]:
     return {name: spread(values.tolist()) for name, values in found.items()}
 
 
+@experiment(REPOSITORY, rounds(4), seconds(2.0, "per system and round"))
 def measure(run: Run) -> dict[str, Any]:
     """Measure all systems in turn, with many images per request and with one."""
     files, real = run.files, run.options.repository
@@ -87,8 +88,3 @@ def measure(run: Run) -> dict[str, Any]:
     rows = [(system, *cells) for system, cells in columns.items()]
     show(f"Images per second, medians of {run.options.rounds} interleaved rounds", ("", *REQUESTS), rows)
     return {"model": run.passport.id, **record}
-
-
-EXPERIMENT: Final = Experiment(
-    "ensemble_tax", __doc__, measure, (REPOSITORY, rounds(4), seconds(2.0, "per system and round"))
-)

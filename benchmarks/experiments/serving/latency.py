@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from benchmarks.fixtures.bare_encoder import reference_vectors
 from benchmarks.fixtures.server_setting import SERVER_OPTIONS, ServerSetting
-from benchmarks.harness.experiment import PHOTOS, REPOSITORY, Experiment, Run, option, rounds, seconds
+from benchmarks.harness.experiment import PHOTOS, REPOSITORY, Run, experiment, option, rounds, seconds
 from benchmarks.harness.results import show
 from benchmarks.harness.rounds import cosine_to_first, median_of, of_rounds
 from benchmarks.load.triton_statistics import measured
@@ -63,6 +63,21 @@ def _card_use(runs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return {**used, **({"images_per_joule": statistics.median(per_joule)} if per_joule else {})}
 
 
+@experiment(
+    REPOSITORY,
+    option("--rows", type=int, nargs="*", default=[1, 2, 4, 8, 16, 32], help="images per request of one caller"),
+    option("--concurrency", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32, 64, 128], help="numbers of callers"),
+    option("--request-rows", type=int, default=1, help="images in each request of several callers"),
+    option("--load-processes", type=int, default=1, help="processes that share these callers"),
+    option("--offered", type=float, nargs="*", default=OFFERED, help="shares of the best rate, for the open loop"),
+    rounds(3),
+    seconds(4.0, "per cell and round"),
+    PHOTOS,
+    option("--reference", type=Path, metavar="REPOSITORY", help="fp32 export to compare vectors with"),
+    option("--tensorrt-cache", type=Path, metavar="DIR", help="serve with TensorRT; keeps engines here"),
+    option("--start-timeout-s", type=float, help="of the server"),
+    *SERVER_OPTIONS,
+)
 def measure(run: Run) -> dict[str, Any]:
     """Measure curves by rows per request, by concurrency and by offered load."""
     options = run.options
@@ -125,25 +140,3 @@ def measure(run: Run) -> dict[str, Any]:
     show("One caller, growing requests; then growing concurrency; then an open loop", headings, rows)
     print(f"cold start {summary['cold_start_s']:.1f} s, saturated at concurrency {summary['saturated_at']}")
     return {"summary": summary}
-
-
-EXPERIMENT: Final = Experiment(
-    "latency",
-    __doc__,
-    measure,
-    (
-        REPOSITORY,
-        option("--rows", type=int, nargs="*", default=[1, 2, 4, 8, 16, 32], help="images per request of one caller"),
-        option("--concurrency", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32, 64, 128], help="numbers of callers"),
-        option("--request-rows", type=int, default=1, help="images in each request of several callers"),
-        option("--load-processes", type=int, default=1, help="processes that share these callers"),
-        option("--offered", type=float, nargs="*", default=OFFERED, help="shares of the best rate, for the open loop"),
-        rounds(3),
-        seconds(4.0, "per cell and round"),
-        PHOTOS,
-        option("--reference", type=Path, metavar="REPOSITORY", help="fp32 export to compare vectors with"),
-        option("--tensorrt-cache", type=Path, metavar="DIR", help="serve with TensorRT; keeps engines here"),
-        option("--start-timeout-s", type=float, help="of the server"),
-        *SERVER_OPTIONS,
-    ),
-)

@@ -18,7 +18,7 @@ from google.protobuf import json_format
 
 from benchmarks.experiments.serving import peak_throughput
 from benchmarks.fixtures.server_setting import ServerSetting, session_options
-from benchmarks.harness.experiment import REPOSITORY, Experiment, Run, option
+from benchmarks.harness.experiment import REPOSITORY, Run, experiment, option
 from benchmarks.harness.results import show
 from preprocess_ensemble.contract import ENCODER
 from preprocess_ensemble.model_repository.config import encoder_directory, read_config
@@ -90,6 +90,19 @@ def served_plan(repository: Path, setting: ServerSetting) -> SessionPlan:
     return plan_session(described, kind="GPU" if setting.device == "cuda" else "CPU", device_id=0)
 
 
+@experiment(
+    REPOSITORY,
+    option("--batch", type=int, nargs="+", default=[1, 32], help="batch sizes (default: 1 and 32)"),
+    option("--runs", type=int, default=10, help="of each batch size (default: %(default)s)"),
+    *session_options(device="cpu"),
+    option(
+        "--peak-seconds",
+        "--roof-seconds",
+        type=float,
+        default=2.0,
+        help="seconds for the machine's peak throughput without a model (default: %(default)s)",
+    ),
+)
 def measure(run: Run) -> dict[str, Any]:
     """Profile every batch size."""
     options, passport = run.options, run.passport
@@ -113,23 +126,3 @@ def measure(run: Run) -> dict[str, Any]:
         print(f"bare matrix products, {kind}: best {rate['best']:,.0f} GFLOP/s, median {rate['median']:,.0f} GFLOP/s")
     print(f"memory, read and written: {peak['memory_gb_s']['best']:,.1f} GB/s")
     return {"model": passport.id, "precision": passport.precision, "summary": summary, "roofs": peak}
-
-
-EXPERIMENT: Final = Experiment(
-    "operators",
-    __doc__,
-    measure,
-    (
-        REPOSITORY,
-        option("--batch", type=int, nargs="+", default=[1, 32], help="batch sizes (default: 1 and 32)"),
-        option("--runs", type=int, default=10, help="of each batch size (default: %(default)s)"),
-        *session_options(device="cpu"),
-        option(
-            "--peak-seconds",
-            "--roof-seconds",
-            type=float,
-            default=2.0,
-            help="seconds for the machine's peak throughput without a model (default: %(default)s)",
-        ),
-    ),
-)

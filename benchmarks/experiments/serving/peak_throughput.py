@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-from benchmarks.harness.experiment import Experiment, Run, option, seconds
+from benchmarks.harness.experiment import Run, experiment, option, seconds
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -140,6 +140,11 @@ def peaks(
     return {"side": side, "product_gflops": products, "memory_gb_s": copied}
 
 
+@experiment(
+    option("--device", choices=tuple(SIDES), required=True),
+    seconds(1.0, "of each kind of product"),
+    option("--check", action="store_true", help="run one small product and report only whether it ran"),
+)
 def measure(run: Run) -> dict[str, Any]:
     """Measure and print one line of JSON; exits with one sentence if the device cannot be used."""
     from preprocess_ensemble.backends.onnxruntime.model_config import ModelLoadError
@@ -156,15 +161,3 @@ def measure(run: Run) -> dict[str, Any]:
         raise SystemExit(str(error)) from error
     print(json.dumps(found))
     return {"device": device, "summary": found}
-
-
-EXPERIMENT: Final = Experiment(
-    "peak_throughput",
-    __doc__,
-    measure,
-    (
-        option("--device", choices=tuple(SIDES), required=True),
-        seconds(1.0, "of each kind of product"),
-        option("--check", action="store_true", help="run one small product and report only whether it ran"),
-    ),
-)

@@ -17,10 +17,10 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.fixtures.bare_encoder import exact_pixels, preprocessing
-from benchmarks.harness.experiment import REPOSITORY, Experiment, Run, option
+from benchmarks.harness.experiment import REPOSITORY, Run, experiment, option
 from benchmarks.harness.results import show
 from benchmarks.harness.venvs import EnvironmentFailed, venv_python
 from preprocess_ensemble.contract import ENCODER
@@ -111,6 +111,14 @@ def analyze(
     }
 
 
+@experiment(
+    option("--url", help="gRPC address of a running server (default: start one)"),
+    REPOSITORY,
+    option("--models", nargs="+", default=["clip_image", "clip_preprocess", ENCODER], help="of the server"),
+    option("--concurrency", type=int, nargs="+", default=[1, 8, 32], help="requests in flight"),
+    option("--rows", type=int, default=1, help="images per request"),
+    option("--requests", type=int, default=50, help="least number in a window; three windows must agree"),
+)
 def measure(run: Run) -> dict[str, Any]:
     """Measure every model at every concurrency, on a new server unless one is named."""
     options = run.options
@@ -140,18 +148,3 @@ def measure(run: Run) -> dict[str, Any]:
     headings = ("model", "conc.", "images/s", "p50 ms", "p99 ms", "queue ms", "compute ms")
     show(f"perf_analyzer, sample photos of 256 pixels, {options.rows} per request", headings, rows)
     return {"rows": options.rows, "figures": found}
-
-
-EXPERIMENT: Final = Experiment(
-    "perf_analyzer",
-    __doc__,
-    measure,
-    (
-        option("--url", help="gRPC address of a running server (default: start one)"),
-        REPOSITORY,
-        option("--models", nargs="+", default=["clip_image", "clip_preprocess", ENCODER], help="of the server"),
-        option("--concurrency", type=int, nargs="+", default=[1, 8, 32], help="requests in flight"),
-        option("--rows", type=int, default=1, help="images per request"),
-        option("--requests", type=int, default=50, help="least number in a window; three windows must agree"),
-    ),
-)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.fixtures.repository_variants import variant
-from benchmarks.harness.experiment import MODEL, REPOSITORY, Experiment, Run, option, rounds, seconds
+from benchmarks.harness.experiment import MODEL, REPOSITORY, Run, experiment, option, rounds, seconds
 from benchmarks.harness.results import show
 from benchmarks.harness.rounds import cosine_to_first, spread
 from benchmarks.harness.venvs import venv_python
@@ -70,6 +70,13 @@ def row_serving(run: Run, row: str) -> AbstractContextManager[str]:
     return openvino_serving(run.options.repository, precision) if provider else exported_serving(run, precision)
 
 
+@experiment(
+    REPOSITORY,
+    MODEL,
+    option("--rows", nargs="+", choices=ROWS, default=list(ROWS), help="of the table (default: all)"),
+    rounds(3),
+    seconds(6.0, "per row, concurrency and round"),
+)
 def measure(run: Run) -> dict[str, Any]:
     """Measure every row on a server of its own, all in turn."""
     rows = run.options.rows
@@ -96,17 +103,3 @@ def measure(run: Run) -> dict[str, Any]:
     headings = ("", *(f"images/s, x{size}" for size in SIZES), "least cosine", "required")
     show(f"The ensemble by precision, median of {run.options.rounds} interleaved rounds", headings, lines)
     return {"summary": summary}
-
-
-EXPERIMENT: Final = Experiment(
-    "precision",
-    __doc__,
-    measure,
-    (
-        REPOSITORY,
-        MODEL,
-        option("--rows", nargs="+", choices=ROWS, default=list(ROWS), help="of the table (default: all)"),
-        rounds(3),
-        seconds(6.0, "per row, concurrency and round"),
-    ),
-)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from benchmarks.experiments.serving.peak_throughput import FLOAT, bound_run, one_node, opened
-from benchmarks.harness.experiment import Experiment, Run, option
+from benchmarks.harness.experiment import Run, experiment, option
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -188,6 +188,7 @@ def unusable(device: str) -> str | None:
     return None
 
 
+@experiment(option("--device", nargs="+", choices=tuple(PROVIDERS), default=list(PROVIDERS), help="default: all"))
 def measure(run: Run) -> dict[str, Any]:
     """Check all options of the devices and print one line of JSON."""
     found: dict[str, Any] = {}
@@ -203,11 +204,3 @@ def measure(run: Run) -> dict[str, Any]:
                     found[one.name] = {"ok": False, "error": f"{type(error).__name__}: {error}"}
     print(json.dumps(found))
     return {"summary": found}
-
-
-EXPERIMENT: Final = Experiment(
-    "provider_options",
-    __doc__,
-    measure,
-    (option("--device", nargs="+", choices=tuple(PROVIDERS), default=list(PROVIDERS), help="default: all"),),
-)

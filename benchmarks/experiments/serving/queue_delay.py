@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Final
 
 from benchmarks.fixtures.server_setting import DECODERS, ServerSetting, session_options
-from benchmarks.harness.experiment import PHOTOS, REPOSITORY, Experiment, Run, option, rounds, seconds
+from benchmarks.harness.experiment import PHOTOS, REPOSITORY, Run, experiment, option, rounds, seconds
 from benchmarks.harness.results import show
 from benchmarks.harness.rounds import median_of, of_rounds
 from benchmarks.load.triton_statistics import measured
@@ -59,6 +59,17 @@ def _as_soon(cell: Mapping[str, Any], best: Mapping[str, Any]) -> bool:
     return bool(cell["p50_ms"] <= (1 + TIE) * best["p50_ms"] or min(cell["p50s_ms"]) <= max(best["p50s_ms"]))
 
 
+@experiment(
+    REPOSITORY,
+    option("--delays-us", type=int, nargs="+", default=[0, 1000, 10_000, 100_000], help="microseconds to wait"),
+    option("--instances", type=int, nargs="+", default=[1, 2], help="of the encoder"),
+    option("--concurrency", type=int, nargs="+", default=[1, 4, 16, 64], help="numbers of callers"),
+    rounds(2),
+    seconds(3.0, "per cell and round"),
+    PHOTOS,
+    DECODERS,
+    *session_options(),
+)
 def measure(run: Run) -> dict[str, Any]:
     """Measure every setting on a server of its own."""
     options = run.options
@@ -114,21 +125,3 @@ def _medians(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "share_batched": median_of((run["models"][ENCODER] for run in runs), "share_batched"),
         "batches": {str(size): batches[size] for size in sorted(batches)},
     }
-
-
-EXPERIMENT: Final = Experiment(
-    "queue_delay",
-    __doc__,
-    measure,
-    (
-        REPOSITORY,
-        option("--delays-us", type=int, nargs="+", default=[0, 1000, 10_000, 100_000], help="microseconds to wait"),
-        option("--instances", type=int, nargs="+", default=[1, 2], help="of the encoder"),
-        option("--concurrency", type=int, nargs="+", default=[1, 4, 16, 64], help="numbers of callers"),
-        rounds(2),
-        seconds(3.0, "per cell and round"),
-        PHOTOS,
-        DECODERS,
-        *session_options(),
-    ),
-)

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import onnxruntime
 
-from benchmarks.harness.experiment import REPOSITORY, Experiment, Run, option, rounds, seconds
+from benchmarks.harness.experiment import REPOSITORY, Run, experiment, option, rounds, seconds
 from benchmarks.harness.results import show
 from benchmarks.harness.rounds import cosine_to_first, median_of
 from benchmarks.harness.worker import start_together
@@ -41,6 +41,12 @@ def shares(cores: Sequence[int], count: int) -> list[Sequence[int]]:
     return [cores[number * each : (number + 1) * each] for number in range(count)]
 
 
+@experiment(
+    REPOSITORY,
+    rounds(3),
+    seconds(6.0, "per number of servers and round"),
+    option("--price-per-hour", type=float, help="price of the machine, to print the cost of 1,000 images"),
+)
 def measure(run: Run) -> dict[str, Any]:
     """Start every server at once; each load uses the first N of them."""
     cores = sorted(os.sched_getaffinity(0))
@@ -74,16 +80,3 @@ def measure(run: Run) -> dict[str, Any]:
         summary["cost_per_1000_images"] = price / 3.6 / max(rates.values())
         print(f"1,000 images cost {summary['cost_per_1000_images']:.4f} at {price} per hour")
     return {"summary": summary}
-
-
-EXPERIMENT: Final = Experiment(
-    "scaling",
-    __doc__,
-    measure,
-    (
-        REPOSITORY,
-        rounds(3),
-        seconds(6.0, "per number of servers and round"),
-        option("--price-per-hour", type=float, help="price of the machine, to print the cost of 1,000 images"),
-    ),
-)

@@ -19,12 +19,13 @@ import numpy as np
 from benchmarks.experiments.serving.ensemble_tax import REQUESTS
 from benchmarks.fixtures.null_encoder import write_null_repository
 from benchmarks.fixtures.repository_variants import variant
-from benchmarks.harness.experiment import REPOSITORY, Experiment, Run, option, rounds, seconds
+from benchmarks.harness.experiment import REPOSITORY, Run, experiment, option, rounds, seconds
 from benchmarks.harness.results import show
 from benchmarks.harness.rounds import in_turn
 from benchmarks.load.raw_grpc_load import raw_grpc_load
 from preprocess_ensemble.contract import ENCODER, ENSEMBLE, PREPROCESSOR
 
+QUESTIONS: Final = ("instances", "encoder")
 SPLITS: Final = ((1, 1), (1, 2), (2, 1), (2, 2))
 """(instances, threads of each) of the preprocessor, with a null encoder."""
 SHARES: Final = tuple((decoding, encoding) for encoding in (1, 2) for decoding in (1, 2, 4))
@@ -70,6 +71,12 @@ def loads(run: Run, question: str) -> dict[tuple[str, str], Callable[[float], fl
     }
 
 
+@experiment(
+    REPOSITORY,
+    rounds(3),
+    seconds(1.5, "per server, kind of request and round"),
+    option("--only", choices=QUESTIONS, help="measure one of the two questions"),
+)
 def measure(run: Run) -> dict[str, Any]:
     """Measure both questions, or one."""
     record: dict[str, Any] = {"usable_cores": len(os.sched_getaffinity(0))}
@@ -82,17 +89,3 @@ def measure(run: Run) -> dict[str, Any]:
         title = f"{question}: images per second, medians of {run.options.rounds} interleaved rounds"
         show(title, ("", *REQUESTS), rows)
     return record
-
-
-QUESTIONS: Final = ("instances", "encoder")
-EXPERIMENT: Final = Experiment(
-    "server_threads",
-    __doc__,
-    measure,
-    (
-        REPOSITORY,
-        rounds(3),
-        seconds(1.5, "per server, kind of request and round"),
-        option("--only", choices=QUESTIONS, help="measure one of the two questions"),
-    ),
-)

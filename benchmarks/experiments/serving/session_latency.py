@@ -19,7 +19,7 @@ from benchmarks.experiments.serving.operators import served_plan
 from benchmarks.experiments.serving.peak_throughput import bound_run, timed
 from benchmarks.fixtures.bare_encoder import exact_pixels, preprocessing
 from benchmarks.fixtures.server_setting import ServerSetting, session_options
-from benchmarks.harness.experiment import REPOSITORY, Experiment, Run, option, seconds
+from benchmarks.harness.experiment import REPOSITORY, Run, experiment, option, seconds
 from benchmarks.harness.gpu_meter import GpuMeter
 from benchmarks.harness.rounds import percentiles
 from preprocess_ensemble.model_repository.config import encoder_directory
@@ -38,6 +38,12 @@ def _milliseconds(run: Callable[[], object], seconds: float) -> list[float]:
     return [1e3 * time_s for time_s in timed(run, seconds, warm_up=3, least=3, most=2000)]
 
 
+@experiment(
+    REPOSITORY,
+    option("--batch", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32], help="batch sizes"),
+    seconds(1.0, "of each batch size"),
+    *session_options(device="cpu"),
+)
 def measure(run: Run) -> dict[str, Any]:
     """Load, check the canary, and time each batch size. Raises what the backend raises."""
     options, canary = run.options, run.passport.canary
@@ -82,16 +88,3 @@ def measure(run: Run) -> dict[str, Any]:
             print(f"batch {rows:>3}: {times}, {rate:8.1f} images/s")
     summary |= {"setting": asdict(setting), "precision": run.passport.precision, "gpu": meter.report(0)}
     return {"model": run.passport.id, "summary": summary}
-
-
-EXPERIMENT: Final = Experiment(
-    "session_latency",
-    __doc__,
-    measure,
-    (
-        REPOSITORY,
-        option("--batch", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32], help="batch sizes"),
-        seconds(1.0, "of each batch size"),
-        *session_options(device="cpu"),
-    ),
-)

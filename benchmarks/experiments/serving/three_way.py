@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.experiments.serving.precision import openvino_serving
 from benchmarks.fixtures.float_models import write_float_model
-from benchmarks.harness.experiment import MODEL, REPOSITORY, Experiment, Run, option, rounds, seconds
+from benchmarks.harness.experiment import MODEL, REPOSITORY, Run, experiment, option, rounds, seconds
 from benchmarks.harness.results import show
 from benchmarks.harness.rounds import LEAST_COSINE, cosine_to_first, median_of, spread
 from benchmarks.harness.worker import start_together
@@ -95,6 +95,14 @@ def worker(run: Run, system: str, size: int, running: Mapping[str, Any]) -> Work
     return run.load("transport" if system in BY_TRANSPORT else system, url, name=system)
 
 
+@experiment(
+    REPOSITORY,
+    MODEL,
+    option("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS), help="default: all"),
+    option("--concurrency", type=int, nargs="+", default=[1, 8, 32], help="callers, or images in a batch"),
+    rounds(3),
+    seconds(5.0, "per system, concurrency and round"),
+)
 def measure(run: Run) -> dict[str, Any]:
     """Measure every system at every concurrency, all in turn."""
     systems, concurrencies = run.options.systems, run.options.concurrency
@@ -173,18 +181,3 @@ def print_summary(summary: Mapping[str, Any], concurrencies: Sequence[int], coun
             f"{ratio['of']} / {ratio['to']}: {ratio['median']:.2f} ({ratio['min']:.2f} to {ratio['max']:.2f}), "
             f"at least {ratio['required']} expected: {verdict}"
         )
-
-
-EXPERIMENT: Final = Experiment(
-    "three_way",
-    __doc__,
-    measure,
-    (
-        REPOSITORY,
-        MODEL,
-        option("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS), help="default: all"),
-        option("--concurrency", type=int, nargs="+", default=[1, 8, 32], help="callers, or images in a batch"),
-        rounds(3),
-        seconds(5.0, "per system, concurrency and round"),
-    ),
-)

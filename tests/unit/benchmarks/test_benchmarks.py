@@ -333,7 +333,7 @@ def test_perf_analyzer_without_figures_leaves_no_result(tmp_path: Path, monkeypa
     results = tmp_path / "results"
     options = ["--url=localhost:1", "--models=clip_image", "--concurrency=1", f"--results={results}"]
     with pytest.raises(SystemExit, match="no figures"):
-        perf_analyzer.EXPERIMENT.main(options)
+        perf_analyzer.measure.main(options)
     assert not results.exists()
 
 
