@@ -132,10 +132,7 @@ def _why_no_sidecar(kept: Member, known: _KeptPhoto) -> str:
         return "The kept photo already has a sidecar, and sidecars of other programs are never changed."
     if kept.is_reference or kept.in_library is not None or is_inside_library(path):
         return "It has metadata that the kept photo lacks, and nothing is written to the kept photo's folder."
-    try:
-        problem = why_read_only(folder)
-    except OSError as error:
-        problem = f"folder cannot be read ({error.strerror})"
+    problem = why_read_only(folder)
     return f"No sidecar can be written beside the kept photo: its {problem}: {folder}." if problem else ""
 
 

@@ -1,4 +1,4 @@
-"""Decide which duplicates of a report would move, and why the others stay; no file is touched here."""
+"""Decide which duplicates of a report would move, and why the others stay. Nothing here changes a file."""
 
 from __future__ import annotations
 

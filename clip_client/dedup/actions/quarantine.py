@@ -83,8 +83,11 @@ def quarantine_target(path: str, roots: Collection[str]) -> QuarantineTarget:
 def why_read_only(folder: str) -> str:
     """Say why nothing can be written to a folder, such as ``"folder is read-only for you"``; empty if it can."""
     # Both checks are needed: root may write to any folder, but not to a file system that is mounted read-only.
-    if hasattr(os, "statvfs") and os.statvfs(folder).f_flag & os.ST_RDONLY:
-        return "file system is mounted read-only"
+    try:
+        if hasattr(os, "statvfs") and os.statvfs(folder).f_flag & os.ST_RDONLY:
+            return "file system is mounted read-only"
+    except OSError as error:
+        return f"folder cannot be read ({error.strerror})"
     return "" if os.access(folder, os.W_OK | os.X_OK) else "folder is read-only for you"
 
 

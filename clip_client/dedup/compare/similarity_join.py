@@ -1,7 +1,7 @@
 """Joins alike rows into connected components, without storing all pairs.
 
-Components only divide the work for ``star_groups``. The 20,000 photos of a camera that ran all night have 2e8 pairs;
-here a pair takes at most the time of one product, and no memory.
+Components only divide the work for ``star_groups``. If a camera takes 20,000 photos of one scene, they have 2e8 pairs.
+Each pair takes at most the time of one dot product, and no memory.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Finds what an image file holds besides the picture that a viewer shows: films, gain maps, depth maps, more pictures.
 
-Such a file is no copy of its picture alone. Nothing is decoded: the containers are parsed in one pass and with limits,
-because a file may be damaged or malicious. Anything beyond a limit counts as content.
+A file with such parts is not a copy of a file that has only the picture. Nothing is decoded: the containers are parsed
+in one pass and with limits, because a file may be damaged or malicious. Anything beyond a limit counts as content.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class ImageFeatures:
     """The facts about one content; if it could not be decoded, ``code`` and ``message`` say why."""
 
     width: int = 0
-    """Pixels, turned as EXIF says."""
+    """Pixels, after the EXIF orientation."""
     height: int = 0
     format: str = ""
     """Name of the file format, such as ``"JPEG"``, whatever the file is called."""

@@ -68,8 +68,8 @@ def pixel_hash_of(path: str, sha256: str) -> str | None:
 def pixel_hash(data: bytes) -> str:
     """Return the SHA-256 (hexadecimal) of the pixels at full size, after the EXIF orientation, and their colour space.
 
-    Copies with equal pixels move without a question, so equal numbers are not enough: with another ICC profile they are
-    other colours. Profiles must be equal byte for byte, and a file without one equals only files without one.
+    Copies with equal pixels move without asking, so equal numbers are not enough: another ICC profile makes them other
+    colours. Profiles must be equal byte for byte, and a file without one equals only files without one.
 
     The hash is empty if the pixels cannot be decoded. It is also empty for animated, multi-page, transparent and 16-bit
     files, which their first frame in 8 bits does not show in full. This decodes at full size, so call it only for files

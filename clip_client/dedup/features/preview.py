@@ -35,7 +35,7 @@ class Preview:
     """A small picture, and the size of the photo that it was made from."""
 
     image: Image.Image
-    """RGB, turned as EXIF says, no side longer than the caller asked for."""
+    """RGB, after the EXIF orientation, no side longer than the caller asked for."""
     width: int
     """Of the photo, in pixels, after the EXIF orientation."""
     height: int

@@ -114,7 +114,7 @@ class _Walk:
     in_libraries: dict[str, LibraryPhoto] = field(default_factory=dict)
     failed: dict[str, FailedFile] = field(default_factory=dict)
     failed_in_libraries: list[FailedFile] = field(default_factory=list)
-    """A list, because two photos of a library may have the same name."""
+    """Two photos of a library may have the same name."""
     skipped: SkippedFiles = field(default_factory=SkippedFiles)
     waiting: list[tuple[int, bytes, str, int]] = field(default_factory=list)
     """A heap of folders to walk: how each was reached, its path as bytes and as text, and the device of the start."""

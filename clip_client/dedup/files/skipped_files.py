@@ -13,34 +13,33 @@ from clip_client.dedup.files.reading import open_file
 
 NO_ENDING: Final = "no ending"
 OTHER_ENDINGS: Final = "other endings"
-"""Of names in which a dot does not begin an ending, such as ``"letter to Dr. Who"``."""
+"""For names whose last dot does not begin an ending, such as ``"letter to Dr. Who"``."""
 
 _ENDING: Final = re.compile(r"\.\w{1,10}")
 _FIRST_BYTES: Final = 512
 
 _UNREAD_IMAGES: Final = frozenset({"HEIC", "JPEG XL"})
-"""Formats of photos that not every installation reads."""
+"""Formats of photos that only some installations read."""
 
 
 class SkippedFiles:
-    """Counts files by their endings; an image with an ending of no image is counted by its format too.
+    """Counts files by their endings, and images whose names have another ending by their format as well.
 
-    Only files with an unknown ending (``photo.jpg_large``, ``photo.dat``) or none are opened, for their first bytes,
-    and at most ``most_opened`` of them: on a network share each takes about a millisecond. Endings that Python's
-    :mod:`mimetypes` knows, such as .txt, are believed.
+    A file without an ending that Python's :mod:`mimetypes` knows, such as ``photo.jpg_large`` or ``photo.dat``, is
+    opened to read its first bytes. At most ``most_opened`` are: on a network share each takes about a millisecond.
     """
 
     def __init__(self, *, most_opened: int = 10_000) -> None:
         self._most_opened = most_opened
         self._counts: Counter[str] = Counter()
-        self._believed = frozenset(mimetypes.MimeTypes().types_map[True])
+        self._known_endings = frozenset(mimetypes.MimeTypes().types_map[True])
         self._opened = 0
 
     def add(self, path: str) -> None:
         """Count a regular file."""
         ending = suffix_of(os.path.basename(path))
         kind = NO_ENDING if not ending else ending if _ENDING.fullmatch(ending) else OTHER_ENDINGS
-        if ending not in self._believed and self._opened < self._most_opened:
+        if ending not in self._known_endings and self._opened < self._most_opened:
             self._opened += 1
             if image_format := _image_format(path):
                 kind = f"{image_format} image with {'the ending ' if kind == ending else ''}{kind}"

@@ -41,7 +41,7 @@ def print_report(report: DuplicateReport, console: Console, *, can_read_raw: boo
         _print(f"{raw_files} compared by bytes only, because no preview could be read{remedy}", console)
     if report.coverage is not None and report.coverage.method != "exact":
         _print(
-            f"compared in cells: {report.coverage.recall:.2%} of the alike pairs were met "
+            f"compared in cells: {report.coverage.recall:.2%} of the similar pairs were found "
             f"(95 % interval: {report.coverage.recall_95[0]:.2%} to {report.coverage.recall_95[1]:.2%}), measured on "
             f"{counted(report.coverage.pairs, 'pair')}",
             console,

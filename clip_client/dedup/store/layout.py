@@ -20,7 +20,7 @@ class Layout:
     are ``part-00000.parquet``, ``part-00001.parquet`` and so on, and a damaged file is an error."""
     rows_per_file: int
     seconds_per_file: float
-    """A file is also written once its first row is this old: the work that a killed process loses."""
+    """A file is also written if its first row is this old, so a killed process loses no more than this."""
     writer: Mapping[str, Any]
     """Options of ``pyarrow.parquet.ParquetWriter``."""
     small_files: int = 64

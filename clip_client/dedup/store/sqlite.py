@@ -21,7 +21,7 @@ _TURN_S: Final = 0.01
 
 
 class StoreError(ReportedError):
-    """The store cannot be used; the text is one sentence for people, with the way out."""
+    """The store cannot be used; the message is one sentence that says what to do."""
 
 
 def open_database(
