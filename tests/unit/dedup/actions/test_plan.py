@@ -155,6 +155,35 @@ def test_a_photo_of_a_library_goes_to_the_album_by_the_same_rules(
         assert plan.skipped == ((Skip(path=members[1].label, reason=reason),) if reason else ())
 
 
+def test_a_copy_of_a_photo_that_goes_to_the_album_has_the_kept_photo_instead(tmp_path: Path) -> None:
+    """A person may delete what is in the album, so it keeps nothing."""
+    kept, copy = write(tmp_path / "kept.heic", b"x"), write(tmp_path / "copy.heic", b"y")
+    inside = write(tmp_path / "L.photoslibrary" / "1.heic", b"y")
+    photo = LibraryPhoto(path=str(inside), library=str(tmp_path), uuid="1", name="IMG_1.HEIC", taken_ns=None)
+    members = (
+        member(kept),
+        member(copy, tier=SIMILAR, copy_of=str(inside), copy_tier=EXACT),
+        replace(member(inside, tier=SIMILAR), in_library=photo),
+    )
+    plan = plan_moves(report(members), [tmp_path], tiers=[EXACT, SIMILAR])
+    assert [one.duplicate.path for one in plan.for_album] == [str(inside)]
+    assert [(move.duplicate.path, move.kept.path, move.tier) for move in plan.moves] == [
+        (str(copy), str(kept), SIMILAR)
+    ]
+    without = plan_moves(report(members), [tmp_path])
+    assert [(move.duplicate.path, move.kept.path, move.tier) for move in without.moves] == [
+        (str(copy), str(inside), EXACT)
+    ]
+
+
+def test_a_raw_file_of_the_kept_photo_alone_keeps_no_copy(tmp_path: Path) -> None:
+    """It was compared as a photo of its own, but the copy takes no RAW file along that would rely on it."""
+    photos = [write(tmp_path / name, b"x") for name in ("1.jpg", "2.jpg")]
+    raws = [write(tmp_path / name, b"raw") for name in ("other.nef", "1.nef")]
+    plan = plan_moves(report(tuple(map(member, raws)), tuple(map(member, photos))), [tmp_path])
+    assert [move.duplicate.path for move in plan.moves] == [str(raws[1]), str(photos[1])]
+
+
 def test_tiers_are_checked_by_name_and_by_the_weights_of_the_model() -> None:
     check_tiers([EXACT, SAME_PIXELS], "ViT-B-32/random:0@1a2b3c4d")
     check_tiers([SIMILAR], "ViT-B-32/openai@1a2b3c4d")

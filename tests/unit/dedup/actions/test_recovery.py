@@ -186,6 +186,24 @@ def test_what_the_system_refuses_is_told_without_numbers(
     assert not (tmp_path / "r" / QUARANTINE_NAME).exists()
 
 
+def test_a_photo_on_a_damaged_disk_stays_and_says_why(
+    tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, (_, copy) = copies(tmp_path / "r")
+    open_ = os.open
+
+    def refuse(path: str, *arguments: Any, **named: Any) -> int:
+        if path == str(copy):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        return open_(path, *arguments, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        (outcome,) = apply(plan, journal).outcomes
+    assert (outcome.done, outcome.message) == (False, "The file cannot be read: Input/output error.")
+    assert copy.read_bytes() == b"x"
+
+
 def test_undo_restores_one_run_or_what_is_named_the_newest_first(tmp_path: Path, journal: Journal) -> None:
     plans = [copies(tmp_path / name, 3, name.encode()) for name in ("a", "b")]
     first, second = (apply(plan, journal).run for plan, _ in plans)
