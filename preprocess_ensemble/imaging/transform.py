@@ -26,10 +26,7 @@ part of a JPEG block, and fine textures lose more than at 1.75 (``python -m benc
 ResizeMode = Literal["shortest", "longest", "squash"]
 Interpolation = Literal["bicubic", "bilinear"]
 
-_RESAMPLING: Final[dict[str, Image.Resampling]] = {
-    "bicubic": Image.Resampling.BICUBIC,
-    "bilinear": Image.Resampling.BILINEAR,
-}
+_INTERPOLATIONS: Final = get_args(Interpolation)
 _RESIZE_MODES: Final = get_args(ResizeMode)
 
 
@@ -51,8 +48,8 @@ class PreprocessConfig:
     def __post_init__(self) -> None:
         if len(self.size) != 2 or not all(isinstance(side, int) and side >= 1 for side in self.size):
             raise ValueError(f"size must be two positive numbers, height and width, not {self.size!r}.")
-        if self.interpolation not in _RESAMPLING:
-            raise ValueError(f"interpolation must be one of {', '.join(_RESAMPLING)}, not {self.interpolation!r}.")
+        if self.interpolation not in _INTERPOLATIONS:
+            raise ValueError(f"interpolation must be one of {', '.join(_INTERPOLATIONS)}, not {self.interpolation!r}.")
         if self.resize_mode not in _RESIZE_MODES:
             raise ValueError(f"resize_mode must be one of {', '.join(_RESIZE_MODES)}, not {self.resize_mode!r}.")
         if not (isinstance(self.fill_color, int) and 0 <= self.fill_color <= 255):
@@ -174,7 +171,7 @@ def _resampling(config: PreprocessConfig) -> Image.Resampling:
     # open_clip ignores the interpolation for `shortest` and a target that is not square.
     if config.resize_mode == "shortest" and config.size[0] != config.size[1]:
         return Image.Resampling.BICUBIC
-    return _RESAMPLING[config.interpolation]
+    return Image.Resampling[config.interpolation.upper()]
 
 
 def _center_crop_or_pad(image: Image.Image, size: tuple[int, int], fill_color: int) -> Image.Image:

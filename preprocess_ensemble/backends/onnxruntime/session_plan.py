@@ -37,7 +37,7 @@ _GRAPH_LEVELS: Final = {
     1: onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
     2: onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL,
 }
-_EXECUTION_MODES: Final = {0: onnxruntime.ExecutionMode.ORT_SEQUENTIAL, 1: onnxruntime.ExecutionMode.ORT_PARALLEL}
+_EXECUTION_MODES: Final = ("ORT_SEQUENTIAL", "ORT_PARALLEL")
 _SHRINKAGE: Final = "memory.enable_memory_arena_shrinkage"
 _BUCKETS: Final = "batch_buckets"
 
@@ -55,10 +55,8 @@ class SessionPlan:
     @property
     def graphs(self) -> bool:
         """Whether the configuration asks for CUDA graphs, which need fixed shapes and addresses."""
-        keys = ((CUDA, "enable_cuda_graph"), (TENSORRT, "trt_cuda_graph_enable"))
-        asked = (
-            provider.options.get(key, "0") for provider in self.providers for name, key in keys if provider.name == name
-        )
+        keys = {CUDA: "enable_cuda_graph", TENSORRT: "trt_cuda_graph_enable"}
+        asked = (provider.options.get(keys.get(provider.name, ""), "0") for provider in self.providers)
         return any(text.lower() in ("1", "true") for text in asked)  # as ONNX Runtime reads them
 
     @property
@@ -77,8 +75,8 @@ def plan_session(config: ModelConfig, *, kind: str, device_id: int) -> SessionPl
     options = onnxruntime.SessionOptions()
     level = int(config.get("optimization", {}).get("graph", {}).get("level", 0))
     options.graph_optimization_level = _GRAPH_LEVELS.get(level, onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL)
-    mode = int(checked(parameters, "execution_mode", one_of("0", "1"), "0"))
-    options.execution_mode = _EXECUTION_MODES[mode]
+    mode = checked(parameters, "execution_mode", one_of(*_EXECUTION_MODES), _EXECUTION_MODES[0])
+    options.execution_mode = getattr(onnxruntime.ExecutionMode, mode)
     threads = max(0, int(checked(parameters, "intra_op_thread_count", int32, "0")))
     options.intra_op_num_threads = threads or _threads_of_a_pinned_process()
     options.inter_op_num_threads = max(0, int(checked(parameters, "inter_op_thread_count", int32, "0")))
