@@ -42,8 +42,8 @@ mutants: $(INSTALLED)  ## list changes to the code that no test notices (hours; 
 bench: $(INSTALLED)  ## run every benchmark and write the report (within an hour; resumes)
 	$(BIN)/python -m benchmarks all
 
-measure: $(INSTALLED)  ## measure images per second through the ensemble and its parts (five minutes)
-	$(BIN)/python -m benchmarks end_to_end
+measure: $(INSTALLED)  ## measure images per second through the ensemble and its parts (five minutes), with MODEL=file.json
+	$(BIN)/python -m benchmarks end_to_end $(if $(MODEL),--model '$(MODEL)')
 
 fuzz: $(INSTALLED)  ## send 100,000 damaged files through the preprocessing
 	$(BIN)/python -m benchmarks fuzz --count 100000 --live 10000

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     Embed = Callable[[list[int]], Awaitable[Vectors]]
     Open = Callable[[str, list[bytes], Path], AbstractAsyncContextManager[Embed]]
 
-
 TIMEOUT_S: Final = 600.0
 """Long, so that a slow system shows as slow and not as failing."""
 

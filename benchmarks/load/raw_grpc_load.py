@@ -32,7 +32,7 @@ def request(model: str, output: str, files: list[bytes]) -> bytes:
 def raw_grpc_load(
     url: str, model: str, output: str, files: list[bytes], batch: int, window: int
 ) -> Callable[[float], float]:
-    """Return a function that keeps ``window`` requests of ``batch`` images in flight for so many seconds.
+    """Return a function that keeps ``window`` requests of ``batch`` images in flight for a number of seconds.
 
     It returns images per second, and raises ``grpc.RpcError`` if an answer is an error.
     """

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     Cell = tuple[int, int]
 
-
 ADAPTERS: Final = {"ClipClient": "client", "tritonclient": "tritonclient"}
 SYSTEMS: Final = (*ADAPTERS, "perf_analyzer")
 

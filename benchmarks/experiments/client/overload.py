@@ -27,7 +27,6 @@ from preprocess_ensemble.testing.server import free_port, serving
 if TYPE_CHECKING:
     from benchmarks.harness.worker import Worker
 
-
 CLIENTS: Final = 4
 CALLERS: Final = 64
 CAPACITY: Final = 200.0

@@ -40,7 +40,6 @@ from preprocess_ensemble.testing.sample_photos import write_originals
 if TYPE_CHECKING:
     from clip_client._encoding import TransferName
 
-
 WAYS: Final = {
     "original": ("client", 128),
     "thumbnail": ("client-thumbnail", 128),

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     Load = Callable[[float], float]
 
-
 REQUESTS: Final = {"32 images a request": (32, 3), "1 image a request": (1, 64)}
 """Name -> images per request, requests in flight."""
 

@@ -26,7 +26,6 @@ from preprocess_ensemble.model_repository.config import encoder_directory, read_
 if TYPE_CHECKING:
     from preprocess_ensemble.backends.onnxruntime.session_plan import SessionPlan
 
-
 FUSED_ATTENTION: Final = frozenset({"Attention", "MultiHeadAttention", "PackedMultiHeadAttention", "FlashAttention"})
 FLOP_PER_IMAGE: Final = 8.82e9
 """ViT-B-32 at 224 pixels, multiplications and additions of the image tower counted apart."""

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import onnxruntime
 
-
 SIDES: Final = {"cuda": 8192, "cpu": 1536}
 """Of the square matrices: 1.1 TFLOP and 7 GFLOP a product. On two cores of a CPU 1024 and 2048 were slower."""
 COPIED_BYTES: Final = {"cuda": 2**30, "cpu": 2**28}

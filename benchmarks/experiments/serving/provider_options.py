@@ -21,7 +21,6 @@ from benchmarks.harness.experiment import Run, experiment, option
 if TYPE_CHECKING:
     import onnxruntime
 
-
 PROVIDERS: Final = {
     "cpu": "CPUExecutionProvider",
     "cuda": "CUDAExecutionProvider",

@@ -89,16 +89,11 @@ def measure(run: Run) -> dict[str, Any]:
                 for size, name in names.items():
                     order = {"seconds": options.seconds, "concurrency": size}
                     checkpoint.cell(name, partial(measured, [worker], url, order))
-    cells = [
-        {
-            "instances": count,
-            "delay_us": delay_us,
-            "concurrency": size,
-            **_medians(of_rounds(checkpoint.cells, f"{count} x {delay_us} us x{size}")),
-        }
-        for count, delay_us in settings
-        for size in options.concurrency
-    ]
+    cells = []
+    for count, delay_us in settings:
+        for size in options.concurrency:
+            medians = _medians(of_rounds(checkpoint.cells, f"{count} x {delay_us} us x{size}"))
+            cells.append({"instances": count, "delay_us": delay_us, "concurrency": size, **medians})
     advice = recommend(cells)
     rows = []
     for count, delay_us in settings:

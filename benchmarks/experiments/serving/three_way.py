@@ -27,7 +27,6 @@ from preprocess_ensemble.testing.server import QUIET, Server, serving
 if TYPE_CHECKING:
     from benchmarks.harness.worker import Worker
 
-
 SYSTEMS: Final[Mapping[str, str]] = {
     "pytorch": "open_clip in process, fp32",
     "pytorch-bf16": "open_clip in process, bf16",
@@ -138,17 +137,21 @@ def summarise(
     def rates(system: str, concurrency: int) -> list[float]:
         return [one["rate"] for one in found[f"{system} x{concurrency}"]]
 
-    rows: dict[str, Any] = {}
-    for system in systems:
-        # bf16 rounds, so it has the same limit as the others; a system below it does not do the same work.
-        valid = cosines[system] >= LEAST_COSINE
-        rows[system] = {"cosine": cosines[system], "valid": valid, "at": {}}
-        for concurrency in concurrencies:
-            latencies = [one["latency_ms"] for one in found[f"{system} x{concurrency}"]]
-            rows[system]["at"][str(concurrency)] = {
-                "images_per_second": spread(rates(system, concurrency)),
-                "p50_ms": median_of(latencies, "p50"),
-            }
+    rows = {
+        system: {
+            "cosine": cosines[system],
+            # bf16 rounds, but has the same limit as the others; a system below it does not do the same work.
+            "valid": cosines[system] >= LEAST_COSINE,
+            "at": {
+                str(size): {
+                    "images_per_second": spread(rates(system, size)),
+                    "p50_ms": median_of((one["latency_ms"] for one in found[f"{system} x{size}"]), "p50"),
+                }
+                for size in concurrencies
+            },
+        }
+        for system in systems
+    }
     most = max(concurrencies)
     ratios: list[dict[str, Any]] = [
         {
