@@ -6,7 +6,6 @@ import argparse
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from clip_client.cli.commands.dedup_apply import apply_report
 from clip_client.cli.errors import CommandFailed
 from clip_client.cli.options.connection import connected
 from clip_client.cli.options.dedup import DedupOptions, add_dedup_options, check_action_tiers, read_dedup_options
@@ -14,9 +13,7 @@ from clip_client.cli.options.store import opened_store
 from clip_client.cli.output.output_file import replacing
 from clip_client.cli.output.progress import ProgressBars, progress_bars
 from clip_client.dedup import DuplicateReport, Scan, Store, find_duplicates
-from clip_client.dedup.actions.apple_photos_album import check_photos
 from clip_client.dedup.features.preview import can_read_raw, thumbnail
-from clip_client.dedup.reporting.html import write_page
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,6 +36,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 def run(arguments: argparse.Namespace) -> int:
     """Parse, scan, search, report, apply; return the exit code."""
     from rich.console import Console
+
+    from clip_client.cli.commands.dedup_apply import apply_report
 
     options = read_dedup_options(arguments)
     console = Console()
@@ -66,6 +65,8 @@ def _scan(options: DedupOptions, console: Console) -> Scan:
         print_skipped(found.skipped, console)
         raise CommandFailed(_NOTHING)
     if options.action.apply and found.in_libraries:
+        from clip_client.dedup.actions.apple_photos_album import check_photos
+
         check_photos()
     return found
 
@@ -91,6 +92,8 @@ def _write(report: DuplicateReport, options: DedupOptions, show: ProgressBars) -
         with replacing(options.json) as file:
             file.write(report.to_json().encode("ascii"))
     if options.page is not None:
+        from clip_client.dedup.reporting.html import write_page
+
         with replacing(options.page) as file:
             write_page(report, file, thumbnail=thumbnail, on_progress=show)
 

@@ -11,7 +11,6 @@ from typing import Final
 from clip_client.cli.commands.undo import print_failures
 from clip_client.cli.errors import CommandFailed, need
 from clip_client.cli.options.store import add_store_option, opened_store
-from clip_client.dedup.actions.purge import purge
 from clip_client.dedup.store.journal import IN_QUARANTINE, JournalEntry
 from clip_client.dedup.text import counted, human_bytes, printable
 
@@ -40,6 +39,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 def run(arguments: argparse.Namespace) -> int:
     """Print a summary, ask, and purge."""
     need("send2trash", extra="dedup")
+    from clip_client.dedup.actions.purge import purge
 
     with opened_store(arguments.store) as store:
         entries = store.journal.entries(IN_QUARANTINE, run=arguments.of_run)

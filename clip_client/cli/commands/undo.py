@@ -6,12 +6,15 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from clip_client.cli.errors import CommandFailed
 from clip_client.cli.options.store import add_store_option, opened_store
-from clip_client.dedup.actions.apply import Outcome, undo, why_out_of_reach
 from clip_client.dedup.store.journal import IN_QUARANTINE, Journal
 from clip_client.dedup.text import counted, printable
+
+if TYPE_CHECKING:
+    from clip_client.dedup.actions.apply import Outcome
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -33,6 +36,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def run(arguments: argparse.Namespace) -> int:
     """Restore, and print what could not be restored."""
+    from clip_client.dedup.actions.apply import undo, why_out_of_reach
+
     with opened_store(arguments.store) as store:
         if arguments.list:
             wanted = set(map(os.path.abspath, arguments.paths))
@@ -56,6 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _unknown(paths: Sequence[str], journal: Journal, run: str | None) -> tuple[Outcome, ...]:
     """Return a failure for each given path from which nothing was moved."""
+    from clip_client.dedup.actions.apply import Outcome
+
     message = "Nothing in the quarantine came from this path; see clip-client undo --list."
     return tuple(
         Outcome(path=path, done=False, message=message)

@@ -15,7 +15,6 @@ from typing import Final
 
 from clip_client._client import URL_VARIABLE
 from clip_client.cli.doctor.check import CLIENT, SERVER, Check, Level
-from clip_client.cli.doctor.machine_checks import check_machine
 from clip_client.cli.doctor.server_checks import check_server
 from clip_client.cli.options.connection import add_server_options, add_timeout_option, client_config
 from clip_client.dedup.text import counted
@@ -58,6 +57,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _check_all(arguments: argparse.Namespace) -> list[Check]:
+    from clip_client.cli.doctor.machine_checks import check_machine  # it loads importlib.metadata
+
     config = client_config(arguments)
     origin = "--url" if arguments.url else URL_VARIABLE if os.environ.get(URL_VARIABLE) else "the default"
     checks, answers = await check_server(config, origin=origin, timeout_s=arguments.timeout_s)

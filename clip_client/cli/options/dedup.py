@@ -16,7 +16,6 @@ from clip_client.cli.options.numbers import number_type
 from clip_client.cli.options.paths import WalkOptions, add_walk_options, read_walk_options
 from clip_client.cli.options.store import add_store_option
 from clip_client.cli.output.output_file import check_place
-from clip_client.dedup.actions.plan import check_tiers
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES, KeepRules
 from clip_client.dedup.files.file_types import COMPANION_KINDS, PHOTO_SUFFIXES, suffix_of
 from clip_client.dedup.types import EXACT
@@ -209,6 +208,8 @@ def _keep_rules(arguments: argparse.Namespace) -> tuple[str, ...]:
 
 def check_action_tiers(options: ActionOptions, model: str | None = None) -> None:
     """Raise CommandMisused for an unknown tier, and for one that the model of this id cannot tell."""
+    from clip_client.dedup.actions.plan import check_tiers
+
     try:
         check_tiers(options.tiers, model)
     except ValueError as error:
