@@ -96,8 +96,9 @@ def test_what_cannot_move_is_told_in_one_sentence(tmp_path: Path) -> None:
     assert quarantine_target(str(photo), {str(root), str(tmp_path)}).folder == str(root)  # the innermost
 
 
-def test_the_root_of_all_files_can_be_named(tmp_path: Path) -> None:
+def test_the_root_of_all_files_can_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     photo = write(tmp_path / "1.jpg", b"x")
+    monkeypatch.setattr(os, "access", lambda path, mode: True)  # only root may write there
     assert quarantine_target(str(photo), {os.sep}).folder in (os.sep, *map(str, photo.parents))
 
 
