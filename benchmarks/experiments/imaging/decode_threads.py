@@ -21,6 +21,7 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from unittest import mock
 
@@ -29,6 +30,7 @@ from PIL import Image
 
 from benchmarks.fixtures.pictures import blobs, encoded, noisy
 from benchmarks.harness.experiment import Run, experiment, rounds, seconds
+from benchmarks.harness.rounds import in_turn
 from benchmarks.load.loops import repeat
 from preprocess_ensemble.imaging import turbojpeg_decoder
 from preprocess_ensemble.imaging.preprocessor import Preprocessor
@@ -143,17 +145,13 @@ def rates_of_splits(
     data: bytes, counts: list[int], run: Run, cores: list[int], *, pinned: bool = True
 ) -> dict[tuple[int, int], list[float]]:
     """(cores, processes) -> images per second in each round, all splits in turn."""
-    rates: dict[tuple[int, int], list[float]] = {
-        (count, processes): []
+    splits = {
+        (count, processes): partial(rate, data, processes, count // processes, cores[:count] if pinned else cores)
         for count in counts
         for processes in sorted({1, 2, 4, count})
         if processes <= count and (processes <= 2 or count >= 8)
     }
-    for _ in run.rounds:
-        for (count, processes), values in rates.items():
-            used = cores[:count] if pinned else cores
-            values.append(rate(data, processes, count // processes, used, run.options.seconds))
-    return rates
+    return in_turn(splits, run.options.rounds, run.options.seconds)
 
 
 def label(split: tuple[int, int]) -> str:
