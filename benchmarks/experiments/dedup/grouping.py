@@ -60,11 +60,11 @@ def measure_one(rows: int, shape: str, method: str) -> dict[str, Any]:
         found[component] = number
         mixed += len(np.unique(family[component])) > 1
     # Every copy was planted within the threshold of its original, so the pairs are known without an exact search.
-    original = family  # the number of a family is the row of its original
-    copies = np.flatnonzero(original != np.arange(rows))
-    together = (found[copies] == found[original[copies]]) & (found[copies] >= 0)
+    copies = np.flatnonzero(family != np.arange(rows))
+    originals = family[copies]  # the number of a family is the row of its original
+    together = (found[copies] == found[originals]) & (found[copies] >= 0)
     sizes = np.bincount(family, minlength=rows)
-    is_hot = sizes[original[copies]] == sizes.max() if shape == "skewed" else np.zeros(len(copies), dtype=bool)
+    is_hot = (sizes[originals] == sizes.max()) & (shape == "skewed")
     return {
         "rows": rows,
         "shape": shape,
@@ -87,7 +87,7 @@ def measure_one(rows: int, shape: str, method: str) -> dict[str, Any]:
 
 
 def growth(results: list[dict[str, Any]], shape: str) -> float | None:
-    """Return the exponent of the rows in the seconds of the fast way, by least squares over the sizes."""
+    """Return the exponent by which the seconds of the fast method grow with the rows, by least squares."""
     points = [(r["rows"], r["seconds"]) for r in results if r["shape"] == shape and r["method"] == "cells"]
     if len(points) < 2:
         return None
