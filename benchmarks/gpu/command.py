@@ -207,14 +207,8 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="the fewest settings that use all of the code")
     arguments = parser.parse_args()
     end = time.monotonic() + 60 * arguments.minutes
-    plan = Plan(
-        exports=arguments.exports.resolve(),
-        photos=arguments.photos.resolve(),
-        output=arguments.output.resolve(),
-        device=arguments.device,
-        seconds=arguments.seconds,
-        quick=arguments.quick,
-    )
+    folders = {name: getattr(arguments, name).resolve() for name in ("exports", "photos", "output")}
+    plan = Plan(**folders, device=arguments.device, seconds=arguments.seconds, quick=arguments.quick)
     if plan.model is None:
         parser.error(f"there is no exported model in {plan.exports / 'fp32'}: see docs/gpu.md")
     if reason := unusable(plan.device):

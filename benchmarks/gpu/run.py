@@ -186,11 +186,9 @@ def check_exporter(python: str) -> None:
 def environment_with(folders: list[Path]) -> dict[str, str]:
     """This process's environment with ``folders`` first in the linker's path."""
     path = [*map(str, folders), os.environ.get("LD_LIBRARY_PATH", "")]
-    environment = {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(filter(None, path))}
     # Packages of the system's Python would take precedence over the bundle's.
-    for name in ("PYTHONPATH", "PYTHONHOME"):
-        environment.pop(name, None)
-    return environment
+    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+    return {**kept, "LD_LIBRARY_PATH": os.pathsep.join(filter(None, path))}
 
 
 def use_bundled_libpython(environment: dict[str, str], libpython: Path, site_packages: Path) -> None:

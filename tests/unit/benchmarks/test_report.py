@@ -95,7 +95,7 @@ def test_pictures_of_operators_scaling_and_slow_lines(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("document", report.DOCUMENTS, ids=str)
 def test_the_documents_state_the_results_that_they_name(document: Path) -> None:
-    # After a change to benchmarks/report/markdown_tables.py: python -m benchmarks report
+    # After a change to benchmarks/report/templates: python -m benchmarks report
     text = (ROOT / document).read_text(encoding="utf-8")
     results = report.stated(text, ROOT / "benchmarks" / "results")
     assert results
