@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     Vectors = npt.NDArray[np.float32]
     Embed = Callable[[int, int], Vectors]
-    """From the number of a file on, embeds so many; after the last file comes the first."""
+    """From the number of the first file and a count of files to vectors (N, D); after the last file comes the first."""
 
 
 def device() -> str:

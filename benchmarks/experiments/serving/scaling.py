@@ -28,7 +28,7 @@ CONCURRENCY: Final = 32
 
 
 def efficiency(rates: dict[int, float]) -> dict[int, float]:
-    """Number of servers -> their rate over so many times the rate of one."""
+    """Number of servers -> their rate over that number times the rate of one."""
     return {count: rate / (count * rates[1]) for count, rate in rates.items()}
 
 
