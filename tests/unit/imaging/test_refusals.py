@@ -254,3 +254,41 @@ def test_the_smallest_limits_are_limits() -> None:
         DecodeLimits(max_side_ratio=0.5)
     with pytest.raises(ValueError, match=r"^max_decode_s must be above 0, not -1\.$"):
         DecodeLimits(max_decode_s=-1)
+
+
+@pytest.mark.parametrize(
+    ("data", "limits", "message"),
+    [
+        (b"", {}, "The image is empty: 0 bytes were received."),
+        (bytes(2000), {"max_bytes": 1999}, "The image file has 2,000 bytes; the limit is 1,999."),
+        (b"x", {}, "The file is not an image of any known format."),
+        (UNSUPPORTED["PDF"], {}, "The file is of format PDF, which cannot be read here."),
+    ],
+    ids=["empty", "bytes", "unknown", "unsupported"],
+)
+def test_a_refusal_is_one_sentence_for_people(data: bytes, limits: dict[str, Any], message: str) -> None:
+    assert refused(data, **limits).message == message
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (MemoryError(), "There was not enough memory to decode the image."),
+        (AttributeError("/secret/path"), "The decoder failed in an unexpected way."),
+    ],
+    ids=["memory", "defect"],
+)
+def test_what_is_not_the_files_fault_says_so(error: Exception, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: ImageFile.ImageFile) -> None:
+        raise error
+
+    monkeypatch.setattr(ImageFile.ImageFile, "load_prepare", fail)
+    caught = refused(GOOD_FILES["png"])
+    assert (caught.status, caught.message) == (ImageStatus.INTERNAL, message)
+    assert caught.__cause__ is error
+
+
+def test_pillows_own_limit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
+    message = "The image has more pixels than Pillow's own limit of 0.002 megapixels."
+    assert refused(GOOD_FILES["tiff"]).message == message

@@ -256,6 +256,7 @@ def photo(path: str = "a.jpg", **more: Any) -> Candidate:
     ("rule", "kept", "other", "reason"),
     [
         ("reference", {"is_reference": True}, {}, "in a reference folder"),
+        ("original", {"features": CAMERA}, {}, "camera original: Canon EOS 5D, taken 2019-05-03"),
         ("companions", {"companions": ("RAW file",)}, {}, "has a RAW file beside it"),
         ("companions", {"features": ImageFeatures(embedded="film")}, {}, "holds more than its picture: film"),
         (
