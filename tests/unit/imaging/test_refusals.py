@@ -158,6 +158,8 @@ def test_corrupt_files(name: str) -> None:
 
 
 def test_too_many_bytes() -> None:
+    data = image_files.jpeg()
+    decode(data, DecodeLimits(max_bytes=len(data)))
     error = refused(bytes(2000), max_bytes=1999)
     assert error.status is ImageStatus.TOO_LARGE
     assert "2,000" in error.message
