@@ -6,7 +6,6 @@ import argparse
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -79,8 +78,6 @@ def read_dedup_options(arguments: argparse.Namespace) -> DedupOptions:
     folder or output folder.
     """
     need("rich", *(["jinja2"] if arguments.report else []))
-    if find_spec("imagehash") is None:  # not imported here: it loads SciPy, which a second search does not need
-        need("imagehash", extra="dedup")
     need("defusedxml", extra="dedup")
     options = DedupOptions(
         walk=read_walk_options(arguments),

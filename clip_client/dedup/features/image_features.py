@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from clip_client.dedup.features.capture_time import CaptureTime, read_capture_time
 from clip_client.dedup.features.embedded_parts import RAW_DATA, embedded_parts
+from clip_client.dedup.features.perceptual_hash import perceptual_hash
 from clip_client.dedup.features.preview import NEEDS_RAWPY, can_read_raw, preview_of, read_raw
 from clip_client.dedup.files.file_types import RAW
 from clip_client.dedup.files.metadata import read_metadata
@@ -16,8 +17,6 @@ from clip_client.dedup.types import FailedFile, Metadata
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from PIL import Image
 
     from clip_client.dedup.store.parquet_store import ParquetStore
     from clip_client.dedup.store.store import Store
@@ -148,10 +147,3 @@ def _extract_raw(data: bytes) -> ImageFeatures:
         # EXIF may give the size of the sensor, of the preview or of a crop.
         metadata=replace(metadata, is_resized=False),
     )
-
-
-def perceptual_hash(image: Image.Image) -> int:
-    """Return the pHash of a picture as a number of 64 bits."""
-    import imagehash
-
-    return int(str(imagehash.phash(image)), 16)
