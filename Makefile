@@ -19,7 +19,6 @@ $(INSTALLED): setup.cfg pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --editable '.[dev]'
-	$(BIN)/python -m preprocess_ensemble.serving.launcher install $(BIN)
 	touch $@
 
 install: $(INSTALLED)  ## make .venv with everything that development needs

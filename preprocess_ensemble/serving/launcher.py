@@ -4,7 +4,7 @@ The wheel's binary does not run by itself. It needs the wheel's libraries, a bac
 and the stub for the running Python, and this environment's ``python3`` first on ``PATH``, because the stub embeds that
 one. The launcher arranges this and then becomes the server: same PID, all arguments passed on.
 
-``python -m preprocess_ensemble.serving.launcher install BIN_DIR`` writes a ``tritonserver`` script into ``BIN_DIR``.
+pip installs this module as the command ``tritonserver``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
-import shlex
 import shutil
 import signal
 import site
@@ -53,19 +52,6 @@ from preprocess_ensemble.backends.onnxruntime.model import TritonPythonModel
 
 __all__ = ("TritonPythonModel",)
 '''
-
-# A "#!" line cannot hold a path with spaces, or one longer than the kernel's limit. So the shell reads line 2 as a
-# command and Python reads it as a string. pip and distlib do the same.
-_SCRIPT: Final = """\
-#!/bin/sh
-'''exec' {python} "$0" "$@"
-'''
-import sys
-
-{path}from preprocess_ensemble.serving.launcher import main
-
-main(sys.argv[1:])
-"""
 
 
 class LaunchError(ReportedError):
@@ -270,18 +256,6 @@ def _is_installed() -> bool:
     return PACKAGE_ROOT in (Path(folder).resolve() for folder in site.getsitepackages())
 
 
-def install(bin_dir: Path) -> Path:
-    """Write an executable ``tritonserver`` script, bound to the running Python, and return its path."""
-    path = "" if _is_installed() else f"sys.path.insert(0, {str(PACKAGE_ROOT)!r})\n"
-    bin_dir.mkdir(parents=True, exist_ok=True)
-    script = bin_dir / "tritonserver"
-    with tempfile.NamedTemporaryFile("w", dir=bin_dir, prefix=".tritonserver-", delete=False) as file:
-        file.write(_SCRIPT.format(python=shlex.quote(sys.executable), path=path))
-    work = Path(file.name)
-    work.chmod(0o755)
-    return work.replace(script)
-
-
 def _die_with(parent: int) -> None:
     """Let the kernel kill this process, also after ``exec``, when its parent ends.
 
@@ -297,12 +271,9 @@ def _die_with(parent: int) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Become ``tritonserver`` with ``arguments`` (default: those of the command line), or install the script."""
+    """Become ``tritonserver`` with ``arguments`` (default: those of the command line)."""
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        if arguments[:1] == ["install"] and len(arguments) == 2:
-            sys.stdout.write(f"{install(Path(arguments[1]))}\n")
-            sys.exit(0)
         environment = dict(os.environ)
         parent = environment.pop(PARENT_VARIABLE, None)
         if parent is not None:

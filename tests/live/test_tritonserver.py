@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import shutil
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from preprocess_ensemble.serving.cleanup import SHARED_MEMORY, region_prefix
-from preprocess_ensemble.serving.launcher import install
 from preprocess_ensemble.testing.server import free_port
 from tests.live.bare import launched, wait_until_live
 from tests.live.raw import infer
 from tests.paths import ROOT
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TRACKED = ROOT / "triton_models"
 
@@ -34,11 +30,10 @@ def repository(tmp_path: Path, tiny_repository: Path) -> Path:
 
 @pytest.mark.timeout(90)
 def test_the_tracked_repository_loads_without_auto_completion(repository: Path, tmp_path: Path, photos: Path) -> None:
-    install(tmp_path)
     grpc, http = free_port(), free_port()
     addresses = [f"--{protocol}-address=127.0.0.1" for protocol in ("grpc", "http")]
     command = [
-        str(tmp_path / "tritonserver"),
+        str(Path(sys.executable).with_name("tritonserver")),
         "--model-repository",
         str(repository),
         "--disable-auto-complete-config",
@@ -57,8 +52,3 @@ def test_the_tracked_repository_loads_without_auto_completion(repository: Path, 
     assert np.isnan(answer["embedding"][1]).all()
     assert answer["error"].ravel()[0] == b""
     assert answer["fingerprint"].shape == (2, 2)
-
-
-def test_a_launcher_is_a_program_of_this_environment(tmp_path: Path) -> None:
-    script = install(tmp_path)
-    assert sys.executable in script.read_text()

@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import site
-import stat
 import subprocess
 import sys
 import sysconfig
@@ -179,34 +178,6 @@ def test_incomplete_wheel(lost: str, sentence: str, wheel: Wheel) -> None:
     getattr(wheel, lost).unlink()
     with pytest.raises(LaunchError, match=sentence):
         wheel.check()
-
-
-def test_the_script_runs_this_python_even_from_a_path_with_a_space(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "it's a folder"
-    folder.mkdir()
-    python = folder / "python3"
-    python.write_text(f'#!/bin/sh\necho started-by-link >&2\nexec "{sys.executable}" "$@"\n', encoding="utf-8")
-    python.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(python))
-    script = launcher.install(tmp_path / "bin")
-    assert script.stat().st_mode & stat.S_IXOTH
-    done = subprocess.run(
-        [script, "install", tmp_path / "second"], capture_output=True, text=True, cwd=tmp_path, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "started-by-link" in done.stderr
-    assert (tmp_path / "second" / "tritonserver").is_file()
-
-
-def test_a_failure_is_one_line_and_exit_code_1(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(SystemExit) as exit_:
-        launcher.main(["install", str(tmp_path / "file" / "bin")])
-    assert exit_.value.code == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("tritonserver: ")
 
 
 def test_a_server_whose_supervisor_is_gone_does_not_start() -> None:
