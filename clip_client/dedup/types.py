@@ -29,6 +29,8 @@ SAME_SCENE: Final = "another moment of the same scene"
 
 QUARANTINE_NAME: Final = ".clip-quarantine"
 """Name of the folder that copies are moved to; no search enters it."""
+PREVIEWS_MARK: Final = ".clip-previews"
+"""Name of a file in a folder of small pictures that a report page shows; no search enters such a folder."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,6 +215,11 @@ class Member:
     """The photo in Apple Photos, if it is in one of its libraries. Such a photo is never moved either."""
 
     @property
+    def is_copy(self) -> bool:
+        """False for another frame or moment, unless it is a copy of another photo in the group."""
+        return not self.moment or bool(self.copy_of)
+
+    @property
     def why(self) -> str:
         """For people: the tests that it passed, and the file that it is a copy of."""
         same = "bytes" if self.copy_tier == EXACT else "pixels"
@@ -294,14 +301,27 @@ class DuplicateReport:
     """Kind -> number of files that were skipped because their names are not those of photos."""
 
     @property
+    def copies(self) -> int:
+        """Number of members besides the kept ones; frames of a burst and moments of a scene are no copies."""
+        return sum(member.is_copy for group in self.groups for member in group.members[1:])
+
+    @property
     def spare_bytes(self) -> int:
-        """The size of all members except kept ones, those in reference folders and those with further hard links."""
+        """The size of all copies except those in reference folders and those with further hard links."""
+        return sum(map(self.spare_bytes_of, self.groups))
+
+    def spare_bytes_of(self, group: DuplicateGroup) -> int:
+        """Return the share of one group in :attr:`spare_bytes`."""
         return sum(
             member.size_bytes
-            for group in self.groups
             for member in group.members[1:]
-            if not member.is_reference and member.path not in self.links.hard_linked
+            if member.is_copy and not member.is_reference and member.path not in self.links.hard_linked
         )
+
+    @property
+    def groups_by_space(self) -> tuple[DuplicateGroup, ...]:
+        """The groups, those that free the most space first."""
+        return tuple(sorted(self.groups, key=self.spare_bytes_of, reverse=True))
 
     def to_mapping(self) -> dict[str, Any]:
         """Return the report as JSON holds it."""

@@ -46,10 +46,9 @@ def print_report(report: DuplicateReport, console: Console, *, can_read_raw: boo
             f"{counted(report.coverage.pairs, 'pair')}",
             console,
         )
-    copies = sum(len(group.members) - 1 for group in report.groups)
     _print(
         f"{counted(report.compared, 'photo')} compared, {counted(len(report.groups), 'group')}, "
-        f"{counted(copies, 'copy', 'copies')} of {human_bytes(report.spare_bytes)}, "
+        f"{counted(report.copies, 'copy', 'copies')} of {human_bytes(report.spare_bytes)}, "
         f"{counted(len(report.failed), 'file')} not compared",
         console,
         style="bold",

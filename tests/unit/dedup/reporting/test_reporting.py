@@ -163,7 +163,21 @@ def test_a_name_cannot_forge_what_is_shown(name: bytes, shown: str) -> None:
 
 
 def test_spare_bytes_are_those_of_all_but_the_kept() -> None:
-    assert report(group(member("a"), member("b"), member("c"))).spare_bytes == 2_800_000
+    of = report(group(member("a"), member("b"), member("c")))
+    assert (of.copies, of.spare_bytes) == (2, 2_800_000)
+
+
+def test_frames_of_a_burst_are_no_copies_but_copies_of_them_are() -> None:
+    frame = replace(member("b"), moment=BURST)
+    backup = replace(member("c"), moment=BURST, copy_of="b", copy_tier=EXACT)
+    of = report(group(member("a"), frame, backup))
+    assert (of.copies, of.spare_bytes) == (1, 1_400_000)
+
+
+def test_groups_are_ordered_by_the_space_that_they_free() -> None:
+    small, large = group(member("a"), member("b")), group(member("c"), member("d"), member("e"))
+    frames = group(member("f"), *(replace(member(name), moment=BURST) for name in "ghi"))
+    assert report(frames, small, large).groups_by_space == (large, small, frames)
 
 
 @pytest.mark.parametrize(
