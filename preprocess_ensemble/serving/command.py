@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from preprocess_ensemble.errors import ReportedError
+from preprocess_ensemble.serving.first_export import Stopped, export_if_missing
 from preprocess_ensemble.serving.health_endpoint import serve_health
 from preprocess_ensemble.serving.logs import JsonFormatter, print_line
 from preprocess_ensemble.serving.preflight import check_log_file, check_ports, check_repository
@@ -42,6 +43,8 @@ def main(
     options = parser.parse_args(arguments)
     if options.triton_arguments and not options.triton_arguments[0].startswith("-"):
         parser.error(f"unknown argument {options.triton_arguments[0]!r}: put arguments for tritonserver after --")
+    if options.pretrained is not None and options.model is None:
+        parser.error("--pretrained needs --model")
     output = logging.StreamHandler(sys.stderr)
     output.setFormatter(JsonFormatter() if options.log_json else logging.Formatter("clip-serve: %(message)s"))
     logging.basicConfig(handlers=[output], level=logging.WARNING)
@@ -72,13 +75,17 @@ def main(
         drain_s=options.drain_s + 10.0,
     )
     try:
-        check_repository(config.repository)
         check_ports(_addresses(config, options.health_port))
         if config.log_file is not None:
             check_log_file(config.log_file)
         if stage:
             check_tensorrt()
+        if options.model is not None:
+            export_if_missing(config.repository, options.model, options.pretrained, log_lines=options.log_json)
+        check_repository(config.repository)
         asyncio.run(_serve(config, supervision, options.health_port, stage, make_supervisor))
+    except Stopped:
+        sys.stderr.write("clip-serve: stopped before the model was complete; the next start continues\n")
     except (ReportedError, OSError) as error:
         sys.stderr.write(f"clip-serve: {error}\n")
         return 1
@@ -95,6 +102,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--repository", type=Path, default=Path("triton_models"), metavar="DIR", help="default: %(default)s"
+    )
+    parser.add_argument(
+        "--model",
+        metavar="M",
+        help="export this model with clip-export first, unless the repository has it; the weights are downloaded",
+    )
+    parser.add_argument(
+        "--pretrained", metavar="TAG|PATH|random[:SEED]", help="weights of --model (default: those of clip-export)"
     )
     parser.add_argument(
         "--host", default="127.0.0.1", help="address to listen on (default: %(default)s, which is this machine only)"

@@ -18,10 +18,14 @@ class ServeError(ReportedError):
 def check_repository(repository: Path) -> None:
     """Raise ServeError unless ``repository`` has the ensemble and an exported model."""
     if not repository.is_dir():
-        raise ServeError(f"There is no model repository {repository}: name one with --repository DIR.")
+        raise ServeError(
+            f"There is no model repository {repository}: name one with --repository DIR, or start with "
+            "--model ViT-B-32."
+        )
     if not (repository / "clip_image" / "config.pbtxt").is_file():
         raise ServeError(
-            f"{repository} has no model clip_image: create it with `clip-export --repository {repository}`."
+            f"{repository} has no model clip_image: start with --model ViT-B-32, or create it with "
+            f"`clip-export --repository {repository}`."
         )
     encoder = repository / "clip_encoder"
     config = encoder / "config.pbtxt"

@@ -27,8 +27,10 @@ from PIL import Image
 from tritonclient.grpc import InferenceServerClient, InferInput, InferRequestedOutput
 from tritonclient.utils import InferenceServerException
 
+from clip_client import SyncClipClient
 from preprocess_ensemble.serving.cleanup import SHARED_MEMORY, region_prefix
-from preprocess_ensemble.testing.server import Server, free_port, serving
+from preprocess_ensemble.testing.server import QUIET, Server, free_port, serving
+from preprocess_ensemble.testing.tiny_model import TINY_CLIP
 from tests.live.processes import still_running
 from tests.live.raw import infer
 
@@ -260,6 +262,12 @@ def test_a_port_in_use_is_named(tiny_repository: Path, name: str) -> None:
         port = other.getsockname()[1]
         sentence = _failed(f"--{name}-port={port}", f"--repository={tiny_repository}")
     assert re.search(rf"Port {port} on 127.0.0.1 cannot be used .*--{name}-port", sentence)
+
+
+def test_an_empty_repository_gets_the_named_model(tmp_path: Path, photos: Path) -> None:
+    named = ("--model", str(TINY_CLIP), "--pretrained", "random:0")
+    with serving(tmp_path / "models", *named, *QUIET) as server, SyncClipClient(server.grpc_url) as clip:
+        clip.embed([photos / "coffee.jpg"]).raise_for_errors()
 
 
 def test_missing_things_are_named(tiny_repository: Path, tmp_path: Path) -> None:

@@ -1,0 +1,108 @@
+"""What ``clip-serve --model`` does before the server starts; a script takes the place of ``clip-export``."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from preprocess_ensemble.model_repository.config import encoder_directory
+from preprocess_ensemble.serving.command import main
+from preprocess_ensemble.serving.first_export import Stopped, export_if_missing
+from preprocess_ensemble.serving.preflight import ServeError
+from tests.fixtures.passports import PASSPORT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NEVER = ("/no/such/command",)
+
+
+def _install(repository: Path, *, model: str, pretrained: str) -> None:
+    directory = encoder_directory(repository)
+    directory.mkdir(parents=True)
+    passport = replace(PASSPORT, model=model, pretrained=pretrained)
+    (directory / "model.json").write_text(passport.to_json(), encoding="ascii")
+    (directory / "model.onnx").touch()
+
+
+def _script(text: str) -> tuple[str, ...]:
+    return (sys.executable, "-c", f"import json, os, signal, sys, time\n{text}")
+
+
+def test_an_empty_repository_gets_the_model(tmp_path: Path) -> None:
+    seen = tmp_path / "arguments"
+    export = _script(f"json.dump(sys.argv[1:], open({str(seen)!r}, 'w'))")
+    export_if_missing(tmp_path / "models", "ViT-B-32", None, log_lines=False, export=export)
+    assert json.loads(seen.read_text()) == ["--repository", str(tmp_path / "models"), "--model", "ViT-B-32"]
+    export_if_missing(tmp_path / "models", "ViT-B-32", "openai", log_lines=False, export=export)
+    assert json.loads(seen.read_text())[4:] == ["--pretrained", "openai"]
+
+
+@pytest.mark.parametrize(
+    ("installed", "asked"),
+    [
+        (("ViT-B-32", "openai"), ("ViT-B-32", None)),
+        (("ViT-B-32", "openai"), ("ViT-B-32", "openai")),
+        (("tiny", "random:0"), ("/models/tiny.json", "random")),
+        (("ViT-B-32", "file:épreuve.pt"), ("ViT-B-32", "/data/épreuve.pt")),
+    ],
+)
+def test_the_installed_model_is_served_without_an_export(
+    tmp_path: Path, installed: tuple[str, str], asked: tuple[str, str | None]
+) -> None:
+    _install(tmp_path, model=installed[0], pretrained=installed[1])
+    export_if_missing(tmp_path, *asked, log_lines=False, export=NEVER)
+
+
+@pytest.mark.parametrize("asked", [("ViT-L-14", None), ("ViT-B-32", "laion400m_e32"), ("ViT-L-14", "openai")])
+def test_another_model_is_never_replaced(tmp_path: Path, asked: tuple[str, str | None]) -> None:
+    _install(tmp_path, model="ViT-B-32", pretrained="openai")
+    with pytest.raises(ServeError, match=f"has ViT-B-32 with the weights openai, not {asked[0]}"):
+        export_if_missing(tmp_path, *asked, log_lines=False, export=NEVER)
+
+
+def test_progress_and_failure_are_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    export = _script("print('50 %', file=sys.stderr); sys.exit(2)")
+    with pytest.raises(ServeError, match="ViT-B-32 could not be exported"):
+        export_if_missing(tmp_path, "ViT-B-32", None, log_lines=False, export=export)
+    assert capfd.readouterr().err == "50 %\n"
+    with pytest.raises(ServeError):
+        export_if_missing(tmp_path, "ViT-B-32", None, log_lines=True, export=export)
+    assert caplog.messages == ["50 %"]
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_export(tmp_path: Path, number: signal.Signals) -> None:
+    """Also as process 1 of a container, where a signal without a handler has no effect."""
+    pid = tmp_path / "pid"
+    os.mkfifo(pid)
+
+    def stop() -> None:
+        pid.read_text()  # returns when the export runs
+        os.kill(os.getpid(), number)
+
+    before = signal.getsignal(number)
+    thread = threading.Thread(target=stop)
+    thread.start()
+    export = _script(f"open({str(pid)!r}, 'w').close(); time.sleep(60)")
+    with pytest.raises(Stopped):
+        export_if_missing(tmp_path / "models", "ViT-B-32", None, log_lines=False, export=export)
+    thread.join()
+    assert signal.getsignal(number) is before
+
+
+def test_weights_without_a_model_are_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as error:
+        main(["--pretrained", "openai"])
+    assert error.value.code == 2
+    assert "--pretrained needs --model" in capsys.readouterr().err
