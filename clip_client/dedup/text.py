@@ -27,6 +27,22 @@ def printable(path: str) -> str:
     )
 
 
+def escaped(path: str) -> str:
+    """Return a file name for programs to read: ``printf %b`` of a shell gives the bytes of the name back.
+
+    A backslash becomes two. Each byte of a character that cannot be printed, and each byte that is not UTF-8, becomes
+    ``\\xNN``.
+    """
+    return "".join(
+        "\\\\"
+        if char == "\\"
+        else char
+        if char.isprintable()
+        else "".join(f"\\x{byte:02x}" for byte in os.fsencode(char))
+        for char in path
+    )
+
+
 def why_unreadable(error: OSError | ValueError) -> str:
     """Return the reason that the operating system gives, without the path.
 

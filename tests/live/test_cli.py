@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import csv
 import json
 import os
+import pty
 import re
 import shutil
 import signal
@@ -70,9 +73,42 @@ def test_dedup_writes_json_and_a_page(
     html = page.read_text("utf-8")
     assert html.count("<img") == 2
     assert "weights of this model are random" in html
-    printed = capsys.readouterr().out
-    assert "4 photos compared, 1 group, 1 copy" in printed
-    assert str(page) in printed
+    printed = capsys.readouterr()
+    copy, kept = (album / name for name in ("caf\\xe9.jpg", "coffee.jpg"))
+    assert printed.out == f"exact\t{kept.stat().st_size}\t{copy}\t{kept}\n"
+    assert "4 photos compared, 1 copy of" in printed.err
+    assert str(page) in printed.err
+
+
+def test_dedup_in_a_terminal_prints_groups_in_plain_words(server: Server, album: Path) -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "clip_client.cli.main", "dedup", str(album), "--url", server.grpc_url]
+    environment = {**os.environ, "COLUMNS": "200", "TERM": "dumb"}
+    with subprocess.Popen(command, stdout=theirs, stderr=subprocess.DEVNULL, env=environment):
+        os.close(theirs)
+        said = b""
+        with contextlib.suppress(OSError):  # Linux raises when the other side is closed
+            while part := os.read(ours, 65536):
+                said += part
+        os.close(ours)
+    lines = said.decode().splitlines()
+    assert re.fullmatch(r"1\. .* in 1 copy: identical, byte for byte; kept: .*", lines[0])
+    assert [line.split()[0] for line in lines[1:3]] == ["keep", "copy"]
+    assert "--apply would move 1 photo" in lines[-1]
+
+
+@pytest.mark.parametrize(("option", "first"), [("--json", "{"), ("--csv", "group,kept,tier,path,")])
+def test_dedup_writes_nothing_else_to_standard_output(
+    server: Server, album: Path, option: str, first: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["dedup", str(album), "--url", server.grpc_url, option, "-", "--quiet"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.startswith(first)
+    assert printed.err == ""
+    if option == "--json":
+        assert len(json.loads(printed.out)["groups"]) == 1
+    else:
+        assert len(list(csv.reader(printed.out.splitlines()))) == 3
 
 
 def test_dedup_without_a_photo_fails_and_lists_why(
@@ -81,7 +117,8 @@ def test_dedup_without_a_photo_fails_and_lists_why(
     (tmp_path / "text.jpg").write_text("This is no image.")
     assert main(["dedup", str(tmp_path), "--url", server.grpc_url]) == 1
     output = capsys.readouterr()
-    assert "NOT_AN_IMAGE" in output.out
+    assert output.out == ""
+    assert "NOT_AN_IMAGE" in output.err
     assert "no photo to compare" in output.err
 
 

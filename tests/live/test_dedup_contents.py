@@ -102,7 +102,7 @@ def test_a_copy_that_cannot_be_decoded_is_moved(
     outputs = ["--json", str(tmp_path / "found.json"), "--report", str(tmp_path / "found.html")]
     store = ["--store", str(tmp_path / "store")]
     assert main(["dedup", str(folder), "--url", server.grpc_url, *store, *outputs, "--apply"]) == 0
-    assert "1 photo moved" in capsys.readouterr().out
+    assert "1 photo moved" in capsys.readouterr().err
     assert [path.name for path in folder.iterdir() if path.is_file()] == ["1.heic"]
     (group,) = json.loads((tmp_path / "found.json").read_text())["groups"]
     assert (group["tier"], group["min_similarity"]) == (EXACT, 1)
@@ -124,10 +124,9 @@ def test_what_a_file_holds_beyond_its_picture_is_never_moved_away(
     report = ["--json", str(tmp_path / "found.json"), "--report", str(tmp_path / "found.html")]
 
     assert main([*search, "--keep", "format=png", *report, "--dry-run"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
+    said = " ".join(capsys.readouterr().err.split())
     assert "--apply would move nothing" in said
     assert said.count("It holds more than its picture (film), which the kept photo lacks.") == 2
-    assert said.count("holds more than its picture: film") == 2
     (group,) = json.loads((tmp_path / "found.json").read_text())["groups"]
     assert (group["tier"], [member["embedded"] for member in group["members"]]) == (
         SAME_PIXELS,
@@ -136,6 +135,6 @@ def test_what_a_file_holds_beyond_its_picture_is_never_moved_away(
     assert (tmp_path / "found.html").read_text().count("holds more than its picture: film") == 2
 
     assert main([*search, "--apply"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
+    said = " ".join(capsys.readouterr().err.split())
     assert "(film), and the kept photo does not hold the same." in said
     assert {path.name for path in folder.iterdir() if path.is_file()} == {"motion.jpg", "other film.jpg"}

@@ -41,9 +41,7 @@ def search(server: Server, original: Path, *more: str) -> list[str]:
     ]
 
 
-def test_apply_moves_the_exports_and_not_the_original(
-    server: Server, original: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_apply_moves_the_exports_and_not_the_original(server: Server, original: Path) -> None:
     folder = original.parent
     with Image.open(original) as photo:
         photo.save(folder / "a.tif", exif=Image.Exif())
@@ -63,7 +61,6 @@ def test_apply_moves_the_exports_and_not_the_original(
         "upscaled.jpg",
         "brightened.jpg",
     }
-    assert "kept: camera original: Canon EOS 5D" in " ".join(capsys.readouterr().out.split())
 
 
 def test_what_only_a_copy_says_is_kept_or_merged_and_comes_back(
@@ -75,7 +72,7 @@ def test_what_only_a_copy_says_is_kept_or_merged_and_comes_back(
     before = snapshot(folder)
     assert main(search(server, original, "--apply")) == 0
     stays = "It has metadata that the kept photo lacks, which --merge-metadata can save: rating."
-    assert f"stays: {folder / 'rated.webp'}: {stays}" in capsys.readouterr().out
+    assert f"stays: {folder / 'rated.webp'}: {stays}" in capsys.readouterr().err
     assert without_access(snapshot(folder)) == without_access(before)
     assert main(search(server, original, "--apply", "--merge-metadata")) == 0
     assert not (folder / "rated.webp").exists()

@@ -166,14 +166,15 @@ def test_apply_undo_and_purge(
     store = ["--store", str(tmp_path / "store")]
     search = ["dedup", str(album), "--url", server.grpc_url, *store]
     assert main([*search, "--dry-run"]) == 0
-    assert "2 photos" in capsys.readouterr().out
+    assert "2 photos" in capsys.readouterr().err
     assert {path.name: path.read_bytes() for path in album.iterdir()} == before
 
     assert main([*search, "--apply"]) == 0
     moved = set(before) - {path.name for path in album.iterdir()}
     assert len(moved) == 2
     assert main(search) == 0  # what lies in the quarantine is not found again
-    assert QUARANTINE_NAME not in capsys.readouterr().out.split("undo --run")[1]
+    said = capsys.readouterr()
+    assert QUARANTINE_NAME not in said.out + said.err.split("undo --run")[1]
     assert main(["undo", "--list", *store]) == 0
     assert main(["undo", *store]) == 0
     assert {path.name: path.read_bytes() for path in album.iterdir()} == before

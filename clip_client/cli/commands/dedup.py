@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from typing import TYPE_CHECKING, Final
+import sys
+from typing import Final
 
 from clip_client.cli.errors import CommandFailed
 from clip_client.cli.options.connection import connected
 from clip_client.cli.options.dedup import DedupOptions, add_dedup_options, check_action_tiers, read_dedup_options
 from clip_client.cli.options.store import opened_store
-from clip_client.cli.output.output_file import replacing
+from clip_client.cli.output.output_file import STDOUT, output
 from clip_client.cli.output.progress import ProgressBars, progress_bars
 from clip_client.dedup import DuplicateReport, Scan, Store, find_duplicates
 from clip_client.dedup.features.preview import can_read_raw, thumbnail
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 _NOTHING: Final = "there is no photo to compare in the given paths"
 
@@ -26,8 +24,12 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser = commands.add_parser(
         "dedup",
         help="find duplicate photos",
-        description="Find photos that show the same picture and report them in groups. Nothing changes unless you give "
-        "--apply: then duplicates move to a quarantine, and clip-client undo restores them.",
+        description="Find photos that show the same picture. Nothing changes unless you give --apply: then duplicates "
+        "move to a quarantine, and clip-client undo restores them.",
+        epilog="A terminal shows the ten groups whose copies take the most space. If the output goes elsewhere, it "
+        "has one line for each copy, with tabs between the tier, the size in bytes, the copy and the photo that is "
+        "kept. In these paths a backslash is written twice, and each byte that cannot be printed as \\xNN; printf %%b "
+        "gives the path back.",
     )
     add_dedup_options(parser)
     parser.set_defaults(run=run)
@@ -35,22 +37,20 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def run(arguments: argparse.Namespace) -> int:
     """Parse, scan, search, report, apply; return the exit code."""
-    from rich.console import Console
-
     from clip_client.cli.commands.dedup_apply import apply_report
 
     options = read_dedup_options(arguments)
-    console = Console()
-    found = _scan(options, console)
+    printer = _Printer(options)
+    found = _scan(options, printer)
     with opened_store(options.store) as store:
-        with progress_bars() as show:
+        with progress_bars(quiet=options.quiet) as show:
             report = asyncio.run(_search(found, options, store, show))
             _write(report, options, show)
-        _print(report, options, console)
-        return apply_report(report, options.walk.paths, store, options.action)
+        printer.print_report(report)
+        return apply_report(report, options.walk.paths, store, options.action, say=printer.say)
 
 
-def _scan(options: DedupOptions, console: Console) -> Scan:
+def _scan(options: DedupOptions, printer: _Printer) -> Scan:
     """Find the photos, before a server or a model is needed.
 
     Raises CommandFailed if there are none, and NoAlbum if ``--apply`` needs an album of Apple Photos that cannot be
@@ -58,11 +58,11 @@ def _scan(options: DedupOptions, console: Console) -> Scan:
     """
     from clip_client.dedup.reporting.terminal import print_failed, print_skipped
 
-    with progress_bars() as show:
+    with progress_bars(quiet=options.quiet) as show:
         found = options.walk.scan(options.references, raw=True, show=show)
     if not found.files:
-        print_failed(found.failed, console)
-        print_skipped(found.skipped, console)
+        print_failed(found.failed, printer.notes)
+        print_skipped(found.skipped, printer.notes)
         raise CommandFailed(_NOTHING)
     if options.action.apply and found.in_libraries:
         from clip_client.dedup.actions.apple_photos_album import check_photos
@@ -72,7 +72,7 @@ def _scan(options: DedupOptions, console: Console) -> Scan:
 
 
 async def _search(found: Scan, options: DedupOptions, store: Store, show: ProgressBars) -> DuplicateReport:
-    async with connected(options.config) as clip:
+    async with connected(options.config, quiet=options.quiet) as clip:
         check_action_tiers(options.action, (await clip.model()).id)
         return await find_duplicates(
             clip,
@@ -89,20 +89,53 @@ async def _search(found: Scan, options: DedupOptions, store: Store, show: Progre
 
 def _write(report: DuplicateReport, options: DedupOptions, show: ProgressBars) -> None:
     if options.json is not None:
-        with replacing(options.json) as file:
+        with output(options.json) as file:
             file.write(report.to_json().encode("ascii"))
+    if options.csv is not None:
+        from clip_client.dedup.reporting.rows import csv_lines
+
+        with output(options.csv) as file:
+            file.writelines(lines.encode() for lines in csv_lines(report))
     if options.page is not None:
         from clip_client.dedup.reporting.html import write_page
 
-        with replacing(options.page) as file:
+        with output(options.page) as file:
             write_page(report, file, thumbnail=thumbnail, on_progress=show)
 
 
-def _print(report: DuplicateReport, options: DedupOptions, console: Console) -> None:
-    from clip_client.dedup.reporting.terminal import print_report
+class _Printer:
+    """Prints what people read.
 
-    print_report(report, console, can_read_raw=can_read_raw())
-    if report.compared == 0 and not report.groups:
-        raise CommandFailed(_NOTHING)
-    for path in options.outputs:
-        console.print(f"written: {path}", markup=False, highlight=False, soft_wrap=True)
+    In a terminal that is everything. Otherwise standard output has a line for each copy, or what ``--json -`` or
+    ``--csv -`` writes, and notes go to standard error.
+    """
+
+    def __init__(self, options: DedupOptions) -> None:
+        from rich.console import Console
+
+        self._options = options
+        self._owns_stdout = STDOUT not in options.outputs and not options.quiet
+        self._is_terminal = self._owns_stdout and sys.stdout.isatty()
+        self.notes = Console(quiet=options.quiet, stderr=not self._is_terminal)
+
+    def say(self, line: str) -> None:
+        self.notes.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def print_report(self, report: DuplicateReport) -> None:
+        """Raises CommandFailed if there was nothing to compare."""
+        from clip_client.dedup.reporting.rows import copy_lines
+        from clip_client.dedup.reporting.terminal import print_groups, print_notes
+
+        if self._is_terminal:
+            print_groups(report, self.notes, verbose=self._options.verbose)
+        elif self._owns_stdout:
+            for line in copy_lines(report):
+                print(line)
+            # Notes on the same screen come after the lines.
+            sys.stdout.flush()
+        print_notes(report, self.notes, can_read_raw=can_read_raw(), verbose=self._options.verbose)
+        if report.compared == 0 and not report.groups:
+            raise CommandFailed(_NOTHING)
+        for path in self._options.outputs:
+            if path != STDOUT:
+                self.say(f"written: {path}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from clip_client.cli.commands.undo import print_failures
@@ -22,8 +22,18 @@ if TYPE_CHECKING:
     from clip_client.dedup import DuplicateReport, Store
 
 
-def apply_report(report: DuplicateReport, paths: Sequence[str], store: Store, options: ActionOptions) -> int:
-    """Carry out ``--apply`` or show what it would do; return the exit code. ``paths`` is what was searched."""
+def apply_report(
+    report: DuplicateReport,
+    paths: Sequence[str],
+    store: Store,
+    options: ActionOptions,
+    *,
+    say: Callable[[str], None] = print,
+) -> int:
+    """Carry out ``--apply`` or show what it would do; return the exit code.
+
+    ``paths`` is what was searched; ``say`` prints a line.
+    """
     tiers = (EXACT,) if options.hard_link else options.tiers or SAFE_TIERS
     plan = plan_moves(
         report,
@@ -36,44 +46,44 @@ def apply_report(report: DuplicateReport, paths: Sequence[str], store: Store, op
     is_requested = options.apply or options.dry_run
     for skip in plan.skipped:
         if skip.is_blocked or (is_requested and not skip.tier):
-            print(f"stays: {printable(skip.path)}: {printable(skip.reason)}")
+            say(f"stays: {printable(skip.path)}: {printable(skip.reason)}")
     if is_requested:
-        _print_skipped_tiers(plan)
+        _print_skipped_tiers(plan, say)
     if options.apply:
-        return _apply_plan(plan, store, options)
+        return _apply_plan(plan, store, options, say)
     if options.dry_run:
-        _print_plan(plan)
-    _print_totals(plan)
+        _print_plan(plan, say)
+    _print_totals(plan, say)
     return 0
 
 
-def _print_skipped_tiers(plan: Plan) -> None:
+def _print_skipped_tiers(plan: Plan, say: Callable[[str], None]) -> None:
     """Count the copies that stay for their tier: the groups above show which, and there may be thousands."""
     by_tier = Counter(skip.tier for skip in plan.skipped if skip.tier)
     for tier, number in sorted(by_tier.items()):
         verb = "stays" if number == 1 else "stay"
-        print(f"{counted(number, 'copy', 'copies')} {verb}: tier {tier}, without --act-on {tier}")
+        say(f"{counted(number, 'copy', 'copies')} {verb}: tier {tier}, without --act-on {tier}")
 
 
-def _print_plan(plan: Plan) -> None:
+def _print_plan(plan: Plan, say: Callable[[str], None]) -> None:
     for move in plan.moves:
         along = "".join(f", with {printable(companion.path)}" for companion in move.companions)
-        print(f"would move: {printable(move.duplicate.path)}{along}; kept: {printable(move.kept.label)}")
+        say(f"would move: {printable(move.duplicate.path)}{along}; kept: {printable(move.kept.label)}")
     written = {sidecar.path for move in plan.moves for sidecar in move.sidecars if sidecar.is_ours}
     for path in sorted(written):
-        print(f"would write: {printable(path)}")
+        say(f"would write: {printable(path)}")
     for entry in plan.for_album:
-        print(f"for the album: {printable(entry.duplicate.label)}; kept: {printable(entry.kept.label)}")
+        say(f"for the album: {printable(entry.duplicate.label)}; kept: {printable(entry.kept.label)}")
 
 
-def _print_totals(plan: Plan) -> None:
+def _print_totals(plan: Plan, say: Callable[[str], None]) -> None:
     moved = f"{counted(len(plan.moves), 'photo')} of {human_bytes(plan.size_bytes)}" if plan.moves else "nothing"
-    print(f"--apply would move {moved}")
+    say(f"--apply would move {moved}")
     if plan.for_album:
-        print(f"{counted(len(plan.for_album), 'photo')} of Apple Photos would go into its album {ALBUM!r}")
+        say(f"{counted(len(plan.for_album), 'photo')} of Apple Photos would go into its album {ALBUM!r}")
 
 
-def _apply_plan(plan: Plan, store: Store, options: ActionOptions) -> int:
+def _apply_plan(plan: Plan, store: Store, options: ActionOptions, say: Callable[[str], None]) -> int:
     method = HARDLINK if options.hard_link else QUARANTINE
     with progress_bars() as show:
         applied = apply(plan, store.journal, method=method, on_progress=show)
@@ -81,7 +91,7 @@ def _apply_plan(plan: Plan, store: Store, options: ActionOptions) -> int:
     # undo needs to know the store unless it is the default one.
     where = "" if options.store is None else f" --store {shlex.quote(str(options.store))}"
     back = f"; restore them with: clip-client undo --run {applied.run}{where}" if moved else ""
-    print(f"{counted(moved, 'photo')} moved{back}")
+    say(f"{counted(moved, 'photo')} moved{back}")
     failures = print_failures(applied.outcomes)
     if plan.for_album:
         try:
@@ -90,6 +100,6 @@ def _apply_plan(plan: Plan, store: Store, options: ActionOptions) -> int:
         except NoAlbum as error:
             print(f"clip-client: {error}", file=sys.stderr)
             return 1
-        print(f"{counted(sum(outcome.done for outcome in listed), 'photo')} in the album {ALBUM!r} of Apple Photos")
+        say(f"{counted(sum(outcome.done for outcome in listed), 'photo')} in the album {ALBUM!r} of Apple Photos")
         failures += print_failures(listed)
     return 0 if failures == 0 else 1

@@ -18,6 +18,7 @@ from clip_client._encoding import IMAGE_ENCODINGS, TransferName
 from clip_client._endpoint import EndpointKind
 from clip_client.cli.errors import CommandFailed, CommandMisused
 from clip_client.cli.options.numbers import number_type
+from clip_client.cli.options.paths import user_path
 
 TOKEN_VARIABLE: Final = "CLIP_TOKEN"
 """Environment variable that holds the token. No option does: other users could read it in ``ps``."""
@@ -47,27 +48,28 @@ def add_server_options(parser: argparse.ArgumentParser, *, otherwise: str = "loc
         help="gRPC address of the server: host:port, grpc://host:port or grpcs://host:port; or local:DIR to run the "
         f"model repository DIR in this process (default: the environment variable CLIP_URL, else {otherwise})",
     )
-    group.add_argument(
+    security = parser.add_argument_group("TLS and token")
+    security.add_argument(
         "--tls-ca",
-        type=Path,
+        type=user_path,
         metavar="FILE",
         help="PEM file of certificate authorities to trust instead of the system's; needs a grpcs:// URL",
     )
-    group.add_argument(
+    security.add_argument(
         "--tls-certificate",
-        type=Path,
+        type=user_path,
         metavar="FILE",
         help="PEM file of this client's certificate or chain, if the server requires one",
     )
-    group.add_argument("--tls-key", type=Path, metavar="FILE", help="PEM file of its private key")
-    group.add_argument(
+    security.add_argument("--tls-key", type=user_path, metavar="FILE", help="PEM file of its private key")
+    security.add_argument(
         "--tls-name",
         metavar="HOST",
         help="host name to expect in the server's certificate, if it differs from the URL",
     )
-    group.add_argument(
+    security.add_argument(
         "--token-file",
-        type=Path,
+        type=user_path,
         metavar="FILE",
         help=f"file with the token, in one line (default: the environment variable {TOKEN_VARIABLE}, else none)",
     )
@@ -139,11 +141,11 @@ def read_config(arguments: argparse.Namespace, *, timeout_s: float | None = None
 
 
 @asynccontextmanager
-async def connected(config: ClientConfig) -> AsyncIterator[ClipClient]:
+async def connected(config: ClientConfig, *, quiet: bool = False) -> AsyncIterator[ClipClient]:
     """Give a client whose model is known. With ``auto:``, the model may run in this process.
 
-    Which of the two it is, is printed on standard error. Raises the ClipError of the server, and CommandFailed with
-    the remedies if, with ``auto:``, no server responds and this machine has no model either.
+    Which of the two it is, is printed on standard error, unless ``quiet``. Raises the ClipError of the server, and
+    CommandFailed with the remedies if, with ``auto:``, no server responds and this machine has no model either.
     """
     first = config.endpoints[0]
     is_auto = first.kind is EndpointKind.AUTO
@@ -157,7 +159,7 @@ async def connected(config: ClientConfig) -> AsyncIterator[ClipClient]:
                 f"no server responds at {first.address}, and this process cannot embed either: {error} Start a server "
                 "with: clip-serve, or name one with --url"
             ) from error
-        if is_auto and not clip.is_local:
+        if is_auto and not clip.is_local and not quiet:
             # In the other case the library itself prints a notice.
             print(f"clip-client: using the server at {first.address}", file=sys.stderr)
         yield clip

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
 from clip_client.cli.options.connection import add_model_options, read_config
 from clip_client.cli.options.numbers import number_type
-from clip_client.cli.options.paths import WalkOptions, add_walk_options, read_walk_options
+from clip_client.cli.options.paths import WalkOptions, add_walk_options, read_walk_options, user_path
 from clip_client.cli.options.store import add_store_option
-from clip_client.cli.output.output_file import check_place
+from clip_client.cli.output.output_file import STDOUT, check_place
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES, KeepRules
 from clip_client.dedup.files.file_types import COMPANION_KINDS, PHOTO_SUFFIXES, suffix_of
 from clip_client.dedup.types import EXACT
@@ -51,14 +51,17 @@ class DedupOptions:
     near_identical: float | None
     hash_bits: int
     json: Path | None
+    csv: Path | None
     page: Path | None
+    quiet: bool
+    verbose: bool
     store: Path | None
     action: ActionOptions
 
     @property
     def outputs(self) -> tuple[Path, ...]:
         """The files to write."""
-        return tuple(path for path in (self.json, self.page) if path is not None)
+        return tuple(path for path in (self.json, self.csv, self.page) if path is not None)
 
 
 def add_dedup_options(parser: argparse.ArgumentParser) -> None:
@@ -82,12 +85,15 @@ def read_dedup_options(arguments: argparse.Namespace) -> DedupOptions:
     options = DedupOptions(
         walk=read_walk_options(arguments),
         config=read_config(arguments),
-        references=tuple(arguments.reference),
+        references=tuple(map(os.path.expanduser, arguments.reference)),
         keep=_keep_rules(arguments),
         threshold=arguments.threshold,
         near_identical=arguments.near_identical,
         hash_bits=arguments.hash_bits,
         json=arguments.json,
+        csv=arguments.csv,
+        quiet=arguments.quiet,
+        verbose=arguments.verbose,
         page=arguments.report,
         store=arguments.store,
         action=ActionOptions(
@@ -156,8 +162,19 @@ def _add_search_options(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_output_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--json", type=Path, metavar="FILE", help="write the groups as JSON")
-    group.add_argument("--report", type=Path, metavar="FILE.html", help="write an HTML page that shows each group")
+    group.add_argument(
+        "--report", type=_page_path, metavar="FILE.html", help="write an HTML page that shows each group"
+    )
+    group.add_argument("--json", type=user_path, metavar="FILE", help="write the groups as JSON; - is standard output")
+    group.add_argument(
+        "--csv",
+        type=user_path,
+        metavar="FILE",
+        help="write a row for each photo of each group, for spreadsheets; - is standard output",
+    )
+    amount = group.add_mutually_exclusive_group()
+    amount.add_argument("--verbose", "-v", action="store_true", help="show every group, with similarities and tests")
+    amount.add_argument("--quiet", "-q", action="store_true", help="print nothing except errors and what - names")
 
 
 def _add_action_options(group: argparse._ArgumentGroup) -> None:
@@ -184,16 +201,24 @@ def _add_action_options(group: argparse._ArgumentGroup) -> None:
     )
 
 
+def _page_path(text: str) -> Path:
+    if text.lower().endswith((".html", ".htm")):
+        return user_path(text)
+    raise argparse.ArgumentTypeError(f"the report is an HTML page: give it a name that ends in .html, not {text!r}")
+
+
 def _check_outputs(outputs: Sequence[Path]) -> None:
     """Raise if a report cannot be written, or would replace a photo, as after ``--json *.jpg``."""
     for path in outputs:
+        if path == STDOUT:
+            continue
         check_place(path)
         if suffix_of(path.name) in PHOTO_SUFFIXES | COMPANION_KINDS.keys():
             raise CommandMisused(
                 f"{path} has the name of a photo or of its companion; name another file for the report"
             )
     if len(set(map(os.path.abspath, outputs))) < len(outputs):
-        raise CommandMisused(f"--json and --report would both write {outputs[0]}")
+        raise CommandMisused("--json, --csv and --report must not write to the same file")
 
 
 def _keep_rules(arguments: argparse.Namespace) -> tuple[str, ...]:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import argparse
 import glob
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
-from clip_client.cli.errors import CommandFailed
+from clip_client.cli.errors import CommandFailed, CommandMisused
 from clip_client.dedup import Scan, scan
+
+_URL: Final = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
 def add_walk_options(parser: argparse.ArgumentParser) -> None:
@@ -43,6 +47,11 @@ def add_walk_options(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(refuse_usage=parser.error)
 
 
+def user_path(text: str) -> Path:
+    """Return a path of the command line; a leading ``~`` is the home folder, which shells leave in ``--store=~/x``."""
+    return Path(os.path.expanduser(text))
+
+
 @dataclass(frozen=True, kw_only=True)
 class WalkOptions:
     """What to search, and how to walk it."""
@@ -72,7 +81,8 @@ class WalkOptions:
 def read_walk_options(arguments: argparse.Namespace) -> WalkOptions:
     """Read what :func:`add_walk_options` added.
 
-    Ends the command with its usage if no path was given; raises CommandFailed if a list of paths cannot be read.
+    Ends the command with its usage if no path was given; raises CommandFailed if a list of paths cannot be read, and
+    CommandMisused for a URL.
     """
     if not arguments.paths and arguments.files_from is None:
         arguments.refuse_usage("give a PATH, or a list of paths with --files-from")
@@ -91,6 +101,10 @@ def read_walk_options(arguments: argparse.Namespace) -> WalkOptions:
 
 def _resolved(path: str) -> list[str]:
     # A shell has expanded most patterns already, and a file's name may look like a pattern.
+    if not os.path.lexists(path):
+        if _URL.match(path):
+            raise CommandMisused(f"{path} is a URL, and only files are read; download it first: curl -O {path}")
+        path = os.path.expanduser(path)
     if os.path.lexists(path) or not glob.has_magic(path):
         return [path]
     return sorted(glob.glob(path, recursive=True)) or [path]
@@ -98,7 +112,7 @@ def _resolved(path: str) -> list[str]:
 
 def _listed(source: str, *, null: bool) -> list[str]:
     try:
-        data = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
+        data = sys.stdin.buffer.read() if source == "-" else user_path(source).read_bytes()
     except OSError as error:
         raise CommandFailed(f"the list {source} cannot be read: {error.strerror}") from None
     # Not splitlines: a name may contain a carriage return; only at the end of a line it belongs to the line break.

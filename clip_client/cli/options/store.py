@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from clip_client.cli.errors import CommandFailed, need
+from clip_client.cli.options.paths import user_path
 from clip_client.dedup import Store
 from clip_client.dedup.store.store import default_directory
 
@@ -16,7 +17,7 @@ def add_store_option(parser: argparse.ArgumentParser) -> None:
     """Add ``--store``."""
     parser.add_argument(
         "--store",
-        type=Path,
+        type=user_path,
         metavar="DIR",
         help="folder for cached vectors, decisions and the journal of moves (default: the environment variable "
         "CLIP_STORE, else clip-client in your user data folder)",

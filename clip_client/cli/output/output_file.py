@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -10,6 +11,9 @@ from typing import IO, Final
 
 from clip_client.cli.errors import CommandFailed
 from clip_client.dedup.store.lock import AlreadyLocked, exclusive_lock
+
+STDOUT: Final = Path("-")
+"""Names standard output where a file is expected."""
 
 _PART: Final = ".part"
 
@@ -52,6 +56,17 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     finally:
         if not in_place:
             target.unlink(missing_ok=True)
+
+
+@contextmanager
+def output(path: Path) -> Iterator[IO[bytes]]:
+    """Open standard output for ``-``, and any other path as :func:`replacing` does."""
+    if path != STDOUT:
+        with replacing(path) as file:
+            yield file
+    else:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
 
 
 @contextmanager

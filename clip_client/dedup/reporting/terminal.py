@@ -1,12 +1,13 @@
-"""Print a report as tables in the terminal."""
+"""Print a report for people in the terminal."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from rich.table import Table
+from rich.cells import cell_len
 from rich.text import Text
 
+from clip_client.dedup.reporting.words import in_words
 from clip_client.dedup.text import at_least, counted, human_bytes, printable, skipped_files
 from clip_client.dedup.types import EXACT, is_random
 
@@ -15,24 +16,33 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from clip_client.dedup.types import DuplicateGroup, DuplicateReport, FailedFile
+    from clip_client.dedup.types import DuplicateGroup, DuplicateReport, FailedFile, Member
 
-_MOST_GROUPS: Final = 50
-"""Groups that the terminal shows; the JSON file and the page have all of them."""
-_MOST_FAILED: Final = 50
-_WIDEST: Final = 120
-"""Characters; in a wider table the numbers are too far from their names."""
-_NOTE_WIDTH: Final = len("never moved")
+_MOST_GROUPS: Final = 10
+_MOST_MEMBERS: Final = 5
+_MOST_FAILED: Final = 5
+"""With ``-v`` there is no limit."""
 
 
-def print_report(report: DuplicateReport, console: Console, *, can_read_raw: bool = True) -> None:
-    """Print the groups, the files that failed and a summary; without ``can_read_raw``, also how to read RAW files."""
-    for number, group in enumerate(report.groups[:_MOST_GROUPS], start=1):
-        _print_group(number, group, console)
-    if len(report.groups) > _MOST_GROUPS:
-        left = counted(len(report.groups) - _MOST_GROUPS, "group")
-        _print(f"... and {left} more, not shown here\n", console)
-    print_failed(report.failed, console)
+def print_groups(report: DuplicateReport, console: Console, *, verbose: bool = False) -> None:
+    """Print the ten groups whose copies take the most space, in plain words, and where the others are.
+
+    With ``verbose``, print every group, with the similarities, tests, dates and cameras.
+    """
+    by_space = report.groups_by_space
+    shown = by_space if verbose else by_space[:_MOST_GROUPS]
+    for number, group in enumerate(shown, start=1):
+        _print_group(number, group, report.spare_bytes_of(group), console, verbose=verbose)
+    if len(shown) < len(by_space):
+        left = by_space[len(shown) :]
+        space = human_bytes(sum(map(report.spare_bytes_of, left)))
+        where = "-v lists them here, --report FILE.html shows the pictures"
+        _print(f"{counted(len(left), 'more group')} of {space}: {where}\n", console)
+
+
+def print_notes(report: DuplicateReport, console: Console, *, can_read_raw: bool = True, verbose: bool = False) -> None:
+    """Print the files that failed and a summary; without ``can_read_raw``, also how to read RAW files."""
+    print_failed(report.failed, console, verbose=verbose)
     print_skipped(report.skipped, console)
     if report.bytes_only:
         # RAW files are the only ones that are compared without a preview.
@@ -46,73 +56,88 @@ def print_report(report: DuplicateReport, console: Console, *, can_read_raw: boo
             f"{counted(report.coverage.pairs, 'pair')}",
             console,
         )
-    _print(
-        f"{counted(report.compared, 'photo')} compared, {counted(len(report.groups), 'group')}, "
-        f"{counted(report.copies, 'copy', 'copies')} of {human_bytes(report.spare_bytes)}, "
-        f"{counted(len(report.failed), 'file')} not compared",
-        console,
-        style="bold",
-    )
-    _print(f"model {report.model}, threshold {report.thresholds.similar:g}", console)
+    if verbose:
+        _print(f"model {report.model}, threshold {report.thresholds.similar:g}", console)
     if is_random(report.model):
         message = "The weights of this model are random: it finds only re-encoded and resized copies."
         _print(message, console, style="yellow")
+    found = "no copies"
+    if report.copies:
+        found = f"{counted(report.copies, 'copy', 'copies')} of {human_bytes(report.spare_bytes)}"
+    others = sum(len(group.members) - 1 for group in report.groups) - report.copies
+    parts = [
+        f"{counted(report.compared, 'photo')} compared",
+        f"{found} in {counted(len(report.groups), 'group')}" if report.groups else found,
+        f"{counted(others, 'other picture')} of bursts and scenes" if others else "",
+        f"{counted(len(report.failed), 'file')} not compared" if report.failed else "",
+    ]
+    _print(", ".join(filter(None, parts)), console, style="bold")
 
 
 def _print(text: str, console: Console, style: str = "") -> None:
-    """Print a line that may hold names, whose brackets are not markup."""
-    console.print(Text(text, style=style), soft_wrap=True)
+    """Print a sentence, wrapped at words in a terminal; what is in brackets is not markup."""
+    console.print(Text(text, style=style), soft_wrap=not console.is_terminal)
 
 
-def _print_group(number: int, group: DuplicateGroup, console: Console) -> None:
-    heading = f"{number}. {summary(group)}"
+def _print_group(number: int, group: DuplicateGroup, space: int, console: Console, *, verbose: bool) -> None:
+    kept, *others = group.members
+    words = {member.path: in_words(member, kept) for member in others}
+    is_uniform = len(set(words.values())) == 1
+    copies = counted(len(others), "copy", "copies") if space else counted(len(group.members), "photo")
+    line = Text()
+    line.append(f"{number}. {human_bytes(space)} in {copies}" if space else f"{number}. {copies}", style="bold")
+    if is_uniform:
+        line.append(f": {words[others[0].path]}")
     if group.reason:
-        heading += f"; kept: {printable(group.reason)}"
-    console.print(Text(heading, style="bold"))
+        line.append(f"; kept: {printable(group.reason)}", style="dim")
+    console.print(line, soft_wrap=True)
+    if verbose and group.tier != EXACT:
+        _print(f"   {group.tier}, every pair at least {at_least(group.min_similarity)} alike", console, style="dim")
     for warning in group.warnings:
-        console.print(Text(f"warning: {warning}", style="yellow"))
-    table = Table.grid(padding=(0, 2, 0, 0), expand=True)
-    table.width = min(console.width, _WIDEST)
-    table.add_column(width=_NOTE_WIDTH, no_wrap=True)
-    table.add_column(overflow="fold", ratio=1)
-    for right in (9, 7, 6):  # such as 6000x4000, 24.1 MB, 0.9993
-        table.add_column(width=right, justify="right", no_wrap=True)
-    for member in group.members:
-        kept = member.path == group.keep
-        never_moves = (member.moment and not member.copy_of) or member.is_reference or member.in_library
-        note = "keep" if kept else "never moved" if never_moves else ""
-        holds = f"holds more than its picture: {member.embedded}" if member.embedded else ""
-        why = "; ".join(filter(None, (member.moment, member.why, holds)))
-        notes = [printable(text) for text in (member.origin, why) if text]
-        table.add_row(
-            Text(note, style="green" if kept else "yellow", justify="right"),
-            Text.assemble(printable(member.label), ("".join(f"\n{note}" for note in notes), "dim")),
-            f"{member.width}x{member.height}" if member.width else "",
-            human_bytes(member.size_bytes),
-            "" if kept else f"{member.similarity:.4f}",
-        )
-    console.print(table)
+        _print(f"   warning: {warning}", console, style="yellow")
+    shown = group.members if verbose else group.members[: _MOST_MEMBERS + 1]
+    for member in shown:
+        said = "" if is_uniform else words.get(member.path, "")
+        _print_member(member, said, console, is_kept=member is kept, verbose=verbose)
+    if len(shown) < len(group.members):
+        _print(f"   ... and {counted(len(group.members) - len(shown), 'more photo')}; -v lists them", console)
     console.print()
 
 
-def print_failed(failed: Sequence[FailedFile], console: Console) -> None:
-    """Print which files were not compared, and why."""
-    for failure in failed[:_MOST_FAILED]:
+def _print_member(member: Member, words: str, console: Console, *, is_kept: bool, verbose: bool) -> None:
+    stays = not member.is_copy or member.is_reference or member.in_library
+    size = f"{member.width}x{member.height}" if member.width else ""
+    line = Text("   ")
+    line.append("keep" if is_kept else "stay" if stays else "copy", style="green" if is_kept else "yellow")
+    line.append(f"  {size:>10}  {human_bytes(member.size_bytes):>7}")
+    if verbose:
+        line.append(f"  {'' if is_kept else f'{member.similarity:.4f}':6}")
+    line.append(f"  {printable(member.label)}")
+    indent = line.cell_len - cell_len(printable(member.label))
+    if words:
+        # A terminal would break a longer line inside a word.
+        fits = line.cell_len + 2 + cell_len(words) <= console.width
+        line.append(f"  {words}" if fits else f"\n{' ' * indent}{words}", style="dim")
+    console.print(line, soft_wrap=True)
+    if verbose:
+        holds = f"holds more than its picture: {member.embedded}" if member.embedded else ""
+        why = "; ".join(filter(None, (member.moment, member.why, holds)))
+        for note in filter(None, (member.origin, why)):
+            console.print(Text(f"{' ' * indent}{printable(note)}", style="dim"), soft_wrap=True)
+
+
+def print_failed(failed: Sequence[FailedFile], console: Console, *, verbose: bool = False) -> None:
+    """Print which files were not compared, and why: the first five, or with ``verbose`` all."""
+    shown = failed if verbose else failed[:_MOST_FAILED]
+    for failure in shown:
         console.print(
             Text.assemble((failure.code, "yellow"), f" {printable(failure.path)}: {failure.message}"), soft_wrap=True
         )
-    if len(failed) > _MOST_FAILED:
-        left = counted(len(failed) - _MOST_FAILED, "file")
-        _print(f"... and {left} more not compared; --json lists all", console)
+    if len(shown) < len(failed):
+        _print(f"... and {counted(len(failed) - len(shown), 'more file')} not compared", console)
 
 
 def print_skipped(skipped: Mapping[str, int], console: Console) -> None:
     """Print how many files of which kinds were passed over."""
     if skipped:
         _print(skipped_files(skipped), console)
-
-
-def summary(group: DuplicateGroup) -> str:
-    """Say what the photos of a group have in common: its tier, and the least similarity of all its pairs."""
-    alike = "" if group.tier == EXACT else f", every pair at least {at_least(group.min_similarity)} alike"
-    return f"{counted(len(group.members), 'photo')}, {group.tier}{alike}"

@@ -217,8 +217,9 @@ def test_a_damaged_database_is_one_sentence(
     ("options", "sentence"),
     [
         (["--json", "1.jpg"], "has the name of a photo"),
-        (["--report", "1.NEF"], "has the name of a photo"),
-        (["--json", "both", "--report", "./both"], "would both write"),
+        (["--csv", "1.NEF"], "has the name of a photo"),
+        (["--json", "both.html", "--report", "./both.html"], "must not write to the same file"),
+        (["--json", "-", "--csv", "-"], "must not write to the same file"),
         (["--hard-link", "--act-on", "exact", "--act-on", "same-pixels"], "--act-on exact"),
     ],
 )

@@ -14,7 +14,7 @@ from clip_client.dedup import DuplicateReport, scan, thresholds_for
 from clip_client.dedup.features.preview import thumbnail
 from clip_client.dedup.files.skipped_files import SkippedFiles
 from clip_client.dedup.reporting.html import write_page
-from clip_client.dedup.reporting.terminal import print_report
+from clip_client.dedup.reporting.terminal import print_notes
 from preprocess_ensemble.imaging.decode import decode
 from tests.fixtures import image_files
 from tests.fixtures.albums import MODEL, write
@@ -104,7 +104,7 @@ def test_every_output_says_what_was_skipped() -> None:
     assert json.loads(report.to_json())["skipped"] == skipped
     page, terminal = io.BytesIO(), io.StringIO()
     write_page(report, page, thumbnail=thumbnail)
-    print_report(report, Console(file=terminal, width=80))
+    print_notes(report, Console(file=terminal, width=80))
     for output in (page.getvalue().decode(), terminal.getvalue()):
         assert said in output
         assert "1 .e10, 1 more kind" in output
@@ -114,6 +114,6 @@ def test_a_search_that_finds_no_photo_says_what_it_found(tmp_path: Path, capsys:
     write(tmp_path / "photo.dat", JPEG)
     said = "1 file skipped, not named like photos: 1 JPEG image with the ending .dat"
     assert main(["dedup", str(tmp_path), "--store", str(tmp_path / "store")]) == 1
-    assert said in capsys.readouterr().out
+    assert said in capsys.readouterr().err
     assert main(["embed", str(tmp_path), "--output", str(tmp_path / "vectors.npz")]) == 1
     assert said in capsys.readouterr().out

@@ -15,7 +15,7 @@ from rich.console import Console
 from clip_client.dedup import DuplicateGroup, DuplicateReport, FailedFile, Match, Member, thresholds_for
 from clip_client.dedup.features.preview import Preview, preview, thumbnail
 from clip_client.dedup.reporting.html import write_page
-from clip_client.dedup.reporting.terminal import print_report
+from clip_client.dedup.reporting.terminal import print_groups, print_notes
 from clip_client.dedup.text import at_least, human_bytes, printable
 from clip_client.dedup.types import BURST, EXACT, SIMILAR, Metadata
 
@@ -108,6 +108,15 @@ def test_json_is_what_the_schema_says() -> None:
     }
 
 
+def printed(of: DuplicateReport, *, verbose: bool = False) -> list[str]:
+    """What a terminal of 80 columns shows."""
+    file = io.StringIO()
+    console = Console(file=file, width=80)
+    print_groups(of, console, verbose=verbose)
+    print_notes(of, console, verbose=verbose)
+    return file.getvalue().splitlines()
+
+
 def from_camera(path: str, **more: Any) -> Member:
     said = Metadata(taken="2019-05-03T10:11:12", lens="EF50mm", latitude=48.2, longitude=16.4)
     return replace(member(path), metadata=said, camera="Canon EOS 5D", **more)
@@ -124,12 +133,9 @@ def test_date_and_camera_are_in_every_form_with_a_warning_if_the_kept_photo_has_
     assert said == [(None, None), ("2019-05-03T10:11:12", "Canon EOS 5D")]
     assert f'<p class="banner warning" role="note">{WARNING}</p>' in page(of)
     assert '<div class="origin soft">2019-05-03 10:11:12, Canon EOS 5D</div>' in page(of)
-    console = Console(file=io.StringIO(), width=200)
-    print_report(of, console)
-    assert isinstance(console.file, io.StringIO)
-    lines = [line.strip() for line in console.file.getvalue().splitlines()]
-    assert f"warning: {WARNING}" in lines
-    assert "2019-05-03 10:11:12, Canon EOS 5D" in lines
+    lines = printed(of, verbose=True)
+    assert f"   warning: {WARNING}" in lines
+    assert "2019-05-03 10:11:12, Canon EOS 5D" in map(str.strip, lines)
 
 
 def test_there_is_no_warning_where_nothing_is_lacking() -> None:
@@ -230,16 +236,6 @@ def test_page_counts_its_pictures(tmp_path: Path) -> None:
     files = [member(photo(tmp_path / name)) for name in ("a.jpg", "b.png")]
     write_page(report(group(*files)), io.BytesIO(), thumbnail=thumbnail, on_progress=lambda *call: calls.append(call))
     assert calls == [("drawing", 1, 2), ("drawing", 2, 2)]
-
-
-def test_table_names_all_and_interprets_nothing() -> None:
-    failure = FailedFile(path="[red]x[/red]\x1b[2J.jpg", code="EMPTY", message="The file is empty.")
-    console = Console(width=120, record=True, file=io.StringIO())
-    print_report(report(group(member("[bold]a.jpg"), member("b.jpg", 0.9934)), failed=(failure,)), console)
-    text = console.export_text()
-    for part in ("[bold]a.jpg", "b.jpg", "0.9934", "EMPTY [red]x[/red]\\x1b[2J.jpg: The file is empty.", TRAINED):
-        assert part in text
-    assert "1,234 photos compared, 1 group, 1 copy of 1.4 MB, 1 file not compared" in text
 
 
 def test_preview_is_upright_small_and_knows_the_true_size(tmp_path: Path) -> None:

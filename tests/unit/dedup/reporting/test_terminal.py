@@ -1,0 +1,145 @@
+"""Reports in the terminal, as lines for other programs and as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import subprocess
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from clip_client.dedup import DuplicateGroup, DuplicateReport, FailedFile, Match, Member, thresholds_for
+from clip_client.dedup.reporting.rows import CSV_COLUMNS, copy_lines, csv_lines
+from clip_client.dedup.reporting.terminal import print_groups, print_notes
+from clip_client.dedup.reporting.words import in_words
+from clip_client.dedup.text import escaped
+from clip_client.dedup.types import BURST, EXACT, NEAR_IDENTICAL, SAME_PIXELS, SIMILAR, LibraryPhoto
+
+MODEL = "ViT-B-32/openai@1a2b3c4d"
+
+
+def member(path: str, **more: Any) -> Member:
+    given = {"similarity": 1.0, "width": 640, "height": 480, "size_bytes": 1_400_000, "tier": EXACT, **more}
+    return Member(path=path, sha256="00" * 32, **given)
+
+
+def report(*groups: tuple[Member, ...], **more: Any) -> DuplicateReport:
+    made = tuple(DuplicateGroup(tier=SIMILAR, min_similarity=0.991, members=members) for members in groups)
+    given = {"model": MODEL, "thresholds": thresholds_for(MODEL), "compared": 1234, "failed": (), **more}
+    return DuplicateReport(groups=made, **given)
+
+
+def printed(of: DuplicateReport, *, verbose: bool = False, width: int = 80) -> str:
+    console = Console(width=width, record=True, file=io.StringIO())
+    print_groups(of, console, verbose=verbose)
+    print_notes(of, console, verbose=verbose)
+    return console.export_text()
+
+
+@pytest.mark.parametrize(
+    ("copy", "words"),
+    [
+        ({"tier": EXACT}, "identical, byte for byte"),
+        ({"tier": SAME_PIXELS, "path": "b.JPEG"}, "same pixels, other metadata"),
+        ({"tier": SAME_PIXELS, "path": "b.png"}, "same pixels, other format"),
+        ({"tier": NEAR_IDENTICAL}, "practically identical"),
+        ({"tier": NEAR_IDENTICAL, "width": 0, "height": 0}, "practically identical"),
+        ({"tier": NEAR_IDENTICAL, "width": 107, "height": 80}, "same picture, resized"),
+        ({"tier": NEAR_IDENTICAL, "width": 480, "height": 640}, "same picture, rotated"),
+        ({"tier": SIMILAR, "width": 480, "height": 480}, "looks similar, cropped"),
+        ({"tier": SIMILAR}, "looks similar"),
+        ({"tier": SIMILAR, "moment": BURST}, "another frame of a burst"),
+        ({"tier": SIMILAR, "moment": BURST, "copy_of": "c\n.jpg", "copy_tier": EXACT}, "identical to c\\n.jpg"),
+    ],
+)
+def test_plain_words(copy: dict[str, Any], words: str) -> None:
+    assert in_words(member(**{"path": "b.jpg", **copy}), member("a.jpg")) == words
+
+
+def test_the_groups_with_most_to_free_come_first_and_ten_are_shown() -> None:
+    groups = [(member(f"{size}.jpg"), member(f"{size}-2.jpg", size_bytes=size * 1000)) for size in range(1, 13)]
+    burst = (member("x.jpg"), member("x-2.jpg", size_bytes=10**9, moment=BURST))
+    text = printed(report(*groups, burst))
+    headings = [line for line in text.splitlines() if line[:1].isdigit() and "copy:" in line]
+    assert headings[0] == "1. 12.0 kB in 1 copy: identical, byte for byte"
+    assert len(headings) == 10
+    assert "3 more groups of 3.0 kB: -v lists them here" in text
+    assert "1,234 photos compared, 12 copies of 78.0 kB in 13 groups, 1 other picture of" in text
+    every = printed(report(*groups, burst), verbose=True)
+    assert all(f"{size}-2.jpg" in every for size in range(1, 13))
+    assert "more group" not in every
+
+
+def test_numbers_are_shown_on_request_only() -> None:
+    why = Match(test="embedding", value=0.9934, threshold=0.99)
+    of = report((member("a.jpg"), member("b.jpg", tier=NEAR_IDENTICAL, similarity=0.9934, matches=(why,))))
+    for number in ("0.99", MODEL):
+        assert number not in printed(of)
+    verbose = printed(of, verbose=True)
+    for number in ("0.9934", "embedding: 0.9934, at least 0.99", "every pair at least 0.9910 alike", MODEL):
+        assert number in verbose
+
+
+def test_long_groups_and_lists_of_failures_are_cut() -> None:
+    failed = tuple(FailedFile(path=f"f{number}.jpg", code="EMPTY", message="It is empty.") for number in range(7))
+    of = report(tuple(member(f"m{number}.jpg") for number in range(9)), failed=failed)
+    text = printed(of)
+    assert "... and 3 more photos; -v lists them" in text
+    assert "... and 2 more files not compared" in text
+    assert "f6.jpg" in printed(of, verbose=True)
+
+
+def test_nothing_in_a_name_is_interpreted() -> None:
+    failure = FailedFile(path="[red]x[/red]\x1b[2J.jpg", code="EMPTY", message="The file is empty.")
+    text = printed(report((member("[bold]a.jpg"), member("b.jpg")), failed=(failure,)))
+    for part in ("[bold]a.jpg", "EMPTY [red]x[/red]\\x1b[2J.jpg: The file is empty.", "1 file not compared"):
+        assert part in text
+
+
+def test_words_that_do_not_fit_are_on_a_line_of_their_own() -> None:
+    of = report((member("a.jpg"), member(f"{'b' * 50}.jpg"), member("c.jpg", tier=NEAR_IDENTICAL)))
+    text = printed(of)
+    assert f"{'b' * 50}.jpg\n{' ' * 30}identical, byte for byte\n" in text
+    assert "c.jpg  practically identical\n" in text
+    assert max(map(len, text.splitlines())) <= 80 + len("1,234 photos compared")
+
+
+def test_a_line_for_each_copy_that_could_move() -> None:
+    library = LibraryPhoto(path="l", library="L", uuid="1", name="n", taken_ns=None)
+    of = report(
+        (
+            member("a.jpg"),
+            member("a\tb\n.jpg"),
+            member("r.jpg", is_reference=True),
+            member("l.jpg", in_library=library),
+            member("m.jpg", moment=BURST),
+            member("m 2.jpg", moment=BURST, copy_of="m.jpg", copy_tier=SAME_PIXELS, tier=SIMILAR),
+        )
+    )
+    assert list(copy_lines(of)) == [
+        "exact\t1400000\ta\\x09b\\x0a.jpg\ta.jpg",
+        "same-pixels\t1400000\tm 2.jpg\tm.jpg",
+    ]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [b"plain \xf0\x9f\x98\x80.jpg", b"a\tb\nc\\x09\\\\.jpg", b"caf\xe9.jpg", "gpj\u202e\x85.exe".encode(), b"%s$HOME"],
+)
+def test_a_shell_gets_an_escaped_name_back(name: bytes) -> None:
+    text = escaped(os.fsdecode(name))
+    assert text.isprintable()
+    got = subprocess.run(["bash", "-c", 'printf %b "$1"', "-", text], capture_output=True, check=True)
+    assert got.stdout == name
+
+
+def test_csv_has_a_row_for_each_photo_and_no_formula() -> None:
+    of = report((member("=cmd.jpg"), member('b,"c".jpg', similarity=0.99, tier=NEAR_IDENTICAL, width=320, height=240)))
+    heading, kept, copy = csv.reader("".join(csv_lines(of)).splitlines())
+    assert tuple(heading) == CSV_COLUMNS
+    assert kept == ["1", "yes", "exact", "./=cmd.jpg", "1400000", "640", "480", "1.0", "", ""]
+    assert copy[1:4] == ["no", "near-identical", 'b,"c".jpg']
+    assert copy[-1] == "same picture, resized"
