@@ -7,7 +7,7 @@ PHOTOS ?=
 TESTS ?=
 MUTANTS ?=
 
-.PHONY: help install demo test lint mutants bench measure fuzz faults soak audit clean
+.PHONY: help install demo test lint dist mutants bench measure fuzz faults soak audit clean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,11 @@ lint: $(INSTALLED)  ## check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+dist: $(INSTALLED)  ## build the wheel and the source distribution into dist/, and check their package page
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/twine check --strict dist/*
 
 mutants: $(INSTALLED)  ## list changes to the code that no test notices (hours; resumes), or those of MUTANTS=pattern
 	$(BIN)/mutmut run $(foreach name,$(MUTANTS),'$(name)')

@@ -9,6 +9,7 @@ import pytest
 from preprocess_ensemble.export.exporter import export_model
 from preprocess_ensemble.testing.server import QUIET, Server, serving
 from preprocess_ensemble.testing.tiny_model import TINY_CLIP
+from tests.fixtures.installed_wheel import InstalledWheel, build_distributions, install_wheel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,3 +32,16 @@ def server(tiny_repository: Path) -> Iterator[Server]:
     """
     with serving(tiny_repository, *QUIET, http=True) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The wheel and the source distribution of this tree."""
+    pytest.importorskip("build", reason="the package build is not installed")
+    return build_distributions(tmp_path_factory.mktemp("dist"))
+
+
+@pytest.fixture(scope="session")
+def installed(distributions: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> InstalledWheel:
+    """An environment with the wheel in it."""
+    return install_wheel(distributions[0], tmp_path_factory.mktemp("environment") / "venv")

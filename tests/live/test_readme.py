@@ -1,57 +1,128 @@
-"""What the README shows is what happens."""
+"""What the README and the package page show is what happens: in a shell, in an empty folder, from the wheel.
+
+Blocks in ``sh`` and ``python`` run in their order. A block runs if there is no comment above it such as
+``<!-- not run: needs Docker -->``; output is shown in ``text``.
+"""
 
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
-import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+import pytest
+
+from preprocess_ensemble.testing.sample_photos import write_with_copies
+from preprocess_ensemble.testing.server import free_port
+from preprocess_ensemble.testing.tiny_model import TINY_CLIP
 from tests.paths import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from preprocess_ensemble.testing.server import Server
+    from tests.fixtures.installed_wheel import InstalledWheel
 
-README = (ROOT / "README.md").read_text()
+PAGES: Final = (ROOT / "README.md", ROOT / "docs" / "package.md")
+_BLOCK: Final = re.compile(
+    r"(?P<excuse><!-- not run: [^\n]+ -->\n+)?^```(?P<language>\w*)\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE
+)
+
+# Servers run in the background, one at a time, on ports that are free here. The small model replaces the default one,
+# whose weights are not here.
+_PRELUDE: Final = """\
+set -euo pipefail
+stop() { kill $(jobs -p) 2> /dev/null || true; wait; }
+trap stop EXIT
+serve() {
+    stop
+    command "$@" > server.log 2>&1 &
+    until (exec 3<> "/dev/tcp/127.0.0.1/$GRPC_PORT") 2> /dev/null; do
+        kill -0 $! 2> /dev/null || { cat server.log; return 1; }
+        sleep 0.1
+    done
+    export CLIP_URL="127.0.0.1:$GRPC_PORT"
+}
+clip-serve() { serve clip-serve --grpc-port "$GRPC_PORT" --metrics-port "$METRICS_PORT" "$@"; }
+tritonserver() { serve tritonserver --grpc-port "$GRPC_PORT" --allow-http=false --allow-metrics=false "$@"; }
+clip-export() { command clip-export "$@" --model "$TINY_CLIP" --pretrained random:0; }
+"""
 
 
-def test_the_python_example_runs_as_it_stands(server: Server, photos: Path, tmp_path: Path) -> None:
-    (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    original, other = sorted(photos.glob("*.jpg"))[:2]
-    (tmp_path / "a.jpg").write_bytes(original.read_bytes())
-    (tmp_path / "b.jpg").write_bytes(other.read_bytes())
-    (tmp_path / "not a photo.txt").write_text("no photo")
-    assert '"localhost:8001"' in example
-    script = example.replace("localhost:8001", server.grpc_url)
-    ran = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+def blocks(page: str) -> list[tuple[str, str, bool]]:
+    """Return language, code and whether it runs, for each fenced block of a page."""
+    return [(match["language"], match["code"], match["excuse"] is None) for match in _BLOCK.finditer(page)]
+
+
+def script(page: str, address: str) -> str:
+    """Return the shell script that runs what a page shows, with a server at ``address``."""
+    parts = [_PRELUDE]
+    for language, code, runs in blocks(page):
+        if language in ("sh", "python") and runs:
+            command = code if language == "sh" else f"python -c {shlex.quote(code)}\n"
+            parts += [f"printf '%s\\n' {shlex.quote(f'--- {code}')}\n", command.replace("localhost:8001", address)]
+    # The prelude puts servers into the background, and waits for them, which "&" would not do.
+    return re.sub(r"^((?:clip-serve|tritonserver)\b[^\n&]*?) *&$", r"\1", "".join(parts), flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.timeout(240)
+def test_what_a_page_shows_runs_as_it_stands(
+    page: Path, installed: InstalledWheel, tiny_repository: Path, tmp_path: Path
+) -> None:
+    home, folder = tmp_path / "home", tmp_path / "folder"
+    folder.mkdir(parents=True)
+    original, *_, copy = write_with_copies(home / "Pictures")["astronaut"]
+    for name, source in (("a.jpg", original), ("b.jpg", copy), ("photo.jpg", original)):
+        (folder / name).write_bytes(source.read_bytes())
+    (folder / "not a photo.txt").write_text("no photo", encoding="utf-8")
+    grpc = free_port()
+    environment = installed.environment(
+        home,
+        CLIP_MODEL=str(tiny_repository),
+        CLIP_URL="local:",
+        GRPC_PORT=str(grpc),
+        METRICS_PORT=str(free_port()),
+        TINY_CLIP=str(TINY_CLIP),
     )
-    assert ran.returncode == 0, ran.stderr
-    shape, failed = ran.stdout.splitlines()
-    assert shape.startswith("(3, 512) ")
-    assert failed.startswith("2 not a photo.txt: NOT_AN_IMAGE: ")
+    done = subprocess.run(
+        ["bash", "-c", script(page.read_text(encoding="utf-8"), f"127.0.0.1:{grpc}")],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-8000:]
 
 
-def test_every_command_of_the_readme_exists() -> None:
-    makefile = (ROOT / "Makefile").read_text()
-    for targets in re.findall(r"^make ([a-z-]+)|`make ([a-z-]+)`", README, re.MULTILINE):
-        target = "".join(targets)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_block_of_a_page_has_a_language(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert {language for language, _, _ in blocks(text)} <= {"sh", "python", "text"}
+    assert len(blocks(text)) == len(re.findall(r"^```\w", text, re.MULTILINE))
+
+
+def test_a_command_that_fails_is_noticed(tmp_path: Path) -> None:
+    page = "```sh\ntrue\n```\n<!-- not run: an example -->\n```sh\nexit 3\n```\n```python\nraise SystemExit(4)\n```\n"
+    done = subprocess.run(["bash", "-c", script(page, "")], cwd=tmp_path, capture_output=True, check=False)
+    assert done.returncode == 4
+
+
+def test_every_make_command_of_the_readme_exists() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in re.findall(r"\bmake ([a-z-]+)", "".join(_code(PAGES[0]))):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"make {target}"
-    for module in re.findall(r"python -m (benchmarks\.\w+)", README):
-        assert (ROOT / (module.replace(".", "/") + ".py")).exists(), module
-    for command in re.findall(r"\b(clip-client [a-z]+|clip-export|clip-serve)\b", README):
-        program, *subcommand = command.split()
-        module = {
-            "clip-client": "clip_client.cli.main",
-            "clip-export": "preprocess_ensemble.export.command",
-            "clip-serve": "preprocess_ensemble.serving.command",
-        }[program]
-        asked = subprocess.run([sys.executable, "-m", module, *subcommand, "--help"], capture_output=True, check=False)
-        assert asked.returncode == 0, command
 
 
 def test_every_file_that_the_readme_links_to_exists() -> None:
-    for target in re.findall(r"\]\(([^)#:]+)\)", README):
+    for target in re.findall(r"\]\(([^)#:]+)\)", PAGES[0].read_text(encoding="utf-8")):
         assert (ROOT / target).exists(), target
+
+
+def _code(page: Path) -> list[str]:
+    """Return everything that a page sets as code."""
+    text = page.read_text(encoding="utf-8")
+    return [code for _, code, _ in blocks(text)] + re.findall(r"`([^`\n]+)`", text)
