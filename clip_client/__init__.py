@@ -3,6 +3,8 @@
 Importing this package reads no environment, opens nothing and loads neither torch nor gRPC.
 """
 
+from types import FunctionType as _FunctionType
+
 from clip_client._client import ClipClient
 from clip_client._client_stats import ClientStats, ServerStats
 from clip_client._config import ClientConfig
@@ -16,12 +18,17 @@ from clip_client._errors import (
     ProtocolMismatch,
     Unauthorized,
     Unavailable,
+    VectorsError,
 )
 from clip_client._health import HealthReport, HealthStep
 from clip_client._image_source import ImageSource, ImageSources
 from clip_client._model import ModelInfo
 from clip_client._results import EmbeddedItem, EmbeddingBatch
 from clip_client._sync import SyncClipClient
+from clip_client._vectors.files import load_vectors, save_vectors
+from clip_client._vectors.nearest import Neighbour, nearest
+
+__version__ = "0.1.0"
 
 __all__ = (
     "ClientConfig",
@@ -39,16 +46,25 @@ __all__ = (
     "ImageSources",
     "ModelInfo",
     "ModelNotReady",
+    "Neighbour",
     "Overloaded",
     "ProtocolMismatch",
     "ServerStats",
     "SyncClipClient",
     "Unauthorized",
     "Unavailable",
+    "VectorsError",
+    "load_vectors",
+    "nearest",
+    "save_vectors",
 )
 
 for _name in __all__:
     # Tracebacks and reprs then show the path that users import from. Type aliases have no module of their own.
-    if isinstance(_object := globals()[_name], type):
+    if isinstance(_object := globals()[_name], type | _FunctionType):
         _object.__module__ = __name__
 del _name, _object
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

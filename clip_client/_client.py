@@ -17,7 +17,7 @@ from clip_client._endpoint import DEFAULT_URL, Endpoint, EndpointKind
 from clip_client._handshake import Handshake
 from clip_client._health import HealthReport, run_health_checks
 from clip_client._pipeline.encoder import ImageEncoder
-from clip_client._pipeline.images import known_count
+from clip_client._pipeline.images import known_count, path_of
 from clip_client._pipeline.sender import Sender
 from clip_client._pipeline.stream import Stream, embedded_item
 from clip_client._results import Collector, EmbeddedItem, EmbeddingBatch
@@ -136,7 +136,7 @@ class ClipClient(ClientBase):
         async with session.stream(images, model, ordered=False, max_ahead=None, deadline=deadline) as stream:
             while await stream.wait():
                 for image, result in stream.drain():
-                    collector.add(image.index, result)
+                    collector.add(image.index, path_of(image.source), result)
         return collector.batch(model)
 
     async def embed_stream(

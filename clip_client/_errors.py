@@ -10,7 +10,8 @@
     ├── DeadlineExceeded    timeout_s ran out
     ├── ModelNotReady       a server answers, but the model does not
     ├── Unauthorized        the token or certificate was refused; never retried
-    └── ProtocolMismatch    the server has another model or contract than this client
+    ├── ProtocolMismatch    the server has another model or contract than this client
+    └── VectorsError        a file of vectors cannot be used, or vectors must not be compared
 """
 
 from __future__ import annotations
@@ -64,6 +65,10 @@ class ImageError(ClipError):
         # could hand an ImageError to its parent.
         return (partial(type(self), code=self.code), (self.message,), self.__dict__)
 
+    def __repr__(self) -> str:
+        where = f"index={self.index}" if self.source is None else f"index={self.index}, source={self.source!r}"
+        return f"{type(self).__name__}({self.message!r}, code={self.code!r}, {where})"
+
     def __str__(self) -> str:
         where = self.source if self.source is not None else f"image {self.index}"
         return f"{where}: {self.code}: {super().__str__()}"
@@ -104,3 +109,7 @@ class Unauthorized(ClipError):
 
 class ProtocolMismatch(ClipError):
     """The response does not match the model or the contract that the handshake named."""
+
+
+class VectorsError(ClipError, ValueError):
+    """Vectors cannot be loaded, saved or compared; the message says why. No server is involved."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
 class ModelInfo:
     """The model behind a server. Two servers serve the same model if their ``fingerprint`` is equal."""
 
@@ -36,12 +36,16 @@ class ModelInfo:
     """Returned with every vector, so that the client notices a vector of another model."""
     max_batch_size: int
     """Images that one request may carry."""
-    canary_image: bytes = field(repr=False)
+    canary_image: bytes
     """The canary image: a small encoded image that was exported with the model ..."""
-    canary_vector: NDArray[np.float32] = field(repr=False)
+    canary_vector: NDArray[np.float32]
     """... and the vector (D,) that the server must make of it."""
     transfer: str = "original"
     """How this client's images are sent, such as ``thumb-jpeg-q90-444``; the canary image is always sent unchanged."""
+
+    def __repr__(self) -> str:
+        about = f"dimension={self.dimension}, precision={self.precision!r}, vector_id={self.vector_id!r}"
+        return f"ModelInfo({self.id!r}, {about})"
 
     @property
     def is_random(self) -> bool:

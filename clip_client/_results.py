@@ -2,40 +2,48 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from clip_client._errors import ImageError, ImageErrors
+from clip_client._optional import require
 
 if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
     from numpy.typing import NDArray
 
     from clip_client._image_source import ImageSource
     from clip_client._model import ModelInfo
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
 class EmbeddedItem:
     """One result of a stream: either ``vector`` or ``error`` is set."""
 
     index: int
     """Position in the source, from 0."""
-    source: ImageSource = field(repr=False)
+    source: ImageSource
     """The object that the source gave."""
-    vector: NDArray[np.float32] | None = field(repr=False)
+    vector: NDArray[np.float32] | None
     """Shape (D,), float32, length 1."""
     error: ImageError | None
     """Why there is no vector."""
 
+    def __repr__(self) -> str:
+        result = f"error={self.error!r}" if self.vector is None else f"vector={self.vector.dtype}{self.vector.shape}"
+        return f"EmbeddedItem(index={self.index}, source={_short(self.source)}, {result})"
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
 class EmbeddingBatch:
     """The vectors of one call, in input order."""
 
-    vectors: NDArray[np.float32] = field(repr=False)
+    vectors: NDArray[np.float32]
     """Shape (N, D), float32; unit rows. The row of an image that failed is NaN, so no comparison finds it similar."""
     errors: Mapping[int, ImageError]
     """Index -> why that image has no vector; empty if none failed."""
@@ -43,6 +51,20 @@ class EmbeddingBatch:
     """The model that made the vectors."""
     vector_id: str
     """Model, preprocessing and transfer in one text: compare only vectors with the same id."""
+    sources: tuple[str | None, ...] = ()
+    """The path of each image; None for one that was not given as a path. Left out, they are all None."""
+
+    def __post_init__(self) -> None:
+        """Check the number of ``sources``; raise ValueError if it is not that of ``vectors``."""
+        if not self.sources:
+            object.__setattr__(self, "sources", (None,) * len(self.vectors))
+        if len(self.sources) != len(self.vectors):
+            raise ValueError(f"{len(self.sources)} sources for {len(self.vectors)} vectors")
+
+    def __repr__(self) -> str:
+        rows, columns = self.vectors.shape
+        failed = f", {len(self.errors)} failed" if self.errors else ""
+        return f"EmbeddingBatch({rows} x {columns} {self.vectors.dtype}{failed}, vector_id={self.vector_id!r})"
 
     def __len__(self) -> int:
         return len(self.vectors)
@@ -54,6 +76,37 @@ class EmbeddingBatch:
         if self.errors:
             raise ImageErrors(self.errors)
 
+    def to_arrow(self) -> pa.Table:
+        """Return a ``pyarrow.Table`` with one row per image.
+
+        Columns: ``path`` (string), ``vector`` (fixed-size list of D float32; NaN if the image failed), ``error_code``
+        and ``error`` (strings, null if it did not fail). The metadata holds ``model``, ``vector_id`` and
+        ``dimension``. A byte of a path that is not UTF-8 becomes ``\\xNN``. Raises ImportError without ``pyarrow``.
+        """
+        require("pyarrow", "clip-triton[cli]")
+        import pyarrow as pa
+
+        rows, columns = self.vectors.shape
+        errors = [self.errors.get(index) for index in range(rows)]
+        numbers = pa.array(np.ascontiguousarray(self.vectors, dtype=np.float32).reshape(-1))
+        about = {"model": self.model_id, "vector_id": self.vector_id, "dimension": str(columns)}
+        return pa.table(
+            {
+                "path": pa.array([None if path is None else _as_text(path) for path in self.sources], pa.string()),
+                "vector": pa.FixedSizeListArray.from_arrays(numbers, columns),
+                "error_code": pa.array([error and error.code for error in errors], pa.string()),
+                "error": pa.array([error and error.message for error in errors], pa.string()),
+            }
+        ).replace_schema_metadata(about)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return the columns of :meth:`to_arrow` as a ``pandas.DataFrame``, each vector an array (D,) of float32.
+
+        Raises ImportError without ``pandas``, which this package does not install, or ``pyarrow``.
+        """
+        require("pandas", "pandas")
+        return self.to_arrow().to_pandas()
+
 
 class Collector:
     """Collects the results of a stream, in any order, into one batch."""
@@ -62,10 +115,13 @@ class Collector:
         # Doubled as needed if the number is unknown: one large copy at the end would block the event loop.
         self._matrix = np.full((1024 if expected is None else expected, dimension), np.nan, dtype=np.float32)
         self._errors: dict[int, ImageError] = {}
+        self._paths: dict[int, str] = {}
         self._count = 0
 
-    def add(self, index: int, result: NDArray[np.float32] | ImageError) -> None:
+    def add(self, index: int, path: str | None, result: NDArray[np.float32] | ImageError) -> None:
         """Copy the result of one image; call this once for each index."""
+        if path is not None:
+            self._paths[index] = path
         self._count += 1
         if index >= len(self._matrix):
             more = np.full((max(index + 1, 2 * len(self._matrix)), self._matrix.shape[1]), np.nan, np.float32)
@@ -83,4 +139,15 @@ class Collector:
             errors=dict(sorted(self._errors.items())),
             model_id=model.id,
             vector_id=model.vector_id,
+            sources=tuple(map(self._paths.get, range(self._count))),
         )
+
+
+def _as_text(path: str) -> str:
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def _short(source: object) -> str:
+    if isinstance(source, bytes | bytearray | memoryview):
+        return f"<{len(source)} bytes>"
+    return f"<array {source.shape}>" if isinstance(source, np.ndarray) else repr(source)

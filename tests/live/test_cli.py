@@ -24,10 +24,10 @@ import pytest
 from PIL import Image
 
 from clip_client import SyncClipClient
+from clip_client._vectors.file_version import FileVersion
+from clip_client._vectors.vector_file import vector_row
+from clip_client._vectors.vector_folder import VectorFolder
 from clip_client.cli.main import main
-from clip_client.cli.output.file_version import FileVersion
-from clip_client.cli.output.vector_file import vector_row
-from clip_client.cli.output.vector_folder import VectorFolder
 from clip_client.dedup import Store, scan
 from clip_client.dedup.features.image_features import cached_features
 from tests.fixtures.models import model_info
@@ -258,7 +258,7 @@ def test_a_folder_of_another_model_is_refused(
     for command in (["embed", str(album), "--output"], ["similar", str(album / "coffee.jpg"), "--in"]):
         assert main([*command, str(tmp_path), "--url", server.grpc_url]) == 1
         said = capsys.readouterr().err
-        assert "holds vectors of other|p|original, which must not be compared with those of this run, tiny" in said
+        assert "holds vectors of other|p|original, which must not be compared with those of tiny" in said
     assert len(files_in(tmp_path)) == 1
 
 

@@ -34,7 +34,7 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
             f"clip_client.{name}"
             for name in (
                 "_client_stats", "_config", "_embedder", "_encoding", "_endpoint", "_errors", "_image_source", "_model",
-                "_results",
+                "_optional", "_results",
             )
         ),
         ("contract", "model_repository"),
@@ -56,10 +56,11 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
         (BASE, "dedup types", "dedup files", "dedup store", "dedup features", "dedup compare"),
     ),
     "dedup actions": (("clip_client.dedup.actions",), ("contract", "dedup types", "dedup files", "dedup store")),
+    "vectors": (("clip_client._vectors",), (BASE, "contract", "dedup types", "dedup store")),
     "dedup reporting": (("clip_client.dedup.reporting",), ("dedup types",)),
     "client": (
         ("clip_client._client", "clip_client._sync", "clip_client"),
-        (BASE, "transports", "balancing", "server state", "pipeline", "dedup types", "dedup search"),
+        (BASE, "transports", "balancing", "server state", "pipeline", "vectors", "dedup types", "dedup search"),
     ),
     "client testing": (
         ("clip_client.testing", "clip_client._testing"),
@@ -68,7 +69,7 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "cli": (
         ("clip_client.cli",),
         (
-            BASE, "contract", "imaging", "transports", "balancing", "server state", "client",
+            BASE, "contract", "imaging", "transports", "balancing", "server state", "client", "vectors",
             "dedup types", "dedup files", "dedup store", "dedup features", "dedup compare", "dedup search",
             "dedup actions", "dedup reporting",
         ),

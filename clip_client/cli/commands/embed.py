@@ -12,23 +12,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from clip_client._vectors.file_version import FileVersion
+from clip_client._vectors.files import VECTOR_SUFFIXES
+from clip_client._vectors.vector_file import npz_file, parquet_file, vector_row
+from clip_client._vectors.vector_folder import VectorFolder
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
 from clip_client.cli.options.connection import add_model_options, add_timeout_option, connected, read_config
 from clip_client.cli.options.numbers import number_type
 from clip_client.cli.options.paths import add_walk_options, read_walk_options
-from clip_client.cli.output.file_version import FileVersion
 from clip_client.cli.output.output_file import check_place, locked, replacing
 from clip_client.cli.output.progress import ProgressBars, progress_bars
-from clip_client.cli.output.vector_file import npz_file, parquet_file, vector_row
-from clip_client.cli.output.vector_folder import VectorFolder
 from clip_client.dedup import FailedFile, Scan
 from clip_client.dedup.store.layout import NUMBERED
 from clip_client.dedup.text import counted, printable, skipped_files
 
 if TYPE_CHECKING:
     from clip_client import ClipClient
-
-_FILE_SUFFIXES: Final = (".parquet", ".npz")
 
 _OUTAGE_S: Final = 300.0
 """A server that restarts, with a model that takes minutes to build, must not end a run of hours."""
@@ -78,7 +77,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def run(arguments: argparse.Namespace) -> int:
     """Embed, write, and print the counts."""
-    into_file = arguments.output.suffix in _FILE_SUFFIXES and not os.path.isdir(arguments.output)
+    into_file = arguments.output.suffix in VECTOR_SUFFIXES and not os.path.isdir(arguments.output)
     if into_file and (arguments.retry_failed or arguments.shard_rows is not None):
         raise CommandMisused(f"--retry-failed and --shard-rows are for a folder, and {arguments.output} is a file")
     need("rich", *(["pyarrow.parquet"] if arguments.output.suffix != ".npz" or not into_file else []))
@@ -210,7 +209,7 @@ class _Counts:
 
 def _output_path(text: str) -> Path:
     path = Path(text)
-    if os.path.isdir(path) or text.endswith(os.sep) or path.suffix in ("", *_FILE_SUFFIXES):
+    if os.path.isdir(path) or text.endswith(os.sep) or path.suffix in ("", *VECTOR_SUFFIXES):
         return path
     raise argparse.ArgumentTypeError(
         f"the name of a file must end in .parquet or .npz, and that of a new folder with a dot in /; got {text!r}"

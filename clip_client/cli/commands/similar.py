@@ -12,19 +12,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from clip_client._vectors.files import VECTOR_SUFFIXES
+from clip_client._vectors.nearest import Nearest
+from clip_client._vectors.vector_folder import is_vector_folder
 from clip_client.cli.errors import CommandFailed, need
 from clip_client.cli.options.connection import add_model_options, connected, read_config
 from clip_client.cli.options.numbers import count
 from clip_client.cli.output.progress import ProgressBars, progress_bars
-from clip_client.cli.output.vector_folder import VectorFolder, is_vector_folder
 from clip_client.dedup import FailedFile, scan
 from clip_client.dedup.text import counted, printable
 from clip_client.dedup.types import is_random
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from clip_client import ClipClient
 
 _TOP: Final = 10
@@ -35,13 +34,13 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser = commands.add_parser(
         "similar",
         help="find the photos most similar to a photo",
-        description="Find the photos most similar to PHOTO. If DIR is a folder that `clip-client embed --output DIR` "
-        "filled, its vectors are searched. Any other folder is searched for photos, with all its subfolders, and the "
+        description="Find the photos most similar to PHOTO. If DIR is a folder or a file that `clip-client embed` "
+        "wrote, its vectors are searched. Any other folder is searched for photos, with all its subfolders, and the "
         "photos are embedded first. PHOTO itself is not listed.",
     )
     parser.add_argument("photo", metavar="PHOTO", help="the photo to find similar ones for")
     parser.add_argument(
-        "--in", dest="folder", required=True, type=Path, metavar="DIR", help="a folder of vectors or of photos"
+        "--in", dest="folder", required=True, type=Path, metavar="DIR", help="a folder of photos, or what embed wrote"
     )
     add_model_options(parser)
     parser.add_argument(
@@ -54,8 +53,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 def run(arguments: argparse.Namespace) -> int:
     """Search, and print the most similar photos."""
     need("rich")
-    if not os.path.isdir(arguments.folder):
-        raise CommandFailed(f"there is no folder {arguments.folder}")
+    if not os.path.isdir(arguments.folder) and not _holds_vectors(arguments.folder):
+        raise CommandFailed(f"there is no folder or file of vectors {arguments.folder}")
     with progress_bars() as show:
         found = asyncio.run(_search(arguments, show))
     if found.compared == 0 and not arguments.json:
@@ -74,16 +73,20 @@ async def _search(arguments: argparse.Namespace, show: ProgressBars) -> _Found:
             raise CommandFailed(f"{arguments.photo} cannot be compared: {batch.errors[0].message}")
         model = await clip.model()
         # One more than requested, because the photo itself may be among them.
-        nearest = Nearest(batch.vectors[0], arguments.top + 1)
+        nearest = Nearest(batch.vectors, arguments.top + 1, vector_id=model.vector_id)
         failed: Sequence[FailedFile] = ()
         skipped: Mapping[str, int] = {}
-        if is_vector_folder(arguments.folder):
-            need("pyarrow.parquet")
-            for paths, vectors in VectorFolder(arguments.folder, model).vectors():
-                nearest.add([os.fsdecode(path) for path in paths], vectors)
+        if _holds_vectors(arguments.folder):
+            if arguments.folder.suffix != ".npz":
+                need("pyarrow.parquet")
+            nearest.add_all(arguments.folder)
         else:
             failed, skipped = await _embed_photos(clip, arguments.folder, nearest, show)
-    others = [_Similar(path, round(cosine, 6)) for cosine, path in nearest.best if not _is_same(path, arguments.photo)]
+    others = [
+        _Similar(found.path, round(found.cosine, 6))
+        for found in nearest.best[0]
+        if found.path is not None and not _is_same(found.path, arguments.photo)
+    ]
     return _Found(
         photo=arguments.photo,
         model=model.id,
@@ -105,30 +108,15 @@ async def _embed_photos(
         async for item in items:
             path = found.photos[item.index]
             if item.vector is not None:
-                nearest.add([path], item.vector[None])
+                nearest.add(item.vector[None], [path])
             elif item.error is not None:
                 failed.append(FailedFile(path=path, code=item.error.code, message=item.error.message))
             show("embedding", nearest.compared + len(failed) - len(found.failed), len(found.photos))
     return sorted(failed, key=lambda failure: os.fsencode(failure.path)), found.skipped
 
 
-class Nearest:
-    """The paths of the vectors nearest to one vector of length 1; any number of vectors can be added."""
-
-    def __init__(self, vector: NDArray[np.float32], most: int) -> None:
-        self.best: Sequence[tuple[float, str]] = ()
-        """Cosine and path, at most ``most``, the nearest first; equal cosines in the order of their paths."""
-        self.compared = 0
-        self._vector = vector
-        self._most = most
-
-    def add(self, paths: Sequence[str], vectors: NDArray[np.float32]) -> None:
-        """Compare vectors (n, D) of length 1."""
-        self.compared += len(paths)
-        cosines = vectors @ self._vector
-        nearest = [(float(cosines[row]), paths[row]) for row in cosines.argsort()[::-1][: self._most]]
-        by_cosine = sorted([*self.best, *nearest], key=lambda entry: (-entry[0], os.fsencode(entry[1])))
-        self.best = by_cosine[: self._most]
+def _holds_vectors(path: Path) -> bool:
+    return is_vector_folder(path) if os.path.isdir(path) else path.suffix in VECTOR_SUFFIXES and os.path.isfile(path)
 
 
 @dataclass(frozen=True)

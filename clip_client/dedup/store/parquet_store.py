@@ -281,7 +281,7 @@ class ParquetStore:
                         table = pa.Table.from_batches([batch]).select(schema.names)
                         if last - first < len(batch):
                             table = table.take(rows[first:last] - start)
-                        yield positions[first:last], _without_null_lists(table.cast(schema))
+                        yield positions[first:last], without_null_lists(table.cast(schema))
                     start += len(batch)
             except (OSError, pa.ArrowException) as error:
                 self._damaged(file.path, error)
@@ -351,7 +351,7 @@ def table_of(rows: Sequence[Mapping[str, object]], schema: Any) -> Any:
     import pyarrow as pa
 
     columns = {field.name: [row.get(field.name) for row in rows] for field in schema}
-    return _without_null_lists(pa.table(columns, schema=schema))
+    return without_null_lists(pa.table(columns, schema=schema))
 
 
 def _prefixes(keys: Any) -> NDArray[Any]:
@@ -370,7 +370,7 @@ def _row_groups(parquet: Any) -> list[int]:
     return [parquet.metadata.row_group(group).num_rows for group in range(parquet.num_row_groups)]
 
 
-def _without_null_lists(table: Any) -> Any:
+def without_null_lists(table: Any) -> Any:
     """Put NaN into null lists of a fixed size: Arrow 25 cannot read Parquet files with such nulls."""
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -3,13 +3,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
 from anyio.from_thread import start_blocking_portal
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from clip_client.cli.commands.similar import Nearest
 from clip_client.cli.main import main
 from clip_client.testing import FakeTriton, Reply
 
@@ -22,25 +18,6 @@ if TYPE_CHECKING:
 def fake() -> Iterator[FakeTriton]:
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(FakeTriton()) as server:
         yield server
-
-
-@given(
-    cosines=st.lists(st.integers(-8, 8), min_size=1, max_size=40),
-    chunk=st.integers(1, 7),
-    count=st.integers(1, 10),
-)
-@settings(deadline=None, max_examples=100, derandomize=True)
-def test_the_nearest_are_those_of_a_full_sort(cosines: list[int], chunk: int, count: int) -> None:
-    vectors = np.array(cosines, dtype=np.float32)[:, None] / 8
-    nearest = Nearest(np.ones(1, dtype=np.float32), count)
-    paths = [f"/{number:02}" for number in range(len(cosines))]
-    for start in range(0, len(cosines), chunk):
-        nearest.add(paths[start : start + chunk], vectors[start : start + chunk])
-    best = nearest.best
-    assert [cosine for cosine, _path in best] == sorted(vectors[:, 0].tolist(), reverse=True)[:count]
-    assert all(vectors[int(path[1:]), 0] == cosine for cosine, path in best)
-    assert len({path for _cosine, path in best}) == len(best)
-    assert nearest.compared == len(cosines)
 
 
 def test_files_that_are_skipped_or_fail_are_reported(

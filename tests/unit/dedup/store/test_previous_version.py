@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from clip_client import load_vectors
+from clip_client._vectors.file_version import FileVersion
+from clip_client._vectors.vector_file import vector_row
+from clip_client._vectors.vector_folder import VectorFolder
 from clip_client.cli.main import main
-from clip_client.cli.output.file_version import FileVersion
-from clip_client.cli.output.vector_file import vector_row
-from clip_client.cli.output.vector_folder import VectorFolder
 from clip_client.dedup import Store, find_duplicates, scan
 from clip_client.dedup.store.decisions import DIFFERENT
 from clip_client.dedup.store.journal import IN_QUARANTINE
@@ -129,10 +130,10 @@ def test_an_embed_folder_is_continued(previous: Path) -> None:
     opened.add(vector_row(file, changed))
     opened.flush()
     assert [path.name for path in opened.written] == ["part-00001.parquet"]
-    vectors = {
-        path.decode(): vector for paths, rows in opened.vectors() for path, vector in zip(paths, rows, strict=True)
-    }
-    assert sorted(vectors) == sorted(f"/photos/{name}" for name in PHOTOS if name != "broken.jpg")
+    loaded = load_vectors(folder)
+    assert sorted(map(str, loaded.sources)) == sorted(f"/photos/{name}" for name in PHOTOS)
+    assert [error.source for error in loaded.errors.values()] == ["/photos/broken.jpg"]
+    vectors = dict(zip(loaded.sources, loaded.vectors, strict=True))
     assert not vectors["/photos/garden.jpg"].any()
     assert np.array_equal(vectors["/photos/harbour.jpg"], vectors["/photos/harbour (1).jpg"])
     assert np.linalg.norm(vectors["/photos/street.jpg"]) == pytest.approx(1)

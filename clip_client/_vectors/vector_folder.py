@@ -10,17 +10,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clip_client.cli.errors import CommandFailed
-from clip_client.cli.output.file_version import version_key
-from clip_client.cli.output.vector_file import vector_schema
+from clip_client._errors import VectorsError
+from clip_client._vectors.file_model import FileModel
+from clip_client._vectors.file_version import version_key
+from clip_client._vectors.vector_file import RESULT_COLUMNS, batch_of, vector_schema
 from clip_client.dedup.store.layout import NUMBERED, Layout
 from clip_client.dedup.store.parquet_store import ParquetStore
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from clip_client import ModelInfo
+    from clip_client._results import EmbeddingBatch
+    from clip_client._vectors.file_model import VectorModel
 
 
 class VectorFolder(ParquetStore):
@@ -29,23 +28,27 @@ class VectorFolder(ParquetStore):
     A writer begins with :meth:`remove_abandoned` and adds each row as :func:`.vector_file.vector_row` gives it.
     """
 
-    def __init__(self, folder: Path, model: ModelInfo, layout: Layout = NUMBERED) -> None:
+    def __init__(self, folder: Path, model: VectorModel, layout: Layout = NUMBERED) -> None:
         """Open ``folder``, which is made if it does not exist.
 
-        Raises StoreError if a file cannot be read, and CommandFailed if the folder holds vectors of another id.
+        Raises StoreError if a file cannot be read, and VectorsError if the folder holds vectors of another id.
         """
         super().__init__(folder, vector_schema(model), layout)
-        for path, about in self.described().items():
-            held = about.get(b"vector_id", b"").decode()
-            if not held:
-                raise CommandFailed(
-                    f"{path} does not name the model of its vectors: clip-client embed did not write it"
-                )
+        self._model = model
+        for path, metadata in self.described().items():
+            held = FileModel.of(path, metadata).vector_id
             if held != model.vector_id:
-                raise CommandFailed(
-                    f"{path} holds vectors of {held}, which must not be compared with those of this run, "
-                    f"{model.vector_id}; name another folder, or use the same model and --transfer"
+                raise VectorsError(
+                    f"{path} holds vectors of {held}, which must not be compared with those of {model.vector_id}; "
+                    "name another folder, or use the same model and transfer"
                 )
+
+    @classmethod
+    def existing(cls, folder: Path) -> VectorFolder | None:
+        """Open a folder for the model of its vectors; None if it holds none. Raises as the constructor."""
+        for path, metadata in ParquetStore(folder, None, NUMBERED).described().items():
+            return cls(folder, FileModel.of(path, metadata))
+        return None
 
     def finished_keys(self, *, with_failed: bool) -> set[bytes]:
         """Return the :attr:`FileVersion.key` of every file with a vector; ``with_failed`` adds those that failed."""
@@ -56,13 +59,10 @@ class VectorFolder(ParquetStore):
                     keys.add(version_key(path, size_bytes, mtime_ns))
         return keys
 
-    def vectors(self) -> Iterator[tuple[list[bytes], NDArray[np.float32]]]:
-        """Yield paths and their vectors (n, D), about a thousand at a time; each path once, with its latest vector."""
-        for table in self.scan(["path_bytes", "vector"]):
-            found = table.filter(table.column("vector").is_valid())
-            if len(found):
-                numbers = found.column("vector").combine_chunks().flatten().to_numpy()
-                yield found.column("path_bytes").to_pylist(), numbers.reshape(len(found), -1)
+    def batches(self) -> Iterator[EmbeddingBatch]:
+        """Yield the results in pieces of about a thousand; each path once, with its latest result."""
+        for table in self.scan(RESULT_COLUMNS):
+            yield batch_of(table, self._model)
 
 
 def is_vector_folder(folder: Path) -> bool:

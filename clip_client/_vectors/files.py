@@ -1,0 +1,172 @@
+"""Loads and saves vectors: a Parquet file, a folder of Parquet files, or a NumPy archive."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from clip_client._errors import ImageError, VectorsError
+from clip_client._optional import require
+from clip_client._results import EmbeddingBatch
+from clip_client._vectors.file_model import FileModel
+from preprocess_ensemble.errors import ReportedError, first_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+VECTOR_SUFFIXES: Final = (".parquet", ".npz")
+"""Endings of the names of single files."""
+
+
+def load_vectors(path: str | os.PathLike[str]) -> EmbeddingBatch:
+    """Load what ``clip-client embed`` or :func:`save_vectors` wrote.
+
+    ``path`` is a folder, a ``.parquet`` file or an ``.npz`` file. In the result, ``sources`` are the paths of the
+    photos, and ``errors`` says why some have no vector. Of a photo with several rows in a folder the last one counts.
+
+    Raises VectorsError if the file cannot be read, holds no vectors, or holds vectors of several ids, OSError if it
+    cannot be opened, and ImportError if ``pyarrow`` is missing, which all but ``.npz`` files need.
+    """
+    return joined(path, list(stored_batches(path)))
+
+
+def stored_batches(path: str | os.PathLike[str]) -> Iterator[EmbeddingBatch]:
+    """Yield the results in a file or folder in parts, so that memory does not grow; raises as :func:`load_vectors`."""
+    path = Path(path).expanduser()
+    with _reading(path):
+        if path.is_dir():
+            yield from _read_folder(path)
+        elif path.suffix == ".npz":
+            from clip_client._vectors.vector_file import read_npz
+
+            yield read_npz(path)
+        else:
+            require("pyarrow", "clip-triton[cli]")
+            from clip_client._vectors.vector_file import read_parquet
+
+            yield from read_parquet(path)
+
+
+def joined(path: str | os.PathLike[str], parts: list[EmbeddingBatch]) -> EmbeddingBatch:
+    """Return the parts of a file as one batch."""
+    if not parts:
+        raise VectorsError(f"there are no vectors in {os.fspath(path)}")
+    errors: dict[int, ImageError] = {}
+    start = 0
+    for part in parts:
+        for index, error in part.errors.items():
+            error.index = start + index
+            errors[start + index] = error
+        start += len(part)
+    return EmbeddingBatch(
+        vectors=np.concatenate([part.vectors for part in parts]),
+        errors=errors,
+        model_id=parts[0].model_id,
+        vector_id=parts[0].vector_id,
+        sources=tuple(source for part in parts for source in part.sources),
+    )
+
+
+def save_vectors(path: str | os.PathLike[str], batch: EmbeddingBatch) -> None:
+    """Write a batch as ``clip-client embed`` does.
+
+    A name that ends in ``.parquet`` or ``.npz`` is a file, which is replaced; any other is a folder, to which the
+    batch is added. In a folder the path is the key, so each image needs one. Size and time of the photos are not
+    known here: ``clip-client embed`` embeds them again if it continues the folder.
+
+    Raises VectorsError if the batch cannot be stored there, OSError if the disk refuses, and ImportError if
+    ``pyarrow`` is missing, which all but ``.npz`` files need.
+    """
+    path = Path(path).expanduser()
+    if path.suffix != ".npz":
+        require("pyarrow", "clip-triton[cli]")
+    if path.suffix in VECTOR_SUFFIXES and not path.is_dir():
+        _save_file(path, batch)
+    else:
+        _save_folder(path, batch)
+
+
+def _save_file(path: Path, batch: EmbeddingBatch) -> None:
+    from clip_client._vectors.vector_file import npz_file, parquet_file
+
+    opened = npz_file if path.suffix == ".npz" else parquet_file
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with open(part, "wb") as file:
+            with opened(file, _model_of(batch)) as add:
+                _add_rows(batch, add)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _save_folder(path: Path, batch: EmbeddingBatch) -> None:
+    require("filelock", "clip-triton[cli]")
+    from clip_client._vectors.vector_folder import VectorFolder
+    from clip_client.dedup.store.lock import AlreadyLocked, exclusive_lock
+    from clip_client.dedup.store.sqlite import StoreError
+
+    if None in batch.sources:
+        raise VectorsError(
+            f"image {batch.sources.index(None)} has no path, which is the key in a folder: "
+            "save to a .parquet or .npz file"
+        )
+    path.mkdir(parents=True, exist_ok=True)
+    try:
+        with exclusive_lock(path / ".lock"):
+            folder = VectorFolder(path, _model_of(batch))
+            folder.remove_abandoned()
+            _add_rows(batch, folder.add)
+            folder.flush()
+    except AlreadyLocked:
+        raise VectorsError(f"another process is writing into {path}; wait for it, or stop it") from None
+    except StoreError as error:
+        raise VectorsError(str(error)) from error
+
+
+def _add_rows(batch: EmbeddingBatch, add: Callable[[Mapping[str, Any]], None]) -> None:
+    from clip_client._vectors.file_version import FileVersion
+    from clip_client._vectors.vector_file import vector_row
+
+    for index, (source, vector) in enumerate(zip(batch.sources, batch.vectors, strict=True)):
+        file = None if source is None else FileVersion(path=os.path.abspath(source))
+        failure = batch.errors.get(index)
+        add(vector_row(file, None if failure else vector, failure))
+
+
+def _model_of(batch: EmbeddingBatch) -> FileModel:
+    return FileModel(batch.model_id, batch.vector_id, batch.vectors.shape[1])
+
+
+def _read_folder(path: Path) -> Iterator[EmbeddingBatch]:
+    require("pyarrow", "clip-triton[cli]")
+    from clip_client._vectors.vector_folder import VectorFolder
+
+    folder = VectorFolder.existing(path)
+    if folder is None:
+        raise VectorsError(f"there are no vectors in {path}")
+    yield from folder.batches()
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turn what reading a damaged or foreign file raises into VectorsError."""
+    try:
+        yield
+    except VectorsError:
+        raise
+    except (EOFError, KeyError, OSError, ReportedError, ValueError, zipfile.BadZipFile) as error:
+        if isinstance(error, ReportedError):  # a StoreError, which names the file
+            raise VectorsError(str(error)) from error
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise VectorsError(f"{path} is no file of vectors, or damaged ({first_line(error)})") from error

@@ -1,0 +1,193 @@
+"""Files of vectors: one row per photo, with an error code and its reason if there is no vector."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from clip_client._errors import ImageError
+from clip_client._results import EmbeddingBatch
+from clip_client._vectors.file_model import FileModel, VectorModel
+from clip_client.dedup.store.layout import NUMBERED
+from clip_client.dedup.store.parquet_store import table_of, without_null_lists
+from clip_client.dedup.text import printable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from clip_client._vectors.file_version import FileVersion
+    from clip_client.dedup.types import FailedFile
+
+_ROWS_PER_GROUP: Final = 1024
+"""Of a Parquet file: 2 MB with 512 numbers each, the memory that writing and reading take."""
+
+RESULT_COLUMNS: Final = ("path_bytes", "vector", "error_code", "error")
+"""What :func:`batch_of` needs."""
+
+
+def vector_schema(model: VectorModel) -> Any:
+    """Return the ``pyarrow.Schema`` of vectors in Parquet.
+
+    ``path`` is text for people and ``path_bytes`` the name as the file system has it, both absolute and null for an
+    image that came from no file. ``size_bytes`` and ``mtime_ns`` are null if the file was not examined. ``vector`` is
+    a list of D float32, NaN for a failed photo, since Arrow cannot read null lists of a fixed size; ``error_code`` and
+    ``error`` are null for the others. The metadata holds ``model``, ``vector_id`` and ``dimension``.
+    """
+    import pyarrow as pa
+
+    return pa.schema(
+        {
+            "path": pa.string(),
+            "path_bytes": pa.binary(),
+            "size_bytes": pa.int64(),
+            "mtime_ns": pa.int64(),
+            "vector": pa.list_(pa.float32(), model.dimension),
+            "error_code": pa.string(),
+            "error": pa.string(),
+        },
+        metadata={"model": model.id, "vector_id": model.vector_id, "dimension": str(model.dimension)},
+    )
+
+
+def vector_row(
+    file: FileVersion | None,
+    vector: NDArray[np.float32] | None = None,
+    failure: FailedFile | ImageError | None = None,
+) -> Mapping[str, Any]:
+    """Return the columns of :func:`vector_schema` for one photo: either ``vector``, (D,) float32, or ``failure``."""
+    return {
+        "path": file and printable(file.path),
+        "path_bytes": file and os.fsencode(file.path),
+        "size_bytes": file and file.size_bytes,
+        "mtime_ns": file and file.mtime_ns,
+        "vector": vector,
+        "error_code": failure and failure.code,
+        "error": failure and failure.message,
+    }
+
+
+@contextmanager
+def parquet_file(file: IO[bytes], model: VectorModel) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """Write one Parquet file, in row groups, so memory does not grow with the file."""
+    import pyarrow.parquet as pq
+
+    schema = vector_schema(model)
+    rows: list[Mapping[str, Any]] = []
+
+    def write_group() -> None:
+        writer.write_table(table_of(rows, schema))
+        rows.clear()
+
+    def add(row: Mapping[str, Any]) -> None:
+        rows.append(row)
+        if len(rows) == _ROWS_PER_GROUP:
+            write_group()
+
+    # Closed also if the file is thrown away: a writer that is not closed warns when it is collected.
+    with pq.ParquetWriter(file, schema, **NUMBERED.writer) as writer:
+        yield add
+        if rows:
+            write_group()
+
+
+@contextmanager
+def npz_file(file: IO[bytes], model: VectorModel) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """Write a NumPy archive, held in memory until the end of the block; reading it needs no pickle.
+
+    Arrays: ``vectors`` is (N, D) float32, NaN for a failed photo; ``paths`` and ``path_bytes`` as in Parquet, empty
+    for an image that came from no file; ``error_codes`` and ``errors`` are empty for photos that did not fail;
+    ``model`` and ``vector_id`` are single texts.
+    """
+    rows: list[Mapping[str, Any]] = []
+    yield rows.append
+    vectors = np.full((len(rows), model.dimension), np.nan, dtype=np.float32)
+    for place, row in zip(vectors, rows, strict=True):
+        if row["vector"] is not None:
+            place[:] = row["vector"]
+    arrays = {
+        "vectors": vectors,
+        "paths": np.array([row["path"] or "" for row in rows], dtype=np.str_),
+        "path_bytes": np.array([row["path_bytes"] or b"" for row in rows], dtype=np.bytes_),
+        "error_codes": np.array([row["error_code"] or "" for row in rows], dtype=np.str_),
+        "errors": np.array([row["error"] or "" for row in rows], dtype=np.str_),
+        "model": np.array(model.id),
+        "vector_id": np.array(model.vector_id),
+    }
+    # Like np.savez, which leaves the archive open if the disk is full, and that warns when it is collected.
+    with zipfile.ZipFile(file, "w", allowZip64=True) as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                np.save(entry, array, allow_pickle=False)
+
+
+def read_parquet(path: Path) -> Iterator[EmbeddingBatch]:
+    """Yield the results of one Parquet file, about a thousand at a time; raise VectorsError if it has no vectors."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    # pyarrow itself opens only UTF-8 paths, and without a buffer it would read each column whole.
+    with open(path, "rb") as file, pq.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False) as parquet:
+        model = FileModel.of(path, parquet.schema_arrow.metadata or {})
+        schema = vector_schema(model)
+        schema = pa.schema([schema.field(name) for name in RESULT_COLUMNS])
+        for rows in parquet.iter_batches(_ROWS_PER_GROUP, columns=list(RESULT_COLUMNS)):
+            table = pa.Table.from_batches([rows]).select(RESULT_COLUMNS)
+            yield batch_of(without_null_lists(table.cast(schema)), model)
+
+
+def read_npz(path: Path) -> EmbeddingBatch:
+    """Read a NumPy archive; raise KeyError, ValueError or OSError if it is not one of :func:`npz_file`."""
+    # np.load itself leaves a damaged file open.
+    with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
+        return _batch(
+            archive["vectors"],
+            [name or None for name in archive["path_bytes"].tolist()],
+            archive["error_codes"].tolist(),
+            archive["errors"].tolist(),
+            model_id=str(archive["model"]),
+            vector_id=str(archive["vector_id"]),
+        )
+
+
+def batch_of(table: Any, model: VectorModel) -> EmbeddingBatch:
+    """Return the results in a ``pyarrow.Table`` with :data:`RESULT_COLUMNS`, the vectors in lists of a fixed size."""
+    paths, _, codes, messages = (table.column(name) for name in RESULT_COLUMNS)
+    numbers = table.column("vector").combine_chunks().flatten().to_numpy()
+    return _batch(
+        numbers.reshape(len(table), model.dimension),
+        paths.to_pylist(),
+        codes.to_pylist(),
+        messages.to_pylist(),
+        model_id=model.id,
+        vector_id=model.vector_id,
+    )
+
+
+def _batch(
+    vectors: NDArray[np.float32],
+    paths: list[bytes | None],
+    codes: list[str | None],
+    messages: list[str | None],
+    *,
+    model_id: str,
+    vector_id: str,
+) -> EmbeddingBatch:
+    sources = tuple(None if path is None else os.fsdecode(path) for path in paths)
+    failed = ((index, code) for index, code in enumerate(codes) if code)
+    return EmbeddingBatch(
+        vectors=vectors,
+        errors={
+            index: ImageError(messages[index] or "", code=code, index=index, source=sources[index])
+            for index, code in failed
+        },
+        model_id=model_id,
+        vector_id=vector_id,
+        sources=sources,
+    )

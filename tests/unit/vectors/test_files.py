@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from clip_client import EmbeddingBatch, ImageError, VectorsError, load_vectors, save_vectors
+from clip_client.dedup.store.lock import exclusive_lock
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NAMES = ("vectors.parquet", "vectors.npz", "vectors")
+PHOTOS = ("/a.jpg", os.fsdecode(b"/caf\xe9.jpg"), "/c.jpg")
+
+
+def batch(*paths: str | None, vector_id: str = "m|p|original", dimension: int = 4) -> EmbeddingBatch:
+    """A batch whose second image failed."""
+    vectors = np.arange(len(paths) * dimension, dtype=np.float32).reshape(-1, dimension)
+    vectors[1] = np.nan
+    error = ImageError("The file ends early.", code="TRUNCATED", index=1, source=paths[1])
+    return EmbeddingBatch(vectors=vectors, errors={1: error}, model_id="m", vector_id=vector_id, sources=paths)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_was_saved_is_loaded(tmp_path: Path, name: str) -> None:
+    saved = batch(*PHOTOS)
+    save_vectors(tmp_path / name, saved)
+    loaded = load_vectors(str(tmp_path / name))
+    np.testing.assert_array_equal(loaded.vectors, saved.vectors)
+    assert loaded.vectors.dtype == np.float32
+    assert (loaded.sources, loaded.model_id, loaded.vector_id) == (PHOTOS, "m", "m|p|original")
+    assert repr(loaded.errors) == repr(saved.errors)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize("name", NAMES[:2])
+def test_a_file_is_replaced_and_holds_images_without_paths(tmp_path: Path, name: str) -> None:
+    save_vectors(tmp_path / name, batch(*PHOTOS))
+    save_vectors(tmp_path / name, batch(None, None))
+    assert load_vectors(tmp_path / name).sources == (None, None)
+
+
+def test_a_folder_is_added_to_and_the_last_result_of_a_path_counts(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "vectors"
+    save_vectors(folder, batch("/a.jpg", "/b.jpg"))
+    save_vectors(folder, batch("/b.jpg", "/c.jpg"))
+    loaded = load_vectors(folder)
+    assert loaded.sources == ("/a.jpg", "/b.jpg", "/c.jpg")
+    assert {index: error.index for index, error in loaded.errors.items()} == {2: 2}
+    assert loaded.vectors[1].tolist() == [0, 1, 2, 3]
+
+
+def test_a_folder_refuses_what_it_could_not_tell_apart_or_compare(tmp_path: Path) -> None:
+    with pytest.raises(VectorsError, match="image 1 has no path, which is the key in a folder"):
+        save_vectors(tmp_path / "vectors", batch("/a.jpg", None))
+    save_vectors(tmp_path, batch(*PHOTOS))
+    with pytest.raises(VectorsError, match=r"holds vectors of m\|p\|original, which must not be compared .* other"):
+        save_vectors(tmp_path, batch(*PHOTOS, vector_id="other"))
+    (tmp_path / "other").mkdir()
+    save_vectors(tmp_path / "other", batch(*PHOTOS, vector_id="other"))
+    (tmp_path / "other" / "part-00000.parquet").rename(tmp_path / "part-00001.parquet")
+    with pytest.raises(VectorsError, match="holds vectors of other"):
+        load_vectors(tmp_path)
+
+
+def test_one_process_at_a_time_writes_into_a_folder(tmp_path: Path) -> None:
+    with exclusive_lock(tmp_path / ".lock"), pytest.raises(VectorsError, match="another process is writing"):
+        save_vectors(tmp_path, batch(*PHOTOS))
+
+
+def test_parquet_has_lists_of_a_fixed_size(tmp_path: Path) -> None:
+    save_vectors(tmp_path / "v.parquet", batch(*PHOTOS))
+    table = pq.read_table(tmp_path / "v.parquet")
+    assert table.schema.field("vector").type == pa.list_(pa.float32(), 4)
+    assert table.column("vector").null_count == 0
+    assert np.isnan(table.column("vector")[1].as_py()).all()
+
+
+@pytest.mark.parametrize("name", ["old.parquet", "part-00000.parquet"])
+def test_files_of_earlier_versions_are_loaded(tmp_path: Path, name: str) -> None:
+    # Lists of any length, null for a failed photo.
+    columns = {
+        "path": ["/a", "/b", "/c"],
+        "path_bytes": [b"/a", b"/b", b"/c"],
+        "vector": pa.array([[1.0, 2.0], None, [3.0, 4.0]], pa.list_(pa.float32())),
+        "size_bytes": [1, 2, 3],
+        "mtime_ns": [1, 2, 3],
+        "error_code": [None, "EMPTY", None],
+        "error": [None, "There are no bytes.", None],
+    }
+    about = {"model": "m", "vector_id": "m|p|original", "dimension": "2"}
+    pq.write_table(pa.table(columns).replace_schema_metadata(about), tmp_path / name)
+    loaded = load_vectors(tmp_path if name.startswith("part") else tmp_path / name)
+    np.testing.assert_array_equal(loaded.vectors, np.array([[1, 2], [np.nan, np.nan], [3, 4]]))
+    assert [error.code for error in loaded.errors.values()] == ["EMPTY"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("v.parquet", b"no Parquet at all", "is no file of vectors, or damaged"),
+        ("v.npz", b"no archive", "is no file of vectors, or damaged"),
+        ("v.npz", b"PK\3\4 no archive", "is no file of vectors, or damaged"),
+        ("part-00000.parquet", b"no Parquet at all", "cannot be read .*move it away"),
+    ],
+)
+def test_a_damaged_file_is_one_sentence(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(VectorsError, match=message):
+        load_vectors(tmp_path if name.startswith("part") else tmp_path / name)
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": [1]}), tmp_path / "v.parquet")
+    with pytest.raises(VectorsError, match="does not name the model"):
+        load_vectors(tmp_path / "v.parquet")
+    np.savez(tmp_path / "v.npz", x=np.zeros(2))
+    with pytest.raises(VectorsError, match="is no file of vectors"):
+        load_vectors(tmp_path / "v.npz")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(VectorsError, match="there are no vectors in"):
+        load_vectors(tmp_path / "empty")
+    with pytest.raises(FileNotFoundError):
+        load_vectors(tmp_path / "absent.parquet")
+
+
+def test_a_disk_that_refuses_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_vectors(tmp_path / "v.npz", batch(*PHOTOS))
+    before = (tmp_path / "v.npz").read_bytes()
+
+    def refuse(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", refuse)
+    with pytest.raises(OSError, match="No space left"):
+        save_vectors(tmp_path / "v.npz", batch("/other.jpg", "/b.jpg"))
+    assert [path.name for path in tmp_path.iterdir()] == ["v.npz"]
+    assert (tmp_path / "v.npz").read_bytes() == before
+
+
+def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    for use in (lambda: load_vectors(tmp_path / "v.parquet"), lambda: save_vectors(tmp_path, batch(*PHOTOS))):
+        with pytest.raises(ImportError, match=r"needs pyarrow .*pip install 'clip-triton\[cli\]'"):
+            use()
