@@ -17,6 +17,7 @@ _REMEDIES: Final = {
     "onnxruntime-openvino": "python -m benchmarks precision",
     "perf_analyzer|TensorRT": "only where the image of NVIDIA's Triton can be fetched",
     "no python3 with pip": "apt-get install python3-pip",
+    "(buildah|podman|crun|mmdebstrap) is missing": "apt-get install buildah podman crun mmdebstrap",
     "only root": "run the tests as root",
     "package index": "run the tests with access to PyPI",
     "(is not installed|could not import|pip install)": "make install",

@@ -10,12 +10,12 @@ target=$1
 shift
 extras=$(IFS=,; printf '%s' "$*")
 
-# Without extras this is the server, whose versions are pinned. The versions of an export or the baseline follow PyTorch.
-if [ -z "$extras" ]; then
-    set -- . 'psutil>=6' 'PyTurboJPEG>=1.7,<2' --constraint containers/constraints.txt
-else
-    set -- ".[$extras]"
-fi
+case $extras in
+    # The versions of an export or the baseline follow PyTorch.
+    *export* | *baseline*) set -- ".[$extras]" ;;
+    # What a server needs beside Triton.
+    *) set -- ".${extras:+[$extras]}" 'psutil>=6' 'PyTurboJPEG>=1.7,<2' --constraint containers/constraints.txt ;;
+esac
 pip=$(python3 -c 'import pathlib, pip; print(pathlib.Path(pip.__file__).parents[1])')
 python3 -m venv --without-pip "$target"
 # Packages beside that pip are not in the environment, so pip must not count them as installed.
