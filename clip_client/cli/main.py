@@ -27,6 +27,7 @@ _INTERRUPTED = 130
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; argparse itself exits with 2 for wrong options."""
     arguments = _parser().parse_args(argv)
+    arguments.words = tuple(sys.argv[1:] if argv is None else argv)
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A file name may contain characters that the terminal's encoding lacks; that must not fail.
         sys.stdout.reconfigure(errors="backslashreplace")

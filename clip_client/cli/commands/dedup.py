@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from clip_client.cli.errors import CommandFailed
 from clip_client.cli.options.connection import connected
@@ -15,6 +15,9 @@ from clip_client.cli.output.output_file import STDOUT, output
 from clip_client.cli.output.progress import ProgressBars, progress_bars
 from clip_client.dedup import DuplicateReport, Scan, Store, find_duplicates
 from clip_client.dedup.features.preview import can_read_raw, thumbnail
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _NOTHING: Final = "there is no photo to compare in the given paths"
 
@@ -45,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     with opened_store(options.store) as store:
         with progress_bars(quiet=options.quiet) as show:
             report = asyncio.run(_search(found, options, store, show))
-            _write(report, options, show)
+            _write(report, options, show, arguments.words)
         printer.print_report(report)
         return apply_report(report, options.walk.paths, store, options.action, say=printer.say)
 
@@ -87,7 +90,7 @@ async def _search(found: Scan, options: DedupOptions, store: Store, show: Progre
         )
 
 
-def _write(report: DuplicateReport, options: DedupOptions, show: ProgressBars) -> None:
+def _write(report: DuplicateReport, options: DedupOptions, show: ProgressBars, words: Sequence[str]) -> None:
     if options.json is not None:
         with output(options.json) as file:
             file.write(report.to_json().encode("ascii"))
@@ -97,10 +100,19 @@ def _write(report: DuplicateReport, options: DedupOptions, show: ProgressBars) -
         with output(options.csv) as file:
             file.writelines(lines.encode() for lines in csv_lines(report))
     if options.page is not None:
-        from clip_client.dedup.reporting.html import write_page
+        from clip_client.dedup.reporting.html import PageCommands, write_page
+        from clip_client.dedup.reporting.previews import previews_folder
 
+        commands = PageCommands.after(words, store=options.store)
         with output(options.page) as file:
-            write_page(report, file, thumbnail=thumbnail, on_progress=show)
+            write_page(
+                report,
+                file,
+                thumbnail=thumbnail,
+                folder=previews_folder(options.page),
+                commands=commands,
+                on_progress=show,
+            )
 
 
 class _Printer:

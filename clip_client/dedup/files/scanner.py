@@ -15,7 +15,7 @@ from clip_client.dedup.files.apple_photos import is_library, read_library
 from clip_client.dedup.files.file_types import COMPANION_KINDS, PHOTO_SUFFIXES, RAW_SUFFIXES, suffix_of
 from clip_client.dedup.files.skipped_files import SkippedFiles
 from clip_client.dedup.text import why_unreadable
-from clip_client.dedup.types import QUARANTINE_NAME, FailedFile, LibraryPhoto, Links, PhotoFile
+from clip_client.dedup.types import PREVIEWS_MARK, QUARANTINE_NAME, FailedFile, LibraryPhoto, Links, PhotoFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -69,12 +69,13 @@ def scan(
     A folder is searched with everything below it, including other file systems mounted there unless
     ``one_file_system``. A library of Apple Photos is read by :func:`~clip_client.dedup.files.apple_photos.read_library`
     instead. With ``raw``, a RAW file is a photo if no photo with its name is beside it. Names that begin with a dot are
-    skipped unless ``include_hidden`` is set or ``paths`` contains them; the quarantine is always skipped. Links to
-    files are followed. Links to folders are followed with ``follow_links``, or if ``paths`` contains them, but never
-    back to a folder above the link. A file with several names (hard links, links, overlapping ``paths``) is listed
-    once: under its name in Photos, else under a name without a link, then under the first in order.
-    :attr:`Scan.links` says what the links mean for moving files. Failures are listed with their reasons. Raises
-    TypeError for an element that is no path. ``on_progress`` is called after each folder with the number of files.
+    skipped unless ``include_hidden`` is set or ``paths`` contains them; the quarantine and the previews of a report
+    page are always skipped. Links to files are followed. Links to folders are followed with ``follow_links``, or if
+    ``paths`` contains them, but never back to a folder above the link. A file with several names (hard links, links,
+    overlapping ``paths``) is listed once: under its name in Photos, else under a name without a link, then under the
+    first in order. :attr:`Scan.links` says what the links mean for moving files. Failures are listed with their
+    reasons. Raises TypeError for an element that is no path. ``on_progress`` is called after each folder with the
+    number of files.
     """
     if isinstance(paths, str | os.PathLike):  # a string is an iterable of paths too, and one may be "/"
         paths = [paths]
@@ -162,6 +163,8 @@ class _Walk:
             with os.scandir(folder) as listing:
                 # A file in the quarantine must not become a copy of something again.
                 shown = [entry for entry in listing if entry.name != QUARANTINE_NAME]
+                if any(entry.name == PREVIEWS_MARK for entry in shown):
+                    return
         except OSError as error:
             self._fail(folder, why_unreadable(error))
             return

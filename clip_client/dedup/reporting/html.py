@@ -1,22 +1,73 @@
-"""Write a report as one self-contained HTML page: no network, no script, no image files."""
+"""Write a report as an HTML page that needs no network and, for a small report, no other file."""
 
 from __future__ import annotations
 
 import base64
-import itertools
+import hashlib
 import os
+import shlex
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
+from clip_client.dedup.reporting.previews import draw_previews
+from clip_client.dedup.reporting.words import in_words
 from clip_client.dedup.text import at_least, counted, human_bytes, printable, skipped_files
-from clip_client.dedup.types import DuplicateReport, is_random
+from clip_client.dedup.types import EXACT, NEAR_IDENTICAL, SAME_PIXELS, SIMILAR, TIERS, is_random
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from clip_client.dedup.types import OnProgress
+    import jinja2
 
-_THUMBNAIL_SIDE: Final = 320
-"""Pixels; about 15 kB of JPEG each."""
+    from clip_client.dedup.types import DuplicateReport, OnProgress
+
+_UNFOLDED: Final = 12
+"""Members of a group that are shown at once; the others are behind "Show 190 more"."""
+
+_TIER_NAMES: Final = {
+    EXACT: "Exact",
+    SAME_PIXELS: "Same pixels",
+    NEAR_IDENTICAL: "Near-identical",
+    SIMILAR: "Similar",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageCommands:
+    """Commands that the page offers to copy, as a shell understands them."""
+
+    apply: str = ""
+    """Moves the certain copies; empty if they have been moved already."""
+    folder: str = field(default_factory=os.getcwd)
+    """Where ``apply`` must run, because its paths may be relative."""
+    store: Path | None = None
+    """The store that the other commands must name; None for the default one."""
+
+    @classmethod
+    def after(cls, words: Sequence[str], store: Path | None = None) -> PageCommands:
+        """Return the commands for a page that ``clip-client`` with these arguments writes.
+
+        With ``--apply`` among them, the copies have been moved when the page is read.
+        """
+        kept = [word for word in words if word != "--dry-run"]
+        apply = "" if "--apply" in words else " ".join(map(shell_word, ["clip-client", *kept, "--apply"]))
+        return cls(apply=apply, store=store)
+
+    @property
+    def undo(self) -> str:
+        """Brings all copies back."""
+        return "clip-client undo" + self._store
+
+    @property
+    def decide(self) -> str:
+        """Records that the photos whose paths follow are different."""
+        return f"clip-client decide{self._store} different"
+
+    @property
+    def _store(self) -> str:
+        return "" if self.store is None else f" --store {shell_word(os.path.abspath(self.store))}"
 
 
 def write_page(
@@ -24,15 +75,74 @@ def write_page(
     file: IO[bytes],
     *,
     thumbnail: Callable[[str, int], bytes | None],
+    folder: Path | None = None,
+    commands: PageCommands | None = None,
     on_progress: OnProgress | None = None,
 ) -> None:
     """Write the page for ``report`` to ``file``, in UTF-8.
 
     ``thumbnail(path, side)`` returns a JPEG no larger than ``side`` pixels, or None for a photo that can no longer be
-    opened, which gets a note instead. It is called while the page is written, so memory does not grow with
-    the report. ``on_progress(what, done, total)`` counts pictures.
+    opened, which gets a note instead. It is called from several threads. The previews of a report with more than 100
+    different pictures are written into ``folder``, which must be beside the page; without it, all are in the page.
+    ``on_progress(what, done, total)`` counts pictures. Raises OSError if the folder cannot be written.
     """
+    previews = draw_previews(report, thumbnail, folder, on_progress)
+    style, script = _asset("style.css"), _asset("page.js")
+    pieces = (
+        _environment(report)
+        .get_template("report.html.j2")
+        .generate(
+            report=report,
+            groups=report.groups_by_space,
+            headline=headline(report),
+            tiers=_tiers(report),
+            is_random=is_random(report.model),
+            previews=previews,
+            commands=commands or PageCommands(),
+            unfolded=_UNFOLDED,
+            style=style,
+            script=script,
+            policy=_policy(style, script),
+        )
+    )
+    file.writelines(piece.encode() for piece in pieces)
+
+
+def headline(report: DuplicateReport) -> str:
+    """Say what the search found: ``"88 copies, 12.7 MB could be freed"``."""
+    if not report.groups:
+        return "No duplicates were found"
+    if not report.copies:
+        return f"No copies, but {counted(len(report.groups), 'group')} of photos that are alike"
+    return f"{counted(report.copies, 'copy', 'copies')}, {human_bytes(report.spare_bytes)} could be freed"
+
+
+def shell_word(path: str) -> str:
+    """Quote a path for a POSIX shell, in characters that can be shown: those that cannot become escapes."""
+    if printable(path) == path:
+        return shlex.quote(path)
+    escaped = (chr(byte) if 32 <= byte < 127 and byte not in b"\\'" else f"\\x{byte:02x}" for byte in os.fsencode(path))
+    return f"$'{''.join(escaped)}'"
+
+
+@dataclass(frozen=True)
+class _Tier:
+    """A choice of the filter."""
+
+    key: str
+    name: str
+    groups: int
+
+
+def _tiers(report: DuplicateReport) -> Sequence[_Tier]:
+    found = [group.tier for group in report.groups]
+    return [_Tier(tier, _TIER_NAMES[tier], found.count(tier)) for tier in TIERS if tier in found]
+
+
+def _environment(report: DuplicateReport) -> jinja2.Environment:
     import jinja2
+
+    top = _common_folder([member.label for group in report.groups for member in group.members])
 
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("clip_client.dedup.reporting"),
@@ -44,25 +154,49 @@ def write_page(
     environment.filters.update(
         at_least=at_least,
         bytes=human_bytes,
-        printable=printable,
         file_name=lambda path: printable(os.path.basename(path)),
-        folder=lambda path: printable(os.path.join(os.path.dirname(path), "")),
+        folder=lambda path: printable(os.path.join(os.path.dirname(path).removeprefix(top), "")),
+        folder_url=lambda path: _url(os.path.dirname(os.path.abspath(path))) + "/",
+        printable=printable,
+        sentence=lambda text: text[:1].upper() + text[1:],
+        shell_word=lambda path: shell_word(os.path.abspath(path)),
+        tier_name=_TIER_NAMES.__getitem__,
+        url=_url,
     )
-    total = sum(len(group.members) for group in report.groups)
-    drawn = itertools.count(1)
+    environment.globals.update(counted=counted, in_words=in_words, skipped_files=skipped_files)
+    return environment
 
-    def data_uri(path: str) -> str | None:
-        if on_progress is not None:
-            on_progress("drawing", next(drawn), total)
-        jpeg = thumbnail(path, _THUMBNAIL_SIDE)
-        return None if jpeg is None else "data:image/jpeg;base64," + base64.b64encode(jpeg).decode("ascii")
 
-    pieces = environment.get_template("report.html.j2").generate(
-        report=report,
-        is_random=is_random(report.model),
-        copies=total - len(report.groups),
-        counted=counted,
-        skipped_files=skipped_files,
-        thumbnail=data_uri,
+def _common_folder(paths: Sequence[str]) -> str:
+    """Return the path, with its last separator, above the folder that has all photos; empty if there is none.
+
+    What is below it tells the photos apart: ``Pictures/2019/`` rather than ``/home/anna/Pictures/2019/``.
+    """
+    try:
+        shared = os.path.commonpath([os.path.dirname(path) for path in paths])
+    except ValueError:  # no path, relative beside absolute ones, or two drives
+        return ""
+    above = os.path.dirname(shared)
+    # Directly below the root, a path without it would look relative.
+    return "" if os.path.dirname(above) == above else os.path.join(above, "")
+
+
+def _url(path: str) -> str:
+    """Return the ``file:`` URL of a path; bytes that are not UTF-8 are escaped like all others."""
+    return Path(os.path.abspath(path)).as_uri()
+
+
+def _asset(name: str) -> str:
+    return (files("clip_client.dedup.reporting") / "templates" / name).read_text("utf-8")
+
+
+def _policy(style: str, script: str) -> str:
+    """Return a content security policy that allows this style, this script, and pictures of this computer."""
+    return (
+        f"default-src 'none'; img-src 'self' data: file:; style-src {_hash(style)}; script-src {_hash(script)}; "
+        "base-uri 'none'; form-action 'none'"
     )
-    file.writelines(piece.encode() for piece in pieces)
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}'"

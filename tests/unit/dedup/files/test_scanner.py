@@ -10,6 +10,7 @@ import pytest
 
 from clip_client.dedup import FailedFile, scan
 from clip_client.dedup.files.hashing import Content, hash_file
+from clip_client.dedup.types import PREVIEWS_MARK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,6 +48,14 @@ def test_passes_over_hidden_names_unless_told(tmp_path: Path) -> None:
     assert scan([tmp_path]).photos == ()
     assert scan([tmp_path], include_hidden=True).photos == tuple(hidden)
     assert scan([tmp_path / ".cache"]).photos == (hidden[1],)
+
+
+def test_passes_over_the_previews_of_a_report_page(tmp_path: Path) -> None:
+    photo = write(tmp_path / "a.jpg")
+    for name in ("0123.jpg", "below/0123.jpg", PREVIEWS_MARK):
+        write(tmp_path / "report-files" / name)
+    assert scan([tmp_path], include_hidden=True).photos == (photo,)
+    assert scan([tmp_path / "report-files"]).photos == ()
 
 
 def test_order_does_not_depend_on_the_arguments(tmp_path: Path) -> None:

@@ -1,0 +1,166 @@
+"""The small pictures of a report page: how large they are, where they are kept, and how they are drawn.
+
+A small report has them in the page, so that it is one file. A large one has them in a folder beside the page, under
+names that say the content, so that the next report draws only what is new.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import os
+import re
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+from clip_client.dedup.types import PREVIEWS_MARK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from clip_client.dedup.types import DuplicateReport, Member, OnProgress
+
+    Thumbnail = Callable[[str, int], bytes | None]
+    """``thumbnail(path, side)`` is a JPEG with no side longer than ``side`` pixels; None if there is no picture."""
+
+_MOST_IN_PAGE: Final = 100
+"""Different pictures. With more, they go into files, if there is a folder for them."""
+_MOST_OF_MEDIUM_SIZE: Final = 5_000
+_LARGE, _MEDIUM, _SMALL = 480, 320, 240
+"""Longest side of a 4:3 picture, in pixels: about 26, 15 and 9 kB of JPEG. Other shapes have the same area."""
+
+_WIDEST: Final = 3.5
+_HIGHEST: Final = 1.3
+"""Limits for panoramas and strips, as multiples of the longest side of a 4:3 picture."""
+
+_WIDE: Final = 1.3
+"""A wider picture does not fit beside others; 2:1 does."""
+
+_OURS: Final = re.compile(r"[0-9a-f]{32}-\d{3}\.jpg(\.part)?")
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A preview, and the size at which the page shows it."""
+
+    source: str
+    """A data URI, or the URL of a file relative to the page."""
+    width: int
+    """CSS pixels; never more than the photo or its preview has."""
+    height: int
+    is_wide: bool
+    """It needs a row of its own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Previews:
+    """The drawn previews of one report."""
+
+    side: int
+    sources: Mapping[str, str] = field(repr=False)
+    """SHA-256 of a photo -> source of its picture."""
+
+    @property
+    def are_large(self) -> bool:
+        """There is enough detail to show pairs larger than other groups."""
+        return self.side == _LARGE
+
+    def picture(self, member: Member, *, is_pair: bool) -> Picture | None:
+        """Return the preview of a member; None if it cannot be opened."""
+        source = self.sources.get(member.sha256)
+        if source is None:
+            return None
+        side = self.side if is_pair else min(self.side, _MEDIUM)
+        width, height = fit(member.width, member.height, side)
+        return Picture(source, width, height, is_wide=width > _WIDE * side)
+
+
+def previews_folder(page: Path) -> Path:
+    """Return the folder for the previews of a page that is too large for one file."""
+    return page.with_name(f"{page.stem}-files")
+
+
+def fit(width: int, height: int, side: int) -> tuple[int, int]:
+    """Scale a size down to the area of a 4:3 picture with ``side`` as its longest side; never up."""
+    area = math.sqrt(0.75 * side * side / (width * height))
+    scale = min(1.0, area, _WIDEST * side / width, _HIGHEST * side / height)
+    return max(1, round(width * scale)), max(1, round(height * scale))
+
+
+def draw_previews(
+    report: DuplicateReport, thumbnail: Thumbnail, folder: Path | None, on_progress: OnProgress | None = None
+) -> Previews:
+    """Draw each different picture of the report once, on all processors.
+
+    If there are more than 100, they are written to ``folder``, which is made, and old previews in it that the report
+    does not need are removed. If there are fewer, or ``folder`` is None, the pictures become data URIs. ``on_progress``
+    counts pictures. Raises OSError if the folder cannot be written.
+    """
+    paths: dict[str, list[Member]] = {}
+    for group in report.groups_by_space:
+        for member in group.members:
+            if member.width:
+                paths.setdefault(member.sha256, []).append(member)
+    side = _LARGE if len(paths) <= _MOST_IN_PAGE else _MEDIUM if len(paths) <= _MOST_OF_MEDIUM_SIZE else _SMALL
+    files = None if folder is None or side == _LARGE else _PreviewFiles(folder, side)
+
+    def source(members: list[Member]) -> str | None:
+        longest = max(fit(members[0].width, members[0].height, side))
+        drawn = (jpeg for member in members if (jpeg := thumbnail(member.path, longest)) is not None)
+        if files is not None:
+            return files.source(members[0].sha256, drawn=lambda: next(drawn, None))
+        jpeg = next(drawn, None)
+        return None if jpeg is None else "data:image/jpeg;base64," + base64.b64encode(jpeg).decode("ascii")
+
+    sources = {}
+    pool = ThreadPoolExecutor(os.cpu_count())
+    try:
+        for done, (sha256, url) in enumerate(zip(paths, pool.map(source, paths.values()), strict=True), start=1):
+            if url is not None:
+                sources[sha256] = url
+            if on_progress is not None:
+                on_progress("drawing", done, len(paths))
+    finally:
+        pool.shutdown(cancel_futures=True)  # after Ctrl-C, thousands may still wait
+    if folder is not None:
+        _remove_others(folder, set() if files is None else files.names)
+    return Previews(side=side, sources=sources)
+
+
+class _PreviewFiles:
+    """A folder of previews, each named after the content of its photo."""
+
+    def __init__(self, folder: Path, side: int) -> None:
+        self.folder = folder
+        self.side = side
+        self.names = {PREVIEWS_MARK}
+        folder.mkdir(exist_ok=True)
+        (folder / PREVIEWS_MARK).write_text("Previews of a report page. clip-client does not search this folder.\n")
+
+    def source(self, sha256: str, drawn: Callable[[], bytes | None]) -> str | None:
+        """Return the URL of a preview; ``drawn`` makes it if there is none from an earlier report."""
+        name = f"{sha256[:32]}-{self.side}.jpg"
+        path = self.folder / name
+        if not path.exists():
+            jpeg = drawn()
+            if jpeg is None:
+                return None
+            part = path.with_name(f"{name}.part")
+            part.write_bytes(jpeg)
+            os.replace(part, path)  # a killed run must not leave half a picture under this name
+        self.names.add(name)
+        return f"{quote(self.folder.name)}/{name}"
+
+
+def _remove_others(folder: Path, wanted: set[str]) -> None:
+    """Remove the previews of earlier reports, and nothing else; remove the folder if it is then empty."""
+    if not (folder / PREVIEWS_MARK).exists():
+        return
+    for name in os.listdir(folder):
+        if name not in wanted and (_OURS.fullmatch(name) or name == PREVIEWS_MARK):
+            (folder / name).unlink()
+    if not os.listdir(folder):
+        folder.rmdir()

@@ -1,0 +1,133 @@
+"""What the page says and offers; tests/browser shows that it works."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import os
+import re
+import shlex
+import subprocess
+from dataclasses import replace
+from html import unescape
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from clip_client.dedup import DuplicateGroup, DuplicateReport, Member, thresholds_for
+from clip_client.dedup.reporting.html import PageCommands, headline, shell_word, write_page
+from clip_client.dedup.types import BURST, EXACT, SIMILAR
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MODEL = "ViT-B-32/openai@1a2b3c4d"
+NAMES: Final = (b"plain.jpg", b"two words $HOME `x` 'q' \"d\" \\.jpg", b"caf\xe9.jpg", b"a\nb\x1b[2J.jpg",
+                "gpj\u202e.exe".encode(), "\U0001f468\u200d\U0001f469.jpg".encode(), b"-rf", b"~", b"!!")  # fmt: skip
+
+
+def member(path: str, size_bytes: int = 1000) -> Member:
+    sha256 = hashlib.sha256(os.fsencode(path)).hexdigest()
+    return Member(path=path, similarity=0.99, width=64, height=48, size_bytes=size_bytes, sha256=sha256)
+
+
+def group(*members: Member, tier: str = SIMILAR) -> DuplicateGroup:
+    return DuplicateGroup(tier=tier, min_similarity=0.99, members=members)
+
+
+def page(*groups: DuplicateGroup, commands: PageCommands | None = None) -> str:
+    of = DuplicateReport(model=MODEL, thresholds=thresholds_for(MODEL), compared=9, groups=groups, failed=())
+    file = io.BytesIO()
+    write_page(of, file, thumbnail=lambda path, side: b"jpeg", commands=commands)
+    return file.getvalue().decode()
+
+
+def test_the_result_comes_first() -> None:
+    def said(*groups: DuplicateGroup) -> str:
+        return headline(
+            DuplicateReport(model=MODEL, thresholds=thresholds_for(MODEL), compared=9, groups=groups, failed=())
+        )
+
+    frame = replace(member("b"), moment=BURST)
+    assert said(group(member("a"), member("b", 88_000), member("c", 12_000_000))) == "2 copies, 12.1 MB could be freed"
+    assert said(group(member("a"), member("b"))) == "1 copy, 1.0 kB could be freed"
+    assert said(group(member("a"), frame)) == "No copies, but 1 group of photos that are alike"
+    assert said() == "No duplicates were found"
+
+
+def test_the_groups_that_free_the_most_space_come_first() -> None:
+    text = page(group(member("/p/a"), member("/p/b", 10)), group(member("/p/c"), member("/p/d", 20)))
+    assert re.findall(r'data-bytes="(\d+)"', text) == ["20", "10"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_shell_reads_a_quoted_path_as_it_was(name: bytes) -> None:
+    word = shell_word(os.fsdecode(name))
+    read = subprocess.run(["bash", "-c", f"printf %s {word}"], capture_output=True, check=True).stdout
+    assert read == name
+    assert "\n" not in word
+
+
+def test_the_page_offers_the_command_that_wrote_it_with_apply() -> None:
+    commands = PageCommands.after(["dedup", "my photos", "--dry-run", "--report", "r.html"])
+    assert shlex.split(commands.apply) == ["clip-client", "dedup", "my photos", "--report", "r.html", "--apply"]
+    assert commands.undo == "clip-client undo"
+    assert commands.folder == os.getcwd()
+    text = page(group(member("/p/a"), member("/p/b")), commands=commands)
+    assert "clip-client dedup &#39;my photos&#39; --report r.html --apply" in text
+
+
+def test_copies_that_have_been_moved_are_not_offered_again() -> None:
+    assert PageCommands.after(["dedup", "photos", "--apply"]).apply == ""
+    text = page(group(member("/p/a"), member("/p/b")), commands=PageCommands.after(["dedup", "photos", "--apply"]))
+    assert "Move the certain copies" not in text
+    assert "clip-client undo" in text
+
+
+def test_every_command_names_the_store_that_the_search_used(tmp_path: Path) -> None:
+    commands = PageCommands(store=tmp_path / "my store")
+    named = ["--store", str(tmp_path / "my store")]
+    assert shlex.split(commands.undo) == ["clip-client", "undo", *named]
+    assert shlex.split(commands.decide) == ["clip-client", "decide", *named, "different"]
+
+
+def test_the_command_for_different_photos_names_each_by_its_whole_path() -> None:
+    text = page(group(member("a.jpg"), member("/p/caf\udce9.jpg")))
+    found = re.search(r'<code class="decide">(.*?)</code>', text)
+    assert found
+    command = unescape(re.sub(r"<[^>]*>", "", found[1]))
+    assert command == f"clip-client decide different {shlex.quote(os.path.abspath('a.jpg'))} $'/p/caf\\xe9.jpg'"
+
+
+def test_links_lead_to_files_whose_names_are_no_text() -> None:
+    text = page(group(member("/p/caf\udce9 #1?.jpg"), member("/p/b")))
+    assert 'href="file:///p/caf%E9%20%231%3F.jpg"' in text
+
+
+def test_folders_are_shown_from_the_one_that_has_all_photos() -> None:
+    def shown(*paths: str) -> list[str]:
+        return re.findall(r"/\"><bdi>(.*?)</bdi></a></p>", page(group(*map(member, paths))))
+
+    assert shown("/home/anna/Pictures/2019/a", "/home/anna/Pictures/b") == ["Pictures/2019/", "Pictures/"]
+    assert shown("/home/anna/a", "/srv/b") == ["/home/anna/", "/srv/"]
+    assert shown("/photos/a", "/photos/b") == ["/photos/", "/photos/"]
+    assert shown("a", "/photos/b") == ["", "/photos/"]
+
+
+def test_long_groups_are_folded() -> None:
+    members = [member(f"/p/{number}") for number in range(202)]
+    text = page(group(*members), group(*members[:12]))
+    assert re.findall("Show .* more", text) == ["Show 190 more"]
+    assert text.count("<figure") == 202 + 12
+
+
+def test_the_policy_allows_this_style_and_script_and_nothing_else() -> None:
+    text = page(group(member("/p/a"), member("/p/b"), tier=EXACT))
+    policy = unescape(re.findall(r'Content-Security-Policy" content="(.*?)"', text)[0])
+    for tag in ("style", "script"):
+        (body,) = re.findall(f"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(body.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy
+    assert policy.startswith("default-src 'none'; img-src 'self' data: file:; ")
+    assert not re.search(r"<[^>]+\s(style|on\w+)=", text)

@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+from PIL import Image
+
+from clip_client.dedup import DuplicateGroup, DuplicateReport, Member, thresholds_for
+from clip_client.dedup.features.preview import thumbnail
+from clip_client.dedup.reporting.html import write_page
+from clip_client.dedup.reporting.previews import draw_previews, fit, previews_folder
+from clip_client.dedup.types import PREVIEWS_MARK, SIMILAR
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MODEL = "ViT-B-32/openai@1a2b3c4d"
+
+
+def member(name: str, content: str | None = None, size: tuple[int, int] = (640, 480)) -> Member:
+    sha256 = hashlib.sha256((content or name).encode()).hexdigest()
+    return Member(path=name, similarity=1, width=size[0], height=size[1], size_bytes=9, sha256=sha256)
+
+
+def report(*members: Member) -> DuplicateReport:
+    group = DuplicateGroup(tier=SIMILAR, min_similarity=0.99, members=members)
+    return DuplicateReport(
+        model=MODEL, thresholds=thresholds_for(MODEL), compared=len(members), groups=(group,), failed=()
+    )
+
+
+def many(number: int) -> DuplicateReport:
+    return report(*(member(f"{index}.jpg") for index in range(number)))
+
+
+class Drawer:
+    """Counts what is drawn, and stands for photos that cannot be opened."""
+
+    def __init__(self, *gone: str) -> None:
+        self.drawn: list[tuple[str, int]] = []
+        self._gone = gone
+        self._lock = threading.Lock()
+
+    def __call__(self, path: str, side: int) -> bytes | None:
+        with self._lock:
+            self.drawn.append((path, side))
+        return None if path in self._gone else b"jpeg of " + path.encode()
+
+
+@pytest.mark.parametrize(
+    ("size", "fitted"),
+    [
+        ((4000, 3000), (320, 240)),
+        ((3000, 4000), (240, 320)),
+        ((320, 240), (320, 240)),
+        ((16, 16), (16, 16)),
+        ((8000, 1000), (784, 98)),
+        ((40000, 400), (1120, 11)),
+        ((400, 40000), (4, 416)),
+        ((100_000, 1), (1120, 1)),
+    ],
+)
+def test_previews_have_one_area_whatever_their_shape_and_are_never_enlarged(
+    size: tuple[int, int], fitted: tuple[int, int]
+) -> None:
+    assert fit(*size, 320) == fitted
+
+
+def test_a_small_report_has_its_pictures_in_the_page(tmp_path: Path) -> None:
+    previews = draw_previews(many(100), Drawer(), tmp_path / "report-files")
+    assert previews.are_large
+    assert all(source.startswith("data:image/jpeg;base64,") for source in previews.sources.values())
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_large_report_has_its_pictures_in_a_folder_beside_the_page(tmp_path: Path) -> None:
+    page = tmp_path / "my report.html"
+    of, drawer, folder = many(101), Drawer(), previews_folder(page)
+    with page.open("wb") as file:
+        write_page(of, file, thumbnail=drawer, folder=folder)
+    text = page.read_text("utf-8")
+    assert text.count('<img src="my%20report-files/') == 101
+    assert "data:image" not in text
+    assert {side for _, side in drawer.drawn} == {320}
+    first = of.groups[0].members[0]
+    assert (folder / f"{first.sha256[:32]}-320.jpg").read_bytes() == b"jpeg of 0.jpg"
+    assert len(os.listdir(folder)) == 102
+    assert (folder / PREVIEWS_MARK).exists()
+
+
+def test_a_very_large_report_has_small_previews(tmp_path: Path) -> None:
+    members = [member(f"{index}.jpg") for index in range(5_001)]
+    drawer = Drawer(*(one.path for one in members))
+    draw_previews(report(*members), drawer, tmp_path / "report-files")
+    assert {side for _, side in drawer.drawn} == {240}
+
+
+def test_a_second_report_draws_only_what_is_new_and_removes_only_its_own_old_previews(tmp_path: Path) -> None:
+    folder = tmp_path / "report-files"
+    draw_previews(many(102), Drawer(), folder)
+    (folder / "mine.jpg").write_text("a file of the user")
+    interrupted = folder / ("0" * 32 + "-320.jpg.part")
+    interrupted.write_text("half a picture")
+    again = Drawer()
+    of = report(*(member(f"{index}.jpg") for index in range(1, 103)))
+    draw_previews(of, again, folder)
+    assert again.drawn == [("102.jpg", 320)]
+    wanted = {f"{one.sha256[:32]}-320.jpg" for one in of.groups[0].members}
+    assert set(os.listdir(folder)) == wanted | {PREVIEWS_MARK, "mine.jpg"}
+
+    draw_previews(many(2), Drawer(), folder)
+    assert os.listdir(folder) == ["mine.jpg"]
+    (folder / "mine.jpg").unlink()
+    draw_previews(many(102), Drawer(), folder)
+    draw_previews(many(2), Drawer(), folder)
+    assert not folder.exists()
+
+
+def test_a_folder_of_the_user_with_that_name_is_left_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "report-files"
+    folder.mkdir()
+    like_ours = folder / ("0" * 32 + "-320.jpg")
+    like_ours.write_text("a file of the user")
+    draw_previews(many(2), Drawer(), folder)
+    assert like_ours.exists()
+
+
+def test_equal_contents_share_a_preview_of_the_first_that_can_be_opened() -> None:
+    drawer = Drawer("gone.jpg")
+    one, two = member("gone.jpg", "same"), member("there.jpg", "same")
+    calls: list[tuple[str, int, int | None]] = []
+    previews = draw_previews(report(one, two), drawer, None, lambda *call: calls.append(call))
+    assert drawer.drawn == [("gone.jpg", 480), ("there.jpg", 480)]
+    assert previews.picture(one, is_pair=True) == previews.picture(two, is_pair=True) is not None
+    assert calls == [("drawing", 1, 1)]
+
+
+def test_what_cannot_be_decoded_is_not_opened_again() -> None:
+    drawer = Drawer()
+    damaged = member("damaged.jpg", size=(0, 0))
+    assert draw_previews(report(damaged), drawer, None).picture(damaged, is_pair=False) is None
+    assert drawer.drawn == []
+
+
+def test_the_page_says_the_size_at_which_a_picture_is_shown(tmp_path: Path) -> None:
+    pano = member("pano.jpg", size=(8000, 1000))
+    icon = member("icon.png", size=(16, 12))
+    previews = draw_previews(report(pano, icon), Drawer(), None)
+    shown = {name: previews.picture(one, is_pair=False) for name, one in (("pano", pano), ("icon", icon))}
+    sizes = {name: picture and (picture.width, picture.height, picture.is_wide) for name, picture in shown.items()}
+    assert sizes == {"pano": (784, 98, True), "icon": (16, 12, False)}
+    file = io.BytesIO()
+    write_page(report(pano, icon), file, thumbnail=Drawer())
+    assert 'width="16" height="12"' in file.getvalue().decode()
+
+
+def test_an_interrupted_drawing_does_not_draw_the_rest() -> None:
+    drawer = Drawer()
+
+    def interrupt(what: str, done: int, total: int | None) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        draw_previews(many(5_000), drawer, None, interrupt)
+    assert len(drawer.drawn) < 5_000
+
+
+def test_real_previews_have_the_size_that_the_page_expects(tmp_path: Path) -> None:
+    path = tmp_path / "wide.jpg"
+    Image.linear_gradient("L").resize((3000, 500)).save(path)
+    jpeg = thumbnail(str(path), max(fit(3000, 500, 320)))
+    assert jpeg is not None
+    with Image.open(io.BytesIO(jpeg)) as image:
+        assert image.size == fit(3000, 500, 320)
+
+
+@pytest.mark.parametrize(("side", "kilobytes"), [(480, 26), (320, 15), (240, 9)])
+def test_previews_of_real_photos_take_the_space_that_the_documentation_names(
+    photos: Path, side: int, kilobytes: int
+) -> None:
+    sizes = []
+    for path in photos.iterdir():
+        with Image.open(path) as image:
+            longest = max(fit(image.width, image.height, side))
+        jpeg = thumbnail(str(path), longest)
+        assert jpeg is not None
+        sizes.append(len(jpeg))
+    assert round(sum(sizes) / len(sizes) / 1000) == kilobytes
