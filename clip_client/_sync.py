@@ -45,10 +45,17 @@ class SyncClipClient(ClientBase):
 
     It has the same arguments, methods and errors, but the methods block. Any number of threads may share one. It works
     in notebooks, where an event loop already runs, and an interrupt (Ctrl-C) ends the call. It runs a
-    :class:`ClipClient` in a thread of its own.
+    :class:`ClipClient` in a thread of its own, which ends with the client or with the process.
+
+    Where a ``with`` block is in the way, as in a notebook::
+
+        clip = SyncClipClient("localhost:8001").open()
+        ...
+        clip.close()
     """
 
     _portal: BlockingPortal | None = None
+    _stack: ExitStack | None = None
 
     @cached_property
     def _client(self) -> ClipClient:
@@ -57,7 +64,13 @@ class SyncClipClient(ClientBase):
     def __repr__(self) -> str:
         return repr(self._client).replace("<ClipClient", "<SyncClipClient", 1)
 
-    def __enter__(self) -> Self:
+    def open(self) -> Self:
+        """Open the client and return it, like ``with``; call :meth:`close` at the end. Does nothing if it is open.
+
+        Raises RuntimeError if it has been closed: make a new one.
+        """
+        if self._portal is not None:
+            return self
         with ExitStack() as stack:
             portal = stack.enter_context(start_blocking_portal())
             stack.enter_context(portal.wrap_async_context_manager(self._client))
@@ -65,13 +78,20 @@ class SyncClipClient(ClientBase):
             self._stack = stack.pop_all()
         return self
 
+    def __enter__(self) -> Self:
+        return self.open()
+
     def __exit__(self, *raised: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """Cancel all requests, disconnect and end the thread; ``with`` does this when you leave it."""
+        """Cancel all requests, disconnect and end the thread; ``with`` does this when you leave it.
+
+        Does nothing if the client is not open.
+        """
         self._portal = None
-        self._stack.close()
+        if self._stack is not None:
+            self._stack.close()
 
     embed = _blocking(ClipClient.embed)
 
@@ -151,5 +171,8 @@ class SyncClipClient(ClientBase):
 
     def _open_portal(self) -> BlockingPortal:
         if self._portal is None:
-            raise RuntimeError("this SyncClipClient is not open: use it inside `with SyncClipClient(...) as clip:`")
+            raise RuntimeError(
+                "this SyncClipClient is not open: use it inside `with SyncClipClient(...) as clip:`, or make one with "
+                "`clip = SyncClipClient(...).open()`"
+            )
         return self._portal

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -51,6 +52,31 @@ def test_embed_and_the_rest_of_the_surface(server: FakeTriton) -> None:
         assert repr(clip).startswith("<SyncClipClient grpc://localhost")
     with pytest.raises(RuntimeError, match="with SyncClipClient"):
         clip.embed(b"a")
+
+
+def test_open_and_close_without_a_with_block(server: FakeTriton) -> None:
+    clip = SyncClipClient(server.url)
+    clip.close()
+    assert "[new]" in repr(clip)
+    assert clip.open() is clip.open()
+    assert clip.embed(b"a").errors == {}
+    assert "[open]" in repr(clip)
+    clip.close()
+    clip.close()
+    assert "[closed]" in repr(clip)
+    with pytest.raises(RuntimeError, match=r"SyncClipClient\(\.\.\.\)\.open\(\)"):
+        clip.embed(b"a")
+    with pytest.raises(RuntimeError, match="make a new one"):
+        clip.open()
+    with SyncClipClient(server.url).open() as clip:
+        assert clip.embed(b"a").errors == {}
+
+
+def test_a_process_ends_although_a_client_is_open(server: FakeTriton) -> None:
+    code = f"import clip_client; print(clip_client.SyncClipClient({server.url!r}).open().embed(b'a'))"
+    ended = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.startswith("EmbeddingBatch(1 x 8 float32")
 
 
 def test_streams(server: FakeTriton) -> None:

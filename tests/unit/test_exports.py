@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ import pytest
 
 import clip_client
 import clip_client.testing
+from tests.paths import ROOT
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -32,6 +34,16 @@ def test_nothing_public_is_missing_from_all() -> None:
         name for name, value in vars(clip_client).items() if not name.startswith("_") and not inspect.ismodule(value)
     }
     assert public == set(clip_client.__all__)
+
+
+def test_dir_shows_what_is_public() -> None:
+    assert dir(clip_client) == sorted([*clip_client.__all__, "__version__"])
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    (built,) = re.findall(r"^version = (.*)$", (ROOT / "setup.cfg").read_text(), re.MULTILINE)
+    assert built == "attr: clip_client.__version__"
+    assert re.fullmatch(r"\d+\.\d+\.\d+", clip_client.__version__)
 
 
 def test_public_classes_say_where_users_import_them_from() -> None:
@@ -57,9 +69,9 @@ def test_the_blocking_client_has_the_same_surface() -> None:
         }
 
     wide, narrow = surface(clip_client.ClipClient), surface(clip_client.SyncClipClient)
-    assert {name.replace("aclose", "close") for name in wide} == set(narrow)
+    assert {name.replace("aclose", "close") for name in wide} | {"open"} == set(narrow)
     for name, signature in narrow.items():
-        if signature is not None and name != "close":
+        if signature is not None and name not in ("open", "close"):
             twin = wide[name]
             assert twin is not None
             assert list(signature.parameters.values()) == list(twin.parameters.values()), name

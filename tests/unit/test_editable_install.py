@@ -1,0 +1,43 @@
+"""A type checker in another folder finds the package that ``pip install -e .`` installs."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import venv
+from typing import TYPE_CHECKING
+
+from tests.paths import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SCRIPT = """\
+from clip_client import SyncClipClient
+reveal_type(SyncClipClient().embed("a.jpg"))
+"""
+
+
+def test_a_type_checker_follows_an_editable_installation(tmp_path: Path) -> None:
+    tree, wheels, elsewhere = (tmp_path / name for name in ("tree", "wheels", "elsewhere"))
+    for path in (tree, wheels, elsewhere):
+        path.mkdir()
+    for name in ("clip_client", "preprocess_ensemble"):
+        shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("LICENSE", "README.md", "pyproject.toml", "setup.cfg"):
+        shutil.copyfile(ROOT / name, tree / name)
+    build = f"from setuptools import build_meta; build_meta.build_editable({str(wheels)!r})"
+    subprocess.run([sys.executable, "-c", build], cwd=tree, check=True, capture_output=True)
+    (wheel,) = wheels.iterdir()
+    environment = tmp_path / "environment"
+    venv.create(environment)
+    shutil.unpack_archive(wheel, next(environment.glob("lib/python*/site-packages")), "zip")
+
+    (elsewhere / "script.py").write_text(SCRIPT)
+    python = environment / "bin" / "python"
+    command = [sys.executable, "-m", "mypy", "--python-executable", str(python), "--cache-dir", str(tmp_path / "cache")]
+    checked = subprocess.run(
+        [*command, "--config-file=", "script.py"], cwd=elsewhere, check=False, capture_output=True, text=True
+    )
+    assert 'Revealed type is "clip_client._results.EmbeddingBatch"' in checked.stdout, checked.stdout + checked.stderr
