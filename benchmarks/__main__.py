@@ -19,6 +19,7 @@ EXPERIMENTS: Final = {
     "client": ("client", "overload", "serialisation", "transfer"),
     "imaging": ("preprocess", "decode_threads", "fidelity", "fuzz"),
     "dedup": ("accuracy", "grouping", "scan"),
+    "packaging": ("install_size",),
     "robustness": ("compare_checkouts", "faults", "soak"),
 }  # fmt: skip
 """Folder of ``benchmarks/experiments`` -> its modules, which are named as on the command line."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, UndefinedError, select_autoescape
 
+from benchmarks.experiments.packaging.install_size import EXTRAS
 from benchmarks.experiments.serving.operators import EXPORTED, FLOP_PER_IMAGE
 from benchmarks.experiments.serving.three_way import SYSTEMS
 from benchmarks.report import efficiency_breakdown
@@ -35,6 +36,7 @@ PARTS: Final = {
     "travel": "serialisation",
     "operators": "operators",
     "scaling": "scaling",
+    "install_size": "install_size",
 }
 """Marker and macro -> the experiment whose result it shows. The README's marker ``benchmarks`` is :func:`readme`."""
 TEMPLATES: Final = Path(__file__).parent / "templates"
@@ -115,6 +117,7 @@ def _memory_growth(series: Mapping[str, Mapping[str, float]]) -> float:
 
 ENVIRONMENT.globals.update(
     SYSTEMS=SYSTEMS,
+    EXTRAS=EXTRAS,
     EXPORTED=EXPORTED,
     FLOP_PER_IMAGE=FLOP_PER_IMAGE,
     median_ratio=_median_ratio,

@@ -68,6 +68,16 @@ def test_a_table_without_results_names_the_command_that_measures_them() -> None:
         assert ("not measured yet" if name == "benchmarks" else "python -m benchmarks") in text, name
 
 
+def test_the_table_of_installations(tmp_path: Path) -> None:
+    extras = {"": {"installed_mb": 99.6, "seconds": 5.2}, "laptop": {"installed_mb": 1234.0, "seconds": 20.0}}
+    summary = {"extras": extras, "demo": {"installed_mb": 940.0, "seconds": 55.0}}
+    keep(tmp_path, "install_size", "2026-01-01", summary=summary)
+    text = markdown_tables.part_of("install_size", report.newest(tmp_path))
+    assert "| none | the Python client | 100 | 5 |" in text
+    assert "| `laptop` | `cli`, `dedup`, `local` and `raw`: all that a photographer needs | 1,234 | 20 |" in text
+    assert text.endswith("`make demo` installs 940 MB and takes 55 s beside downloads.")
+
+
 def test_pictures_of_operators_scaling_and_slow_lines(tmp_path: Path) -> None:
     profile = {
         "total_ms": 50.0,

@@ -1,0 +1,1 @@
+"""Experiments on the package: what an installation costs."""
