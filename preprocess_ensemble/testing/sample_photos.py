@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import shutil
 import tempfile
@@ -24,9 +25,7 @@ FORMATS: Final = ("jpg", "png", "webp")
 
 def write_originals(directory: Path) -> list[Path]:
     """Write one file per photo in :data:`ORIGINALS`, in mixed formats; return the paths in that order."""
-    from skimage import data
-
-    source = Path(data.__file__).parent
+    source = _data_folder()
     directory.mkdir(parents=True, exist_ok=True)
     paths = []
     for index, name in enumerate(ORIGINALS):
@@ -86,6 +85,14 @@ def coarse_noise(count: int) -> list[bytes]:
         noise.resize((256, 256), Image.Resampling.NEAREST).save(file, "JPEG")
         files.append(file.getvalue())
     return files
+
+
+def _data_folder() -> Path:
+    """Find scikit-image's photos without an import, which would need SciPy and others: make demo does without them."""
+    spec = importlib.util.find_spec("skimage")
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError("The sample photos are those of scikit-image: pip install scikit-image")
+    return Path(spec.submodule_search_locations[0], "data")
 
 
 def _with_even_margin(side: int) -> int:
