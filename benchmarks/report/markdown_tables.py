@@ -1,8 +1,8 @@
 """The tables of README.md and docs/performance.md, as Markdown made from the kept results.
 
 ``python -m benchmarks report`` writes them between ``<!-- NAME -->`` and ``<!-- /NAME -->``. A test compares the files
-with the results that they name, so a new result breaks no test before you run the report. Their text is in
-``templates/tables.md`` and, for the README's table of single figures, ``templates/figures.md``.
+with the results that they name, so a new result breaks no test before you run the report. The text of the tables is in
+``templates/tables.md``; the rows of single figures are in ``templates/readme_figures.md`` and ``templates/figures.md``.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 MARKED: Final = re.compile(r"(<!-- (?P<name>[a-z_]+) -->\n).*?(<!-- /(?P=name) -->)", re.DOTALL)
 PARTS: Final = {
+    "three_way": "three_way",
+    "end_to_end": "end_to_end",
     "ratios": "three_way",
     "queue_delay": "queue_delay",
     "latency": "latency",
@@ -38,7 +40,12 @@ PARTS: Final = {
     "scaling": "scaling",
     "install_size": "install_size",
 }
-"""Marker and macro -> the experiment whose result it shows. The README's marker ``benchmarks`` is :func:`readme`."""
+"""Marker and macro -> the experiment whose result it shows."""
+FIGURES: Final = {
+    "benchmarks": ("readme_figures.md", "benchmarks/results"),
+    "figures": ("figures.md", "../benchmarks/results"),
+}
+"""Marker of a table of single figures -> the file with its rows, and the folder of results from where the table is."""
 TEMPLATES: Final = Path(__file__).parent / "templates"
 ENVIRONMENT: Final = Environment(
     loader=FileSystemLoader(TEMPLATES),
@@ -55,36 +62,36 @@ def fill(text: str, results: Results) -> str:
     """Return ``text`` with its marked parts rewritten; a marker that :data:`PARTS` does not know stays as it is."""
 
     def part(match: re.Match[str]) -> str:
-        name = match["name"]
-        if name == "benchmarks":
-            return f"{match[1]}{readme(results)}\n{match[3]}"
-        return f"{match[1]}{part_of(name, results)}\n{match[3]}" if name in PARTS else match[0]
+        known = match["name"] in (*PARTS, *FIGURES, "gpu")
+        return f"{match[1]}{part_of(match['name'], results)}\n{match[3]}" if known else match[0]
 
     return MARKED.sub(part, text)
 
 
 def part_of(name: str, results: Results) -> str:
-    """The text for a marker in :data:`PARTS`."""
+    """The text for a marker that :func:`fill` knows."""
+    if name in FIGURES:
+        return _figures(*FIGURES[name], results)
+    if name == "gpu":
+        on_a_card = of_gpus(results)
+        breakdown = efficiency_breakdown.of_gpu(on_a_card)
+        return _macro("on_a_gpu")(list(on_a_card.values()), breakdown.steps if breakdown else ())
     experiment = PARTS[name]
     if experiment not in results:
         return f"Not measured yet: `python -m benchmarks {experiment}`."
     return _macro(name)(results[experiment])
 
 
-def readme(results: Results) -> str:
-    """All tables of the README."""
-    on_a_card = of_gpus(results)
-    breakdown = efficiency_breakdown.of_gpu(on_a_card)
-    parts = [_macro(name)(results[name]) for name in ("three_way", "end_to_end") if name in results]
-    parts.append(_macro("on_a_gpu")(list(on_a_card.values()), breakdown.steps if breakdown else ()))
+def _figures(template: str, folder: str, results: Results) -> str:
+    """A table of single figures; a row is left out if its experiment has no result, or was run only in part."""
     rows = []
-    source = partial(_macro("source"), folder="benchmarks/results")
-    for row in _ROW.findall((TEMPLATES / "figures.md").read_text(encoding="utf-8")):
-        with suppress(UndefinedError):  # no result, or one of a part only
+    source = partial(_macro("source"), folder=folder)
+    for row in _ROW.findall((TEMPLATES / template).read_text(encoding="utf-8")):
+        with suppress(UndefinedError):
             rows.append(ENVIRONMENT.from_string(row).render(results, source=source))
-    if rows:
-        parts.append("\n".join(["| what | figure | of `python -m benchmarks ...` |", "|---|---:|---:|", *rows]))
-    return "\n\n".join(parts)
+    if not rows:
+        return "Not measured yet: `python -m benchmarks all`."
+    return "\n".join(["| what | figure | of `python -m benchmarks ...` |", "|---|---:|---:|", *rows])
 
 
 def _macro(name: str) -> Callable[..., str]:

@@ -48,9 +48,9 @@ def test_page_and_tables_come_from_the_newest_result(tmp_path: Path) -> None:
     for day, cosine in (("2026-01-01", 0.99), ("2026-01-02", 1.0)):
         keep(tmp_path, "three_way", day, plan={"rounds": 2}, summary=three_way(cosine))
     results = report.newest(tmp_path)
-    text = markdown_tables.fill("before\n<!-- benchmarks -->\nold\n<!-- /benchmarks -->\nafter\n", results)
-    assert text.startswith("before\n<!-- benchmarks -->\n2 cores of a CPU (avx2), no GPU;")
-    assert text.endswith("GPU: not measured yet.\n<!-- /benchmarks -->\nafter\n")
+    text = markdown_tables.fill("before\n<!-- three_way -->\nold\n<!-- /three_way -->\nafter\n", results)
+    assert text.startswith("before\n<!-- three_way -->\n2 cores of a CPU (avx2), no GPU;")
+    assert text.endswith("\n<!-- /three_way -->\nafter\n")
     assert "| ensemble, JPEG over gRPC | 19.0 | 1.000000 |" in text
     assert "old" not in text
     assert markdown_tables.fill(text, results) == text
@@ -63,9 +63,10 @@ def test_page_and_tables_come_from_the_newest_result(tmp_path: Path) -> None:
 
 
 def test_a_table_without_results_names_the_command_that_measures_them() -> None:
-    for name in ("benchmarks", *markdown_tables.PARTS):
+    for name in (*markdown_tables.FIGURES, *markdown_tables.PARTS):
         text = markdown_tables.fill(f"<!-- {name} -->\n<!-- /{name} -->\n", {})
-        assert ("not measured yet" if name == "benchmarks" else "python -m benchmarks") in text, name
+        assert "Not measured yet: `python -m benchmarks " in text, name
+    assert "GPU: not measured yet." in markdown_tables.fill("<!-- gpu -->\n<!-- /gpu -->\n", {})
 
 
 def test_the_table_of_installations(tmp_path: Path) -> None:
@@ -114,7 +115,7 @@ def test_the_documents_state_the_results_that_they_name(document: Path) -> None:
 
 def test_a_new_result_changes_no_document_before_the_report_is_run(tmp_path: Path) -> None:
     keep(tmp_path, "three_way", "2026-01-01", plan={"rounds": 2}, summary=three_way())
-    text = markdown_tables.fill("<!-- benchmarks -->\n<!-- /benchmarks -->\n", report.newest(tmp_path))
+    text = markdown_tables.fill("<!-- three_way -->\n<!-- /three_way -->\n", report.newest(tmp_path))
     keep(tmp_path, "three_way", "2026-01-02", plan={"rounds": 2}, summary=three_way(0.99))
     keep(tmp_path, "soak", "2026-01-02")
     assert markdown_tables.fill(text, report.stated(text, tmp_path)) == text
@@ -123,7 +124,7 @@ def test_a_new_result_changes_no_document_before_the_report_is_run(tmp_path: Pat
 
 def test_a_number_typed_by_hand_is_found(tmp_path: Path) -> None:
     keep(tmp_path, "three_way", "2026-01-01", plan={"rounds": 2}, summary=three_way())
-    text = markdown_tables.fill("<!-- benchmarks -->\n<!-- /benchmarks -->\n", report.newest(tmp_path))
+    text = markdown_tables.fill("<!-- three_way -->\n<!-- /three_way -->\n", report.newest(tmp_path))
     typed = text.replace("19.0", "91.0")
     assert typed != text
     assert markdown_tables.fill(typed, report.stated(typed, tmp_path)) == text
@@ -153,4 +154,5 @@ def test_harm_is_never_stated_without_what_was_found() -> None:
     )
     rows = [{"detector": name, "harmful_per_1000": 1.5, "recall_of_copies": 0.25} for name in names]
     result = {"file": "x", "experiment": "accuracy", "detectors": rows, "random_weights": False}
-    assert ", ".join(["1.5 (25%)"] * 4) in markdown_tables.readme({"accuracy": result})
+    assert ", ".join(["1.5 (25%)"] * 4) in markdown_tables.part_of("figures", {"accuracy": result})
+    assert "; ".join(["1.5 (25%)"] * 2) in markdown_tables.part_of("benchmarks", {"accuracy": result})
