@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
 _REMEDIES: Final = {
+    "chromium": "apt-get install chromium",
     "libturbojpeg": "apt-get install libturbojpeg0, then make install",
     "nvidia-pytriton": "make install on Linux x86-64 with Python 3.10 to 3.12",
     "onnxruntime-openvino": "python -m benchmarks precision",

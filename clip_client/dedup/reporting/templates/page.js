@@ -72,7 +72,7 @@
       const [width, height] = item.dataset.size.split("x").map(Number);
       return { figure: item, width, height, image: null };
     });
-    partner = 0;
+    current = 0;
     stage.replaceChildren();
     viewer.showModal();
     select(photos.findIndex((photo) => photo.figure === figure));
@@ -104,9 +104,9 @@
   };
 
   const select = (index) => {
+    const last = current;
     current = (index + photos.length) % photos.length;
-    if (current) partner = 0;
-    else if (!partner) partner = Math.min(1, photos.length - 1);
+    partner = current ? 0 : last || Math.min(1, photos.length - 1);
     showsPartner = false;
     show();
   };
@@ -115,18 +115,20 @@
     const photo = photos[showsPartner ? partner : current];
     for (const shown of [photos[current], photos[partner]]) load(shown);
     for (const other of photos) other.image?.classList.toggle("shown", other === photo);
-    const zoom = draw(photo);
     const text = (selector) => one(selector, photo.figure)?.textContent ?? "";
     const kept = photo.figure.classList.contains("kept") ? "Kept: " : "";
     one("h2", viewer).textContent = `${kept}${text(".name")}`;
-    one(".viewer-facts", viewer).textContent = [
-      `${photos.indexOf(photo) + 1} of ${photos.length}`, text(".facts").replace(/(\d) (?=\d+(\.\d)? [kMGT]?B)/, "$1, "),
-      text(".origin"), `shown at ${Math.round(100 * zoom)} %`,
-    ].filter(Boolean).join(" · ");
+    const facts = [
+      `${photos.indexOf(photo) + 1} of ${photos.length}`, text(".facts").replace(/(\d) (?=[\d.]+ [kMGT]?B)/, "$1, "),
+      text(".origin"),
+    ];
+    one(".viewer-facts", viewer).textContent = facts.filter(Boolean).join(" · ");
     compareButton.textContent = `Compare with ${photos[partner].figure.classList.contains("kept") ? "the kept photo" : "a copy"}`;
     compareButton.setAttribute("aria-pressed", String(showsPartner));
     for (const button of all("footer button", viewer)) button.hidden = photos.length < 2;
     if (photos.length > 1) one("code", viewer).textContent = differentCommand();
+    // The text around the picture decides how much room it has.
+    one(".zoom", viewer).textContent = `${Math.round(100 * draw(photo))} %`;
   };
 
   // The group has the command for all of its photos; the quoted paths in it have the order of the figures.

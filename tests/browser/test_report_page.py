@@ -1,0 +1,276 @@
+"""The report page in Chromium: what it shows, and that all of it works with the keyboard and without a network."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+from PIL import Image
+
+from clip_client.dedup import DuplicateGroup, DuplicateReport, FailedFile, Match, Member, thresholds_for
+from clip_client.dedup.features.preview import thumbnail
+from clip_client.dedup.reporting.html import PageCommands, write_page
+from clip_client.dedup.reporting.previews import previews_folder
+from clip_client.dedup.types import BURST, EXACT, NEAR_IDENTICAL, SIMILAR, Metadata
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from playwright.sync_api import Locator, Page
+
+    from tests.browser.conftest import OpenPage
+
+MODEL: Final = "ViT-B-32/openai@1a2b3c4d"
+HOSTILE: Final = b"<img src=x onerror=alert(1)>&\"'\n\xe2\x80\xae\xff.jpg"
+expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
+
+WIDE: Final = {"width": 1440, "height": 900}
+PHONE: Final = {"width": 390, "height": 844}
+APPLY: Final = "clip-client dedup 'my photos' --apply"
+
+
+_SIZES: Final = """async (images) => {
+  for (const image of images) image.loading = "eager";
+  await Promise.all(images.map((image) => image.decode()));
+  return images.map((image) => [[image.width, image.height], [image.naturalWidth, image.naturalHeight],
+    image.closest("figure").dataset.size.split("x").map(Number)]);
+}"""
+"""Each as it is shown, its preview, and the photo: width and height."""
+
+
+class Album:
+    """A folder of small pictures, and members of groups for them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def member(self, name: bytes | str, size: tuple[int, int] = (600, 400), seed: int = 0, **more: Any) -> Member:
+        path = self.folder / os.fsdecode(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.linear_gradient("L").rotate(seed % 360).resize(size).convert("RGB").save(path, "JPEG")
+        digest = hashlib.sha256(os.fsencode(path)).hexdigest()
+        known: dict[str, Any] = {"similarity": 0.99, "tier": SIMILAR, "size_bytes": 1000, **more}
+        return Member(path=str(path), width=size[0], height=size[1], sha256=digest, **known)
+
+
+def group(*members: Member, tier: str = SIMILAR) -> DuplicateGroup:
+    why = (Match(test="embedding", value=0.99, threshold=0.98),)
+    rest = (replace(member, matches=why, tier=tier) for member in members[1:])
+    return DuplicateGroup(tier=tier, min_similarity=0.99, members=(members[0], *rest), reason="most pixels")
+
+
+def write(page: Path, *groups: DuplicateGroup, failed: tuple[FailedFile, ...] = ()) -> Path:
+    report = DuplicateReport(
+        model=MODEL, thresholds=thresholds_for(MODEL), compared=99, groups=groups, failed=failed, skipped={".txt": 2}
+    )
+    commands = PageCommands(apply=APPLY)
+    with page.open("wb") as file:
+        write_page(report, file, thumbnail=thumbnail, folder=previews_folder(page), commands=commands)
+    return page
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Groups of 3, 2 and 14 photos, panoramas, icons, a photo that is gone, and one whose name is an attack."""
+    folder = tmp_path_factory.mktemp("album")
+    album = Album(folder)
+    said = Metadata(taken="2019-05-03T10:11:12")
+    gone = album.member("trip/gone.jpg", size_bytes=10)
+    os.unlink(gone.path)
+    frames = [album.member(f"burst/{number}.jpg", (90, 60), number, size_bytes=9) for number in range(14)]
+    failure = FailedFile(path=os.fsdecode(HOSTILE), code="TRUNCATED", message="The file ends early.")
+    return write(
+        folder / "report.html",
+        group(
+            album.member("trip/kept.jpg", (1200, 800), metadata=said, camera="Canon EOS 5D"),
+            album.member("trip/half.jpg", size_bytes=50_000),
+            album.member(HOSTILE, seed=9, size_bytes=40_000),
+            tier=NEAR_IDENTICAL,
+        ),
+        group(album.member("a.jpg", (400, 600)), album.member("Copy of a.jpg", (400, 600)), tier=EXACT),
+        group(frames[0], replace(frames[1], moment=BURST), *frames[2:]),
+        group(album.member("panorama.jpg", (3000, 300)), album.member("panorama 2.jpg", (3000, 300), size_bytes=20)),
+        group(album.member("icon.png", (32, 32)), album.member("icon small.png", (16, 16), size_bytes=15)),
+        group(album.member("still here.jpg"), gone),
+        failed=(failure,),
+    )
+
+
+def shown_groups(page: Page) -> int:
+    return page.locator(".group:visible").count()
+
+
+def test_the_result_is_first_and_hostile_names_are_text(page: Path, open_page: OpenPage) -> None:
+    with open_page(page, viewport=WIDE) as view:
+        assert view.locator("h1").inner_text() == "18 copies, 91.2 kB could be freed"
+        assert view.title() == "18 copies, 91.2 kB could be freed"
+        first = view.locator(".group").first
+        assert first.locator("h2").inner_text() == "90.0 kB to free in 3 photos"
+        assert first.locator(".origin").all_inner_texts() == ["2019-05-03 10:11:12, Canon EOS 5D"]
+        shown = "<img src=x onerror=alert(1)>&\"'\\n\\u202e\\xff.jpg"
+        assert first.locator(".name").nth(2).inner_text() == shown
+        assert view.locator("#not-compared td").first.inner_text() == shown
+        assert view.get_by_text("can no longer be opened").count() == 1
+
+
+def test_filters_by_tier_and_by_the_name_of_a_file_or_folder(page: Path, open_page: OpenPage) -> None:
+    with open_page(page, viewport=WIDE) as view:
+        status = view.get_by_role("status")
+        assert (shown_groups(view), status.inner_text()) == (6, "")
+        view.get_by_role("radio", name="All").focus()
+        view.keyboard.press("ArrowRight")  # to the first tier
+        assert (shown_groups(view), status.inner_text()) == (1, "1 of 6 groups, 1.0 kB")
+        view.get_by_role("radio", name="All").check(force=True)
+        search = view.get_by_role("searchbox", name="File or folder name")
+        for text, found in (("TRIP", 2), ("panorama 2", 1), ("onerror", 1), ("nowhere", 0), ("", 6)):
+            search.fill(text)
+            assert shown_groups(view) == found, text
+
+
+def test_groups_collapse_and_long_ones_are_folded(page: Path, open_page: OpenPage) -> None:
+    with open_page(page, viewport=WIDE) as view:
+        photos = view.locator("figure")
+        assert photos.locator("visible=true").count() == 3 + 2 + 12 + 2 + 2 + 2
+        view.get_by_text("Show 2 more").click()
+        assert photos.locator("visible=true").count() == photos.count() == 25
+        view.get_by_role("button", name="Collapse all").click()
+        assert photos.locator("visible=true").count() == 0
+        view.locator(".group summary").first.focus()
+        view.keyboard.press("Enter")
+        assert photos.locator("visible=true").count() == 3
+        view.get_by_role("button", name="Expand all").click()
+        assert photos.locator("visible=true").count() == 25
+
+
+def test_a_photo_is_enlarged_and_compared_with_the_keyboard_alone(page: Path, open_page: OpenPage) -> None:
+    with open_page(page, viewport=WIDE) as view:
+        link = view.locator("a.mat").nth(1)
+        link.focus()
+        view.keyboard.press("Enter")
+        viewer = view.get_by_role("dialog")
+        name, image = viewer.locator("h2"), viewer.locator("img.shown")
+        assert name.inner_text() == "half.jpg"
+        assert "2 of 3 · 600 × 400, 50.0 kB" in viewer.locator(".viewer-facts").inner_text()
+        expect(image).to_have_attribute("src", str(link.get_attribute("href")))  # the photo itself, once it is loaded
+        place = image.bounding_box()
+        view.keyboard.press(" ")
+        assert name.inner_text() == "Kept: kept.jpg"
+        assert image.bounding_box() == place, "photos of one shape are compared at one place and size"
+        view.keyboard.press(" ")
+        names = []
+        for key in ("ArrowRight", "ArrowRight", "ArrowRight", "ArrowLeft", "ArrowLeft"):
+            view.keyboard.press(key)
+            names.append(name.inner_text()[:8])
+        assert names == ["<img src", "Kept: ke", "half.jpg", "Kept: ke", "<img src"]
+        for _ in range(8):
+            view.keyboard.press("Tab")
+            assert view.evaluate(
+                "document.activeElement === document.body || !!document.activeElement.closest('dialog')"
+            )
+        view.keyboard.press("Escape")
+        assert not viewer.is_visible()
+        assert link.evaluate("link => link === document.activeElement")
+
+
+def test_an_enlarged_icon_keeps_its_size_and_a_click_with_ctrl_opens_the_file(page: Path, open_page: OpenPage) -> None:
+    with open_page(page, viewport=WIDE) as view:
+        icons = view.locator(".group", has_text="icon small.png")
+        icons.locator("a.mat").first.click()
+        box = view.locator(".stage img.shown").bounding_box()
+        assert box is not None
+        assert (box["width"], box["height"]) == (32, 32)
+        view.get_by_role("button", name="Close").click()
+        with view.context.expect_page() as opened:
+            icons.locator("a.mat").first.click(modifiers=["Control"])
+        assert opened.value.url.endswith("/icon.png")
+
+
+def bash_reads(command: str) -> list[bytes]:
+    """Return the arguments that a shell makes of the command."""
+    out = subprocess.run(["bash", "-c", f"printf '%s\\0' {command}"], capture_output=True, check=True).stdout
+    return out.split(b"\0")[:-1]
+
+
+def test_commands_can_be_copied_and_a_shell_reads_what_was_meant(page: Path, open_page: OpenPage) -> None:
+    with open_page(page, viewport=WIDE, permissions=["clipboard-read", "clipboard-write"]) as view:
+
+        def copied(button: Locator) -> str:
+            button.click()
+            expect(button).to_have_text("Copied")
+            return str(view.evaluate("navigator.clipboard.readText()"))
+
+        steps = view.locator(".steps [data-do=copy]")
+        assert [copied(steps.nth(0)), copied(steps.nth(1))] == [APPLY, "clip-client undo"]
+        first = view.locator(".group").first
+        first.get_by_text("Why they match").click()
+        paths = [os.fsencode(page.parent / os.fsdecode(name)) for name in (b"trip/kept.jpg", b"trip/half.jpg", HOSTILE)]
+        decide = [b"clip-client", b"decide", b"different"]
+        assert bash_reads(copied(first.locator("[data-do=copy]"))) == [*decide, *paths]
+        first.locator("a.mat").nth(2).click()
+        pair = copied(view.get_by_role("dialog").locator("[data-do=copy]"))
+        assert bash_reads(pair) == [*decide, paths[2], paths[0]]
+
+
+def test_without_javascript_everything_can_be_read(page: Path, open_page: OpenPage) -> None:
+    with open_page(page, viewport=WIDE, java_script_enabled=False) as view:
+        assert view.locator("figure").locator("visible=true").count() == 23
+        assert view.locator("button:visible, input:visible, dialog:visible").count() == 0
+        view.get_by_text("Show 2 more").click()
+        assert view.locator("figure").locator("visible=true").count() == 25
+        view.locator("a.mat").first.click()
+        assert view.url.endswith("/trip/kept.jpg")
+
+
+@pytest.mark.parametrize("viewport", [WIDE, {"width": 800, "height": 600}, PHONE], ids=lambda size: str(size["width"]))
+def test_no_picture_is_cropped_or_enlarged_and_nothing_overflows(
+    page: Path, open_page: OpenPage, viewport: dict[str, int]
+) -> None:
+    with open_page(page, viewport=viewport) as view:
+        sizes = view.locator("figure img:visible").evaluate_all(_SIZES)
+        assert len(sizes) == 22
+        for shown, own, photo in sizes:
+            assert shown[0] <= own[0] <= photo[0]
+            assert abs(shown[0] / shown[1] - photo[0] / photo[1]) <= 0.1 * photo[0] / photo[1] or min(shown) < 20
+        assert view.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
+        if viewport == PHONE:
+            lefts = {round(box["x"]) for item in view.locator(".mat").all() if (box := item.bounding_box())}
+            assert len(lefts) == 1, "one column"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_no_violation(page: Path, open_page: OpenPage, tmp_path: Path, scheme: str) -> None:
+    pytest.importorskip("axe_playwright_python", reason="axe-playwright-python is not installed")
+    from axe_playwright_python.sync_playwright import Axe
+
+    def violations(view: Page) -> list[str]:
+        found = Axe().run(view, options={"resultTypes": ["violations"]}).response["violations"]
+        return [f"{one['id']}: {node['html']}" for one in found for node in one["nodes"]]
+
+    for viewport in (WIDE, PHONE) if scheme == "light" else (WIDE,):
+        with open_page(page, viewport=viewport, color_scheme=scheme, reduced_motion="reduce") as view:
+            # Below the screen nothing is drawn yet, and axe would skip it.
+            view.locator(".group").evaluate_all("all => all.forEach(one => one.style.contentVisibility = 'visible')")
+            view.locator("details").evaluate_all("all => all.forEach(one => one.open = true)")
+            assert violations(view) == []
+            view.locator("a.mat").first.click()
+            assert violations(view) == []
+    if scheme == "light":
+        with open_page(write(tmp_path / "empty.html"), color_scheme=scheme) as view:
+            assert violations(view) == []
+
+
+def test_a_large_report_loads_its_pictures_when_they_are_seen(tmp_path: Path, open_page: OpenPage) -> None:
+    album = Album(tmp_path)
+    members = [album.member(f"{number}.jpg", (64, 48), number) for number in range(102)]
+    groups = [group(*pair) for pair in zip(members[::2], members[1::2], strict=True)]
+    page = write(tmp_path / "report.html", *groups)
+    assert page.stat().st_size < 200_000
+    with open_page(page, viewport=PHONE) as view:
+        last = view.locator("figure img").last
+        assert last.evaluate("image => image.naturalWidth") == 0
+        last.scroll_into_view_if_needed()
+        expect(last).to_have_js_property("naturalWidth", 64)
