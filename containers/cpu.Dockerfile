@@ -24,7 +24,7 @@ RUN ["containers/scripts/install-pip-server.sh", "/opt/clip"]
 # hadolint ignore=DL3006
 FROM ${BASE}
 COPY containers/scripts/install-libraries.sh /opt/clip/
-RUN ["/opt/clip/install-libraries.sh", "libturbojpeg0"]
+RUN ["/opt/clip/install-libraries.sh"]
 COPY --from=package /opt/clip /opt/clip
 # Nothing is written outside /models and /tmp, so the root file system can be read-only.
 RUN ["install", "--directory", "--owner", "1000", "--group", "1000", "/models"]

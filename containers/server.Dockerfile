@@ -42,8 +42,7 @@ FROM nvcr.io/nvidia/tritonserver:${TRITON_VERSION}-py3 AS mounted
 # One release of the base image lacked the backend that runs the model.
 RUN ["test", "-f", "/opt/tritonserver/backends/onnxruntime/libtriton_onnxruntime.so"]
 COPY containers/scripts/install-libraries.sh /opt/clip/
-# JPEG files decode faster with it; it is optional.
-RUN ["/opt/clip/install-libraries.sh", "libturbojpeg"]
+RUN ["/opt/clip/install-libraries.sh"]
 COPY --from=package /opt/clip /opt/clip
 ENV PATH=/opt/clip/bin:${PATH} \
     PYTHONDONTWRITEBYTECODE=1 \

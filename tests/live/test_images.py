@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import stat
 import subprocess
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import psutil
@@ -15,7 +17,7 @@ import pytest
 from clip_client import SyncClipClient
 from preprocess_ensemble.testing.server import free_port
 from preprocess_ensemble.testing.tiny_model import TINY_CLIP
-from tests.fixtures.containers import BASE, Engine, require_tools
+from tests.fixtures.containers import PYTHON, Engine, require_tools
 from tests.paths import ROOT
 
 if TYPE_CHECKING:
@@ -24,77 +26,129 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(900)
 
-CPU = "localhost/clip-triton:cpu"
 USER = 1000
-LARGEST_MB = {CPU: 400}
-"""What an image may add to its base."""
+(TRITON_VERSION,) = re.findall(
+    r"^ARG TRITON_VERSION=(.*)$", (ROOT / "containers" / "server.Dockerfile").read_text(encoding="utf-8"), re.M
+)
+TRITON = f"nvcr.io/nvidia/tritonserver:{TRITON_VERSION}-py3"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expected:
+    """How to build an image, and what it has to be."""
+
+    dockerfile: str
+    options: tuple[str, ...] = ()
+    base: str = TRITON
+    program: str = "clip-serve"
+    ports: tuple[int, ...] = (8001, 8002, 8003)
+    volumes: tuple[str, ...] = ()
+    largest_mb: int
+    """What it may add to its base."""
+    is_pinned: bool = True
+
+
+_EXPORTED = ("--layers", "--build-arg=PRETRAINED=random:0")
+IMAGES = {
+    "cpu": Expected(dockerfile="cpu.Dockerfile", base=PYTHON, volumes=("/models",), largest_mb=400),
+    "mounted": Expected(dockerfile="server.Dockerfile", options=("--target=mounted",), largest_mb=200),
+}
+LARGE = {
+    "plain": Expected(
+        dockerfile="plain.Dockerfile",
+        base=PYTHON,
+        program="python3",
+        ports=(8002,),
+        volumes=("/weights",),
+        largest_mb=7000,
+        is_pinned=False,
+    ),
+    "baked": Expected(dockerfile="server.Dockerfile", options=("--target=baked", *_EXPORTED), largest_mb=600),
+    "tensorrt": Expected(
+        dockerfile="server.Dockerfile",
+        options=("--target=tensorrt", *_EXPORTED),
+        volumes=("/var/cache/clip-triton/tensorrt",),
+        largest_mb=600,
+    ),
+}
+"""Images for which PyTorch is installed: 5 GB and ten minutes."""
 
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Engine]:
     require_tools()
-    directory = tmp_path_factory.mktemp("images")
-    engine = Engine(directory=directory)
-    engine.import_base(request.config.cache.mkdir("base") / "bookworm.tar")
+    engine = Engine(directory=tmp_path_factory.mktemp("images"))
+    assert request.config.cache is not None
+    engine.import_bases(request.config.cache.mkdir("base") / "bookworm.tar", TRITON)
     yield engine
     engine.remove()
 
 
-@pytest.fixture(scope="module")
-def cpu(engine: Engine) -> str:
-    """The image for people without a GPU, and what to call it."""
-    engine.build("cpu.Dockerfile", CPU)
-    return CPU
+@pytest.fixture(scope="module", params=[*IMAGES, *LARGE])
+def image(engine: Engine, request: pytest.FixtureRequest) -> str:
+    """The tag of each image."""
+    name: str = request.param
+    if name in LARGE and os.environ["CLIP_TEST_IMAGES"] != "all":
+        pytest.skip("installs PyTorch for minutes; set CLIP_TEST_IMAGES=all")
+    expected = {**IMAGES, **LARGE}[name]
+    engine.build(expected.dockerfile, name, *expected.options)
+    return name
 
 
-def test_the_image_says_how_it_runs(engine: Engine, cpu: str) -> None:
-    found = engine.inspect(cpu)
+@pytest.fixture
+def expected(image: str) -> Expected:
+    return {**IMAGES, **LARGE}[image]
+
+
+def test_the_image_says_how_it_runs(engine: Engine, image: str, expected: Expected) -> None:
+    found = engine.inspect(image)
     config = found["Config"]
     assert config["User"] == f"{USER}:{USER}"
-    assert config["Entrypoint"][0] == "clip-serve"
+    assert config["Entrypoint"][0] == expected.program
     assert config["StopSignal"] == "SIGTERM"
-    assert config["Volumes"] == {"/models": {}}
-    assert set(config["ExposedPorts"]) == {"8001/tcp", "8002/tcp", "8003/tcp"}
+    assert set(config.get("Volumes", {})) == set(expected.volumes)
+    assert set(config["ExposedPorts"]) == {f"{port}/tcp" for port in expected.ports}
     assert found["Healthcheck"]["Test"][0] == "CMD"
-    added = (found["Size"] - engine.inspect(BASE)["Size"]) / 1e6
-    sys.stderr.write(f"\n{cpu}: {added:.0f} MB beside its base\n")
-    assert added < LARGEST_MB[cpu]
+    added = (found["Size"] - engine.inspect(expected.base)["Size"]) / 1e6
+    sys.stderr.write(f"\n{image}: {added:.0f} MB beside its base\n")
+    assert added < expected.largest_mb
 
 
-def test_nothing_in_the_image_is_secret_left_over_or_open_to_others(engine: Engine, cpu: str) -> None:
-    with engine.mounted(cpu) as root, engine.mounted(BASE) as base:
+def test_nothing_in_the_image_is_secret_left_over_or_open_to_others(
+    engine: Engine, image: str, expected: Expected
+) -> None:
+    with engine.mounted(image) as root, engine.mounted(expected.base) as base:
         for path in root.rglob("*"):
             name = path.relative_to(root)
             info = path.lstat()
             if stat.S_ISLNK(info.st_mode) or (base / name).exists():
                 continue
-            owner = USER if str(name) == "models" else 0
+            owner = USER if f"/{name}" in expected.volumes else 0
             assert info.st_uid == owner, f"{name} belongs to {info.st_uid}"
             assert not info.st_mode & (stat.S_IWOTH | stat.S_ISUID | stat.S_ISGID), name
             assert info.st_mode & stat.S_IROTH or name.parts[0] != "opt", f"the image's user cannot read {name}"
-            assert not re.search(r"(^|/)(\.git|\.env|\.netrc|id_\w+|pip-.*\.whl)$|\.(key|whl|onnx)$", str(name)), name
+            assert not re.search(r"(^|/)(\.git|\.env|\.netrc|id_\w+)$|\.(key|whl|safetensors)$", str(name)), name
         assert not list((root / "root").glob(".cache"))
         assert not list((root / "var/lib/apt/lists").glob("*_Packages"))
         assert not (root / "build").exists()
         (packages,) = (root / "opt/clip").glob("lib/python3.*/site-packages")
-        assert not (packages / "torch").exists()
-        assert (packages / "onnxruntime").exists()
+        assert (packages / "torch").exists() == (image == "plain")
+        if expected.is_pinned:
+            _check_versions(packages)
+
+
+def _check_versions(packages: Path) -> None:
+    names = [found.name.removesuffix(".dist-info").rsplit("-", 1) for found in packages.glob("*.dist-info")]
+    installed = _pinned("\n".join(f"{name}=={version}" for name, version in names))
+    del installed["clip-triton"]
+    pinned = _pinned((ROOT / "containers" / "constraints.txt").read_text(encoding="utf-8"))
+    assert installed.items() <= pinned.items(), "every package has the version of the constraints"
 
 
 def _pinned(lines: str) -> dict[str, str]:
     return {
         re.sub(r"[-_.]+", "-", name).lower(): found for name, found in re.findall(r"^([\w.-]+)==(\S+)", lines, re.M)
     }
-
-
-def test_every_package_has_the_version_of_the_constraints(engine: Engine, cpu: str) -> None:
-    with engine.mounted(cpu) as root:
-        (packages,) = (root / "opt/clip").glob("lib/python3.*/site-packages")
-        names = [found.name.removesuffix(".dist-info").rsplit("-", 1) for found in packages.glob("*.dist-info")]
-    installed = _pinned("\n".join(f"{name}=={version}" for name, version in names))
-    del installed["clip-triton"]
-    pinned = _pinned((ROOT / "containers" / "constraints.txt").read_text(encoding="utf-8"))
-    assert installed.items() <= pinned.items()
 
 
 def _ready(process: subprocess.Popen[str]) -> str:
@@ -116,19 +170,20 @@ def _check(engine: Engine, image: str, port: int) -> int:
     return subprocess.run(command, timeout=30, capture_output=True, check=False).returncode
 
 
+@pytest.mark.parametrize("image", ["cpu"], indirect=True)
 def test_the_cpu_image_serves_checks_itself_and_ends(
-    engine: Engine, cpu: str, tiny_repository: Path, photos: Path
+    engine: Engine, image: str, tiny_repository: Path, photos: Path
 ) -> None:
     """With a repository that is there already, on a read-only root file system."""
     grpc, metrics, health = (free_port() for _ in range(3))
     ports = (f"--grpc-port={grpc}", f"--metrics-port={metrics}", f"--health-port={health}")
     volume = f"--volume={tiny_repository}:/models:ro"
-    with engine.running(cpu, *ports, "--model", TINY_CLIP.name, options=[volume]) as process:
+    with engine.running(image, *ports, "--model", TINY_CLIP.name, options=[volume]) as process:
         _ready(process)
         with SyncClipClient(f"127.0.0.1:{grpc}") as clip:
             assert len(clip.embed([photos / "coffee.jpg", photos / "rocket.webp"]).vectors) == 2
-        assert _check(engine, cpu, health) == 0
-        assert _check(engine, cpu, free_port()) == 1
+        assert _check(engine, image, health) == 0
+        assert _check(engine, image, free_port()) == 1
         servers = [one for one in psutil.process_iter() if f"--grpc-port={grpc}" in _words(one)]
         family = {one for one in servers if one.name() == "tritonserver"}
         assert {one.uids().real for server in family for one in (server, *server.children(recursive=True))} == {USER}
