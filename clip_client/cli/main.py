@@ -1,6 +1,7 @@
 """``clip-client``: runs one command and turns errors into exit codes.
 
-0: done; 1: failed, with the reason in one sentence on standard error; 2: wrong usage; 130: interrupted.
+0: done; 1: failed, with the reason in one sentence on standard error; 2: wrong usage; 130: interrupted; 143: stopped by
+SIGTERM.
 """
 
 from __future__ import annotations
@@ -15,27 +16,36 @@ from collections.abc import Sequence
 from clip_client.cli.commands import decide, dedup, embed, health, profile, purge, similar, undo
 from clip_client.cli.doctor import command as doctor_command
 from clip_client.cli.errors import CommandMisused
+from clip_client.cli.parser import SHELLS, CompletionAction, Parser, VersionAction
+from clip_client.cli.termination import interruptible
 from preprocess_ensemble.errors import ReportedError
 
 _COMMANDS = (embed, similar, dedup, undo, purge, decide, health, profile, doctor_command)
 """In the order of ``--help``."""
 
-_INTERRUPTED = 130
-"""128 + SIGINT, as shells have it."""
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; argparse itself exits with 2 for wrong options."""
-    arguments = _parser().parse_args(argv)
-    arguments.words = tuple(sys.argv[1:] if argv is None else argv)
+    words = tuple(sys.argv[1:] if argv is None else argv)
+    parser = _parser()
+    if not words:
+        parser.exit(2, parser.format_help())
+    arguments = parser.parse_args(words)
+    arguments.words = words
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A file name may contain characters that the terminal's encoding lacks; that must not fail.
         sys.stdout.reconfigure(errors="backslashreplace")
+    with interruptible() as termination:
+        try:
+            return _run(arguments)
+        except KeyboardInterrupt:
+            return _say("interrupted", termination.exit_code)
+
+
+def _run(arguments: argparse.Namespace) -> int:
     try:
         exit_code: int = arguments.run(arguments)
         sys.stdout.flush()
-    except KeyboardInterrupt:
-        return _say("interrupted", _INTERRUPTED)
     except CommandMisused as error:
         return _say(str(error), 2)
     except ReportedError as error:
@@ -50,14 +60,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     return exit_code
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="clip-client",
+        usage="%(prog)s COMMAND [options] ...",
+        epilog="clip-client COMMAND --help explains a command and its options.",
         description="Embed photos with CLIP on a Triton server, and find near-duplicate photos.",
     )
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    parser.add_argument("--version", nargs=0, action=VersionAction, help="show the version and exit")
+    parser.add_argument(
+        "--completion",
+        choices=SHELLS,
+        action=CompletionAction,
+        help="print a script that lets this shell complete commands, options and paths, and exit",
+    )
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, prog="clip-client")
     for command in _COMMANDS:
         command.add_to(commands)
+    for subparser in commands.choices.values():
+        subparser.set_defaults(parser=subparser)
     return parser
 
 

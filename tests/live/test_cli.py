@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from clip_client import SyncClipClient
+from clip_client import SyncClipClient, load_vectors
 from clip_client._vectors.file_version import FileVersion
 from clip_client._vectors.vector_file import vector_row
 from clip_client._vectors.vector_folder import VectorFolder
@@ -180,6 +180,36 @@ def rows_in(folder: Path) -> Counter[bytes]:
     return Counter(path for shard in files_in(folder) for path in pq.read_table(shard)["path_bytes"].to_pylist())
 
 
+@pytest.mark.parametrize("suffix", ["parquet", "npz"])
+def test_a_single_file_that_sigterm_stops_keeps_what_was_answered(
+    server: Server, many: Path, tmp_path: Path, suffix: str
+) -> None:
+    output = tmp_path / f"vectors.{suffix}"
+    output.write_bytes(b"what was there before")
+    command = [sys.executable, "-m", "clip_client", "embed", str(many), "--output", str(output)]
+    damaged = many / "0040a.jpg"
+    damaged.write_text("Its failure is printed when 41 rows are there.")
+    try:
+        process = subprocess.Popen([*command, "--url", server.grpc_url], stderr=subprocess.PIPE, text=True)
+        assert process.stderr is not None
+        assert "NOT_AN_IMAGE" in process.stderr.readline()
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=60)
+    finally:
+        damaged.unlink()
+    assert process.returncode == 143
+    summary, last = said.splitlines()
+    assert last == "clip-client: interrupted"
+    partial = tmp_path / f"vectors.partial.{suffix}"
+    kept = load_vectors(partial)
+    assert 41 < len(kept) < _MANY
+    assert kept.sources == tuple(map(str, sorted([*many.iterdir(), damaged])[: len(kept)]))
+    assert summary.startswith(f"{len(kept) - 1:,} vectors written to {partial}, 1 failed")
+    assert summary.endswith(f"{_MANY + 1 - len(kept)} photos missing; {output} was not written")
+    assert output.read_bytes() == b"what was there before"
+    assert {path.name for path in tmp_path.iterdir()} == {output.name, partial.name}
+
+
 def start_embedding(photos: Path, output: Path, server: Server) -> subprocess.Popen[str]:
     """Start a run of its own process, and return once its first two shards are there."""
     options = ["--url", server.grpc_url, "--output", str(output), "--shard-rows", "50"]
@@ -212,9 +242,9 @@ def test_a_killed_run_goes_on_where_it_was(
 def test_an_interrupted_run_keeps_all_that_was_answered(server: Server, many: Path, tmp_path: Path) -> None:
     output = tmp_path / "vectors"
     process = start_embedding(many, output, server)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == 143
     summary, last = said.splitlines()
     assert last == "clip-client: interrupted"
     assert summary.startswith(f"{rows_in(output).total()} vectors written to {output}")
@@ -346,6 +376,21 @@ def test_health_of_a_whole_server(server: Server, capsys: pytest.CaptureFixture[
     lines = capsys.readouterr().out.splitlines()
     assert all(line.startswith("ok ") for line in lines)
     assert "canary" in lines[-1]
+
+
+def test_health_and_embed_print_json(
+    server: Server, album: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["health", "--json", "--url", server.grpc_url]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["ok"] is True
+    assert {step["error"] for step in report["steps"]} == {None}
+    assert main(["health", "--json", "--url", server.http_url.removeprefix("http://")]) == 1
+    assert json.loads(capsys.readouterr().out)["steps"][0]["error"] == "Unavailable"
+    output = tmp_path / "vectors.npz"
+    assert main(["embed", str(album), "--output", str(output), "--json", "--url", server.grpc_url]) == 0
+    counts = json.loads(capsys.readouterr().out)
+    assert counts == {"output": str(output), "written": 4, "failed": 1, "done_before": 0, "skipped": {}}
 
 
 def test_health_at_the_wrong_port_names_the_step(server: Server, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 
 from clip_client.cli.errors import CommandFailed, CommandMisused
 from clip_client.cli.options.store import add_store_option, opened_store
@@ -14,6 +15,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     """Add the command's options."""
     parser = commands.add_parser(
         "decide",
+        usage="%(prog)s [options] {different,keep-all,forget} PHOTO ...",
         help="record that photos are different, or all wanted",
         description="Record that photos are different pictures, or that you want to keep all of them. They are never "
         "grouped with each other again, wherever you move them. New copies of any of them are still found.",
@@ -31,7 +33,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 def run(arguments: argparse.Namespace) -> int:
     """Record the decision."""
     try:
-        contents = set(hash_files(arguments.paths).values())
+        contents = set(hash_files(map(os.path.expanduser, arguments.paths)).values())
     except OSError as error:
         raise CommandFailed(str(error)) from None
     with opened_store(arguments.store) as store:

@@ -26,6 +26,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     """Add the command's options."""
     parser = commands.add_parser(
         "dedup",
+        usage="%(prog)s [options] PATH ...",
         help="find duplicate photos",
         description="Find photos that show the same picture. Nothing changes unless you give --apply: then duplicates "
         "move to a quarantine, and clip-client undo restores them.",

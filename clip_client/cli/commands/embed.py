@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
@@ -19,7 +21,7 @@ from clip_client._vectors.vector_folder import VectorFolder
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
 from clip_client.cli.options.connection import add_model_options, add_timeout_option, connected, read_config
 from clip_client.cli.options.numbers import number_type
-from clip_client.cli.options.paths import add_walk_options, read_walk_options
+from clip_client.cli.options.paths import add_walk_options, read_walk_options, user_path
 from clip_client.cli.output.output_file import check_place, locked, replacing
 from clip_client.cli.output.progress import ProgressBars, progress_bars
 from clip_client.dedup import FailedFile, Scan
@@ -42,6 +44,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     """Add the command's options."""
     parser = commands.add_parser(
         "embed",
+        usage="%(prog)s [options] --output DIR|FILE PATH ...",
         help="write the vectors of photos into a file or a folder",
         description="Write the CLIP vectors of photos into a file, or add them to a folder of Parquet files. A photo "
         "that fails gets a row with an error code and a reason instead of a vector. To continue a folder after a stop "
@@ -72,6 +75,9 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         help="with a folder: photos per file (default: 10,000); a run that is killed loses the file that it was "
         "filling",
     )
+    report = parser.add_mutually_exclusive_group()
+    report.add_argument("--json", action="store_true", help="print the counts as JSON")
+    report.add_argument("--quiet", "-q", action="store_true", help="print nothing except errors")
     parser.set_defaults(run=run)
 
 
@@ -85,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
     if into_file:
         check_place(arguments.output)
     walk = read_walk_options(arguments)
-    with progress_bars() as show:
+    with progress_bars(quiet=arguments.quiet) as show:
         counts = _Counts(show)
         found = walk.scan(show=show)
         show("looking for photos", len(found.photos), len(found.photos))
@@ -94,32 +100,52 @@ def run(arguments: argparse.Namespace) -> int:
             try:
                 asyncio.run(embed(found, arguments, counts))
             except BaseException:
-                if counts.new_files:
+                if counts.partial is not None:
+                    missing = counted(len(found.photos) - counts.seen, "photo")
+                    show.say(f"{counts.summary(counts.partial)}, {missing} missing; {arguments.output} was not written")
+                elif counts.new_files:
                     show.say(f"{counts.summary(arguments.output)}; run the same command to continue")
                 raise
         else:
             for failure in found.failed:
                 counts.add_failure(failure)
-    if found.skipped:
-        print(skipped_files(found.skipped))
+    if found.skipped and not arguments.quiet:
+        print(skipped_files(found.skipped), file=sys.stderr if arguments.json else sys.stdout)
     if counts.written == 0 and counts.there_before == 0:
         raise CommandFailed(_NONE_EMBEDDED if found.photos else _NOTHING)
-    print(counts.summary(arguments.output))
+    if arguments.json:
+        print(json.dumps(counts.to_mapping(arguments.output, found.skipped), indent=2))
+    elif not arguments.quiet:
+        print(counts.summary(arguments.output))
     return 0
 
 
 async def _into_file(found: Scan, arguments: argparse.Namespace, counts: _Counts) -> None:
-    """Write a row for each photo, in order, then one for each path that the walk could not read."""
-    opened = npz_file if arguments.output.suffix == ".npz" else parquet_file
-    async with connected(read_config(arguments, timeout_s=arguments.timeout_s)) as clip:
-        with replacing(arguments.output) as file, opened(file, await clip.model()) as add:
-            await _embed(clip, found.photos, found.failed, add, counts, ordered=True)
+    """Write a row for each photo, in order, then one for each path that the walk could not read.
+
+    If this fails, the rows until then are in a file of their own, and what was at ``--output`` stays as it was.
+    """
+    output: Path = arguments.output
+    opened = npz_file if output.suffix == ".npz" else parquet_file
+    async with connected(read_config(arguments, timeout_s=arguments.timeout_s), quiet=arguments.quiet) as clip:
+        model = await clip.model()
+        stopped: BaseException | None = None
+        with replacing(output, final=lambda: counts.partial or output) as file, opened(file, model) as add:
+            try:
+                await _embed(clip, found.photos, found.failed, add, counts, ordered=True)
+            except BaseException as error:
+                if counts.written == 0:
+                    raise
+                stopped = error
+                counts.partial = output.with_name(f"{output.stem}.partial{output.suffix}")
+        if stopped is not None:
+            raise stopped
 
 
 async def _into_folder(found: Scan, arguments: argparse.Namespace, counts: _Counts) -> None:
     """Add the photos that are not in the folder yet; finished rows are kept even if this fails."""
     layout = replace(NUMBERED, rows_per_file=arguments.shard_rows or NUMBERED.rows_per_file)
-    async with connected(read_config(arguments, timeout_s=arguments.timeout_s)) as clip:
+    async with connected(read_config(arguments, timeout_s=arguments.timeout_s), quiet=arguments.quiet) as clip:
         with locked(arguments.output):
             vectors = VectorFolder(arguments.output, await clip.model(), layout)
             counts.show("checking what is done", 0, None)
@@ -145,6 +171,7 @@ async def _embed(
     *,
     ordered: bool,
 ) -> None:
+    counts.show("embedding", 0, len(photos))  # the rate counts from here
     # A generator, so that each file is examined just before it is read.
     files = (FileVersion.of(path) for path in photos)
     async with aclosing(clip.embed_stream(files, ordered=ordered)) as items:
@@ -175,6 +202,8 @@ class _Counts:
     failed: int = 0
     there_before: int = 0
     new_files: int = 0
+    partial: Path | None = None
+    """Where the rows are of a run that was stopped while it wrote one file."""
     first_at: float | None = None
     last_at: float = 0.0
 
@@ -195,6 +224,16 @@ class _Counts:
         self.failed += 1
         self.show.say(f"{failure.code} {printable(failure.path)}: {failure.message}")
 
+    def to_mapping(self, output: Path, skipped: Mapping[str, int]) -> dict[str, Any]:
+        """Return the counts as ``--json`` prints them."""
+        return {
+            "output": str(output),
+            "written": self.written,
+            "failed": self.failed,
+            "done_before": self.there_before,
+            "skipped": dict(skipped),
+        }
+
     def summary(self, output: Path) -> str:
         text = f"{counted(self.written, 'vector')} written to {output}"
         if self.new_files:
@@ -208,7 +247,7 @@ class _Counts:
 
 
 def _output_path(text: str) -> Path:
-    path = Path(text)
+    path = user_path(text)
     if os.path.isdir(path) or text.endswith(os.sep) or path.suffix in ("", *VECTOR_SUFFIXES):
         return path
     raise argparse.ArgumentTypeError(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
+from dataclasses import asdict
 from typing import Final
 
 from clip_client import ClipClient, HealthReport
@@ -18,13 +20,16 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     """Add the command's options."""
     parser = commands.add_parser(
         "health",
+        usage="%(prog)s [options]",
         help="check a server, step by step",
         description="Check a server step by step; the last step compares the vector of a test image that came with the "
         "model. The exit code suits a probe: 0 if all steps pass, 1 if one fails, 2 for wrong usage.",
     )
     add_server_options(parser)
     add_timeout_option(parser, default_s=_TIMEOUT_S, meaning="time limit for all steps together")
-    parser.add_argument("--quiet", "-q", action="store_true", help="print only the step that failed, on standard error")
+    output = parser.add_mutually_exclusive_group()
+    output.add_argument("--json", action="store_true", help="print the steps as JSON")
+    output.add_argument("--quiet", "-q", action="store_true", help="print only the step that failed, on standard error")
     parser.set_defaults(run=run)
 
 
@@ -36,6 +41,10 @@ def run(arguments: argparse.Namespace) -> int:
         if failed is not None:
             raise CommandFailed(f"not healthy: {failed.name}: {failed.message}")
         return 0
+    if arguments.json:
+        steps = [{**asdict(step), "error": step.error and step.error.__name__} for step in report.steps]
+        print(json.dumps({"ok": report.ok, "model": report.model_id, "steps": steps}, indent=2))
+        return 0 if failed is None else 1
     several = len({step.server for step in report.steps}) > 1
     server = ""
     for step in report.steps:

@@ -32,6 +32,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     """Add the command's options."""
     parser = commands.add_parser(
         "profile",
+        usage="%(prog)s [options]",
         help="show where a request spends its time",
         description="Send the test image of the model repeatedly and show where the time goes: decoding, queues, the "
         "model and the network. The server must allow reading its statistics: clip-serve --open-statistics. The "

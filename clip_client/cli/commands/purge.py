@@ -6,9 +6,9 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TextIO
 
-from clip_client.cli.commands.undo import print_failures
+from clip_client.cli.commands.undo import outcomes_json, print_failures
 from clip_client.cli.errors import CommandFailed, need
 from clip_client.cli.options.store import add_store_option, opened_store
 from clip_client.dedup.store.journal import IN_QUARANTINE, JournalEntry
@@ -21,6 +21,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     """Add the command's options."""
     parser = commands.add_parser(
         "purge",
+        usage="%(prog)s [options]",
         help="send the quarantine to the system's trash",
         description="Send what is in the quarantine to the system's trash, from where clip-client undo cannot restore "
         "it. A photo stays in the quarantine if the photo that was kept instead is missing or changed.",
@@ -32,6 +33,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         help="purge only what one run moved; clip-client undo --list shows the runs",
     )
     parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
     add_store_option(parser)
     parser.set_defaults(run=run)
 
@@ -48,31 +50,41 @@ def run(arguments: argparse.Namespace) -> int:
                 f"nothing in the quarantine was moved by a run {arguments.of_run!r}; "
                 "clip-client undo --list shows the runs"
             )
-        print(f"{counted(len(entries), 'photo')} of {human_bytes(sum(map(_size, entries)))} in the quarantine")
+        # With --json, what people are told before they agree is no part of the result.
+        notes = sys.stderr if arguments.json else sys.stdout
+        size = human_bytes(sum(map(_size, entries)))
+        print(f"{counted(len(entries), 'photo')} of {size} in the quarantine", file=notes)
         if not entries:
+            if arguments.json:
+                print(outcomes_json(()))
             return 0
-        _print_folders(entries)
+        _print_folders(entries, notes)
         if not arguments.yes and not _agreed():
-            print("nothing was changed")
+            print("nothing was changed", file=notes)
             return 0
         # Only these: another process may have moved more while the question was open.
         outcomes = purge(store.journal, only={entry.id for entry in entries})
-    print(f"{counted(sum(outcome.done for outcome in outcomes), 'photo')} in the system's trash")
+    if arguments.json:
+        print(outcomes_json(outcomes))
+    else:
+        print(f"{counted(sum(outcome.done for outcome in outcomes), 'photo')} in the system's trash")
     return 0 if print_failures(outcomes) == 0 else 1
 
 
-def _print_folders(entries: Sequence[JournalEntry]) -> None:
+def _print_folders(entries: Sequence[JournalEntry], notes: TextIO) -> None:
     """Print the folders that the photos came from, the largest first."""
     folders: dict[str, list[JournalEntry]] = {}
     for entry in entries:
         folders.setdefault(os.path.dirname(entry.files[0].original), []).append(entry)
     by_size = sorted(folders.items(), key=lambda folder: (-sum(map(_size, folder[1])), folder[0]))
     for folder, inside in by_size[:_MOST_FOLDERS]:
-        print(f"  {printable(folder)}: {counted(len(inside), 'photo')} of {human_bytes(sum(map(_size, inside)))}")
-    if len(by_size) > _MOST_FOLDERS:
         print(
-            f"  and {counted(len(by_size) - _MOST_FOLDERS, 'folder')} more; to list all photos: clip-client undo --list"
+            f"  {printable(folder)}: {counted(len(inside), 'photo')} of {human_bytes(sum(map(_size, inside)))}",
+            file=notes,
         )
+    if len(by_size) > _MOST_FOLDERS:
+        more = counted(len(by_size) - _MOST_FOLDERS, "folder")
+        print(f"  and {more} more; to list all photos: clip-client undo --list", file=notes)
 
 
 def _size(entry: JournalEntry) -> int:

@@ -18,6 +18,7 @@ from clip_client._vectors.vector_folder import is_vector_folder
 from clip_client.cli.errors import CommandFailed, need
 from clip_client.cli.options.connection import add_model_options, connected, read_config
 from clip_client.cli.options.numbers import count
+from clip_client.cli.options.paths import user_path
 from clip_client.cli.output.progress import ProgressBars, progress_bars
 from clip_client.dedup import FailedFile, scan
 from clip_client.dedup.text import counted, printable
@@ -33,14 +34,20 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     """Add the command's options."""
     parser = commands.add_parser(
         "similar",
+        usage="%(prog)s [options] PHOTO --in DIR|FILE",
         help="find the photos most similar to a photo",
         description="Find the photos most similar to PHOTO. If DIR is a folder or a file that `clip-client embed` "
         "wrote, its vectors are searched. Any other folder is searched for photos, with all its subfolders, and the "
         "photos are embedded first. PHOTO itself is not listed.",
     )
-    parser.add_argument("photo", metavar="PHOTO", help="the photo to find similar ones for")
+    parser.add_argument("photo", type=os.path.expanduser, metavar="PHOTO", help="the photo to find similar ones for")
     parser.add_argument(
-        "--in", dest="folder", required=True, type=Path, metavar="DIR", help="a folder of photos, or what embed wrote"
+        "--in",
+        dest="folder",
+        required=True,
+        type=user_path,
+        metavar="DIR|FILE",
+        help="a folder of photos, or what embed wrote",
     )
     add_model_options(parser)
     parser.add_argument(
@@ -104,6 +111,7 @@ async def _embed_photos(
     """Compare the photos of a folder; return what could not be compared, and how many files of which kinds are none."""
     found = scan([folder])
     failed = list(found.failed)
+    show("embedding", 0, len(found.photos))  # the rate counts from here
     async with aclosing(clip.embed_stream(found.photos, ordered=False)) as items:
         async for item in items:
             path = found.photos[item.index]

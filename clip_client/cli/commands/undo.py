@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from clip_client.cli.errors import CommandFailed
 from clip_client.cli.options.store import add_store_option, opened_store
-from clip_client.dedup.store.journal import IN_QUARANTINE, Journal
+from clip_client.dedup.store.journal import IN_QUARANTINE, Journal, JournalEntry
 from clip_client.dedup.text import counted, printable
 
 if TYPE_CHECKING:
     from clip_client.dedup.actions.apply import Outcome
+
+_EMPTY: Final = "there is nothing in the quarantine to restore"
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command's options."""
     parser = commands.add_parser(
         "undo",
+        usage="%(prog)s [options] [PATH ...]",
         help="restore what dedup --apply moved",
         description="Move photos from the quarantine back to where they were, with their old times. Without a PATH or "
         "--run, restore all of them.",
@@ -30,45 +34,80 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "--run", dest="of_run", metavar="RUN", help="restore only what one run moved; --list shows the runs"
     )
     parser.add_argument("--list", action="store_true", help="list what is in the quarantine, and restore nothing")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     add_store_option(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Restore, and print what could not be restored."""
-    from clip_client.dedup.actions.apply import undo, why_out_of_reach
+    from clip_client.dedup.actions.apply import undo
 
+    paths = [os.path.abspath(os.path.expanduser(path)) for path in arguments.paths]
     with opened_store(arguments.store) as store:
+        entries = store.journal.entries(IN_QUARANTINE, run=arguments.of_run)
+        if not entries and arguments.of_run is not None:
+            raise CommandFailed(
+                f"nothing in the quarantine was moved by a run {arguments.of_run!r}; clip-client undo --list shows the "
+                "runs"
+            )
         if arguments.list:
-            wanted = set(map(os.path.abspath, arguments.paths))
-            for entry in store.journal.entries(IN_QUARANTINE, run=arguments.of_run):
-                if wanted and wanted.isdisjoint(file.original for file in entry.files):
-                    continue
-                reach = f"  out of reach: {printable(why)}" if (why := why_out_of_reach(entry)) else ""
-                print(f"{entry.run}  {printable(entry.files[0].original)}  kept: {printable(entry.kept)}{reach}")
+            wanted = set(paths)
+            listed = [e for e in entries if not wanted or not wanted.isdisjoint(file.original for file in e.files)]
+            _print_list(listed, as_json=arguments.json)
             return 0
         # Before undo: a companion is restored with its photo, and the outcome names only the photo.
-        unknown = _unknown(arguments.paths, store.journal, arguments.of_run)
-        outcomes = undo(store.journal, run=arguments.of_run, paths=arguments.paths or None) + unknown
-    if not outcomes and arguments.of_run is not None:
-        raise CommandFailed(
-            f"nothing in the quarantine was moved by a run {arguments.of_run!r}; clip-client undo --list shows the runs"
-        )
+        unknown = _unknown(paths, store.journal, arguments.of_run)
+        outcomes = undo(store.journal, run=arguments.of_run, paths=paths or None) + unknown
     done = sum(outcome.done for outcome in outcomes)
-    print(f"{counted(done, 'photo')} restored")
+    if arguments.json:
+        print(outcomes_json(outcomes))
+    elif outcomes:
+        print(f"{counted(done, 'photo')} restored")
+    else:
+        print(_EMPTY)
     return 0 if print_failures(outcomes) == 0 else 1
 
 
+def _print_list(entries: Sequence[JournalEntry], *, as_json: bool) -> None:
+    from clip_client.dedup.actions.apply import why_out_of_reach
+
+    if as_json:
+        listed = [
+            {
+                "run": entry.run,
+                "path": entry.files[0].original,
+                "kept": entry.kept,
+                "size_bytes": sum(file.size_bytes for file in entry.files),
+                "out_of_reach": why_out_of_reach(entry) or None,
+            }
+            for entry in entries
+        ]
+        print(json.dumps({"entries": listed}, indent=2))
+        return
+    for entry in entries:
+        reach = f"  out of reach: {printable(why)}" if (why := why_out_of_reach(entry)) else ""
+        print(f"{entry.run}  {printable(entry.files[0].original)}  kept: {printable(entry.kept)}{reach}")
+    if not entries:
+        print(_EMPTY)
+
+
 def _unknown(paths: Sequence[str], journal: Journal, run: str | None) -> tuple[Outcome, ...]:
-    """Return a failure for each given path from which nothing was moved."""
+    """Return a failure for each absolute path from which nothing was moved."""
     from clip_client.dedup.actions.apply import Outcome
 
     message = "Nothing in the quarantine came from this path; see clip-client undo --list."
     return tuple(
         Outcome(path=path, done=False, message=message)
         for path in paths
-        if not journal.entries(IN_QUARANTINE, run=run, original=os.path.abspath(path))
+        if not journal.entries(IN_QUARANTINE, run=run, original=path)
     )
+
+
+def outcomes_json(outcomes: Sequence[Outcome]) -> str:
+    """Return what was and what could not be done, as ``--json`` prints it."""
+    failed = [{"path": outcome.path, "message": outcome.message} for outcome in outcomes if not outcome.done]
+    return json.dumps({"done": len(outcomes) - len(failed), "failed": failed}, indent=2)
 
 
 def print_failures(outcomes: tuple[Outcome, ...]) -> int:

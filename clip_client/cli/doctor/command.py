@@ -31,6 +31,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     """Add the command's options."""
     parser = commands.add_parser(
         "doctor",
+        usage="%(prog)s [options]",
         help="check the server and this installation",
         description="Show which Triton server responds, with its model and provider, and what is installed here; name "
         "what is missing and how to fix it. Works without a server. The exit code is 1 if photos cannot be embedded.",

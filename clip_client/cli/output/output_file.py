@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Final
@@ -27,12 +27,12 @@ def check_place(path: Path) -> None:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[IO[bytes]]:
+def replacing(path: Path, *, final: Callable[[], Path] | None = None) -> Iterator[IO[bytes]]:
     """Open a file for writing that replaces ``path`` at the end of the block.
 
     It is written beside ``path``; if the block raises, it is removed and ``path`` stays as it was. If ``path`` exists
-    and is not a regular file, such as ``/dev/stdout``, it is written directly. Raises CommandFailed if the file cannot
-    be written.
+    and is not a regular file, such as ``/dev/stdout``, it is written directly. ``final`` is called at the end and may
+    name another file in the same folder to replace instead. Raises CommandFailed if the file cannot be written.
     """
     check_place(path)
     # Not Path's methods, which raise if a folder above may not be read.
@@ -50,7 +50,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
                 file.flush()
                 os.fsync(file.fileno())
         if not in_place:
-            os.replace(target, path)
+            os.replace(target, path if final is None else final())
     except OSError as error:
         raise CommandFailed(f"cannot write {path}: {error.strerror or error}") from error
     finally:

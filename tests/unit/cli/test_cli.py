@@ -142,17 +142,26 @@ def test_a_missing_package_is_named_with_the_remedy() -> None:
         errors.need("json", "no_such_package")
 
 
-def test_interruption_ends_with_130() -> None:
+@pytest.mark.parametrize(
+    ("number", "in_background", "code"),
+    [(signal.SIGINT, False, 130), (signal.SIGTERM, False, 143), (signal.SIGTERM, True, 143)],
+)
+def test_interruption_ends_with_the_number_of_the_signal(
+    number: signal.Signals, in_background: bool, code: int
+) -> None:
+    """A script lets a command in its background ignore Ctrl-C, but not SIGTERM."""
+    ignore = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); " if in_background else ""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"127.0.0.1:{silent.getsockname()[1]}"
-        command = [sys.executable, "-m", "clip_client.cli.main", "health", "--url", url]
+        run = "import sys; from clip_client.cli.main import main; sys.exit(main(sys.argv[1:]))"
+        command = [sys.executable, "-c", ignore + run, "health", "--url", url]
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
             silent.settimeout(30)
             connection, _ = silent.accept()
             with connection:  # the command waits for an answer
-                process.send_signal(signal.SIGINT)
+                process.send_signal(number)
                 _, said = process.communicate(timeout=30)
-    assert (process.returncode, said) == (130, "clip-client: interrupted\n")
+    assert (process.returncode, said) == (code, "clip-client: interrupted\n")
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:

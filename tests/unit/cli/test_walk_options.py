@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from clip_client.cli.errors import CommandMisused
 from clip_client.cli.main import main
-from clip_client.cli.options.paths import add_walk_options, read_walk_options
+from clip_client.cli.options.paths import add_walk_options, read_walk_options, user_path
 from tests.fixtures.albums import write
 
 if TYPE_CHECKING:
@@ -85,6 +86,19 @@ def test_one_file_system_stays_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert found.photos == (str(here),)
     assert [failure.path for failure in found.failed] == [str(tmp_path / "mounted")]
     assert read_walk_options(parsed(str(tmp_path / "mounted"), "--one-file-system")).scan().photos == (str(there),)
+
+
+def test_a_tilde_is_the_home_folder_and_a_url_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "a.jpg").write_bytes(b"x")
+    assert read_walk_options(parsed("~/a.jpg")).paths == (str(tmp_path / "a.jpg"),)
+    assert read_walk_options(parsed("~/*.jpg")).paths == (str(tmp_path / "a.jpg"),)
+    assert user_path("~/store") == tmp_path / "store"
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "~").mkdir()
+    assert read_walk_options(parsed("~")).paths == ("~",), "a name that exists counts"
+    with pytest.raises(CommandMisused, match=r"https://example.com/a.jpg is a URL.*curl -O https"):
+        read_walk_options(parsed("https://example.com/a.jpg"))
 
 
 @pytest.mark.parametrize("place", ["empty", "gone"])

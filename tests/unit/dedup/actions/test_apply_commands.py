@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import shlex
 import sys
 from typing import TYPE_CHECKING
@@ -46,6 +47,30 @@ def test_undo_lists_and_brings_back_what_is_named(
         "1 photo restored",
         "2 photos restored",
     ]
+
+
+def test_undo_of_nothing_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for option in (["--list"], []):
+        assert main(["undo", *option, "--store", str(tmp_path)]) == 0
+        assert capsys.readouterr().out == "there is nothing in the quarantine to restore\n"
+        assert main(["undo", *option, "--run", "unknown", "--store", str(tmp_path)]) == 1
+        assert "nothing in the quarantine was moved by a run 'unknown'" in capsys.readouterr().err
+
+
+def test_undo_and_purge_print_json(
+    store: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["undo", "--list", "--json", *store]) == 0
+    entries = json.loads(capsys.readouterr().out)["entries"]
+    assert len(entries) == 3
+    assert {"run", "path", "kept", "size_bytes", "out_of_reach"} == entries[0].keys()
+    never = str(tmp_path / "never.jpg")
+    assert main(["undo", "--json", str(tmp_path / "root" / "copy.jpg"), never, *store]) == 1
+    result = json.loads(capsys.readouterr().out)
+    assert (result["done"], [failure["path"] for failure in result["failed"]]) == (1, [never])
+    monkeypatch.setattr("send2trash.send2trash", lambda path: None)
+    assert main(["purge", "--yes", "--json", *store]) == 0
+    assert json.loads(capsys.readouterr().out)["done"] == 2
 
 
 def test_undo_lists_what_is_out_of_reach(store: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

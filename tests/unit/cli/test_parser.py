@@ -1,0 +1,92 @@
+"""Names that are misspelt, short usages, the version and shell completion."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from clip_client.cli.main import main
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (["dedpu", "."], "did you mean dedup?"),
+        (["dedup", ".", "--thresold", "0.9"], "there is no option --thresold; did you mean --threshold?"),
+        (["dedup", ".", "--aply=1"], "there is no option --aply; did you mean --apply?"),
+        (["embed", ".", "--output", "v", "--transfer", "thumbnial"], "did you mean thumbnail?"),
+        (["health", "--xyzzy"], "there is no option --xyzzy\n"),
+        (["health", "localhost"], "unexpected arguments: localhost\n"),
+        (["dedup", ".", "--report", "x.pdf"], "ends in .html, not 'x.pdf'\n"),
+    ],
+)
+def test_wrong_usage_is_two_lines_and_names_what_was_meant(
+    arguments: list[str], meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = refused(arguments, capsys)
+    assert meant in said
+    assert said.startswith("usage: clip-client ")
+    assert said.count("\n") == 2
+
+
+def test_no_command_at_all_shows_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "find duplicate photos" in refused([], capsys)
+
+
+def test_security_options_have_a_group_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["dedup", "--help"])
+    said = capsys.readouterr().out
+    assert said.index("TLS and token:") < said.index("--tls-ca") < said.index("--token-file")
+    assert said.index("--url") < said.index("TLS and token:")
+
+
+def test_the_package_runs_as_a_module_and_tells_its_version() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "clip_client", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("clip-client ")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish", "tcsh"])
+def test_each_shell_gets_a_script(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("shtab")
+    with pytest.raises(SystemExit) as ended:
+        main(["--completion", shell])
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    assert "dedup" in said
+    assert "similar" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [("ded", "dedup"), ("dedup --thr", "--threshold"), ("dedup pho", "photos"), ("embed --o", "--output")],
+)
+def test_bash_completes_commands_options_and_paths(
+    words: str, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("shtab")
+    with pytest.raises(SystemExit):
+        main(["--completion", "bash"])
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "script").write_text(capsys.readouterr().out)
+    asked = (
+        f"source ./script; COMP_WORDS=(clip-client {words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); "
+        "$(complete -p clip-client | sed 's/.*-F \\([^ ]*\\).*/\\1/'); printf '%s\\n' \"${COMPREPLY[@]}\""
+    )
+    done = subprocess.run(["bash", "-c", asked], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert expected in done.stdout.split()
