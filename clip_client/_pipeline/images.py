@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import stat
 from collections.abc import Iterator, Sized
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ _PNG_MODES = frozenset({"1", "L", "LA", "I;16", "P", "RGB", "RGBA"})
 _PNG_COMPRESS_LEVEL = 1
 """zlib's fastest level: the files live only as long as one request."""
 _READ_CHUNK = 1 << 20
+_URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
 def is_single(images: object) -> bool:
@@ -106,6 +108,8 @@ def _is_file(source: object) -> bool:
 
 
 def _read_path(path: str, max_bytes: int) -> bytes:
+    if _URL.match(path) and not os.path.lexists(path):
+        raise _unreadable("it is a URL; download the file, and pass its path or bytes")
     # O_NONBLOCK: without it, opening a FIFO without a writer would never return.
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
     # Checked before it is opened, because opening a device may have side effects.
@@ -119,6 +123,8 @@ def _read_path(path: str, max_bytes: int) -> bytes:
 
 
 def _check_regular(status: os.stat_result) -> None:
+    if stat.S_ISDIR(status.st_mode):
+        raise _unreadable("it is a folder; pass the paths of its photos, as from sorted(Path(folder).rglob('*.jpg'))")
     if not stat.S_ISREG(status.st_mode):
         raise _unreadable("it is not a regular file")
 

@@ -27,6 +27,8 @@ from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.serving.activity_monitor import SAMPLE_EVERY_S, ActivityMonitor
 
 logger = logging.getLogger(__name__)
+# That it is loading is worth a line of the log, although no warning.
+logger.setLevel(logging.INFO)
 
 _MAX_BACKOFF_S: Final = 60.0
 _MAX_COMPUTING: Final = 15
@@ -37,6 +39,7 @@ _FIRST_SAMPLE_S: Final = 0.1
 """If a canary takes longer, the supervisor starts to sample what the server does."""
 
 _START_POLL_S: Final = 0.2
+_SAY_LOADING_EVERY_S: Final = 10.0
 _MAX_WRONG_AT_START: Final = 3
 
 CONNECT: Final = "connect"
@@ -195,7 +198,9 @@ class Supervisor:
         self._stub_ended.clear()  # a stub that ended with the previous server must not interrupt the canary of this one
         self._process = process = await self._backend.start()
         self._activity.reset(process.computed_s(), now=self._now())
-        deadline = self._now() + self._config.start_timeout_s
+        started = said = self._now()
+        deadline = started + self._config.start_timeout_s
+        logger.info("loading the models")
         wrong = 0
         while not self._stop_requested.is_set():
             if not process.running:
@@ -213,6 +218,9 @@ class Supervisor:
             wrong += self._probe.outcome is ProbeOutcome.BROKEN and self._probe.step != CONNECT
             if wrong >= _MAX_WRONG_AT_START:
                 raise StartError(f"{self._probe.step}: {self._probe.message}")
+            if self._now() - said >= _SAY_LOADING_EVERY_S:
+                said = self._now()
+                logger.info("still loading after %.0f s", said - started)
             if self._now() > deadline:
                 raise StartError(
                     f"tritonserver was not ready within {self._config.start_timeout_s:g} s: {self._probe.message}"

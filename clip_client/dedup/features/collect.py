@@ -177,6 +177,7 @@ class FeatureCollector:
         self._saved_at = time.monotonic()
         self._total, self._done = total, 0
         self._on_progress = on_progress
+        self._what = "finding known photos"
 
     def load_cached(self, files: Sequence[PhotoFile]) -> None:
         """Load what the store holds about ``files`` by path, size and time."""
@@ -218,6 +219,9 @@ class FeatureCollector:
                 unknown.append(file)
             elif (path := self._add_copy(sha256, file)) is not None:
                 yield path
+        # Known photos take no time: they would make the rate of the others look higher.
+        self._what = "embedding"
+        self._on_progress(self._what, self._done, self._total)
         if unknown:
             tables = (self._features, self._vectors)
             self._in_store = await to_thread.run_sync(lambda: [table.key_filter() for table in tables])
@@ -281,7 +285,7 @@ class FeatureCollector:
     def _add_copy(self, sha256: str, file: PhotoFile) -> str | None:
         """Add a file to its content; return its path if the content has to be embedded."""
         self._done += 1
-        self._on_progress("embedding", self._done, self._total)
+        self._on_progress(self._what, self._done, self._total)
         copies = self.collected.copies.setdefault(sha256, [])
         copies.append(file)
         has_outcome = sha256 in self.collected.vectors or sha256 in self.collected.refused

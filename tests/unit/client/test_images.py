@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import pathlib
+import re
 from typing import Any
 
 import numpy as np
@@ -104,6 +105,18 @@ def test_unreadable_files(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no FIFOs here")
+@pytest.mark.parametrize(
+    ("source", "remedy"),
+    [
+        ("https://example.com/a.jpg", "cannot be read: it is a URL; download the file, and pass its path or bytes."),
+        (".", "cannot be read: it is a folder; pass the paths of its photos, as from sorted("),
+    ],
+)
+def test_a_url_and_a_folder_are_explained(source: str, remedy: str) -> None:
+    with pytest.raises(ImageError, match=re.escape(remedy)):
+        read_image(source, max_bytes=MAX)
+
+
 def test_a_fifo_and_a_loop_do_not_block(tmp_path: pathlib.Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")

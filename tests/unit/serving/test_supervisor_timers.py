@@ -90,6 +90,12 @@ def test_a_start_may_take_ten_minutes_and_no_longer() -> None:
     simulate(never())
 
 
+def test_a_slow_start_says_every_ten_seconds_that_it_is_loading(caplog: pytest.LogCaptureFixture) -> None:
+    slow = TimedServer(canary=lambda age: OK if age > 25 else CONNECTING)
+    simulate(slow.run(until=100))
+    assert caplog.messages == ["loading the models", "still loading after 10 s", "still loading after 20 s"]
+
+
 @pytest.mark.parametrize(
     "first",
     [
