@@ -67,11 +67,11 @@ class DedupOptions:
 def add_dedup_options(parser: argparse.ArgumentParser) -> None:
     """Add every option of the command."""
     add_walk_options(parser)
-    add_model_options(parser)
     add_store_option(parser)
     _add_search_options(parser.add_argument_group("search"))
     _add_output_options(parser.add_argument_group("reports"))
     _add_action_options(parser.add_argument_group("moving duplicates"))
+    add_model_options(parser)
 
 
 def read_dedup_options(arguments: argparse.Namespace) -> DedupOptions:
