@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PAGES = (*sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md", ROOT / "README.md")
-TRACKED_FOLDERS = ("benchmarks", "clip_client", "containers", "docs", "preprocess_ensemble", "tests")
+TRACKED_FOLDERS = ("benchmarks", "clip_client", "containers", "docs", "examples", "preprocess_ensemble", "tests")
 MADE_BY_COMMANDS = ("benchmarks/results/report.html",)
 
 

@@ -1,0 +1,203 @@
+"""The notebook and the scripts in examples/, and the code in docs/client.md, do what they say with the small model."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import contextlib
+import io
+import json
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from preprocess_ensemble.testing.server import free_port
+from tests.paths import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from preprocess_ensemble.testing.server import Server
+
+EXAMPLES = ROOT / "examples"
+
+
+@pytest.fixture
+def album(photos: Path, tmp_path: Path) -> Path:
+    """Five photos, and a file that is no image."""
+    album = tmp_path / "album"
+    album.mkdir()
+    for path in sorted(photos.iterdir())[:5]:
+        shutil.copy(path, album)
+    (album / "text.jpg").write_bytes(b"no image")
+    return album
+
+
+@contextlib.contextmanager
+def running(*command: object, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, *map(str, command)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=ROOT,
+        env={"PATH": "", **environment},
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def run_script(name: str, monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
+    monkeypatch.setattr("sys.argv", [name, *map(str, arguments)])
+    runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+
+
+def test_similar_photos(
+    server: Server, album: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    photo = next(album.glob("astronaut.*"))
+    command = (album, photo, "--vectors", tmp_path / "vectors", "--url", server.grpc_url, "--top", 2)
+    run_script("similar_photos.py", monkeypatch, *command)
+    first, *answer = capsys.readouterr().out.splitlines()
+    assert first == "6 new photos, 1 of them cannot be read"
+    assert answer[0] == str(photo)
+    assert answer[1].split() == ["1.0000", str(photo)]
+    assert len(answer) == 3
+
+    run_script("similar_photos.py", monkeypatch, *command)
+    assert capsys.readouterr().out.splitlines() == answer, "nothing is embedded again"
+    run_script("similar_photos.py", monkeypatch, album, album / "text.jpg", *command[2:])
+    assert "NOT_AN_IMAGE" in capsys.readouterr().out
+
+
+def test_folder_watcher(server: Server, album: Path, tmp_path: Path) -> None:
+    options = ("--url", server.grpc_url, "--every", 0.05, "--at-least", 0.999)
+    with running(EXAMPLES / "folder_watcher.py", album, *options) as watcher:
+        assert watcher.stdout is not None
+        lines = iter(watcher.stdout.readline, "")
+        assert "NOT_AN_IMAGE" in next(lines)
+        assert next(lines) == "watching 5 photos\n"
+        photo = next(album.glob("astronaut.*"))
+        shutil.copy(photo, tmp_path / "copy.png")
+        (tmp_path / "copy.png").rename(album / "copy.png")
+        assert next(lines) == f"{album / 'copy.png'} looks like {photo} (1.0000)\n"
+
+
+def answer_to(url: str, body: bytes | None = None, content_type: str = "") -> tuple[int, Any]:
+    request = urllib.request.Request(url, body, {"Content-Type": content_type} if body else {})
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.load(error)
+
+
+def when_up(service: subprocess.Popen[str], url: str) -> tuple[int, Any]:
+    while True:
+        assert service.poll() is None, service.stdout and service.stdout.read()
+        with contextlib.suppress(urllib.error.URLError):
+            return answer_to(url)
+        time.sleep(0.05)
+
+
+def upload(url: str, content: bytes) -> tuple[int, Any]:
+    head = b'--edge\r\nContent-Disposition: form-data; name="photo"; filename="a.jpg"\r\n\r\n'
+    return answer_to(url, head + content + b"\r\n--edge--\r\n", "multipart/form-data; boundary=edge")
+
+
+def test_fastapi_service(server: Server, album: Path) -> None:
+    pytest.importorskip("fastapi")
+    port = free_port()
+    command = ("-m", "uvicorn", "--app-dir", EXAMPLES, "fastapi_service:app", "--port", port)
+    with running(*command, CLIP_URL=server.grpc_url) as service:
+        base = f"http://127.0.0.1:{port}"
+        status, health = when_up(service, f"{base}/health")
+        assert (status, health["ok"]) == (200, True)
+        status, answer = upload(f"{base}/embed", next(album.glob("astronaut.*")).read_bytes())
+        assert (status, len(answer["vector"])) == (200, 512)
+        assert answer["vector_id"].startswith(health["model"])
+        status, answer = upload(f"{base}/embed", b"no image")
+        assert (status, answer["code"]) == (422, "NOT_AN_IMAGE")
+
+
+def run_cells(notebook: Any, **parameters: object) -> list[str]:
+    """Run the code cells as Jupyter does, and return what each shows."""
+    names: dict[str, Any] = {"__name__": "__main__"}
+    shown = []
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            body = ast.parse("".join(cell["source"])).body
+            *steps, last = body
+            value: object = ""
+            with contextlib.redirect_stdout(io.StringIO()) as printed:
+                exec(compile(ast.Module(steps, []), "<cell>", "exec"), names)
+                if isinstance(last, ast.Expr):
+                    value = eval(compile(ast.Expression(last.value), "<cell>", "eval"), names)
+                else:
+                    exec(compile(ast.Module([last], []), "<cell>", "exec"), names)
+            shown.append(printed.getvalue() or repr(value))
+            if "parameters" in cell["metadata"].get("tags", ()):
+                names.update(parameters)
+    return shown
+
+
+def test_notebook(tiny_repository: Path, album: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    notebook = json.loads((EXAMPLES / "first_steps.ipynb").read_text(encoding="utf-8"))
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(next(album.glob("astronaut.*")), album / "copy.png")
+
+    async def in_a_loop() -> list[str]:  # as in Jupyter
+        return run_cells(notebook, PHOTOS=str(album), URL=f"local:{tiny_repository}")
+
+    _, model, batch, errors, table, similar, loaded, duplicates, closed = asyncio.run(in_a_loop())
+    assert model.startswith("ModelInfo('tiny_clip/random:0@")
+    assert batch.startswith("EmbeddingBatch(7 x 512 float32, 1 failed, ")
+    assert "NOT_AN_IMAGE" in errors
+    assert "vector: fixed_size_list<" in table
+    assert similar.startswith("1.000  ")
+    assert len(similar.splitlines()) == 5
+    assert loaded == batch
+    assert duplicates.startswith("exact ")
+    assert "[closed]" in closed
+
+
+def test_python_on_the_client_page_runs(
+    server: Server, album: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    photos = sorted(album.iterdir())
+    shutil.copy(photos[0], "photo.jpg")
+    page = (ROOT / "docs" / "client.md").read_text(encoding="utf-8").replace("localhost:8001", server.grpc_url)
+    blocks = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    assert len(blocks) == 3
+
+    async def run(block: str) -> None:
+        names = {"images": photos, "source": photos, "photos": photos}
+        waiting = eval(compile(block, "client.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), names)
+        if waiting is not None:
+            await waiting
+
+    for block in blocks:
+        asyncio.run(run(block))
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == f"1.0000 {photos[0]}"
+    assert len(printed) == 5
+
+
+def test_the_notebook_is_stored_without_results() -> None:
+    notebook = json.loads((EXAMPLES / "first_steps.ipynb").read_text(encoding="utf-8"))
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert [(cell["outputs"], cell["execution_count"]) for cell in cells] == [([], None)] * len(cells)
