@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from preprocess_ensemble.errors import ReportedError
+from preprocess_ensemble.export.model_source import WrongChoice, shipped_models
 
+_PRETRAINED: Final = "laion2b_s34b_b79k"
 _HUB: Final = "https://huggingface.co"
 _HUB_TIMEOUT_S: Final = 10.0
 _EPILOG: Final = """\
@@ -24,7 +26,9 @@ examples:
   clip-export --pretrained /data/epoch_32.pt     your own checkpoint
   clip-export --pretrained random:0              seeded random weights, to try everything without a download
 
-The model is compared with PyTorch before it is installed; if it fails, the repository stays unchanged.
+PyTorch is needed for fp16, for models other than {models},
+and for weights that are not in a .safetensors file. The model is compared with PyTorch, or with vectors that PyTorch
+computed, before it is installed; if it fails, the repository stays unchanged.
 Exit status: 0 installed, 1 failed, 2 misused.
 """
 
@@ -37,18 +41,18 @@ def main(arguments: Sequence[str] | None = None, **collaborators: Any) -> int:
     options = _parser().parse_args(arguments)
     # open_clip logs through the root logger, which would repeat each of our errors in other words.
     logging.basicConfig(level=logging.CRITICAL)
-    _do_not_wait_for_the_hub(options.pretrained)
+    _do_not_wait_for_the_hub(options.pretrained or _PRETRAINED)
     try:
         # PyTorch takes seconds to load; --help and a wrong option do not need it.
         from preprocess_ensemble.export.exporter import export_model
-        from preprocess_ensemble.export.open_clip_model import WrongChoice
     except ModuleNotFoundError as error:
-        _say(f'clip-export needs {error.name}: pip install "clip-triton[export,local]"')
-        return 1
+        return _missing(error, "local")
     try:
+        if options.skeleton is not None:
+            return _record(options.model, options.pretrained, options.skeleton)
         export_model(
             model=options.model,
-            pretrained=options.pretrained,
+            pretrained=options.pretrained or _PRETRAINED,
             precision=options.precision,
             repository=options.repository,
             force=options.force,
@@ -71,20 +75,19 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="clip-export",
         description="Export an open_clip model to ONNX, check it, and install it in a Triton model repository.",
-        epilog=_EPILOG,
+        epilog=_EPILOG.format(models=", ".join(shipped_models())),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "--model",
         default="ViT-B-32",
         metavar="M",
-        help="an open_clip model name, or a JSON file in its format (default: %(default)s)",
+        help="an open_clip model name, a JSON file in its format, or a skeleton file (default: %(default)s)",
     )
     parser.add_argument(
         "--pretrained",
-        default="laion2b_s34b_b79k",
         metavar="TAG|PATH|random[:SEED]",
-        help="open_clip's tag of the weights, a checkpoint file, or seeded random weights (default: %(default)s)",
+        help=f"open_clip's tag of the weights, a checkpoint file, or seeded random weights (default: {_PRETRAINED})",
     )
     parser.add_argument(
         "--precision",
@@ -96,8 +99,31 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--repository", type=Path, default=Path("triton_models"), metavar="DIR", help="default: %(default)s"
     )
+    parser.add_argument(
+        "--skeleton",
+        type=Path,
+        metavar="FILE",
+        help="install nothing, but record the model's graph without its weights, for exports without PyTorch: "
+        "--model FILE.skeleton; with --pretrained, also vectors that such an export is compared with",
+    )
     parser.add_argument("--force", action="store_true", help="export even if the same model is installed already")
     return parser
+
+
+def _record(model: str, pretrained: str | None, file: Path) -> int:
+    try:
+        from preprocess_ensemble.export.pytorch.recording import record_file
+    except ModuleNotFoundError as error:
+        return _missing(error, "export,local")
+    _say(f"recording {model}")
+    recorded = record_file(model, pretrained, file)
+    _say(f"recorded {recorded.model} in {file}: {len(recorded.places)} tensors of the graph come from the weights")
+    return 0
+
+
+def _missing(error: ModuleNotFoundError, extras: str) -> int:
+    _say(f'clip-export needs {error.name}: pip install "clip-triton[{extras}]"')
+    return 1
 
 
 def _do_not_wait_for_the_hub(pretrained: str) -> None:

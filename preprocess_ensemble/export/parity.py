@@ -12,6 +12,9 @@ import onnxruntime
 
 from preprocess_ensemble.contract import EMBEDDING, FINGERPRINT, PIXELS, STATUS
 from preprocess_ensemble.errors import ReportedError
+from preprocess_ensemble.export.canary import canary_image
+from preprocess_ensemble.imaging.decode import decode
+from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
 from preprocess_ensemble.model_repository.passport import Parity
 
 if TYPE_CHECKING:
@@ -58,14 +61,22 @@ class Encoder:
 
 def sample_pixels(height: int, width: int) -> npt.NDArray[np.uint8]:
     """Return eight seeded pictures (8, H, W, 3) uint8, from smooth to noise, that cover the whole range of values."""
-    rng = np.random.default_rng(20)
+    # Raw bits are the same in every release of NumPy; a skeleton carries vectors for these pictures.
+    bits = np.random.PCG64(20)
     pictures = []
     for cells in (1, 2, 3, 5, 8, 14, 28, max(height, width)):
-        grid = rng.integers(0, 256, (cells, cells, 3), np.uint8)
+        values = bits.random_raw(cells * cells * 3 // 8 + 1).astype("<u8").view(np.uint8)
+        grid = values[: cells * cells * 3].reshape(cells, cells, 3)
         rows = np.arange(height) * cells // height
         columns = np.arange(width) * cells // width
         pictures.append(grid[rows[:, None], columns[None, :]])
     return np.stack(pictures)
+
+
+def check_pixels(config: PreprocessConfig) -> npt.NDArray[np.uint8]:
+    """Return the sample pictures and the canary (9, H, W, 3) uint8."""
+    canary = preprocess(decode(canary_image()), config)
+    return np.concatenate([sample_pixels(*config.size), canary[None]])
 
 
 def check(

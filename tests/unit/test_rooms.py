@@ -230,8 +230,8 @@ def test_only_tests_of_benchmarks_import_benchmarks() -> None:
             "tritonclient",
             {"clip_client._transports", "clip_client._testing", "preprocess_ensemble.model_repository.config"},
         ),
-        ("torch", {"preprocess_ensemble.export"}),
-        ("open_clip", {"preprocess_ensemble.export"}),
+        ("torch", {"preprocess_ensemble.export.pytorch", "preprocess_ensemble.export.exporter"}),
+        ("open_clip", {"preprocess_ensemble.export.pytorch"}),
         (
             "triton_python_backend_utils",
             {"preprocess_ensemble.triton_model", "preprocess_ensemble.backends.onnxruntime.model"},

@@ -7,8 +7,8 @@ from typing import Any, cast
 import pytest
 import torch
 
-from preprocess_ensemble.export.class_token_pruning import prune_to_class_token
 from preprocess_ensemble.export.exporter import load_model
+from preprocess_ensemble.export.pytorch.class_token_pruning import prune_to_class_token
 from preprocess_ensemble.testing.tiny_model import TINY_CLIP
 
 

@@ -18,8 +18,9 @@ import torch
 from PIL import Image
 
 from preprocess_ensemble.export import command as export_command
-from preprocess_ensemble.export import exporter, open_clip_model, parity
+from preprocess_ensemble.export import exporter, parity
 from preprocess_ensemble.export.atomic_install import InstallError, require_space
+from preprocess_ensemble.export.model_source import ExportError, WrongChoice
 from preprocess_ensemble.export.parity import Encoder, ParityError, sample_pixels
 from preprocess_ensemble.model_repository.config import RepositoryError, installed_passport
 from preprocess_ensemble.testing.tiny_model import TINY_CLIP
@@ -358,14 +359,14 @@ def test_a_wrong_choice_is_misuse(
 def test_a_file_that_is_no_model_is_misuse(text: str, tmp_path: Path) -> None:
     model = tmp_path / "mine.json"
     model.write_text(text)
-    with pytest.raises(open_clip_model.WrongChoice, match=r"mine\.json is not"):
+    with pytest.raises(WrongChoice, match=r"mine\.json is not"):
         exporter.load_model(str(model), "random")
 
 
 def test_a_file_must_not_take_the_name_of_another_model(tmp_path: Path) -> None:
     model = tmp_path / "ViT-B-32.json"
     model.write_text(TINY_CLIP.read_text())
-    with pytest.raises(open_clip_model.WrongChoice, match="rename"):
+    with pytest.raises(WrongChoice, match="rename"):
         exporter.load_model(str(model), "random")
 
 
@@ -373,7 +374,7 @@ def test_a_file_must_not_take_the_name_of_another_model(tmp_path: Path) -> None:
 def test_a_checkpoint_that_cannot_be_read_is_one_sentence(content: bytes, tmp_path: Path) -> None:
     checkpoint = tmp_path / "weights.pt"
     checkpoint.write_bytes(content)
-    with pytest.raises(open_clip_model.ExportError, match=r"weights\.pt do not fit the model tiny_clip") as raised:
+    with pytest.raises(ExportError, match=r"weights\.pt do not fit the model tiny_clip") as raised:
         exporter.load_model(str(TINY_CLIP), str(checkpoint))
     assert "\n" not in str(raised.value)
 
@@ -381,7 +382,7 @@ def test_a_checkpoint_that_cannot_be_read_is_one_sentence(content: bytes, tmp_pa
 def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
     checkpoint = tmp_path / "weights.pt"
     torch.save({"visual.proj": torch.zeros(3, 3)}, checkpoint)
-    with pytest.raises(open_clip_model.ExportError, match="do not fit the model tiny_clip"):
+    with pytest.raises(ExportError, match="do not fit the model tiny_clip"):
         exporter.load_model(str(TINY_CLIP), str(checkpoint))
 
 

@@ -1,0 +1,135 @@
+"""What to export: a model's name and the origin of its weights, and what the two ways to a graph have in common."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+from preprocess_ensemble.errors import ReportedError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from preprocess_ensemble.imaging.transform import PreprocessConfig
+    from preprocess_ensemble.model_repository.passport import Parity
+
+_RANDOM: Final = re.compile(r"random(?::(\d+))?")
+
+SKELETON_SUFFIX: Final = ".skeleton"
+SHIPPED: Final = Path(__file__).with_name("skeletons")
+"""Where the skeletons of this package are."""
+
+
+class ExportError(ReportedError):
+    """The export cannot be done; the repository is unchanged."""
+
+
+class WrongChoice(ExportError):
+    """The model, weights or precision does not exist."""
+
+
+class WeightsUnavailable(ExportError):
+    """The pretrained weights cannot be downloaded."""
+
+    def __init__(self, model: str, tag: str, *, tried: str, got: str) -> None:
+        super().__init__(
+            f"The weights {tag!r} of {model} are not in the cache and cannot be downloaded.\n"
+            f"  tried: {tried}\n"
+            f"  got:   {got}\n"
+            "You can use:\n"
+            f"  a checkpoint file:   clip-export --model {model} --pretrained FILE.safetensors\n"
+            f"  a mirror of the hub: HF_ENDPOINT=https://MIRROR clip-export --model {model} --pretrained {tag}\n"
+            f"  untrained weights:   clip-export --model {model} --pretrained random "
+            "(enough to try everything out, not to judge similarity)"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSource:
+    """What to load; the names have been checked."""
+
+    model: str
+    pretrained: str
+    """As in the passport: a tag, ``file:NAME`` or ``random:SEED``."""
+    seed: int | None = None
+    checkpoint: Path | None = None
+
+
+def choose_weights(model: str, pretrained: str, tags: Iterable[str]) -> ModelSource:
+    """Return the source for ``pretrained``: ``random[:SEED]``, one of the ``tags`` of ``model``, or a file's path.
+
+    Raises WrongChoice with similar names.
+    """
+    if match := _RANDOM.fullmatch(pretrained):
+        seed = int(match[1] or 0)
+        return ModelSource(model=model, pretrained=f"random:{seed}", seed=seed)
+    tags = list(tags)
+    if pretrained in tags:
+        return ModelSource(model=model, pretrained=pretrained)
+    path = Path(pretrained)
+    if path.is_file():
+        return ModelSource(model=model, pretrained=f"file:{path.name}", checkpoint=path)
+    if path.suffix or len(path.parts) > 1:
+        raise WrongChoice(f"There is no checkpoint file {pretrained}.")
+    raise WrongChoice(f"{model} has no pretrained weights {pretrained!r}; {similar(pretrained, [*tags, 'random'])}")
+
+
+def check_activation(model: str, tag: str, *, trained_quick: bool, model_quick: bool) -> None:
+    """Reject weights with an activation that they were not trained with: open_clip only warns. Raises WrongChoice."""
+    if trained_quick != model_quick:
+        other = f"{model}-quickgelu" if trained_quick else model.removesuffix("-quickgelu")
+        raise WrongChoice(f"The weights {tag!r} were trained with another activation; use --model {other}.")
+
+
+def shipped_models() -> list[str]:
+    """Names of the models whose skeletons are part of this package."""
+    return sorted(path.name.removesuffix(SKELETON_SUFFIX) for path in SHIPPED.glob(f"*{SKELETON_SUFFIX}"))
+
+
+def similar(name: str, known: list[str]) -> str:
+    """Return a question that offers the ``known`` names that are most like ``name``."""
+    near = difflib.get_close_matches(name, known, n=5, cutoff=0.4) or known[:10]
+    return f"did you mean {', '.join(near)}?"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuiltGraph:
+    """A graph that has been written, and what its vectors are compared with."""
+
+    files: list[Path]
+    """The weights' own file if they have one, then the model."""
+    expected: npt.NDArray[np.float32]
+    """Unit vectors (N, D) for the sample pixels."""
+    measured: Parity | None = None
+    """The agreement with PyTorch if ``expected`` is not PyTorch's."""
+
+
+class ExportableModel(Protocol):
+    """A model with weights, ready to be written as a graph: through PyTorch, or from a skeleton."""
+
+    source: ModelSource
+    config: PreprocessConfig
+    weights_sha256: str
+    weights_bytes: int
+    """Size of the image tower in fp32."""
+
+    def build(
+        self,
+        stage: Path,
+        pixels: npt.NDArray[np.uint8],
+        fingerprint: tuple[int, int],
+        precision: str,
+        *,
+        has_data_file: bool,
+        report: Callable[[str], None],
+    ) -> BuiltGraph:
+        """Write the graph into the directory ``stage``; ``pixels`` (N, H, W, 3) are the sample for ``expected``.
+
+        Raises ExportError or ParityError.
+        """
+        ...

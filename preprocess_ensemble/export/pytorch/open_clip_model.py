@@ -1,0 +1,114 @@
+"""Loads an open_clip model by name and weights. The adapter to open_clip."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import open_clip
+import torch
+from torch import nn
+
+from preprocess_ensemble.errors import first_line
+from preprocess_ensemble.export.model_source import (
+    ExportError,
+    ModelSource,
+    WeightsUnavailable,
+    WrongChoice,
+    check_activation,
+    choose_weights,
+    similar,
+)
+from preprocess_ensemble.export.state_dict import NOISE, generate
+from preprocess_ensemble.imaging.transform import PreprocessConfig
+
+
+def find_source(model: str, pretrained: str) -> ModelSource:
+    """Check the names and return what to load. Raises WrongChoice with similar names."""
+    name = _register(Path(model)) if model.endswith(".json") else model
+    known = open_clip.list_models()
+    if name not in known:
+        raise WrongChoice(f"open_clip has no model {name!r}; {similar(name, known)}")
+    source = choose_weights(name, pretrained, open_clip.list_pretrained_tags_by_model(name))
+    if source.seed is None and source.checkpoint is None:
+        check_activation(
+            name,
+            pretrained,
+            trained_quick=bool(open_clip.get_pretrained_cfg(name, pretrained).get("quick_gelu", False)),
+            model_quick=uses_quick_gelu(name),
+        )
+    return source
+
+
+def uses_quick_gelu(name: str) -> bool:
+    """Return whether the model's configuration has the activation QuickGELU."""
+    return bool((open_clip.get_model_config(name) or {}).get("quick_gelu", False))
+
+
+def _register(path: Path) -> str:
+    """Register the model of an open_clip configuration file under the file's name; return that name."""
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise WrongChoice(f"The model file {path} cannot be read: {error.strerror}.") from None
+    except ValueError as error:
+        raise WrongChoice(f"The model file {path} is not JSON: {error}.") from None
+    if not isinstance(config, dict) or not {"embed_dim", "vision_cfg", "text_cfg"} <= config.keys():
+        raise WrongChoice(
+            f"The model file {path} is not an open_clip model: it needs embed_dim, vision_cfg and text_cfg."
+        )
+    if path.stem not in open_clip.list_models():
+        open_clip.add_model_config(path)
+    elif open_clip.get_model_config(path.stem) != config:
+        raise WrongChoice(f"open_clip has another model named {path.stem!r}; rename {path}.")
+    return path.stem
+
+
+def load_open_clip_model(source: ModelSource) -> nn.Module:
+    """Return the network in fp32, on the CPU, in evaluation mode. Raises ExportError."""
+    if source.seed is None and source.checkpoint is None:
+        _download(source)
+    pretrained = None if source.seed is not None else str(source.checkpoint or source.pretrained)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            # Never download a text tower: its weights come with the checkpoint, or are random as well.
+            network = open_clip.create_model(source.model, pretrained=pretrained, precision="fp32", pretrained_hf=False)
+    except Exception as error:  # each checkpoint format has its own errors
+        if pretrained is None:
+            raise
+        reason = first_line(error)
+        raise ExportError(f"The weights {pretrained} do not fit the model {source.model}: {reason}.") from error
+    if source.seed is not None:
+        # Not PyTorch's own random numbers, so that an export without PyTorch has the same.
+        set_generated(network, source.seed)
+    network.eval()
+    return network  # type: ignore[no-any-return]
+
+
+def set_generated(module: nn.Module, seed: int, *, noise: float = NOISE, prefix: str = "") -> None:
+    """Give each float tensor of ``module`` the generated weights of its name, which begins with ``prefix``."""
+    with torch.no_grad():
+        for name, tensor in module.state_dict(prefix=prefix).items():
+            if tensor.is_floating_point():
+                tensor.copy_(torch.from_numpy(generate(name, tuple(tensor.shape), seed, noise)))
+
+
+def _download(source: ModelSource) -> None:
+    """Download the weights of a tag into open_clip's cache. Raises WeightsUnavailable."""
+    config = open_clip.get_pretrained_cfg(source.model, source.pretrained)
+    try:
+        open_clip.download_pretrained(config)
+    except Exception as error:  # of huggingface_hub, its HTTP library, urllib, or open_clip itself
+        root: BaseException = error
+        while deeper := root.__cause__ or root.__context__:
+            root = deeper
+        tried = config.get("hf_hub", "").rstrip("/") or config.get("url", "")
+        raise WeightsUnavailable(source.model, source.pretrained, tried=tried, got=first_line(root)) from error
+
+
+def preprocessing_of(network: nn.Module) -> PreprocessConfig:
+    """Return the network's preprocessing as open_clip configures it. Raises ExportError if it is not supported."""
+    try:
+        return PreprocessConfig.from_mapping(open_clip.get_model_preprocess_cfg(network))
+    except ValueError as error:
+        raise ExportError(f"The model's preprocessing is not supported: {error}") from error

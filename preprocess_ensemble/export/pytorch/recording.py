@@ -1,0 +1,205 @@
+"""Records the skeleton of an open_clip network: exports it with generated weights and finds each of them in the graph.
+
+The weights are generated so that no two tensors are equal: the exporter merges equal ones, such as the layer norms of a
+fresh network, so the graph would depend on the values.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import numpy as np
+import onnx
+import open_clip
+from onnx import numpy_helper
+
+from preprocess_ensemble.export import skeleton
+from preprocess_ensemble.export.model_source import ExportError, ModelSource
+from preprocess_ensemble.export.parity import check_pixels
+from preprocess_ensemble.export.pytorch.class_token_pruning import prune_to_class_token
+from preprocess_ensemble.export.pytorch.graph import reference_vectors, write_graph
+from preprocess_ensemble.export.pytorch.open_clip_model import (
+    find_source,
+    load_open_clip_model,
+    preprocessing_of,
+    set_generated,
+    uses_quick_gelu,
+)
+from preprocess_ensemble.export.shape_folding import fold_shapes
+from preprocess_ensemble.export.skeleton import HubWeights, Place, Skeleton
+from preprocess_ensemble.export.state_dict import Array, TensorKind, generate, weights_sha256
+from preprocess_ensemble.imaging.transform import PreprocessConfig
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+_SEED: Final = 20
+"""Not that of the vectors that a skeleton carries: a value that stays in the graph would change them."""
+_TOWER: Final = "visual"
+_FINGERPRINT: Final = (1_374_802_973, -845_120_687)
+"""Numbers that occur nowhere else in a graph."""
+_PREPROCESSING: Final = ("mean", "std", "interpolation", "resize_mode")
+"""What the weights of a tag may change."""
+_FLOATS: Final = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16)
+
+
+class NoSkeleton(ExportError):
+    """The exporter changes the weights of this model in a way that a recipe cannot express."""
+
+
+def numpy_state(network: nn.Module) -> dict[str, Array]:
+    """Return the fp32 state dict of ``network`` as NumPy arrays, which share its memory if it is fp32 already."""
+    return {
+        name: (tensor.float() if tensor.is_floating_point() else tensor).detach().cpu().numpy()
+        for name, tensor in network.state_dict().items()
+    }
+
+
+def record_graph(
+    network: nn.Module, size: tuple[int, int], dimension: int, file: Path
+) -> tuple[bytes, dict[str, Place]]:
+    """Return the graph of ``network`` without its weights, and the place of each; ``network`` stays as it is.
+
+    ``size`` is (H, W) in pixels. ``file`` is overwritten. Raises NoSkeleton if a weight cannot be found, and
+    ExportError if there is no graph at all.
+    """
+    tower = network.get_submodule(_TOWER)
+    clone = copy.deepcopy(tower)
+    set_generated(clone, _SEED, prefix=f"{_TOWER}.")
+    weights: dict[str, Array] = {
+        name: tensor.detach().numpy()
+        for name, tensor in clone.state_dict(prefix=f"{_TOWER}.").items()
+        if tensor.is_floating_point()
+    }
+    mean, std = (generate(name, (3,), _SEED) for name in (skeleton.MEAN, skeleton.STD))
+    weights |= {skeleton.MEAN: mean, skeleton.STD: std}
+    prune_to_class_token(clone)
+    setattr(network, _TOWER, clone)
+    try:
+        write_graph(file, network, size=size, mean=mean, std=std, dimension=dimension, fingerprint=_FINGERPRINT)
+    finally:
+        setattr(network, _TOWER, tower)
+    fold_shapes(file)
+    model = onnx.load(str(file))
+    # The version of PyTorch must not be part of a file that is the same without it.
+    model.producer_name, model.producer_version = "clip-triton", ""
+    places = _find_places(model, weights)
+    for tensor in model.graph.initializer:
+        if tensor.name in places:
+            tensor.ClearField("raw_data")
+    return model.SerializeToString(deterministic=True), places
+
+
+def record(source: ModelSource, network: nn.Module, file: Path) -> Skeleton:
+    """Return the skeleton of ``network``, which becomes one of generated weights. ``file`` is overwritten.
+
+    Raises NoSkeleton or ExportError.
+    """
+    config = preprocessing_of(network)
+    kinds = {name: _kind(name, tensor) for name, tensor in network.state_dict().items()}
+    set_generated(network, skeleton.CHECK_SEED, noise=skeleton.CHECK_NOISE)
+    expected = reference_vectors(network, config, check_pixels(config))
+    graph, places = record_graph(network, config.size, expected.shape[1], file)
+    return Skeleton(
+        model=source.model,
+        graph=graph,
+        places=places,
+        tensors=kinds,
+        preprocess=config,
+        quick_gelu=uses_quick_gelu(source.model),
+        tags=_hub_weights(source.model, config),
+        recorded_with={name: version(name).partition("+")[0] for name in ("torch", "open_clip_torch")},
+        expected={skeleton.GENERATED: expected},
+    )
+
+
+def record_file(model: str, pretrained: str | None, file: Path) -> Skeleton:
+    """Record ``model`` and write its skeleton to ``file``; with ``pretrained`` also vectors of these weights.
+
+    Raises ExportError.
+    """
+    source = find_source(model, pretrained or "random")
+    recorded = None
+    if pretrained is not None:
+        network = load_open_clip_model(source)
+        config = preprocessing_of(network)
+        vectors = reference_vectors(network, config, check_pixels(config))
+        recorded = (skeleton.key_of(source.model, weights_sha256(numpy_state(network)), config), vectors)
+    temporary = file.with_name(f".{file.name}.onnx")
+    try:
+        result = record(source, load_open_clip_model(find_source(model, "random")), temporary)
+    finally:
+        temporary.unlink(missing_ok=True)
+    if recorded:
+        result = result.with_expected(*recorded)
+    file.write_bytes(result.to_bytes())
+    return result
+
+
+def _kind(name: str, tensor: torch.Tensor) -> TensorKind:
+    if tensor.is_floating_point():
+        return TensorKind(tuple(tensor.shape))
+    if tensor.numel() > 4096:
+        raise NoSkeleton(f"The model has a large table of integers, {name}, which a skeleton cannot hold.")
+    return TensorKind(tuple(tensor.shape), tuple(tensor.flatten().tolist()))
+
+
+def _hub_weights(model: str, config: PreprocessConfig) -> dict[str, HubWeights]:
+    """The pretrained weights of ``model`` on the hub, by tag."""
+    found = {}
+    for tag in open_clip.list_pretrained_tags_by_model(model):
+        about = cast("dict[str, Any]", open_clip.get_pretrained_cfg(model, tag))
+        repository, _, file = about.get("hf_hub", "").rpartition("/")
+        changes: dict[str, Any] = {key: about[key] for key in _PREPROCESSING if key in about}
+        if repository:
+            found[tag] = HubWeights(
+                repository=repository,
+                # What open_clip looks for first.
+                file=f"{file.rpartition('.')[0]}.safetensors" if file else "open_clip_model.safetensors",
+                preprocess=PreprocessConfig.from_mapping({**config.to_mapping(), **changes}),
+                quick_gelu=bool(about.get("quick_gelu", False)),
+            )
+    return found
+
+
+def _find_places(model: onnx.ModelProto, weights: Mapping[str, Array]) -> dict[str, Place]:
+    by_values: dict[tuple[int, float, float], list[tuple[Place, Array]]] = {}
+    for place, values in _parts(weights):
+        by_values.setdefault(_key(values), []).append((place, values))
+    places = {}
+    for tensor in model.graph.initializer:
+        if tensor.data_type == onnx.TensorProto.INT32:
+            if tuple(numpy_helper.to_array(tensor).ravel()) == _FINGERPRINT:
+                places[tensor.name] = Place(skeleton.FINGERPRINT)
+        elif tensor.data_type in _FLOATS:
+            values = numpy_helper.to_array(tensor)
+            for place, candidate in by_values.get(_key(values), []) if values.size > 1 else []:
+                if np.array_equal(candidate.ravel(), values.ravel()):
+                    places[tensor.name] = place
+                elif candidate.ndim == 2 and np.array_equal(candidate.T.ravel(), values.ravel()):
+                    places[tensor.name] = Place(place.name, place.third, transposed=True)
+            if values.size > 1 and tensor.name not in places:
+                raise NoSkeleton(f"The exporter computes {tensor.name} from several weights; there is no skeleton.")
+    wanted = {skeleton.MEAN, skeleton.STD, skeleton.FINGERPRINT}
+    constants = [attribute.t for node in model.graph.node for attribute in node.attribute if node.op_type == "Constant"]
+    large = [tensor for tensor in constants if tensor.data_type in _FLOATS and numpy_helper.to_array(tensor).size > 1]
+    if large or not wanted <= {place.name for place in places.values()}:
+        raise NoSkeleton("The exporter has changed the normalisation; there is no skeleton.")
+    return places
+
+
+def _parts(weights: Mapping[str, Array]) -> Iterator[tuple[Place, Array]]:
+    for name, values in weights.items():
+        yield Place(name), values
+        if values.ndim and len(values) % 3 == 0:
+            yield from ((place, place.take(values)) for place in (Place(name, third) for third in range(3)))
+
+
+def _key(values: Array) -> tuple[int, float, float]:
+    """The same for the same numbers in any order; comparing all would take minutes."""
+    return values.size, float(values.min(initial=np.inf)), float(values.max(initial=-np.inf))

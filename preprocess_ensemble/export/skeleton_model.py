@@ -1,0 +1,88 @@
+"""A model that is exported from its skeleton, without PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import onnx
+
+from preprocess_ensemble.export import parity, skeleton
+from preprocess_ensemble.export.model_source import BuiltGraph, WrongChoice, check_activation, choose_weights
+from preprocess_ensemble.export.skeleton import fill, find_skeleton
+from preprocess_ensemble.export.state_dict import Array, CheckpointFile, weights_sha256
+from preprocess_ensemble.export.weights_download import download
+from preprocess_ensemble.model_repository.config import MODEL_FILE
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from preprocess_ensemble.imaging.transform import PreprocessConfig
+    from preprocess_ensemble.model_repository.passport import Parity
+
+
+class SkeletonModel:
+    """A skeleton and the weights that fill it.
+
+    ``model`` is the name of a model whose skeleton is part of this package, or a skeleton file's path. Raises
+    ExportError.
+    """
+
+    def __init__(self, model: str, pretrained: str) -> None:
+        self._skeleton = find_skeleton(model)
+        name, tags = self._skeleton.model, self._skeleton.tags
+        self.source = choose_weights(name, pretrained, tags)
+        self.config = self._skeleton.preprocess
+        self._state: Mapping[str, Array]
+        if self.source.seed is not None:
+            self._state = self._skeleton.random_weights(self.source.seed)
+        else:
+            path = self.source.checkpoint
+            if path is None:
+                weights = tags[pretrained]
+                check_activation(
+                    name, pretrained, trained_quick=weights.quick_gelu, model_quick=self._skeleton.quick_gelu
+                )
+                self.config = weights.preprocess
+                path = download(name, pretrained, weights.repository, weights.file)
+            self._state = CheckpointFile(path, name, self._skeleton.tensors)
+        self.weights_sha256 = weights_sha256(self._state)
+        self.weights_bytes = self._skeleton.weights_bytes
+
+    def build(
+        self,
+        stage: Path,
+        pixels: npt.NDArray[np.uint8],
+        fingerprint: tuple[int, int],
+        precision: str,
+        *,
+        has_data_file: bool,
+        report: Callable[[str], None],
+    ) -> BuiltGraph:
+        """Write the graph; see ``ExportableModel``."""
+        if precision == "fp16" or has_data_file:
+            what = "fp16" if precision == "fp16" else "Writing the weights to a file of their own"
+            raise WrongChoice(f"{what} needs PyTorch: pip install 'clip-triton[export]'.")
+        file = stage / MODEL_FILE
+        report("comparing the graph with PyTorch's recorded vectors")
+        measured = self._check_skeleton(file, fingerprint)
+        report("filling the graph")
+        self._fill(file, self._state, self.config, fingerprint)
+        key = skeleton.key_of(self.source.model, self.weights_sha256, self.config)
+        if (recorded := self._skeleton.expected.get(key)) is not None:
+            measured = parity.check(file, parity.check_pixels(self.config), recorded, fingerprint, "fp32")
+        return BuiltGraph(files=[file], expected=parity.Encoder(file)(pixels)[0], measured=measured)
+
+    def _check_skeleton(self, file: Path, fingerprint: tuple[int, int]) -> Parity:
+        """Compare the graph, with generated weights, with the vectors that PyTorch computed from the same weights."""
+        config = self._skeleton.preprocess
+        self._fill(file, self._skeleton.check_weights(), config, fingerprint)
+        expected = self._skeleton.expected[skeleton.GENERATED]
+        return parity.check(file, parity.check_pixels(config), expected, fingerprint, "fp32")
+
+    def _fill(
+        self, file: Path, state: Mapping[str, Array], config: PreprocessConfig, fingerprint: tuple[int, int]
+    ) -> None:
+        onnx.save(fill(self._skeleton.graph, self._skeleton.places, state, config, fingerprint), str(file))

@@ -1,0 +1,148 @@
+"""The tensors of a model by name, as NumPy arrays in fp32: read from a checkpoint, generated from a seed, or hashed."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, cast
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError, safe_open
+
+from preprocess_ensemble.errors import first_line
+from preprocess_ensemble.export.model_source import ExportError
+
+Array = npt.NDArray[Any]
+StateDict = Mapping[str, Array]
+
+NOISE: Final = 0.01
+"""Largest distance of norms and biases from the 1 and 0 of a fresh network, so that no two tensors are equal."""
+
+
+def weights_sha256(state: StateDict) -> str:
+    """Return the SHA-256 over the sorted fp32 state dict (name, shape, bytes), as in the passport."""
+    digest = hashlib.sha256()
+    for name in sorted(state):
+        values = state[name]
+        digest.update(f"{name}{tuple(values.shape)}".encode())
+        digest.update(np.ascontiguousarray(values).data)
+    return digest.hexdigest()
+
+
+def generate(name: str, shape: tuple[int, ...], seed: int, noise: float = NOISE) -> npt.NDArray[np.float32]:
+    """Return the untrained weights of the tensor ``name``: uniform fp32 numbers with the scale of open_clip's own.
+
+    They depend on the name and the seed alone. Raw output of a NumPy bit generator is the same in every release and on
+    every machine; that of distributions is not.
+    """
+    count = math.prod(shape)
+    key = int.from_bytes(hashlib.sha256(f"{seed} {name}".encode()).digest()[:16], "little")
+    bits = np.random.PCG64(key).random_raw((count + 1) // 2).astype("<u8").view("<u4")[:count]
+    values: npt.NDArray[np.float32] = (bits >> 8).astype(np.float32)
+    values *= np.float32(2**-23)
+    values -= np.float32(1)
+    center, bound = _scale(name, shape, noise)
+    values *= np.float32(bound)
+    values += np.float32(center)
+    return values.reshape(shape)
+
+
+def _scale(name: str, shape: tuple[int, ...], noise: float) -> tuple[float, float]:
+    """Return the centre of the values and their largest distance from it."""
+    last = name.rpartition(".")[2]
+    if last.endswith("embedding"):
+        return 0.0, math.sqrt(3 / shape[-1])
+    if last.endswith(("bias", "mean")):
+        return 0.0, noise
+    if len(shape) < 2:
+        return 1.0, noise  # the weight of a layer norm
+    bound = 1 / math.sqrt(math.prod(shape[1:]))
+    return 0.0, bound * math.sqrt(1.5) if last == "in_proj_weight" else bound
+
+
+@dataclass(frozen=True)
+class TensorKind:
+    """What a state dict must have under one name."""
+
+    shape: tuple[int, ...]
+    integers: tuple[int, ...] | None = None
+    """The values of an integer buffer, which no checkpoint changes; None for a float tensor."""
+
+
+class GeneratedWeights(Mapping[str, Array]):
+    """A state dict of untrained weights; a tensor is generated each time it is read."""
+
+    def __init__(self, kinds: Mapping[str, TensorKind], seed: int, noise: float = NOISE) -> None:
+        self._kinds = kinds
+        self._seed = seed
+        self._noise = noise
+
+    def __getitem__(self, name: str) -> Array:
+        kind = self._kinds[name]
+        if kind.integers is not None:
+            return np.array(kind.integers, np.int64).reshape(kind.shape)
+        return generate(name, kind.shape, self._seed, self._noise)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._kinds)
+
+    def __len__(self) -> int:
+        return len(self._kinds)
+
+
+class CheckpointFile(Mapping[str, Array]):
+    """The state dict of a safetensors file, memory-mapped; half precision becomes fp32, as in open_clip.
+
+    Raises ExportError if the file cannot be read, or if its tensors are not those of ``kinds``.
+    """
+
+    def __init__(self, path: Path, model: str, kinds: Mapping[str, TensorKind]) -> None:
+        import ml_dtypes  # noqa: F401  gives NumPy the dtype bfloat16
+
+        self._kinds = kinds
+        if path.suffix != ".safetensors":
+            raise ExportError(
+                f"Reading {path.name} needs PyTorch: pip install 'clip-triton[export]', or use a .safetensors file."
+            )
+        try:
+            self._file = cast("Any", safe_open(path, framework="numpy"))
+        except (SafetensorError, OSError) as error:
+            raise ExportError(f"The weights {path} cannot be read: {first_line(error)}.") from error
+        found = set(self._file.keys())
+        # As open_clip does with the files of a distributed training.
+        self._prefix = "module." if found and all(name.startswith("module.") for name in found) else ""
+        found = {name.removeprefix(self._prefix) for name in found}
+        needed = {name for name, kind in kinds.items() if kind.integers is None}
+        if problem := self._difference(found, needed):
+            raise ExportError(f"The weights {path} do not fit the model {model}: {problem}.")
+
+    def __getitem__(self, name: str) -> Array:
+        kind = self._kinds[name]
+        if kind.integers is not None:
+            return np.array(kind.integers, np.int64).reshape(kind.shape)
+        values: Array = self._file.get_tensor(self._prefix + name)
+        # Some checkpoints hold a single number as a vector of length one.
+        return values.astype(np.float32, copy=False).reshape(kind.shape)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._kinds)
+
+    def __len__(self) -> int:
+        return len(self._kinds)
+
+    def _difference(self, found: set[str], needed: set[str]) -> str:
+        if missing := sorted(needed - found):
+            return (
+                f"{missing[0]} and {len(missing) - 1} more are missing" if missing[1:] else f"{missing[0]} is missing"
+            )
+        if unknown := sorted(found - set(self._kinds)):
+            return f"it has no {unknown[0]}"
+        for name in sorted(needed):
+            shape, wanted = tuple(self._file.get_slice(self._prefix + name).get_shape()), self._kinds[name].shape
+            if shape != wanted and not (math.prod(shape) == math.prod(wanted) == 1):
+                return f"{name} has the shape {list(shape)}, not {list(wanted)}"
+        return ""

@@ -1,0 +1,243 @@
+"""Exports without PyTorch: the same file as with it, from a skeleton and weights that need no PyTorch either."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from preprocess_ensemble.export import command, exporter, parity
+from preprocess_ensemble.export.model_source import ExportError, WrongChoice, shipped_models
+from preprocess_ensemble.export.parity import ParityError
+from preprocess_ensemble.export.pytorch.recording import NoSkeleton, record_file, record_graph
+from preprocess_ensemble.export.skeleton import GENERATED, Skeleton, find_skeleton
+from preprocess_ensemble.export.skeleton_model import SkeletonModel
+from preprocess_ensemble.export.state_dict import generate
+from preprocess_ensemble.model_repository.config import installed_passport
+from preprocess_ensemble.testing.tiny_model import TINY_CLIP
+from tests.paths import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from preprocess_ensemble.model_repository.passport import Passport
+
+WITHOUT_PYTORCH = """
+import sys
+sys.modules["torch"] = sys.modules["open_clip"] = None
+from preprocess_ensemble.export.command import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.fixture(scope="module")
+def skeleton(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("skeleton") / "tiny_clip.skeleton"
+    record_file(str(TINY_CLIP), None, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def network() -> torch.nn.Module:
+    """The small CLIP with weights that are neither generated nor distinct, like those of a fresh network."""
+    network = exporter.load_model(str(TINY_CLIP), "random:0")
+    torch.manual_seed(3)
+    for name, tensor in network.state_dict().items():
+        if name.endswith("weight") and tensor.ndim > 1:
+            torch.nn.init.trunc_normal_(tensor, std=0.05)
+        elif name.endswith("bias"):
+            torch.nn.init.zeros_(tensor)
+        elif tensor.ndim == 1:
+            torch.nn.init.ones_(tensor)
+    return network
+
+
+@pytest.fixture(scope="module")
+def weights(network: torch.nn.Module, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("weights") / "weights.safetensors"
+    save_file(network.state_dict(), path)
+    return path
+
+
+def export(model: object, weights: object, repository: Path, **options: Any) -> Passport:
+    return exporter.export_model(model=str(model), pretrained=str(weights), repository=repository, **options)
+
+
+def without_pytorch(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", WITHOUT_PYTORCH, *map(str, arguments)],
+        cwd=ROOT,
+        env=os.environ | {"HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def onnx_file(repository: Path) -> Path:
+    return repository / "clip_encoder" / "1" / "model.onnx"
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_the_file_is_the_same_with_and_without_pytorch(
+    precision: str, skeleton: Path, weights: Path, tmp_path: Path
+) -> None:
+    with_it = export(TINY_CLIP, weights, tmp_path / "with", precision=precision)
+    finished = without_pytorch(
+        "--model", skeleton, "--pretrained", weights, "--precision", precision, "--repository", tmp_path / "without"
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert onnx_file(tmp_path / "with").read_bytes() == onnx_file(tmp_path / "without").read_bytes()
+    without = installed_passport(tmp_path / "without")
+    assert without is not None
+    assert (without.id, without.fingerprint, without.canary) == (with_it.id, with_it.fingerprint, with_it.canary)
+    assert without.parity.images == 9
+    assert without.parity.min_cosine >= 0.999 if precision == "int8" else 0.999999
+
+
+def test_random_weights_are_the_same_with_and_without_pytorch(skeleton: Path, tmp_path: Path) -> None:
+    with_it, without = (
+        export(model, "random:5", tmp_path / str(name)) for name, model in enumerate((TINY_CLIP, skeleton))
+    )
+    assert with_it.weights_sha256 == without.weights_sha256
+    assert onnx_file(tmp_path / "0").read_bytes() == onnx_file(tmp_path / "1").read_bytes()
+
+
+def test_generated_weights_never_change() -> None:
+    # Skeletons hold vectors of such weights, and stores those of random models.
+    values = generate("visual.conv1.weight", (2, 3), 1)
+    assert values.dtype == np.float32
+    assert values.tolist() == [
+        [-0.49664002656936646, 0.05094168707728386, -0.2358667552471161],
+        [-0.17004698514938354, 0.5535523891448975, 0.1475704312324524],
+    ]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_becomes_fp32_as_in_open_clip(
+    dtype: torch.dtype, network: torch.nn.Module, skeleton: Path, tmp_path: Path
+) -> None:
+    state = {f"module.{name}": tensor.to(dtype) for name, tensor in network.state_dict().items()}
+    save_file(state, tmp_path / "half.safetensors")
+    expected = exporter.load_exportable(str(TINY_CLIP), str(tmp_path / "half.safetensors"))
+    found = SkeletonModel(str(skeleton), str(tmp_path / "half.safetensors"))
+    assert found.weights_sha256 == expected.weights_sha256
+
+
+def changed(skeleton: Path, path: Path, **changes: Any) -> Path:
+    path.write_bytes(replace(Skeleton.from_bytes(skeleton.read_bytes()), **changes).to_bytes())
+    return path
+
+
+def test_a_machine_that_computes_something_else_is_found(skeleton: Path, tmp_path: Path) -> None:
+    vectors = Skeleton.from_bytes(skeleton.read_bytes()).expected[GENERATED]
+    other = changed(skeleton, tmp_path / "other.skeleton", expected={GENERATED: np.roll(vectors, 1, axis=1)})
+    with pytest.raises(ParityError, match="cosine of"):
+        export(other, "random:0", tmp_path / "models")
+    assert not onnx_file(tmp_path / "models").exists()
+
+
+def test_a_place_that_is_filled_with_another_tensor_is_found(skeleton: Path, tmp_path: Path) -> None:
+    places = dict(Skeleton.from_bytes(skeleton.read_bytes()).places)
+    first, second = [name for name, place in places.items() if place.name.endswith("ln_1.weight")]
+    places[first], places[second] = places[second], places[first]
+    with pytest.raises(ParityError, match="cosine of"):
+        export(changed(skeleton, tmp_path / "other.skeleton", places=places), "random:0", tmp_path / "models")
+
+
+def test_trained_weights_can_have_vectors_of_their_own(skeleton: Path, weights: Path, tmp_path: Path) -> None:
+    recorded = tmp_path / "trained.skeleton"
+    assert command.main(["--model", str(TINY_CLIP), "--pretrained", str(weights), "--skeleton", str(recorded)]) == 0
+    found = Skeleton.from_bytes(recorded.read_bytes())
+    assert found.graph == Skeleton.from_bytes(skeleton.read_bytes()).graph
+    export(recorded, weights, tmp_path / "models")
+    (key,) = found.expected.keys() - {GENERATED}
+    wrong = {**found.expected, key: np.roll(found.expected[key], 1, axis=1)}
+    with pytest.raises(ParityError, match="cosine of"):
+        export(changed(recorded, tmp_path / "wrong.skeleton", expected=wrong), weights, tmp_path / "models", force=True)
+
+
+def test_a_model_whose_weights_are_combined_has_no_skeleton(tmp_path: Path) -> None:
+    config = json.loads(TINY_CLIP.read_text())
+    # A ResNet: the exporter merges its batch norms into the convolutions.
+    config["vision_cfg"] = {"image_size": 64, "layers": [1, 1, 1, 1], "width": 8, "patch_size": None}
+    model = tmp_path / "tiny_resnet.json"
+    model.write_text(json.dumps(config))
+    with pytest.raises(NoSkeleton, match="there is no skeleton"):
+        record_file(str(model), None, tmp_path / "resnet.skeleton")
+    assert not list(tmp_path.glob("*resnet.skeleton*"))
+    assert export(model, "random:0", tmp_path / "models").parity.min_cosine >= 0.9999
+
+
+def test_recording_leaves_the_network_as_it_is(network: torch.nn.Module, tmp_path: Path) -> None:
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    record_graph(network, (224, 224), 512, tmp_path / "model.onnx")
+    after = network.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda state: state.pop("visual.proj"), "visual.proj is missing"),
+        (lambda state: state.update(more=torch.zeros(2)), "it has no more"),
+        (lambda state: state.update({"visual.proj": torch.zeros(3, 4)}), r"the shape \[3, 4\], not \[128, 512\]"),
+    ],
+)
+def test_weights_of_another_model_are_refused(
+    change: Any, message: str, network: torch.nn.Module, skeleton: Path, tmp_path: Path
+) -> None:
+    state = dict(network.state_dict())
+    change(state)
+    save_file(state, tmp_path / "other.safetensors")
+    with pytest.raises(ExportError, match=f"do not fit the model tiny_clip: .*{message}"):
+        export(skeleton, tmp_path / "other.safetensors", tmp_path / "models")
+
+
+def test_a_file_that_is_no_checkpoint_is_refused(skeleton: Path, tmp_path: Path) -> None:
+    (tmp_path / "weights.pt").write_bytes(b"pickle")
+    (tmp_path / "weights.safetensors").write_bytes(b"nothing of the kind")
+    with pytest.raises(ExportError, match=r"Reading weights\.pt needs PyTorch: .*export"):
+        export(skeleton, tmp_path / "weights.pt", tmp_path / "models")
+    with pytest.raises(ExportError, match=r"weights\.safetensors cannot be read"):
+        export(skeleton, tmp_path / "weights.safetensors", tmp_path / "models")
+
+
+@pytest.mark.parametrize("data", [b"", b"no archive"])
+def test_a_file_that_is_no_skeleton_is_misuse(data: bytes, tmp_path: Path) -> None:
+    (tmp_path / "mine.skeleton").write_bytes(data)
+    with pytest.raises(WrongChoice, match=r"mine\.skeleton is not a skeleton"):
+        find_skeleton(str(tmp_path / "mine.skeleton"))
+    with pytest.raises(WrongChoice, match=r"none\.skeleton cannot be read: No such file"):
+        find_skeleton(str(tmp_path / "none.skeleton"))
+
+
+def test_what_needs_pytorch_says_so(skeleton: Path, tmp_path: Path) -> None:
+    with pytest.raises(WrongChoice, match=r"fp16 needs PyTorch: pip install 'clip-triton\[export\]'"):
+        export(skeleton, "random:0", tmp_path / "models", precision="fp16")
+    with pytest.raises(WrongChoice, match=r"Exporting ViT-H-14 needs PyTorch.*did you mean .*ViT-B-32"):
+        find_skeleton("ViT-H-14")
+
+
+def test_shipped_skeletons_are_complete_and_small() -> None:
+    assert "ViT-B-32" in shipped_models()
+    for model in shipped_models():
+        skeleton = find_skeleton(model)
+        graph = onnx.load_from_string(skeleton.graph)
+        assert skeleton.model == model
+        assert skeleton.expected[GENERATED].shape[0] == len(parity.check_pixels(skeleton.preprocess))
+        assert len(skeleton.to_bytes()) < 400_000
+        assert skeleton.tags
+        empty = {tensor.name for tensor in graph.graph.initializer if not tensor.ByteSize() or not tensor.raw_data}
+        assert skeleton.places.keys() <= empty
+    assert find_skeleton("ViT-B-32").tags["laion2b_s34b_b79k"].repository == "laion/CLIP-ViT-B-32-laion2B-s34B-b79K"
