@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import filecmp
+import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -9,16 +13,17 @@ import pytest
 import torch
 from open_clip.transform import PreprocessCfg, image_transform_v2
 from PIL import Image, ImageOps
+from safetensors.torch import save_file
 
 from clip_client import ClipClient
 from preprocess_ensemble.export.exporter import export_model, load_model
+from preprocess_ensemble.model_repository.config import installed_passport
 from preprocess_ensemble.testing.server import Server, serving
 from preprocess_ensemble.testing.tiny_model import TINY_CLIP
 from tests.live.raw import infer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     import numpy.typing as npt
 
@@ -93,10 +98,15 @@ async def test_neighbours_do_not_change_a_vector(photos: Path, server: Server) -
 
 
 @pytest.fixture(scope="module")
-def full_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def full_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     repository = tmp_path_factory.mktemp("full") / "triton_models"
     export_model(model="ViT-B-32", pretrained="random:0", repository=repository)
-    with serving(repository) as running:
+    return repository
+
+
+@pytest.fixture(scope="module")
+def full_server(full_repository: Path) -> Iterator[Server]:
+    with serving(full_repository) as running:
         yield running
 
 
@@ -110,6 +120,25 @@ async def test_the_full_model_is_that_of_open_clip(photos: Path, full_server: Se
     assert batch.vectors.shape == (len(paths), 512)
     cosines = (batch.vectors.astype(np.float64) * Reference("ViT-B-32").vectors(paths)).sum(axis=1)
     assert cosines.min() >= LEAST_COSINE
+
+
+@pytest.mark.timeout(300)
+def test_the_shipped_skeleton_gives_the_file_that_pytorch_gives(full_repository: Path, tmp_path: Path) -> None:
+    """If it differs, record it again: ``clip-export --model ViT-B-32 --skeleton FILE`` (see CONTRIBUTING.md)."""
+    save_file(load_model("ViT-B-32", "random:0").state_dict(), tmp_path / "weights.safetensors")
+    program = (
+        "import sys; sys.modules['torch'] = None; from preprocess_ensemble.export.command import main; sys.exit(main())"
+    )
+    subprocess.run(
+        [sys.executable, "-c", program, "--pretrained", tmp_path / "weights.safetensors", "--repository", tmp_path],
+        check=True,
+    )
+    file = Path("clip_encoder", "1", "model.onnx")
+    assert filecmp.cmp(full_repository / file, tmp_path / file, shallow=False)
+    with_pytorch, without = installed_passport(full_repository), installed_passport(tmp_path)
+    assert with_pytorch is not None
+    assert without is not None
+    assert (without.fingerprint, without.canary) == (with_pytorch.fingerprint, with_pytorch.canary)
 
 
 @pytest.mark.timeout(300)
