@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -94,7 +95,7 @@ def parse_url(url: str) -> Endpoint:
             f"{url!r} does not name a host: write HOST:{rest} or auto:HOST:{rest}, or local:./{rest} for a folder"
         )
     if kind == EndpointKind.LOCAL.value:
-        return Endpoint(kind=EndpointKind.LOCAL, repository=rest)
+        return Endpoint(kind=EndpointKind.LOCAL, repository=os.path.expanduser(rest))
     server = _parse_server(rest or DEFAULT_URL)
     if server.kind is not EndpointKind.GRPC:
         raise ValueError(f"auto: takes the gRPC address of a Triton, not {rest!r}")

@@ -314,11 +314,12 @@ def test_similar_finds_the_same_in_photos_and_in_their_vectors(
     np.testing.assert_allclose(similarities, [entry["similarity"] for entry in in_vectors["similar"]], atol=2e-6)
 
     assert main(["similar", photo, "--in", str(album), "--url", server.grpc_url]) == 0
-    said = capsys.readouterr().out
-    assert said.splitlines()[2].startswith("1.0000")
-    assert "NOT_AN_IMAGE" in said
-    assert "4 photos compared, 1 file not compared" in said
-    assert "weights of this model are random" in said
+    said = capsys.readouterr()
+    assert said.out.startswith("1.0000\t")
+    assert said.out.count("\n") == 4
+    assert "NOT_AN_IMAGE" in said.err
+    assert "4 photos compared, 1 file not compared" in said.err
+    assert "weights of this model are random" in said.err
 
 
 def test_vectors_of_random_weights_are_not_acted_on_and_nothing_is_searched(

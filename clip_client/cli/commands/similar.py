@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import json
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import asdict, dataclass
@@ -21,10 +22,12 @@ from clip_client.cli.options.numbers import count
 from clip_client.cli.options.paths import user_path
 from clip_client.cli.output.progress import ProgressBars, progress_bars
 from clip_client.dedup import FailedFile, scan
-from clip_client.dedup.text import counted, printable
+from clip_client.dedup.text import counted, escaped, printable
 from clip_client.dedup.types import is_random
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from clip_client import ClipClient
 
 _TOP: Final = 10
@@ -39,6 +42,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         description="Find the photos most similar to PHOTO. If DIR is a folder or a file that `clip-client embed` "
         "wrote, its vectors are searched. Any other folder is searched for photos, with all its subfolders, and the "
         "photos are embedded first. PHOTO itself is not listed.",
+        epilog="If the output goes to a file or another program, each line is a cosine, a tab and a path.",
     )
     parser.add_argument("photo", type=os.path.expanduser, metavar="PHOTO", help="the photo to find similar ones for")
     parser.add_argument(
@@ -69,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(asdict(found), indent=2))
     else:
-        _print_table(found)
+        _print(found)
     return 0 if found.compared else 1
 
 
@@ -146,21 +150,20 @@ class _Found:
     skipped: Mapping[str, int]
 
 
-def _print_table(found: _Found) -> None:
+def _print(found: _Found) -> None:
+    """Print a table in a terminal; elsewhere lines of cosine, tab and path, and the notes on standard error."""
     from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
     from clip_client.dedup.reporting.terminal import print_failed, print_skipped
 
-    console = Console()
-    table = Table(show_edge=False, pad_edge=False)
-    table.add_column("cosine", justify="right", no_wrap=True)
-    table.add_column("photo", overflow="fold")
-    for similar in found.similar:
-        missing = "" if os.path.exists(similar.path) else " (missing)"
-        table.add_row(f"{similar.similarity:.4f}", Text.assemble(printable(similar.path), (missing, "yellow")))
-    console.print(table)
+    is_terminal = sys.stdout.isatty()
+    console = Console(stderr=not is_terminal)
+    if is_terminal:
+        _print_table(found.similar, console)
+    else:
+        for similar in found.similar:
+            print(f"{similar.similarity:.4f}\t{escaped(similar.path)}")
+        sys.stdout.flush()
     print_failed(found.failed, console)
     print_skipped(found.skipped, console)
     console.print(
@@ -176,6 +179,19 @@ def _print_table(found: _Found) -> None:
             style="yellow",
             soft_wrap=True,
         )
+
+
+def _print_table(photos: Sequence[_Similar], console: Console) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(show_edge=False, pad_edge=False)
+    table.add_column("cosine", justify="right", no_wrap=True)
+    table.add_column("photo", overflow="fold")
+    for similar in photos:
+        missing = "" if os.path.exists(similar.path) else " (missing)"
+        table.add_row(f"{similar.similarity:.4f}", Text.assemble(printable(similar.path), (missing, "yellow")))
+    console.print(table)
 
 
 def _is_same(path: str, photo: str) -> bool:

@@ -89,7 +89,9 @@ def _print_group(number: int, group: DuplicateGroup, space: int, console: Consol
     if is_uniform:
         line.append(f": {words[others[0].path]}")
     if group.reason:
-        line.append(f"; kept: {printable(group.reason)}", style="dim")
+        reason = f"kept: {printable(group.reason)}"
+        fits = line.cell_len + 2 + cell_len(reason) <= console.width
+        line.append(f"; {reason}" if fits else f"\n   {reason}", style="dim")
     console.print(line, soft_wrap=True)
     if verbose and group.tier != EXACT:
         _print(f"   {group.tier}, every pair at least {at_least(group.min_similarity)} alike", console, style="dim")

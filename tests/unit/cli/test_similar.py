@@ -27,7 +27,7 @@ def test_files_that_are_skipped_or_fail_are_reported(
         (tmp_path / name).write_bytes(name.encode())
     command = ["similar", str(tmp_path / "a.jpg"), "--in", str(tmp_path), "--url", fake.url]
     assert main(command) == 0
-    assert "3 files skipped, not named like photos: 2 .txt, 1 .mov" in capsys.readouterr().out
+    assert "3 files skipped, not named like photos: 2 .txt, 1 .mov" in capsys.readouterr().err
 
     fake.script(Reply(), Reply(row_errors={0: (4, "The file ends early.")}))
     assert main([*command, "--json"]) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import FrozenInstanceError
 from typing import Any
 
@@ -26,6 +27,7 @@ from clip_client._endpoint import parse_url
         ("10.0.0.1:8001", "grpc://10.0.0.1:8001"),
         ("local:", "local:"),
         ("local:/models/clip", "local:/models/clip"),
+        ("local:~/models", f"local:{os.path.expanduser('~/models')}"),
         ("local:C:\\models", "local:C:\\models"),
         ("auto:", "auto:grpc://localhost:8001"),
         ("auto:host:9", "auto:grpc://host:9"),

@@ -6,6 +6,7 @@ import csv
 import io
 import os
 import subprocess
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -104,7 +105,15 @@ def test_words_that_do_not_fit_are_on_a_line_of_their_own() -> None:
     text = printed(of)
     assert f"{'b' * 50}.jpg\n{' ' * 30}identical, byte for byte\n" in text
     assert "c.jpg  practically identical\n" in text
-    assert max(map(len, text.splitlines())) <= 80 + len("1,234 photos compared")
+    (found,) = report((member("a.jpg"), member("b.jpg"))).groups
+    of = DuplicateReport(
+        model=MODEL,
+        thresholds=thresholds_for(MODEL),
+        compared=2,
+        groups=(replace(found, reason="name without a copy mark, and much more"),),
+        failed=(),
+    )
+    assert "byte for byte\n   kept: name without a copy mark, and much more\n" in printed(of)
 
 
 def test_a_line_for_each_copy_that_could_move() -> None:
