@@ -55,10 +55,11 @@ class Nearest:
         norms = np.sqrt(np.einsum("nd,nd->n", vectors, vectors))
         rows = np.flatnonzero(norms > 0)  # not NaN, either
         self.compared += len(rows)
-        cosines = (vectors[rows] if len(rows) < len(vectors) else vectors) @ self._queries.T / norms[rows, None]
-        for best, of_query in zip(self.best, cosines.T, strict=True):
-            order = np.argsort(-of_query, kind="stable")[: self._k]
-            for place in order[np.isfinite(of_query[order])].tolist():
+        comparable = vectors[rows] if len(rows) < len(vectors) else vectors
+        for best, of_query in zip(self.best, self._queries @ comparable.T / norms[rows], strict=True):
+            floor = best[-1].cosine if len(best) == self._k else -np.inf
+            places = np.flatnonzero(of_query >= floor)  # few after the first vectors; none for a query of NaN
+            for place in places[np.argsort(-of_query[places], kind="stable")[: self._k]].tolist():
                 row = int(rows[place])
                 path = None if paths is None else paths[row]
                 best.append(Neighbour(path, float(of_query[place]), self._added + row))
