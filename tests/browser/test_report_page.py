@@ -154,7 +154,7 @@ def test_a_photo_is_enlarged_and_compared_with_the_keyboard_alone(page: Path, op
         viewer = view.get_by_role("dialog")
         name, image = viewer.locator("h2"), viewer.locator("img.shown")
         assert name.inner_text() == "half.jpg"
-        assert "2 of 3 · 600 × 400, 50.0 kB" in viewer.locator(".viewer-facts").inner_text()
+        assert "2 of 3 · 600 × 400 · 50.0 kB" in viewer.locator(".viewer-facts").inner_text()
         expect(image).to_have_attribute("src", str(link.get_attribute("href")))  # the photo itself, once it is loaded
         place = image.bounding_box()
         view.keyboard.press(" ")

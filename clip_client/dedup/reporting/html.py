@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import re
 import shlex
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -32,6 +33,9 @@ _TIER_NAMES: Final = {
     NEAR_IDENTICAL: "Near-identical",
     SIMILAR: "Similar",
 }
+
+_BETWEEN_TAGS: Final = re.compile(r"(?<=>)\n(?=<|{%)")
+"""Line breaks that only make templates readable: in a page of 20,000 photos, each is one of a million nodes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +149,7 @@ def _environment(report: DuplicateReport) -> jinja2.Environment:
     top = _common_folder([member.label for group in report.groups for member in group.members])
 
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("clip_client.dedup.reporting"),
+        loader=jinja2.FunctionLoader(lambda name: _BETWEEN_TAGS.sub("", _asset(name))),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,

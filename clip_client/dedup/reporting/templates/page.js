@@ -75,6 +75,7 @@
     current = 0;
     stage.replaceChildren();
     viewer.showModal();
+    document.documentElement.classList.add("viewing");  // :has(dialog[open]) would cost time in a page of 20,000 photos
     select(photos.findIndex((photo) => photo.figure === figure));
   };
 
@@ -118,10 +119,7 @@
     const text = (selector) => one(selector, photo.figure)?.textContent ?? "";
     const kept = photo.figure.classList.contains("kept") ? "Kept: " : "";
     one("h2", viewer).textContent = `${kept}${text(".name")}`;
-    const facts = [
-      `${photos.indexOf(photo) + 1} of ${photos.length}`, text(".facts").replace(/(\d) (?=[\d.]+ [kMGT]?B)/, "$1, "),
-      text(".origin"),
-    ];
+    const facts = [`${photos.indexOf(photo) + 1} of ${photos.length}`, text(".facts"), text(".origin")];
     one(".viewer-facts", viewer).textContent = facts.filter(Boolean).join(" · ");
     compareButton.textContent = `Compare with ${photos[partner].figure.classList.contains("kept") ? "the kept photo" : "a copy"}`;
     compareButton.setAttribute("aria-pressed", String(showsPartner));
@@ -168,6 +166,9 @@
     else return;
     event.preventDefault();
   });
-  viewer.addEventListener("close", () => stage.replaceChildren());
+  viewer.addEventListener("close", () => {
+    document.documentElement.classList.remove("viewing");
+    stage.replaceChildren();
+  });
   addEventListener("resize", () => viewer.open && show());
 })();
