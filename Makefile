@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+DEMO_INSTALLED := $(VENV)/.demo-installed
 PHOTOS ?=
 TESTS ?=
 MUTANTS ?=
@@ -12,18 +13,27 @@ MUTANTS ?=
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-# The stamp is newer than setup.cfg after an installation, so a second run installs nothing.
-$(INSTALLED): setup.cfg pyproject.toml
+# A stamp is newer than setup.cfg after an installation, so a second run installs nothing.
+$(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' \
 	    || { echo "Python 3.10 to 3.12 is needed, and $(PYTHON) is `$(PYTHON) --version`: make PYTHON=python3.11 ..."; exit 1; }
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv $(VENV)
+
+# Without PyTorch. Of scikit-image only the photos are used, which need none of its dependencies. Bytecode is compiled
+# when it is needed: most of it never is.
+$(DEMO_INSTALLED): setup.cfg pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --no-compile --editable '.[cli,dedup,local,server]'
+	$(BIN)/python -m pip install --no-compile --no-deps 'scikit-image>=0.24'
+	touch $@
+
+$(INSTALLED): setup.cfg pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --editable '.[dev]'
-	touch $@
+	touch $(DEMO_INSTALLED) $@
 
 install: $(INSTALLED)  ## make .venv with everything that development needs
 
-demo: $(INSTALLED)  ## find the duplicates among sample photos, or in PHOTOS=dir
+demo: $(DEMO_INSTALLED)  ## find the duplicates among sample photos, or in PHOTOS=dir
 	$(BIN)/python -m benchmarks demo $(if $(PHOTOS),--photos '$(PHOTOS)')
 
 test: $(INSTALLED)  ## run all tests, or those in TESTS=path
