@@ -44,11 +44,13 @@ def apply_report(
         hash_of=lambda path: store.files.sha256_of(path, sha256_of),
     )
     is_requested = options.apply or options.dry_run
-    for skip in plan.skipped:
-        if skip.is_blocked or (is_requested and not skip.tier):
-            say(f"stays: {printable(skip.path)}: {printable(skip.reason)}")
     if is_requested:
+        for skip in plan.skipped:
+            if skip.is_blocked or not skip.tier:
+                say(f"stays: {printable(skip.path)}: {printable(skip.reason)}")
         _print_skipped_tiers(plan, say)
+    elif blocked := sum(skip.is_blocked for skip in plan.skipped):
+        say(f"{counted(blocked, 'copy', 'copies')} cannot be moved; --dry-run says why")
     if options.apply:
         return _apply_plan(plan, store, options, say)
     if options.dry_run:

@@ -275,6 +275,20 @@ def test_a_dry_run_with_hard_links_names_copies_of_the_same_bytes_only(
     assert "1 copy stays: tier same-pixels" in said
 
 
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_search_counts_what_cannot_move_and_a_dry_run_names_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], dry_run: bool
+) -> None:
+    kept, copy = (write(tmp_path / f"{number}.jpg", b"x") for number in (1, 2))
+    groups = report((member(kept), member(copy)))
+    copy.unlink()
+    with Store(tmp_path / "store") as opened:
+        assert apply_report(groups, [str(tmp_path)], opened, ActionOptions(dry_run=dry_run)) == 0
+    said = capsys.readouterr().out
+    assert (f"stays: {copy}: It cannot be read" in said) == dry_run
+    assert ("1 copy cannot be moved; --dry-run says why\n" in said) != dry_run
+
+
 @pytest.mark.parametrize("option", [["--retry-failed"], ["--shard-rows", "5"]])
 def test_embed_refuses_for_a_file_what_is_for_a_folder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], option: list[str]
