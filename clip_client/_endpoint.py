@@ -51,7 +51,7 @@ class Endpoint:
     port: int = DEFAULT_PORT
     tls: bool = False
     repository: str = ""
-    """Model repository of a LOCAL endpoint; empty for the one that ``CLIP_MODEL`` names, else ``triton_models``."""
+    """Model repository of a LOCAL endpoint; empty for the default: ``CLIP_MODEL``, ``triton_models``, or the user's."""
 
     def __str__(self) -> str:
         if self.kind is EndpointKind.LOCAL:

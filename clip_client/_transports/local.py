@@ -48,8 +48,23 @@ class _Loaded:
 
 
 def default_repository() -> Path:
-    """Return the model repository to use if the caller names none."""
-    return Path(os.environ.get(MODEL_VARIABLE) or DEFAULT_REPOSITORY)
+    """Return the model repository to use if the caller names none: the user's own if only that one has a model."""
+    if named := os.environ.get(MODEL_VARIABLE):
+        return Path(named)
+    here, own = Path(DEFAULT_REPOSITORY), user_repository()
+    return own if has_model(own) and not has_model(here) else here
+
+
+def user_repository() -> Path:
+    """Return the repository in the user's data directory, which a command fills if there is no other model."""
+    from platformdirs import user_data_path
+
+    return user_data_path("clip-client", appauthor=False) / "models"
+
+
+def has_model(repository: Path) -> bool:
+    """Return whether an export into ``repository`` has been finished."""
+    return (repository / contract.ENCODER / "1" / "model.json").exists()
 
 
 class LocalTransport(Transport):

@@ -6,17 +6,18 @@ import argparse
 import math
 import os
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from clip_client import ClientConfig, ClipClient, ClipError
+from clip_client import ClientConfig, ClipClient, ClipError, ModelNotReady
 from clip_client._client import URL_VARIABLE, make_config
 from clip_client._encoding import IMAGE_ENCODINGS, TransferName
 from clip_client._endpoint import EndpointKind
 from clip_client.cli.errors import CommandFailed, CommandMisused
+from clip_client.cli.options.first_model import can_get_model, get_model
 from clip_client.cli.options.numbers import number_type
 from clip_client.cli.options.paths import user_path
 
@@ -141,24 +142,34 @@ def read_config(arguments: argparse.Namespace, *, timeout_s: float | None = None
 
 
 @asynccontextmanager
-async def connected(config: ClientConfig, *, quiet: bool = False) -> AsyncIterator[ClipClient]:
+async def connected(
+    config: ClientConfig, *, quiet: bool = False, get_first_model: Callable[[], bool] = get_model
+) -> AsyncIterator[ClipClient]:
     """Give a client whose model is known. With ``auto:``, the model may run in this process.
 
-    Which of the two it is, is printed on standard error, unless ``quiet``. Raises the ClipError of the server, and
-    CommandFailed with the remedies if, with ``auto:``, no server responds and this machine has no model either.
+    Which of the two it is, is printed on standard error, unless ``quiet``. If it is this process and there is no model
+    yet, ``get_first_model`` gets one. Raises the ClipError of the server, and CommandFailed with the remedies if, with
+    ``auto:``, no server responds and this machine has no model either.
     """
     first = config.endpoints[0]
     is_auto = first.kind is EndpointKind.AUTO
-    async with ClipClient(config=config) as clip:
+    async with AsyncExitStack() as stack:
+        clip = await stack.enter_async_context(ClipClient(config=config))
         try:
             await clip.model()
         except ClipError as error:
-            if not (is_auto and clip.is_local):
+            if not clip.is_local:
                 raise
-            raise CommandFailed(
-                f"no server responds at {first.address}, and this process cannot embed either: {error} Start a server "
-                "with: clip-serve, or name one with --url"
-            ) from error
+            if not (isinstance(error, ModelNotReady) and can_get_model(first.repository or "") and get_first_model()):
+                if not is_auto:
+                    raise
+                raise CommandFailed(
+                    f"no server responds at {first.address}, and this process cannot embed either: {error} Start a "
+                    "server with: clip-serve, or name one with --url"
+                ) from error
+            # Another client: this one has chosen the repository that has no model.
+            clip = await stack.enter_async_context(ClipClient(config=config))
+            await clip.model()
         if is_auto and not clip.is_local and not quiet:
             # In the other case the library itself prints a notice.
             print(f"clip-client: using the server at {first.address}", file=sys.stderr)

@@ -1,0 +1,96 @@
+"""A machine without a model gets one with its first command, unless the user has named a repository."""
+
+from __future__ import annotations
+
+import io
+import sys
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from clip_client import ClientConfig, ModelNotReady
+from clip_client._transports.local import default_repository, user_repository
+from clip_client.cli.errors import CommandFailed
+from clip_client.cli.options.connection import connected
+from clip_client.cli.options.first_model import get_model
+from preprocess_ensemble.testing.server import free_port
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LOCAL = ClientConfig(urls=("local:",))
+FAILS = (sys.executable, "-c", "raise SystemExit(1)")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home without a model, and a working directory without one."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def export(tiny_repository: Path) -> tuple[str, ...]:
+    """A quick replacement of clip-export that takes its last option."""
+    program = f"import shutil, sys; shutil.copytree({str(tiny_repository)!r}, sys.argv[-1], dirs_exist_ok=True)"
+    return (sys.executable, "-c", program)
+
+
+@pytest.mark.parametrize("url", ["local:", "auto:127.0.0.1:{port}"])
+async def test_the_first_command_gets_the_model(
+    url: str, export: tuple[str, ...], capfd: pytest.CaptureFixture[str], photos: Path
+) -> None:
+    config = ClientConfig(urls=(url.format(port=free_port()),))
+    async with connected(config, get_first_model=partial(get_model, export=export)) as clip:
+        (await clip.embed([photos / "rocket.jpg"])).raise_for_errors()
+    said = capfd.readouterr().err
+    assert "a download of 605 MB" in said
+    assert str(user_repository()) in said
+    assert default_repository() == user_repository()
+    async with connected(config, get_first_model=partial(get_model, export=FAILS)) as clip:
+        assert clip.is_local
+    assert "605 MB" not in capfd.readouterr().err
+
+
+async def test_a_model_that_cannot_be_had_ends_the_command_with_what_to_do() -> None:
+    with pytest.raises(ModelNotReady, match="clip-export --repository triton_models"):
+        async with connected(LOCAL, get_first_model=partial(get_model, export=FAILS)):
+            pass
+    with pytest.raises(CommandFailed, match=r"no server responds.*clip-export"):
+        async with connected(
+            ClientConfig(urls=(f"auto:127.0.0.1:{free_port()}",)), get_first_model=partial(get_model, export=FAILS)
+        ):
+            pass
+
+
+@pytest.mark.parametrize(("answer", "gets_it"), [("\n", True), ("y\n", True), ("n\n", False), ("", False)])
+def test_a_terminal_is_asked_first(
+    answer: str, gets_it: bool, export: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdin", Terminal(answer))
+    monkeypatch.setattr(sys, "stderr", terminal)
+    assert get_model(export=export) is gets_it
+    assert terminal.getvalue().endswith("get it now? [Y/n] ")
+    assert user_repository().exists() is gets_it
+
+
+async def test_a_repository_that_was_named_is_not_filled(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never() -> bool:
+        raise AssertionError("a repository was filled")
+
+    with pytest.raises(ModelNotReady, match="There is no model in"):
+        async with connected(ClientConfig(urls=(f"local:{machine}",)), get_first_model=never):
+            pass
+    monkeypatch.setenv("CLIP_MODEL", str(machine))
+    with pytest.raises(ModelNotReady, match="There is no model in"):
+        async with connected(LOCAL, get_first_model=never):
+            pass
