@@ -26,24 +26,22 @@ _COMMANDS = (embed, similar, dedup, undo, purge, decide, health, profile, doctor
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; argparse itself exits with 2 for wrong options."""
-    words = tuple(sys.argv[1:] if argv is None else argv)
-    parser = _parser()
-    if not words:
-        parser.exit(2, parser.format_help())
-    arguments = parser.parse_args(words)
-    arguments.words = words
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A file name may contain characters that the terminal's encoding lacks; that must not fail.
         sys.stdout.reconfigure(errors="backslashreplace")
     with interruptible() as termination:
         try:
-            return _run(arguments)
+            return _run(tuple(sys.argv[1:] if argv is None else argv))
         except KeyboardInterrupt:
             return _say("interrupted", termination.exit_code)
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _run(words: Sequence[str]) -> int:
     try:
+        try:
+            arguments = _parsed(words)
+        finally:
+            sys.stdout.flush()  # after --help, Python would fail at its exit if the reader has closed the output
         exit_code: int = arguments.run(arguments)
         sys.stdout.flush()
     except CommandMisused as error:
@@ -58,6 +56,15 @@ def _run(arguments: argparse.Namespace) -> int:
             raise
         return _say("the output cannot be written: a disk is full", _without_output())
     return exit_code
+
+
+def _parsed(words: Sequence[str]) -> argparse.Namespace:
+    parser = _parser()
+    if not words:
+        parser.exit(2, parser.format_help())
+    arguments = parser.parse_args(words)
+    arguments.words = words
+    return arguments
 
 
 def _parser() -> Parser:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -59,6 +60,17 @@ def test_the_package_runs_as_a_module_and_tells_its_version() -> None:
         [sys.executable, "-m", "clip_client", "--version"], capture_output=True, text=True, check=True
     )
     assert done.stdout.startswith("clip-client ")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["dedup", "--help"], ["--version"]])
+def test_a_reader_that_has_closed_the_output_is_no_crash(arguments: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "clip_client", *arguments]
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, env=buffered, text=True, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) in [(0, ""), (1, "")]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish", "tcsh"])
