@@ -22,19 +22,23 @@ COPY clip_client clip_client
 COPY preprocess_ensemble preprocess_ensemble
 RUN ["containers/scripts/install-package.sh", "/opt/clip"]
 
-# PyTorch exports the model and is not needed to serve it, so it stays in this stage.
+# What exports the model is not needed to serve it, so it stays in this stage. EXTRAS="export local" brings PyTorch, for
+# fp16 and for the models that clip-export does not know without it.
 FROM python:3.11-slim AS export
+ARG EXTRAS=local
 ARG MODEL=ViT-B-32
 ARG PRETRAINED=laion2b_s34b_b79k
 ARG PRECISION=fp32
 WORKDIR /build
 COPY pyproject.toml setup.cfg README.md LICENSE ./
+COPY containers/constraints.txt containers/constraints.txt
 COPY containers/scripts containers/scripts
 COPY clip_client clip_client
 COPY preprocess_ensemble preprocess_ensemble
 COPY triton_models triton_models
-RUN ["containers/scripts/install-package.sh", "/opt/clip", "export", "local"]
-# A separate layer, so that another model does not install PyTorch again.
+# hadolint ignore=SC2086
+RUN containers/scripts/install-package.sh /opt/clip ${EXTRAS}
+# A separate layer, so that another model does not install the packages again.
 # hadolint ignore=DL3059
 RUN containers/scripts/export-model.sh /opt/clip triton_models "${MODEL}" "${PRETRAINED}" "${PRECISION}"
 

@@ -16,6 +16,10 @@ for stub in "$packages"/pytriton/tritonserver/python_backend_stubs/*; do
     [ "${stub##*/}" = "$version" ] || rm -r "$stub"
 done
 rm "$packages"/nvidia_pytriton.libs/libpython*
+# A second copy of ONNX Runtime for other languages than Python, and OpenVINO for devices that are no CPU.
+rm -f "$packages"/onnxruntime/capi/libonnxruntime.so.*
+rm -f "$packages"/openvino/libs/libopenvino_intel_gpu_plugin.so "$packages"/openvino/libs/libopenvino_intel_npu_plugin.so \
+    "$packages"/openvino/libs/cache.json
 find "$packages/numpy" -type d -name tests -prune -exec rm -r {} +
 
 # Otherwise the first start would write the backend directory, which the image's user may not.

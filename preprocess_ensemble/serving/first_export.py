@@ -39,7 +39,7 @@ def export_if_missing(
     installed = installed_passport(repository)
     if installed is not None:
         # A file counts by its name, as in the passport.
-        name = Path(model).stem if model.endswith(".json") else model
+        name = Path(model).stem if model.endswith((".json", ".skeleton")) else model
         tags = (pretrained, f"file:{Path(pretrained).name}", f"{pretrained}:0") if pretrained else None
         if installed.model == name and (tags is None or installed.pretrained in tags):
             return
