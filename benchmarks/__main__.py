@@ -30,6 +30,7 @@ MODULES: Final = {
     "gpu_kit": "benchmarks.gpu.offline_bundle",
     "report": "benchmarks.report.command",
     "demo": "benchmarks.demo",
+    "screenshots": "benchmarks.screenshots",
 }
 """Name on the command line -> module that runs it."""
 

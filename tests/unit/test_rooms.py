@@ -169,7 +169,7 @@ BENCHMARK_LAYERS: Final = (
     ("benchmarks.harness",),
     ("benchmarks.fixtures",),
     ("benchmarks.load", "benchmarks.peers"),
-    ("benchmarks.experiments", "benchmarks.gpu", "benchmarks.demo"),
+    ("benchmarks.experiments", "benchmarks.gpu", "benchmarks.demo", "benchmarks.screenshots"),
     ("benchmarks.report",),
     ("benchmarks", "benchmarks.__main__", "benchmarks.run_all"),
 )

@@ -44,7 +44,7 @@ class PageCommands:
 
     apply: str = ""
     """Moves the certain copies; empty if they have been moved already."""
-    folder: str = field(default_factory=os.getcwd)
+    folder: str = field(default_factory=lambda: _from_home(os.getcwd()))
     """Where ``apply`` must run, because its paths may be relative."""
     store: Path | None = None
     """The store that the other commands must name; None for the default one."""
@@ -119,6 +119,12 @@ def headline(report: DuplicateReport) -> str:
     if not report.copies:
         return f"No copies, but {counted(len(report.groups), 'group')} of photos that are alike"
     return f"{counted(report.copies, 'copy', 'copies')}, {human_bytes(report.spare_bytes)} could be freed"
+
+
+def _from_home(path: str) -> str:
+    """Write a folder as ``~/photos`` if it is in the home folder."""
+    home, separated = os.path.expanduser("~").rstrip(os.sep), os.path.join(path, "")
+    return "~" + path[len(home) :] if home and separated.startswith(home + os.sep) else path
 
 
 def shell_word(path: str) -> str:

@@ -73,9 +73,18 @@ def test_the_page_offers_the_command_that_wrote_it_with_apply() -> None:
     commands = PageCommands.after(["dedup", "my photos", "--dry-run", "--report", "r.html"])
     assert shlex.split(commands.apply) == ["clip-client", "dedup", "my photos", "--report", "r.html", "--apply"]
     assert commands.undo == "clip-client undo"
-    assert commands.folder == os.getcwd()
     text = page(group(member("/p/a"), member("/p/b")), commands=commands)
     assert "clip-client dedup &#39;my photos&#39; --report r.html --apply" in text
+
+
+@pytest.mark.parametrize(("folder", "shown"), [("home/anna", "~"), ("home/anna/a", "~/a"), ("home/anna2", None)])
+def test_the_page_says_where_the_command_must_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, shown: str | None
+) -> None:
+    (tmp_path / folder).mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(tmp_path / "home/anna"))
+    monkeypatch.chdir(tmp_path / folder)
+    assert PageCommands().folder == (shown or str(tmp_path / folder))
 
 
 def test_copies_that_have_been_moved_are_not_offered_again() -> None:
