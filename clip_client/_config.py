@@ -9,6 +9,7 @@ from typing import Final
 
 from clip_client._encoding import IMAGE_ENCODINGS, TransferName
 from clip_client._endpoint import DEFAULT_URL, Endpoint, EndpointKind, parse_url
+from preprocess_ensemble.runtimes.precision import PRECISIONS, Precision
 
 _LONGEST_S: Final = 1e9
 """Seconds. gRPC counts deadlines in 64 bits of nanoseconds, and one that does not fit counts as passed."""
@@ -51,6 +52,11 @@ class ClientConfig:
 
     local_threads: int | None = None
     """Threads that ``local:`` decodes and embeds with; None means one per core."""
+
+    local_precision: Precision | None = None
+    """Precision of ``local:``. ``"auto"`` computes in bf16 if the processor is fast at it and a check against fp32
+    passes when the model is loaded, ``"fp32"`` and ``"bf16"`` demand it; None means the environment variable
+    ``CLIP_PRECISION``, or else ``"auto"``."""
 
     token: str | None = field(default=None, repr=False)
     """Sent as ``authorization: Bearer ...`` and as the value of ``token_header``; to other hosts only over TLS."""
@@ -95,6 +101,8 @@ class ClientConfig:
             raise ValueError(f"transfer must be one of {', '.join(IMAGE_ENCODINGS)}, got {self.transfer!r}")
         if self.local_threads is not None:
             at_least_one("local_threads", self.local_threads)
+        if self.local_precision not in (None, *PRECISIONS):
+            raise ValueError(f"local_precision must be one of {', '.join(PRECISIONS)}, got {self.local_precision!r}")
         if (self.client_certificate is None) != (self.client_key is None):
             raise ValueError("client_certificate and client_key belong together: give both or neither")
         tls = all(endpoint.tls for endpoint in endpoints)

@@ -133,4 +133,5 @@ async def fetch_model(transport: Transport, *, timeout_s: float) -> ModelInfo:
     deadline = loop.time() + timeout_s
     passport = await transport.passport(request_id=uuid.uuid4().hex, timeout_s=timeout_s)
     max_batch_size = await transport.max_batch_size(timeout_s=max(0.001, deadline - loop.time()))
-    return ModelInfo.from_json(passport, max_batch_size=max_batch_size)
+    runtime = await transport.runtime(timeout_s=max(0.001, deadline - loop.time()))
+    return replace(ModelInfo.from_json(passport, max_batch_size=max_batch_size), runtime=runtime)

@@ -31,7 +31,7 @@ class ModelInfo:
     dimension: int
     """Length of a vector."""
     precision: str
-    """``"fp32"``, ``"fp16"`` or ``"int8"``."""
+    """Of the exported weights: ``"fp32"``, ``"fp16"`` or ``"int8"``. ``runtime`` may compute in another."""
     fingerprint: tuple[int, int]
     """Returned with every vector, so that the client notices a vector of another model."""
     max_batch_size: int
@@ -42,6 +42,10 @@ class ModelInfo:
     """... and the vector (D,) that the server must make of it."""
     transfer: str = "original"
     """How this client's images are sent, such as ``thumb-jpeg-q90-444``; the canary image is always sent unchanged."""
+
+    runtime: str = ""
+    """What runs the model, and in which precision, if it is in this process: ``"OpenVINO 2026.4.1, bf16"``. Empty for a
+    server, whose log says it."""
 
     def __repr__(self) -> str:
         about = f"dimension={self.dimension}, precision={self.precision!r}, vector_id={self.vector_id!r}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 
@@ -19,6 +20,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         folder = item.path.relative_to(TESTS).parts[0]
         item.add_marker(getattr(pytest.mark, folder))
+
+
+os.environ["CLIP_PRECISION"] = "fp32"
+"""For every test, and every server and command that one starts: many compare vectors bit by bit, and on a processor
+with bf16 the default would be that. Tests of the default itself set another value."""
 
 
 @pytest.fixture(autouse=True)

@@ -64,6 +64,10 @@ class Transport(ABC):
     async def passport(self, *, request_id: str, timeout_s: float) -> str:
         """Return the model's passport (``model.json``) as JSON text."""
 
+    async def runtime(self, *, timeout_s: float) -> str:
+        """Return what runs the model, and in which precision; empty if the other side does not say."""
+        return ""
+
     @abstractmethod
     async def max_batch_size(self, *, timeout_s: float) -> int:
         """Return how many images one request may carry."""

@@ -64,4 +64,4 @@ def _without_grpc(endpoint: Endpoint, config: ClientConfig) -> Transport:
         return HttpTransport(str(endpoint), token=config.token)
     from clip_client._transports.local import LocalTransport
 
-    return LocalTransport(endpoint.repository or None, threads=config.local_threads)
+    return LocalTransport(endpoint.repository or None, threads=config.local_threads, precision=config.local_precision)

@@ -17,11 +17,15 @@ from clip_client._errors import ClipError, DeadlineExceeded, ModelNotReady, Prot
 from clip_client._model import ModelInfo
 from clip_client._transports.base import Answer, Transport
 from preprocess_ensemble import contract
+from preprocess_ensemble.errors import ReportedError
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
     from preprocess_ensemble.imaging.preprocessor import Preprocessor
+    from preprocess_ensemble.model_repository.passport import Passport
+    from preprocess_ensemble.runtimes.precision import Precision
+    from preprocess_ensemble.runtimes.selection import Candidate, Selection
 
 MODEL_VARIABLE: Final = "CLIP_MODEL"
 """Environment variable that names the model repository of ``local:``."""
@@ -42,7 +46,7 @@ T = TypeVar("T")
 class _Loaded:
     """The open model."""
 
-    session: InferenceSession
+    selection: Selection
     passport: str
     preprocessor: Preprocessor
 
@@ -68,12 +72,14 @@ def has_model(repository: Path) -> bool:
 
 
 class LocalTransport(Transport):
-    """Decodes images in threads and runs ONNX Runtime, in place of a server.
+    """Decodes images in threads and runs the model, in place of a server.
 
     The first call loads the model. Images are decoded by the code of ``clip_preprocess`` with its default settings:
     large JPEG files at reduced size, the default limits, and the default time to decode. ``threads`` is the number of
-    threads for decoding and for ONNX Runtime; None means one per core. ``make_preprocessor`` replaces the class
-    ``Preprocessor``, for tests. A call that is cancelled or out of time returns at once; its batch runs to its end.
+    threads for decoding and for the model; None means one per core. ``precision`` None means that of the environment,
+    or else ``"auto"``. ``make_preprocessor`` replaces the class ``Preprocessor``, and ``candidates`` the runtimes that
+    may run the model in place of ONNX Runtime's own, for tests. A call that is cancelled or out of time returns at
+    once; its batch runs to its end.
     """
 
     def __init__(
@@ -81,11 +87,15 @@ class LocalTransport(Transport):
         repository: str | os.PathLike[str] | None = None,
         *,
         threads: int | None = None,
+        precision: Precision | None = None,
         make_preprocessor: Callable[..., Preprocessor] | None = None,
+        candidates: Sequence[Candidate] | None = None,
     ) -> None:
         self.repository = default_repository() if repository is None else Path(repository)
         self._threads = threads
+        self._precision = precision
         self._make_preprocessor = make_preprocessor
+        self._candidates = candidates
         # One batch at a time: a second one would compete for the same cores.
         self._runner = ThreadPoolExecutor(1, thread_name_prefix="clip encode")
         self._loaded: _Loaded | None = None
@@ -99,6 +109,10 @@ class LocalTransport(Transport):
     async def passport(self, *, request_id: str, timeout_s: float) -> str:
         loaded = await self._in_thread(self._load, timeout_s, request_id)
         return loaded.passport
+
+    async def runtime(self, *, timeout_s: float) -> str:
+        loaded = await self._in_thread(self._load, timeout_s, None)
+        return str(loaded.selection.model)
 
     async def max_batch_size(self, *, timeout_s: float) -> int:
         return _MAX_BATCH_SIZE
@@ -130,14 +144,14 @@ class LocalTransport(Transport):
         except Exception as error:
             # ONNX Runtime's exceptions share no public base class; closing under a batch ends its decoders.
             raise ClipError(
-                f"ONNX Runtime failed in this process ({type(error).__name__}).", request_id=request_id
+                f"The model failed in this process ({type(error).__name__}).", request_id=request_id
             ) from error
 
     def _load(self) -> _Loaded:
         if self._loaded is not None:
             return self._loaded
         try:
-            import onnxruntime
+            import onnxruntime as _  # noqa: F401
         except ImportError as error:
             raise ClipError(
                 f'Embedding in this process needs onnxruntime ({error}): pip install "clip-triton[local]", or start a '
@@ -145,12 +159,13 @@ class LocalTransport(Transport):
             ) from None
         from preprocess_ensemble.imaging.preprocessor import Preprocessor
         from preprocess_ensemble.imaging.transform import PreprocessConfig
+        from preprocess_ensemble.model_repository.passport import Passport
 
         directory = self.repository / contract.ENCODER / "1"
         file = directory / "model.onnx"
         try:
-            passport = (directory / "model.json").read_text(encoding="ascii")
-            model = ModelInfo.from_json(passport, max_batch_size=_MAX_BATCH_SIZE)
+            text = (directory / "model.json").read_text(encoding="ascii")
+            model = ModelInfo.from_json(text, max_batch_size=_MAX_BATCH_SIZE)
             preprocess = PreprocessConfig.from_mapping(model.preprocess)
         except OSError:
             raise ModelNotReady(
@@ -161,20 +176,48 @@ class LocalTransport(Transport):
             raise ProtocolMismatch(
                 f"{directory / 'model.json'} is no model's passport ({error}); export the model again."
             ) from None
+        session = self._open_session(file)
+        selection = self._select(session, file, Passport.from_json(text))
+        preprocessor = (self._make_preprocessor or Preprocessor)(preprocess, threads=self._threads)
+        self._loaded = _Loaded(selection=selection, passport=text, preprocessor=preprocessor)
+        return self._loaded
+
+    def _open_session(self, file: Path) -> InferenceSession:
+        import onnxruntime
+
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = self._threads or 0
         available = onnxruntime.get_available_providers()
         providers = [provider for provider in _PROVIDERS if provider in available]
         try:
-            session = onnxruntime.InferenceSession(file, options, providers=providers)
+            return onnxruntime.InferenceSession(file, options, providers=providers)
         except Exception as error:
             # ONNX Runtime's exceptions share no public base class.
             raise ModelNotReady(
                 f"ONNX Runtime cannot load {file} ({type(error).__name__}); export the model again."
             ) from error
-        preprocessor = (self._make_preprocessor or Preprocessor)(preprocess, threads=self._threads)
-        self._loaded = _Loaded(session=session, passport=passport, preprocessor=preprocessor)
-        return self._loaded
+
+    def _select(self, session: InferenceSession, file: Path, passport: Passport) -> Selection:
+        """Choose what runs the model, and log it. Raises ClipError if the precision cannot be had here."""
+        import onnxruntime
+
+        from preprocess_ensemble.runtimes.coreml import coreml
+        from preprocess_ensemble.runtimes.precision import precision_of_environment
+        from preprocess_ensemble.runtimes.reference import reference_model
+        from preprocess_ensemble.runtimes.selection import openvino_bf16, select
+
+        candidates = self._candidates
+        if candidates is None:
+            available = onnxruntime.get_available_providers()
+            candidates = (openvino_bf16(file, threads=self._threads or 0), coreml(file, available=available))
+        try:
+            precision = self._precision or precision_of_environment() or "auto"
+            selection = select(reference_model(session, passport), passport, precision, candidates)
+        except ReportedError as error:
+            raise ClipError(f"The model in {self.repository} cannot run as asked: {error}") from None
+        level = logging.WARNING if selection.disagrees else logging.INFO
+        _logger.log(level, "The model in %s runs on %s.", self.repository, selection)
+        return selection
 
     def _infer(self, images: Sequence[bytes]) -> Answer:
         loaded = self._load()
@@ -183,7 +226,7 @@ class LocalTransport(Transport):
             if outcome.log:
                 _logger.error("An image failed with an internal error.\n%s", outcome.log)
         statuses = np.array([outcome.status for outcome in outcomes], np.int32)
-        vectors, fingerprints = loaded.session.run(
+        vectors, fingerprints = loaded.selection.model.session.run(
             [contract.EMBEDDING, contract.FINGERPRINT], {contract.PIXELS: pixels, contract.STATUS: statuses[:, None]}
         )
         return Answer(

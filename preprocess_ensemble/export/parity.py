@@ -16,6 +16,8 @@ from preprocess_ensemble.export.canary import canary_image
 from preprocess_ensemble.imaging.decode import decode
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
 from preprocess_ensemble.model_repository.passport import Parity
+from preprocess_ensemble.runtimes.agreement import lowest_cosine
+from preprocess_ensemble.runtimes.agreement import sample_pixels as sample_pixels
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -59,20 +61,6 @@ class Encoder:
         return vectors, fingerprints
 
 
-def sample_pixels(height: int, width: int) -> npt.NDArray[np.uint8]:
-    """Return eight seeded pictures (8, H, W, 3) uint8, from smooth to noise, that cover the whole range of values."""
-    # Raw bits are the same in every release of NumPy; a skeleton carries vectors for these pictures.
-    bits = np.random.PCG64(20)
-    pictures = []
-    for cells in (1, 2, 3, 5, 8, 14, 28, max(height, width)):
-        values = bits.random_raw(cells * cells * 3 // 8 + 1).astype("<u8").view(np.uint8)
-        grid = values[: cells * cells * 3].reshape(cells, cells, 3)
-        rows = np.arange(height) * cells // height
-        columns = np.arange(width) * cells // width
-        pictures.append(grid[rows[:, None], columns[None, :]])
-    return np.stack(pictures)
-
-
 def check_pixels(config: PreprocessConfig) -> npt.NDArray[np.uint8]:
     """Return the sample pictures and the canary (9, H, W, 3) uint8."""
     canary = preprocess(decode(canary_image()), config)
@@ -104,7 +92,7 @@ def check(
         )
 
     least = required[precision]
-    lowest = min(_lowest_cosine(together, expected), _lowest_cosine(alone, expected))
+    lowest = lowest_cosine(np.concatenate([together, alone]), np.concatenate([expected, expected]))
     if not lowest >= least:  # written so that NaN fails too
         raise ParityError(f"The exported model reaches a cosine of {lowest:.6f} to PyTorch, and {least} is required.")
     _check_failed_rows(encoder, pixels, together, None if precision == "fp32" else least)
@@ -118,15 +106,6 @@ def _check_versions(model: Path) -> None:
         raise ParityError(
             f"The exported model has IR version and opsets {found}, not IR {IR_VERSION} and opset {OPSET}."
         )
-
-
-def _lowest_cosine(vectors: npt.NDArray[np.float32], expected: npt.NDArray[np.float32]) -> float:
-    """Rows must have unit length: a wrong length is an error just like a wrong direction."""
-    if vectors.shape != expected.shape or np.abs(np.linalg.norm(vectors, axis=1) - 1).max() > 1e-4:
-        return float("nan")
-    ours, theirs = vectors.astype(np.float64), expected.astype(np.float64)
-    lengths = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)
-    return float(((ours * theirs).sum(axis=1) / lengths).min())
 
 
 def _check_failed_rows(
@@ -143,7 +122,7 @@ def _check_failed_rows(
     unharmed = (
         np.array_equal(vectors[~failed], good[~failed])
         if least is None
-        else _lowest_cosine(vectors[~failed], good[~failed]) >= least
+        else lowest_cosine(vectors[~failed], good[~failed]) >= least
     )
     if not unharmed:
         raise ParityError("The exported model lets a failed image change its neighbours' vectors.")

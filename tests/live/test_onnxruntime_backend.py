@@ -63,7 +63,8 @@ BAD = {
         f"max_batch_size: 8 {AFFINE_IO}".replace("dims: [4]", "dims: [4] optional: true", 1),
         "sets optional for the input 'x'",
     ),
-    "openvino": (f"max_batch_size: 8 optimization {{ {OPENVINO} }} {AFFINE_IO}", "asks for OpenVINOExecutionProvider"),
+    # The tests run with CLIP_PRECISION=fp32.
+    "openvino": (f"max_batch_size: 8 optimization {{ {OPENVINO} }} {AFFINE_IO}", "and also for the precision fp32"),
     "wrong_mode": (
         f'max_batch_size: 8 {AFFINE_IO} parameters {{ key: "execution_mode" value {{ string_value: "3" }} }}',
         "The parameter execution_mode must be a number from 0 to 1",

@@ -25,10 +25,11 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     # room: (modules, or packages whose every module belongs to it; rooms that they may import)
     "contract": (("preprocess_ensemble.contract", "preprocess_ensemble.errors", "preprocess_ensemble"), ()),
     "imaging": (("preprocess_ensemble.imaging",), ("contract",)),
-    "backends": (("preprocess_ensemble.backends",), ("contract", "imaging")),
     "model_repository": (("preprocess_ensemble.model_repository",), ("contract", "imaging")),
+    "runtimes": (("preprocess_ensemble.runtimes",), ("contract", "imaging", "model_repository")),
+    "backends": (("preprocess_ensemble.backends",), ("contract", "imaging", "model_repository", "runtimes")),
     "triton_model": (("preprocess_ensemble.triton_model",), ("contract", "imaging", "backends", "model_repository")),
-    "export": (("preprocess_ensemble.export",), ("contract", "imaging", "model_repository")),
+    "export": (("preprocess_ensemble.export",), ("contract", "imaging", "model_repository", "runtimes")),
     BASE: (
         tuple(
             f"clip_client.{name}"
@@ -37,9 +38,9 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
                 "_optional", "_results",
             )
         ),
-        ("contract", "model_repository"),
+        ("contract", "model_repository", "runtimes"),
     ),
-    "transports": (("clip_client._transports",), (BASE, "contract", "imaging", "model_repository")),
+    "transports": (("clip_client._transports",), (BASE, "contract", "imaging", "model_repository", "runtimes")),
     "balancing": (("clip_client._balancing",), (BASE, "transports")),
     "server state": (("clip_client._handshake", "clip_client._health"), (BASE, "contract", "transports", "balancing")),
     "pipeline": (("clip_client._pipeline",), (BASE, "contract", "imaging", "transports", "balancing")),
@@ -74,7 +75,7 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
             "dedup actions", "dedup reporting",
         ),
     ),
-    "serving": (("preprocess_ensemble.serving",), ("contract", "imaging", "model_repository", "client")),
+    "serving": (("preprocess_ensemble.serving",), ("contract", "imaging", "model_repository", "runtimes", "client")),
     "server testing": (("preprocess_ensemble.testing",), ("contract",)),
 }  # fmt: skip
 
@@ -230,6 +231,7 @@ def test_only_tests_of_benchmarks_import_benchmarks() -> None:
             "tritonclient",
             {"clip_client._transports", "clip_client._testing", "preprocess_ensemble.model_repository.config"},
         ),
+        ("openvino", {"preprocess_ensemble.runtimes.openvino_model"}),
         ("torch", {"preprocess_ensemble.export.pytorch", "preprocess_ensemble.export.exporter"}),
         ("open_clip", {"preprocess_ensemble.export.pytorch"}),
         (

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from preprocess_ensemble.backends.onnxruntime.session_plan import SessionPlan
     from preprocess_ensemble.backends.onnxruntime.signature import Signature
+    from preprocess_ensemble.runtimes.model import Session
 
 _RUNS_UNTIL_CAPTURED: Final = 3
 """ONNX Runtime captures a CUDA graph after two plain runs, which allocate the memory that the graph needs."""
@@ -123,6 +124,20 @@ class Runner:
         for key, value in self._plan.run_entries.items():
             options.add_run_config_entry(key, value)
         return options
+
+
+class DirectRunner:
+    """Runs a session of another runtime than ONNX Runtime, without fixed buffers."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def run(self, requests: Sequence[Arrays], outputs: Sequence[str]) -> Arrays:
+        """Run the model on the rows of all requests; return ``outputs`` with the rows of all requests, in order.
+
+        Raises what the runtime raises.
+        """
+        return dict(zip(outputs, self._session.run(outputs, joined(requests)), strict=True))
 
 
 class _Buffers:

@@ -9,9 +9,9 @@ from typing import Any
 import onnxruntime
 import triton_python_backend_utils as pb_utils
 
-from preprocess_ensemble.backends.onnxruntime.batch import Runner, split
+from preprocess_ensemble.backends.onnxruntime.batch import DirectRunner, Runner, split
 from preprocess_ensemble.backends.onnxruntime.model_config import ModelConfig, ModelLoadError
-from preprocess_ensemble.backends.onnxruntime.session import model_file, open_session
+from preprocess_ensemble.backends.onnxruntime.session import model_file, open_session, select_model
 from preprocess_ensemble.backends.onnxruntime.session_plan import SessionPlan, plan_session
 from preprocess_ensemble.backends.onnxruntime.signature import auto_completed, check_signature, read_signature
 from preprocess_ensemble.backends.shared_memory import close_own_regions
@@ -55,13 +55,22 @@ class TritonPythonModel:
             session = open_session(file, plan)
             signature = read_signature(session)
             check_signature(config, signature)
-            self._runner = Runner(session, signature, plan)
-            self._runner.prepare()
+            selection = select_model(session, file, plan)
+            self._runner: Runner | DirectRunner
+            if selection.model.session is session:
+                self._runner = Runner(session, signature, plan)
+                self._runner.prepare()
+            else:
+                self._runner = DirectRunner(selection.model.session)
         except ModelLoadError as error:
             raise pb_utils.TritonModelException(str(error)) from None
         self._inputs = [tensor.name for tensor in signature.inputs]
         self._outputs = [io["name"] for io in config["output"]]
-        self._log_session(args["model_instance_name"], session, plan)
+        instance = args["model_instance_name"]
+        log = pb_utils.Logger.log_warn if selection.disagrees else pb_utils.Logger.log_info
+        log(f"{instance}: runs on {selection}")
+        if selection.model.session is session:
+            self._log_session(instance, session, plan)
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """Answer all requests with one run of the session, or with one run each if the model has no batch dimension."""

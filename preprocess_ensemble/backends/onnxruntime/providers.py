@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -19,7 +18,6 @@ from preprocess_ensemble.backends.onnxruntime.model_config import (
 
 CPU: Final = "CPUExecutionProvider"
 CUDA: Final = "CUDAExecutionProvider"
-OPENVINO: Final = "OpenVINOExecutionProvider"
 TENSORRT: Final = "TensorrtExecutionProvider"
 
 _TENSORRT_NAMES: Final = {
@@ -53,8 +51,8 @@ _TENSORRT_KEYS: Final = {key: check for check, keys in _TENSORRT_CHECKS.items() 
 
 _PRECISIONS: Final = {"FP32": {}, "FP16": {"trt_fp16_enable": "1"}, "INT8": {"trt_int8_enable": "1"}}
 
-_OPENVINO_PRECISIONS: Final = {"FP32": "f32", "BF16": "bf16"}
-"""BF16 is fast on CPUs with avx512_bf16 or amx_bf16, and slow on all others."""
+_OPENVINO_PRECISIONS: Final = ("FP32", "BF16")
+"""BF16 is only for CPUs with avx512_bf16 or amx_bf16."""
 
 _CUDA_PARAMETERS: Final[Mapping[str, Callable[[str], str]]] = {
     "cudnn_conv_algo_search": one_of("EXHAUSTIVE", "HEURISTIC", "DEFAULT"),
@@ -116,32 +114,37 @@ def _tensorrt_options(keys: Mapping[str, str]) -> dict[str, str]:
     return options
 
 
-def cpu_providers(config: ModelConfig) -> tuple[Provider, ...]:
-    """Return OpenVINO if it is configured. Raises ``ModelLoadError`` for any other accelerator, key or value."""
-    providers = []
+@dataclass(frozen=True, kw_only=True)
+class OpenVinoAccelerator:
+    """The execution accelerator ``openvino``: the package of that name runs the model, in place of ONNX Runtime."""
+
+    precision: str
+    """``"fp32"`` or ``"bf16"``."""
+    threads: int
+    """0 if the configuration does not say."""
+
+
+def openvino_accelerator(config: ModelConfig) -> OpenVinoAccelerator | None:
+    """Return OpenVINO if it is configured, by default in fp32, where OpenVINO itself prefers bf16 on many CPUs.
+
+    The C++ backend takes no parameters for this accelerator and runs in fp32. Raises ``ModelLoadError`` for any other
+    accelerator, key or value.
+    """
+    found = None
     for accelerator in _accelerators(config, "cpu"):
         if accelerator["name"] != "openvino":
             raise ModelLoadError(
                 f"The CPU execution accelerator {accelerator['name']!r} is unknown: use openvino, or no accelerator."
             )
-        options = {"device_type": "CPU", **_openvino_options(accelerator.get("parameters", {}))}
-        providers.append(Provider(name=OPENVINO, options=options, required=True))
-    return tuple(providers)
-
-
-def _openvino_options(keys: Mapping[str, str]) -> dict[str, str]:
-    """Return the options of OpenVINO; the default precision is fp32, where OpenVINO itself prefers bf16 on many CPUs.
-
-    The C++ backend takes no parameters for this accelerator and runs in fp32.
-    """
-    unknown = sorted(keys.keys() - {"precision", "num_threads"})
-    if unknown:
-        raise ModelLoadError(f"The OpenVINO accelerator has no parameter {unknown[0]!r}: use precision or num_threads.")
-    precision = keys.get("precision", "FP32")
-    if precision not in _OPENVINO_PRECISIONS:
-        raise ModelLoadError(f"The OpenVINO precision {precision!r} is unknown: use FP32 or BF16.")
-    hints: dict[str, str | int] = {"INFERENCE_PRECISION_HINT": _OPENVINO_PRECISIONS[precision]}
-    if "num_threads" in keys:
-        hints["INFERENCE_NUM_THREADS"] = int(checked(keys, "num_threads", int32, ""))
-    # OpenVINO's provider takes the JSON text, or the path of a file that holds it.
-    return {"load_config": json.dumps({"CPU": hints})}
+        keys: Mapping[str, str] = accelerator.get("parameters", {})
+        unknown = sorted(keys.keys() - {"precision", "num_threads"})
+        if unknown:
+            raise ModelLoadError(
+                f"The OpenVINO accelerator has no parameter {unknown[0]!r}: use precision or num_threads."
+            )
+        precision = keys.get("precision", _OPENVINO_PRECISIONS[0])
+        if precision not in _OPENVINO_PRECISIONS:
+            raise ModelLoadError(f"The OpenVINO precision {precision!r} is unknown: use FP32 or BF16.")
+        threads = max(0, int(checked(keys, "num_threads", int32, "0")))
+        found = OpenVinoAccelerator(precision=precision.lower(), threads=threads)
+    return found

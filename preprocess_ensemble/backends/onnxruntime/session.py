@@ -1,10 +1,11 @@
-"""Opens the ONNX Runtime session of a plan."""
+"""Opens the ONNX Runtime session of a plan, and what may run the model in its place."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,11 @@ import onnxruntime
 from preprocess_ensemble.backends.onnxruntime.model_config import ModelConfig, ModelLoadError
 from preprocess_ensemble.backends.onnxruntime.providers import CUDA, TENSORRT
 from preprocess_ensemble.errors import first_line
+from preprocess_ensemble.model_repository.passport import Passport
+from preprocess_ensemble.runtimes.model import RuntimeUnusable
+from preprocess_ensemble.runtimes.openvino_model import open_openvino
+from preprocess_ensemble.runtimes.reference import reference_model
+from preprocess_ensemble.runtimes.selection import Candidate, Selection, openvino_bf16, select
 
 if TYPE_CHECKING:
     from preprocess_ensemble.backends.onnxruntime.session_plan import SessionPlan
@@ -55,6 +61,39 @@ def open_session(file: Path, plan: SessionPlan) -> onnxruntime.InferenceSession:
         if provider.required and provider.name not in session.get_providers():
             raise ModelLoadError(f"{provider.name}, which the configuration asks for, did not start: see the log.")
     return session
+
+
+def select_model(
+    session: onnxruntime.InferenceSession,
+    file: Path,
+    plan: SessionPlan,
+    *,
+    candidate: Callable[..., Candidate] = openvino_bf16,
+) -> Selection:
+    """Choose what runs the model: ``session``, or what the plan's accelerator or precision puts in its place.
+
+    ``candidate`` makes the runtime that may replace ``session``, for tests. Raises ``ModelLoadError`` if the plan
+    demands what cannot be used here.
+    """
+    threads = plan.options.intra_op_num_threads
+    passport = _passport(file)
+    try:
+        if (wanted := plan.openvino) is not None:
+            opened = open_openvino(file, precision=wanted.precision, threads=wanted.threads or threads)
+            return Selection(model=opened, reason="the configuration asks for it")
+        # Fixed sizes of batches are a setting for ONNX Runtime.
+        candidates = () if plan.buckets else (candidate(file, threads=threads),)
+        return select(reference_model(session, passport), passport, plan.precision, candidates)
+    except RuntimeUnusable as error:
+        raise ModelLoadError(f"What the configuration asks for cannot be used: {error}.") from error
+
+
+def _passport(file: Path) -> Passport | None:
+    """Return the passport beside the ONNX file; None if there is no valid one, so that the model is not CLIP."""
+    try:
+        return Passport.from_json(file.with_name("model.json").read_bytes())
+    except (OSError, ValueError):
+        return None
 
 
 def _load_gpu_libraries(providers: set[str]) -> None:

@@ -26,11 +26,18 @@ from preprocess_ensemble.backends.onnxruntime.providers import (
     CPU,
     CUDA,
     TENSORRT,
+    OpenVinoAccelerator,
     Provider,
-    cpu_providers,
     gpu_providers,
+    openvino_accelerator,
 )
 from preprocess_ensemble.errors import first_line
+from preprocess_ensemble.runtimes.precision import (
+    Precision,
+    PrecisionUnknown,
+    parse_precision,
+    precision_of_environment,
+)
 
 _GRAPH_LEVELS: Final = {
     -1: onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC,
@@ -40,6 +47,7 @@ _GRAPH_LEVELS: Final = {
 _EXECUTION_MODES: Final = ("ORT_SEQUENTIAL", "ORT_PARALLEL")
 _SHRINKAGE: Final = "memory.enable_memory_arena_shrinkage"
 _BUCKETS: Final = "batch_buckets"
+_PRECISION: Final = "precision"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +59,8 @@ class SessionPlan:
     run_entries: Mapping[str, str]
     buckets: tuple[int, ...] = ()
     """The only numbers of rows to run, ascending; empty if any number may be run."""
+    precision: Precision = "auto"
+    openvino: OpenVinoAccelerator | None = None
 
     @property
     def graphs(self) -> bool:
@@ -91,9 +101,29 @@ def plan_session(config: ModelConfig, *, kind: str, device_id: int) -> SessionPl
     run_entries = {_SHRINKAGE: parameters[_SHRINKAGE]} if _SHRINKAGE in parameters else {}
     gpu = gpu_providers(config, parameters, device_id) if kind == "GPU" else ()
     plan = SessionPlan(
-        options=options, providers=(*gpu, *cpu_providers(config), Provider(name=CPU)), run_entries=run_entries
+        options=options,
+        providers=(*gpu, Provider(name=CPU)),
+        run_entries=run_entries,
+        precision=_precision(parameters),
+        openvino=openvino_accelerator(config),
     )
+    if plan.openvino is not None and plan.precision != "auto":
+        raise ModelLoadError(
+            f"The configuration asks for the accelerator openvino, and also for the precision {plan.precision}: "
+            "take one of the two out of config.pbtxt, or give the precision to the accelerator."
+        )
     return replace(plan, buckets=_buckets(parameters, int(config.get("max_batch_size", 0)), graphs=plan.graphs))
+
+
+def _precision(parameters: Mapping[str, str]) -> Precision:
+    """Return the precision of the environment, or else of the parameter ``precision``, this backend's own."""
+    try:
+        demanded = precision_of_environment()
+    except PrecisionUnknown as error:
+        raise ModelLoadError(str(error)) from None
+    if demanded is not None:
+        return demanded
+    return parse_precision(checked(parameters, _PRECISION, parse_precision, "auto"))
 
 
 def _buckets(parameters: Mapping[str, str], most: int, *, graphs: bool) -> tuple[int, ...]:

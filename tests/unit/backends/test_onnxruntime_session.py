@@ -244,7 +244,6 @@ def test_refused_accelerators(config: dict[str, Any], sentence: str) -> None:
 @pytest.mark.parametrize(
     ("provider", "config", "kind"),
     [
-        ("OpenVINOExecutionProvider", accelerators("cpu", "openvino"), "CPU"),
         ("TensorrtExecutionProvider", accelerators("gpu", "tensorrt"), "GPU"),
         ("CUDAExecutionProvider", accelerators("gpu", "cuda"), "GPU"),
     ],

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-import json
+import sys
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
 import pytest
 
+from preprocess_ensemble.backends.onnxruntime.batch import DirectRunner
 from preprocess_ensemble.backends.onnxruntime.model_config import ModelLoadError
-from preprocess_ensemble.backends.onnxruntime.session_plan import plan_session
+from preprocess_ensemble.backends.onnxruntime.providers import OpenVinoAccelerator
+from preprocess_ensemble.backends.onnxruntime.session import open_session, select_model
+from preprocess_ensemble.backends.onnxruntime.session_plan import SessionPlan, plan_session
+from preprocess_ensemble.backends.onnxruntime.signature import read_signature
+from preprocess_ensemble.contract import EMBEDDING, FINGERPRINT, PIXELS, STATUS
 from preprocess_ensemble.export import parity
 from preprocess_ensemble.export.exporter import export_model
 from preprocess_ensemble.export.parity import ParityError
+from preprocess_ensemble.runtimes.openvino_model import open_openvino
+from preprocess_ensemble.runtimes.precision import PRECISION_VARIABLE
+from preprocess_ensemble.runtimes.selection import Candidate, Selection
 from preprocess_ensemble.testing.tiny_model import TINY_CLIP
+from tests.fixtures import tiny_onnx
+from tests.fixtures.model_configs import accelerators, parameters
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -73,26 +84,46 @@ def test_int8_below_its_required_cosine_is_not_installed(tmp_path: Path) -> None
     assert not (tmp_path / "clip_encoder" / "1" / "model.onnx").exists()
 
 
-def openvino(**keys: str) -> dict[str, object]:
-    accelerator = {"name": "openvino", "parameters": keys}
-    return {"optimization": {"execution_accelerators": {"cpu_execution_accelerator": [accelerator]}}}
+def openvino(**keys: str) -> dict[str, Any]:
+    return accelerators("cpu", "openvino", **keys)
+
+
+@pytest.fixture(autouse=True)
+def demands_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(PRECISION_VARIABLE)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The small CLIP; its passport is beside it."""
+    repository = tmp_path_factory.mktemp("repository")
+    export_model(model=str(TINY_CLIP), pretrained="random:0", repository=repository)
+    return repository / "clip_encoder" / "1" / "model.onnx"
+
+
+def planned(**config: Any) -> SessionPlan:
+    return plan_session(config, kind="CPU", device_id=0)
+
+
+def selected(model: Path, plan: SessionPlan, candidate: Callable[..., Candidate] | None = None) -> Selection:
+    def in_fp32(file: Path, *, threads: int) -> Candidate:
+        """OpenVINO in fp32, on any processor, under the name of bf16."""
+        return Candidate(precision="bf16", open=lambda: open_openvino(file, precision="fp32", threads=threads))
+
+    return select_model(open_session(model, plan), model, plan, candidate=candidate or in_fp32)
 
 
 @pytest.mark.parametrize(
-    ("keys", "hints"),
+    ("keys", "precision", "threads"),
     [
-        ({}, {"INFERENCE_PRECISION_HINT": "f32"}),
-        ({"precision": "BF16"}, {"INFERENCE_PRECISION_HINT": "bf16"}),
-        (
-            {"precision": "FP32", "num_threads": "2"},
-            {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 2},
-        ),
+        ({}, "fp32", 0),
+        ({"precision": "BF16"}, "bf16", 0),
+        ({"precision": "FP32", "num_threads": "2"}, "fp32", 2),
+        ({"num_threads": "-1"}, "fp32", 0),
     ],
 )
-def test_openvino_is_told_its_precision(keys: dict[str, str], hints: dict[str, object]) -> None:
-    provider = plan_session(openvino(**keys), kind="CPU", device_id=0).providers[0]
-    assert provider.options["device_type"] == "CPU"
-    assert json.loads(provider.options["load_config"]) == {"CPU": hints}
+def test_openvino_is_told_its_precision(keys: dict[str, str], precision: str, threads: int) -> None:
+    assert planned(**openvino(**keys)).openvino == OpenVinoAccelerator(precision=precision, threads=threads)
 
 
 @pytest.mark.parametrize(
@@ -105,4 +136,79 @@ def test_openvino_is_told_its_precision(keys: dict[str, str], hints: dict[str, o
 )
 def test_openvino_refuses_what_it_does_not_know(keys: dict[str, str], says: str) -> None:
     with pytest.raises(ModelLoadError, match=says):
-        plan_session(openvino(**keys), kind="CPU", device_id=0)
+        planned(**openvino(**keys))
+
+
+def test_the_accelerator_openvino_runs_the_model(model: Path) -> None:
+    plan = planned(**openvino(num_threads="1"))
+    selection = selected(model, plan, candidate=lambda *_, **__: pytest.fail("the accelerator says what runs"))
+    assert selection.model.runtime.startswith("OpenVINO")
+    assert str(selection).endswith("fp32 (the configuration asks for it)")
+
+
+def test_a_missing_openvino_fails_the_load_if_it_was_asked_for(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    with pytest.raises(ModelLoadError, match="cannot be used: the package openvino cannot be imported"):
+        selected(model, planned(**openvino()))
+    plan = planned()
+    assert "ONNX Runtime" in selected(model, plan).model.runtime, "nothing asked for it"
+
+
+def test_the_default_takes_what_agrees_with_fp32(model: Path) -> None:
+    plan = planned()
+    assert plan.precision == "auto"
+    selection = selected(model, plan)
+    assert selection.model.runtime.startswith("OpenVINO")
+    # Rows of several requests run together, and each request gets its own.
+    runner = DirectRunner(selection.model.session)
+    signature = read_signature(open_session(model, plan))
+    (pixels,) = (tensor for tensor in signature.inputs if tensor.name == PIXELS)
+    requests: list[dict[str, Any]] = [
+        {PIXELS: np.zeros((rows, *pixels.shape[1:]), np.uint8), STATUS: np.zeros((rows, 1), np.int32)}
+        for rows in (1, 2)
+    ]
+    outputs = runner.run(requests, [FINGERPRINT, EMBEDDING])
+    assert [(name, len(array)) for name, array in outputs.items()] == [(FINGERPRINT, 3), (EMBEDDING, 3)]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [parameters(precision="fp32"), {**parameters(batch_buckets="1"), "max_batch_size": 4}],
+    ids=["fp32 was asked for", "buckets are for ONNX Runtime"],
+)
+def test_onnx_runtime_stays(config: dict[str, Any], model: Path) -> None:
+    plan = planned(**config)
+    session = open_session(model, plan)
+    never = Candidate(precision="bf16", open=lambda: pytest.fail("opened"))
+    selection = select_model(session, model, plan, candidate=lambda *_, **__: never)
+    assert selection.model.session is session
+
+
+def test_a_model_without_a_passport_runs_on_onnx_runtime(tmp_path: Path) -> None:
+    affine = tiny_onnx.affine(tmp_path / "m" / "1" / "model.onnx")
+    plan = planned()
+    assert selected(affine, plan).model.runtime.startswith("ONNX Runtime")
+    with pytest.raises(ModelLoadError, match="only fp32 exports"):
+        selected(affine, planned(**parameters(precision="bf16")))
+    assert selected(affine, planned(**openvino())).model.runtime.startswith("OpenVINO"), "any model may ask for it"
+
+
+def test_the_environment_overrides_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert planned(**parameters(precision="bf16")).precision == "bf16"
+    monkeypatch.setenv(PRECISION_VARIABLE, "fp32")
+    assert planned(**parameters(precision="bf16")).precision == "fp32"
+    monkeypatch.setenv(PRECISION_VARIABLE, "fp8")
+    with pytest.raises(ModelLoadError, match="CLIP_PRECISION must be auto, fp32 or bf16, not 'fp8'"):
+        planned()
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        (parameters(precision="FP32"), "precision must be auto, fp32 or bf16, not 'FP32'"),
+        ({**openvino(precision="BF16"), **parameters(precision="fp32")}, "accelerator openvino, and also .* fp32"),
+    ],
+)
+def test_a_precision_that_cannot_be_understood_fails_the_load(config: dict[str, Any], says: str) -> None:
+    with pytest.raises(ModelLoadError, match=says):
+        planned(**config)

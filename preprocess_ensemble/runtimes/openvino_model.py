@@ -1,0 +1,84 @@
+"""The adapter of the package ``openvino``: it reads the same ``model.onnx`` as ONNX Runtime."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from preprocess_ensemble.errors import first_line
+from preprocess_ensemble.runtimes.model import OpenModel, RuntimeUnusable
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    import numpy.typing as npt
+
+_HINTS: Final = {"fp32": "f32", "bf16": "bf16"}
+"""Precision -> OpenVINO's name of it."""
+
+_TELEMETRY: Final = "openvino_telemetry"
+
+
+class OpenVinoSession:
+    """A compiled model, with the calls of ``onnxruntime.InferenceSession``."""
+
+    def __init__(self, compiled: Any) -> None:
+        self._compiled = compiled
+
+    def run(self, output_names: Sequence[str], input_feed: Mapping[str, npt.NDArray[Any]], /) -> list[npt.NDArray[Any]]:
+        """Return the outputs of these names, in their order. Raises what OpenVINO raises."""
+        results = self._compiled(dict(input_feed))
+        return [results[name] for name in output_names]
+
+
+def open_openvino(file: Path, *, precision: str, threads: int = 0) -> OpenModel:
+    """Compile ``file`` for this processor in ``precision`` (``"fp32"`` or ``"bf16"``).
+
+    ``threads`` is the number of threads. 0 leaves it to OpenVINO, which takes the cores that this process may use, and
+    prefers performance cores on a hybrid processor. Raises RuntimeUnusable if the package is missing, if the model
+    cannot be compiled, or if OpenVINO would compute in another precision here.
+    """
+    try:
+        openvino = _import_openvino()
+    except ImportError as error:
+        raise RuntimeUnusable(f"the package openvino cannot be imported ({first_line(error)})") from None
+    # LATENCY: one batch at a time on all cores. The default would be several at once, which here only share the cores.
+    options: dict[str, Any] = {"INFERENCE_PRECISION_HINT": _HINTS[precision], "PERFORMANCE_HINT": "LATENCY"}
+    if threads:
+        options["INFERENCE_NUM_THREADS"] = threads
+    try:
+        compiled = openvino.Core().compile_model(file, "CPU", options)
+        computes_in = compiled.get_property("INFERENCE_PRECISION_HINT").to_string()
+    except Exception as error:  # OpenVINO raises RuntimeError and others; the cause is in the last line.
+        reason = str(error).strip().rpartition("\n")[2].rstrip(". ")
+        raise RuntimeUnusable(f"OpenVINO cannot load the model ({reason or type(error).__name__})") from error
+    if computes_in != _HINTS[precision]:
+        raise RuntimeUnusable(f"OpenVINO computes in {computes_in} on this processor, not in {_HINTS[precision]}")
+    version = str(openvino.__version__).partition("-")[0]
+    return OpenModel(session=OpenVinoSession(compiled), runtime=f"OpenVINO {version}", precision=precision)
+
+
+@contextmanager
+def _without_telemetry() -> Iterator[None]:
+    """Let ``import openvino`` find no ``openvino_telemetry``.
+
+    The import reports itself to Google Analytics, unless this package is missing or the user has opted out in a file.
+    """
+    before = sys.modules.get(_TELEMETRY)
+    sys.modules[_TELEMETRY] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        if before is None:
+            del sys.modules[_TELEMETRY]
+        else:
+            sys.modules[_TELEMETRY] = before
+
+
+def _import_openvino() -> ModuleType:
+    with _without_telemetry():
+        return importlib.import_module("openvino")

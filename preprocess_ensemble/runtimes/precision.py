@@ -1,0 +1,42 @@
+"""The setting ``precision``: its values, and the environment variable that has it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Final, Literal, get_args
+
+from preprocess_ensemble.errors import ReportedError
+
+Precision = Literal["auto", "fp32", "bf16"]
+"""``fp32`` and ``bf16`` demand it; ``auto`` takes bf16 if it is fast and agrees with fp32, otherwise fp32."""
+
+PRECISIONS: Final[tuple[Precision, ...]] = get_args(Precision)
+
+PRECISION_VARIABLE: Final = "CLIP_PRECISION"
+"""Environment variable with one of PRECISIONS. In a server it overrides the model's configuration; ``local:`` reads it
+if the client has no setting of its own."""
+
+
+class PrecisionUnknown(ReportedError, ValueError):
+    """The text is not a precision; the message says what it may be."""
+
+
+def parse_precision(text: str) -> Precision:
+    """Return ``text`` if it is one of PRECISIONS. Raises PrecisionUnknown."""
+    if text not in PRECISIONS:
+        raise PrecisionUnknown(", ".join(PRECISIONS[:-1]) + f" or {PRECISIONS[-1]}")
+    return text
+
+
+def precision_of_environment(environment: Mapping[str, str] = os.environ) -> Precision | None:
+    """Return the precision that ``CLIP_PRECISION`` demands; None if it is not set or empty. Raises PrecisionUnknown."""
+    text = environment.get(PRECISION_VARIABLE)
+    if not text:
+        return None
+    try:
+        return parse_precision(text)
+    except PrecisionUnknown as error:
+        raise PrecisionUnknown(
+            f"The environment variable {PRECISION_VARIABLE} must be {error}, not {text!r}."
+        ) from None

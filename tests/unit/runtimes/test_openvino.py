@@ -1,0 +1,111 @@
+"""The adapter of OpenVINO, with the package itself."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from preprocess_ensemble.contract import EMBEDDING, FINGERPRINT, PIXELS, STATUS
+from preprocess_ensemble.export.exporter import export_model
+from preprocess_ensemble.model_repository.passport import Passport
+from preprocess_ensemble.runtimes.agreement import check_agreement, sample_pixels
+from preprocess_ensemble.runtimes.model import RuntimeUnusable
+from preprocess_ensemble.runtimes.openvino_model import open_openvino
+from preprocess_ensemble.runtimes.processor import has_fast_bf16
+from preprocess_ensemble.testing.tiny_model import TINY_CLIP
+from tests.paths import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The small CLIP; its passport is beside it."""
+    repository = tmp_path_factory.mktemp("repository")
+    export_model(model=str(TINY_CLIP), pretrained="random:0", repository=repository)
+    return repository / "clip_encoder" / "1" / "model.onnx"
+
+
+def passport_of(model: Path) -> Passport:
+    return Passport.from_json(model.with_name("model.json").read_bytes())
+
+
+def test_fp32_has_the_vectors_of_onnx_runtime(model: Path) -> None:
+    opened = open_openvino(model, precision="fp32", threads=1)
+    assert opened.runtime.startswith("OpenVINO 20")
+    reference = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    assert check_agreement(opened.session, reference, passport_of(model)) > 0.999999
+
+
+def test_batches_of_all_sizes_have_nan_for_failed_rows(model: Path) -> None:
+    passport = passport_of(model)
+    session = open_openvino(model, precision="fp32").session
+    pictures = sample_pixels(*passport.preprocess["size"])
+    for rows in (1, 3, 8, 2):
+        status = np.zeros((rows, 1), np.int32)
+        status[-1] = 5
+        fingerprints, vectors = session.run([FINGERPRINT, EMBEDDING], {PIXELS: pictures[:rows], STATUS: status})
+        assert (vectors.shape, vectors.dtype.name) == ((rows, passport.dimension), "float32")
+        assert np.isnan(vectors).all(axis=1).tolist() == [False] * (rows - 1) + [True]
+        np.testing.assert_array_equal(fingerprints, [passport.fingerprint] * rows)
+
+
+def test_a_result_is_not_overwritten_by_the_next(model: Path) -> None:
+    passport = passport_of(model)
+    session = open_openvino(model, precision="fp32").session
+    pictures = sample_pixels(*passport.preprocess["size"])
+    feeds = [{PIXELS: picture[None], STATUS: np.zeros((1, 1), np.int32)} for picture in pictures[:2]]
+    (first,) = session.run([EMBEDDING], feeds[0])
+    kept = first.copy()
+    session.run([EMBEDDING], feeds[1])
+    np.testing.assert_array_equal(first, kept)
+
+
+def test_bf16_is_refused_or_agrees(model: Path) -> None:
+    if not has_fast_bf16():
+        with pytest.raises(RuntimeUnusable, match="computes in f32 on this processor, not in bf16"):
+            open_openvino(model, precision="bf16")
+        return
+    opened = open_openvino(model, precision="bf16")
+    reference = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    assert 0.9999 <= check_agreement(opened.session, reference, passport_of(model)) < 0.9999999
+
+
+def test_what_cannot_be_loaded_says_why(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(RuntimeUnusable, match="OpenVINO cannot load the model \\("):
+        open_openvino(tmp_path / "missing.onnx", precision="fp32")
+
+
+def test_a_missing_package_is_named(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    with pytest.raises(RuntimeUnusable, match="the package openvino cannot be imported"):
+        open_openvino(model, precision="fp32")
+
+
+def test_openvino_sends_nothing(model: Path, tmp_path: Path) -> None:
+    """Without the adapter's guard, ``import openvino`` reports itself to Google Analytics from a thread."""
+    script = f"""
+import sys, threading
+from pathlib import Path
+def refuse(event, arguments):
+    if event.startswith("socket.") or event == "subprocess.Popen":
+        print(event, arguments)
+        raise RuntimeError(event)
+sys.addaudithook(refuse)
+from preprocess_ensemble.runtimes.openvino_model import open_openvino
+open_openvino(Path({str(model)!r}), precision="fp32")
+assert "openvino" in sys.modules
+print([name for name in sys.modules if name.startswith("openvino_telemetry")], threading.active_count())
+"""
+    home = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True, env=home
+    )
+    assert done.stdout.splitlines() == ["[] 1"]
+    assert list(tmp_path.iterdir()) == [], "its file of a client's id"
