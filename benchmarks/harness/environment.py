@@ -15,7 +15,7 @@ PACKAGES: Final = (
     "pillow",
     "onnxruntime",
     "onnxruntime-gpu",
-    "onnxruntime-openvino",
+    "openvino",
     "torch",
     "open_clip_torch",
     "grpcio",

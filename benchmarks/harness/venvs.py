@@ -21,8 +21,6 @@ REQUIREMENTS: Final = {
         "click<8.2",
         "aiohttp",
     ),
-    # This package and Triton; onnxruntime-openvino and onnxruntime overwrite each other.
-    "openvino": ("--editable", ".[server]", "onnx", "onnxruntime-openvino", "rich"),
     # The binary, and the CUDA library that it links to, GPU or not. tritonclient 2.60 and newer need glibc 2.38.
     "perf_analyzer": ("--no-deps", "tritonclient==2.50.0", "nvidia-cuda-runtime-cu12"),
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -81,4 +80,6 @@ def _without_telemetry() -> Iterator[None]:
 
 def _import_openvino() -> ModuleType:
     with _without_telemetry():
-        return importlib.import_module("openvino")
+        import openvino
+    module: ModuleType = openvino
+    return module

@@ -17,12 +17,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from preprocess_ensemble.errors import ReportedError
+from preprocess_ensemble.runtimes.precision import PRECISION_VARIABLE, PRECISIONS
 from preprocess_ensemble.serving.first_export import Stopped, export_if_missing
 from preprocess_ensemble.serving.health_endpoint import serve_health
+from preprocess_ensemble.serving.launcher import NVIDIA_SERVER
 from preprocess_ensemble.serving.logs import JsonFormatter, print_line
 from preprocess_ensemble.serving.preflight import check_log_file, check_ports, check_repository
 from preprocess_ensemble.serving.supervisor import Supervisor, SupervisorConfig
-from preprocess_ensemble.serving.tensorrt import PRECISIONS, StagedRepository, check_tensorrt, default_cache
+from preprocess_ensemble.serving.tensorrt import PRECISIONS as TENSORRT_PRECISIONS
+from preprocess_ensemble.serving.tensorrt import StagedRepository, check_tensorrt, default_cache
 from preprocess_ensemble.serving.tls import ServerTls
 from preprocess_ensemble.serving.triton_backend import TritonBackend
 from preprocess_ensemble.serving.triton_process import ServeConfig
@@ -50,6 +53,7 @@ def main(
     logging.basicConfig(handlers=[output], level=logging.WARNING)
     tls = _tls(parser, options)
     _check_http(parser, options)
+    _check_precision(parser, options)
     config = ServeConfig(
         repository=options.repository,
         host=options.host,
@@ -63,6 +67,7 @@ def main(
         drain_s=options.drain_s,
         log_file=options.log_file,
         extra=tuple(options.triton_arguments),
+        precision=options.precision,
     )
     stage = options.tensorrt and partial(
         StagedRepository, config.repository, cache=options.tensorrt_cache, precision=options.tensorrt
@@ -142,10 +147,17 @@ def _parser() -> argparse.ArgumentParser:
         "fails (default: no health port)",
     )
     parser.add_argument(
+        "--precision",
+        choices=PRECISIONS,
+        help="precision of the model on a CPU; auto takes bf16 if the processor is fast at it and its vectors agree "
+        f"with fp32 when the model is loaded (default: {PRECISION_VARIABLE} of the environment, else the parameter "
+        "precision in clip_encoder/config.pbtxt, else auto)",
+    )
+    parser.add_argument(
         "--tensorrt",
         nargs="?",
-        const=PRECISIONS[0],
-        choices=PRECISIONS,
+        const=TENSORRT_PRECISIONS[0],
+        choices=TENSORRT_PRECISIONS,
         help="run the model on TensorRT, in fp16 by default; clients use it as before. The first start builds an "
         "engine, which takes minutes (see --start-timeout-s)",
     )
@@ -214,6 +226,13 @@ def _check_http(parser: argparse.ArgumentParser, options: argparse.Namespace) ->
     )
     if opens_http and options.tls_client_ca is not None:
         parser.error("--http-port would let clients in without the certificate that --tls-client-ca requires")
+
+
+def _check_precision(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    if options.precision is not None and options.tensorrt is not None:
+        parser.error(f"--precision is for CPUs: use --tensorrt {' or --tensorrt '.join(TENSORRT_PRECISIONS)}")
+    if options.precision == "bf16" and NVIDIA_SERVER.is_file():
+        parser.error("--precision bf16 needs the Triton that pip installs: this one has the C++ ONNX Runtime backend")
 
 
 def _port(text: str) -> int:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from preprocess_ensemble.runtimes.precision import PRECISION_VARIABLE, Precision
 from preprocess_ensemble.serving.cleanup import remove_stale_regions
 from preprocess_ensemble.serving.launcher import PACKAGE_ROOT, PARENT_VARIABLE
 from preprocess_ensemble.serving.logs import LogFile, parse_line
@@ -69,6 +70,8 @@ class ServeConfig:
     """More arguments for tritonserver."""
     open_statistics: bool = False
     """Let every client read how much each model is used."""
+    precision: Precision | None = None
+    """Precision of the model on a CPU; None leaves it to the environment and the model's configuration."""
     admin_secret: str = field(default_factory=lambda: secrets.token_hex(16), repr=False)
     """Value of the header that Triton requires for ``_ADMIN_PROTOCOLS``. clip-serve itself does not use them."""
 
@@ -152,6 +155,7 @@ class TritonProcess:
             env={
                 **os.environ,
                 PARENT_VARIABLE: str(os.getpid()),
+                **({PRECISION_VARIABLE: config.precision} if config.precision is not None else {}),
                 "PYTHONPATH": os.pathsep.join(filter(None, (str(PACKAGE_ROOT), os.environ.get("PYTHONPATH")))),
             },
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,16 +16,20 @@ from clip_client.cli.errors import CommandFailed
 from clip_client.cli.options.connection import connected
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging.preprocessor import Preprocessed, Preprocessor
+from preprocess_ensemble.runtimes.model import OpenModel
+from preprocess_ensemble.runtimes.openvino_model import open_openvino
+from preprocess_ensemble.runtimes.selection import Candidate
 from preprocess_ensemble.testing.server import free_port
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
 
     from clip_client._transports.base import TransportFactory
     from preprocess_ensemble.imaging.transform import PreprocessConfig
+    from preprocess_ensemble.runtimes.precision import Precision
     from preprocess_ensemble.testing.server import Server
 
 
@@ -215,3 +220,54 @@ async def test_a_command_says_which_embeds(
     capfd.readouterr()
     await embed_without_a_named_server(server.grpc_url)
     assert "using the server" in capfd.readouterr().err
+
+
+def in_process(repository: Path, precision: Precision | None, *candidates: Candidate) -> ClipClient:
+    """A client whose runtimes besides ONNX Runtime are these."""
+    return ClipClient(
+        "local:",
+        transport_factory=lambda *_: LocalTransport(repository, precision=precision, candidates=candidates),
+    )
+
+
+async def test_a_runtime_that_agrees_with_fp32_embeds_and_is_named(
+    photos: Path, tiny_repository: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tiny_repository / "clip_encoder" / "1" / "model.onnx"
+    # OpenVINO in fp32, which every processor has, under the name of bf16.
+    other = Candidate(precision="bf16", open=lambda: open_openvino(file, precision="fp32"))
+    caplog.set_level(logging.INFO, "clip_client")
+    async with in_process(tiny_repository, "auto", other) as fast, in_process(tiny_repository, None, other) as exact:
+        here, there = await fast.embed([*files_in(photos), b"no image"]), await exact.embed(files_in(photos))
+        assert (await fast.model()).runtime.startswith("OpenVINO")
+        assert (await exact.model()).runtime.startswith("ONNX Runtime"), "CLIP_PRECISION=fp32 in all tests"
+        assert (await fast.model()).vector_id == (await exact.model()).vector_id
+    assert list(here.errors) == [len(files_in(photos))]
+    assert (here.vectors[:-1] * there.vectors).sum(axis=1).min() >= 0.9999
+    assert any("runs on OpenVINO" in record.getMessage() for record in said(caplog))
+
+
+async def test_a_runtime_that_disagrees_is_named_in_a_warning(
+    tiny_repository: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def zeros(names: Sequence[str], feed: Mapping[str, NDArray[Any]], /) -> list[NDArray[Any]]:
+        return [np.zeros((len(feed["pixels"]), 2), np.int32) for _ in names]
+
+    session = SimpleNamespace(run=zeros)
+    wrong = Candidate(precision="bf16", open=lambda: OpenModel(session=session, runtime="W", precision="bf16"))
+    async with in_process(tiny_repository, "auto", wrong) as clip:
+        assert (await clip.model()).runtime.startswith("ONNX Runtime")
+    (record,) = said(caplog)
+    assert (record.levelname, "bf16: its fingerprint" in record.getMessage()) == ("WARNING", True)
+
+
+async def test_a_precision_that_cannot_be_had_is_an_error(
+    tiny_repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with in_process(tiny_repository, "bf16") as clip:
+        with pytest.raises(ClipError, match="cannot run in bf16"):
+            await clip.model()
+    monkeypatch.setenv("CLIP_PRECISION", "fp64")
+    async with in_process(tiny_repository, None) as clip:
+        with pytest.raises(ClipError, match="CLIP_PRECISION must be auto, fp32 or bf16"):
+            await clip.model()

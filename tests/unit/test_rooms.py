@@ -70,7 +70,7 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "cli": (
         ("clip_client.cli", "clip_client.__main__"),
         (
-            BASE, "contract", "imaging", "transports", "balancing", "server state", "client", "vectors",
+            BASE, "contract", "imaging", "runtimes", "transports", "balancing", "server state", "client", "vectors",
             "dedup types", "dedup files", "dedup store", "dedup features", "dedup compare", "dedup search",
             "dedup actions", "dedup reporting",
         ),

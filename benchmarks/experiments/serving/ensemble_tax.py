@@ -64,7 +64,8 @@ def measure(run: Run) -> dict[str, Any]:
     files, real = run.files, run.options.repository
     config = preprocessing(real)
     null = write_null_repository(run.scratch / "null", run.passport)
-    null_url, real_url = run.serve(null).grpc_url, run.serve(real).grpc_url
+    # In fp32, as the bare sessions.
+    null_url, real_url = run.serve(null).grpc_url, run.serve(real, "--precision", "fp32").grpc_url
     record: dict[str, Any] = {}
     columns: dict[str, list[str]] = {}
     for name, (batch, window) in REQUESTS.items():

@@ -52,13 +52,13 @@ def opened(
     device: str,
     accelerator: Mapping[str, str] | None = None,
     parameters: Mapping[str, str] | None = None,
-) -> onnxruntime.InferenceSession:
+) -> Any:
     """Open a session as the server's backend does, with ``parameters`` of an execution accelerator and of the model.
 
     ``device`` is ``cpu`` or the name of the accelerator. The model is kept in ``folder``. Raises ``ModelLoadError`` if
     the device cannot be used.
     """
-    from preprocess_ensemble.backends.onnxruntime.session import open_session
+    from preprocess_ensemble.backends.onnxruntime.session import open_session, select_model
     from preprocess_ensemble.backends.onnxruntime.session_plan import plan_session
 
     config: dict[str, Any] = {"parameters": {key: {"string_value": text} for key, text in (parameters or {}).items()}}
@@ -68,7 +68,9 @@ def opened(
         config["optimization"] = {"execution_accelerators": {f"{kind}_execution_accelerator": accelerators}}
     path = folder / "model.onnx"
     path.write_bytes(model)
-    return open_session(path, plan_session(config, kind=kind.upper(), device_id=0))
+    plan = plan_session(config, kind=kind.upper(), device_id=0)
+    session = open_session(path, plan)
+    return select_model(session, path, plan).model.session if device == "openvino" else session
 
 
 def bound_run(

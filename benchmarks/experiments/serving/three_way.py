@@ -7,6 +7,7 @@ timed.
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -14,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.experiments.serving.precision import openvino_serving
+from benchmarks.experiments.serving.precision import NO_BF16, openvino_serving
 from benchmarks.fixtures.float_models import write_float_model
 from benchmarks.harness.experiment import MODEL, REPOSITORY, Run, experiment, option, rounds, seconds
 from benchmarks.harness.results import show
@@ -22,6 +23,7 @@ from benchmarks.harness.rounds import LEAST_COSINE, cosine_to_first, median_of, 
 from benchmarks.harness.worker import start_together
 from benchmarks.peers import in_process
 from benchmarks.peers.services import infinity, plain_service
+from preprocess_ensemble.runtimes.processor import has_fast_bf16
 from preprocess_ensemble.testing.server import QUIET, Server, serving
 
 if TYPE_CHECKING:
@@ -77,10 +79,12 @@ def service_of(system: str) -> str:
 
 @contextmanager
 def triton(repository: Path) -> Iterator[Server]:
-    """The ensemble, and a model that takes FP32 tensors."""
+    """The ensemble in fp32, as every system that names no precision, and a model that takes FP32 tensors."""
     with tempfile.TemporaryDirectory() as overlay:
         write_float_model(repository, Path(overlay))
-        with serving(repository, *QUIET, "--", f"--model-repository={overlay}", http=True) as server:
+        with serving(
+            repository, *QUIET, "--precision=fp32", "--", f"--model-repository={overlay}", http=True
+        ) as server:
             yield server
 
 
@@ -104,6 +108,9 @@ def worker(run: Run, system: str, size: int, running: Mapping[str, Any]) -> Work
 )
 def measure(run: Run) -> dict[str, Any]:
     """Measure every system at every concurrency, all in turn."""
+    if not has_fast_bf16() and "openvino-bf16" in run.options.systems:
+        print(f"openvino-bf16 is left out: {NO_BF16}", file=sys.stderr)
+        run.options.systems.remove("openvino-bf16")
     systems, concurrencies = run.options.systems, run.options.concurrency
     run.checkpoint(total=len(systems) * len(concurrencies) * run.options.rounds)
     running = start_together(run.stack, services(run))

@@ -68,6 +68,9 @@ def _description(server: ServerDescription) -> Iterator[Check]:
     encoder, preprocessor = server.models[contract.ENCODER], server.models[contract.PREPROCESSOR]
     yield Check(SERVER, "Triton", f"{server.version} ({server.name})")
     yield Check(SERVER, "provider", _provider(encoder))
+    if encoder.backend == "onnxruntime" and not encoder.accelerators:
+        asked = encoder.parameters.get("precision", "auto")
+        yield Check(SERVER, "precision", f'{asked}, by its configuration; its log says what the model "runs on"')
     yield Check(SERVER, "encoder threads", _threads(encoder, "intra_op_thread_count", "ONNX Runtime's default"))
     yield Check(SERVER, "decoder threads", _threads(preprocessor, "decode_threads", "one for each core of the server"))
 
@@ -80,6 +83,8 @@ def _model(model: ModelInfo) -> Iterator[Check]:
     yield Check(SERVER, "model", model.id, *((Level.HINT, remedy) if model.is_random else ()))
     vectors = f"{model.dimension} numbers, {model.precision}, up to {model.max_batch_size} photos a request"
     yield Check(SERVER, "vectors", vectors)
+    if model.runtime:
+        yield Check(SERVER, "runs on", model.runtime)
     yield Check(SERVER, "preprocessing", model.preprocess_id)
     yield Check(SERVER, "fingerprint", "{} {}".format(*model.fingerprint))
 

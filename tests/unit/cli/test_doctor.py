@@ -62,6 +62,21 @@ def test_missing_packages_are_named_with_the_remedy(monkeypatch: pytest.MonkeyPa
     assert "'clip-triton[server]'" in found["tritonserver"].remedy
 
 
+def test_openvino_is_missed_only_by_a_processor_that_gains_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert machine(fast_bf16=True)["openvino"].level is Level.OK
+    assert machine(fast_bf16=True)["CPU"].value.endswith(", fast at bf16")
+    assert "openvino" not in machine(fast_bf16=False)
+    version = metadata.version
+
+    def find(name: str) -> str:
+        if name == "openvino":
+            raise metadata.PackageNotFoundError(name)
+        return version(name)
+
+    monkeypatch.setattr(metadata, "version", find)
+    assert "'clip-triton[local]'" in machine(fast_bf16=True)["openvino"].remedy
+
+
 def test_a_model_that_waits_for_its_server_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert machine()["model repository"].value == "no model in triton_models"

@@ -110,6 +110,7 @@ def test_any_text_is_an_address_or_a_value_error(text: str) -> None:
         ({"urls": ("local:", "host:1")}, "cannot be combined"),
         ({"urls": ("auto:host:1", "host:1")}, "cannot be combined"),
         ({"local_threads": 0}, "local_threads"),
+        ({"local_precision": "fp16"}, "local_precision must be one of auto, fp32, bf16"),
         ({"urls": "host:1"}, "urls is a tuple"),
         ({"transfer": "thumbs"}, "thumbnail, thumbnail-small, original"),
     ],

@@ -212,6 +212,10 @@ def test_http_host_without_a_port_is_misuse(capsys: pytest.CaptureFixture[str]) 
     assert "--http-host needs --http-port" in _misused(capsys, "--http-host=0.0.0.0")
 
 
+def test_precision_is_for_cpus(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "use --tensorrt fp16 or --tensorrt fp32" in _misused(capsys, "--precision=fp32", "--tensorrt")
+
+
 def test_http_is_closed_unless_it_has_a_port(tmp_path: Path) -> None:
     closed = ServeConfig(repository=tmp_path).arguments
     assert "--allow-http=false" in closed
