@@ -60,6 +60,11 @@ class PageCommands:
         return cls(apply=apply, store=store)
 
     @property
+    def moves_certain_only(self) -> bool:
+        """``apply`` keeps to the default tiers."""
+        return "--act-on" not in self.apply
+
+    @property
     def undo(self) -> str:
         """Brings all copies back."""
         return "clip-client undo" + self._store

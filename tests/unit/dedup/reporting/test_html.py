@@ -77,6 +77,13 @@ def test_the_page_offers_the_command_that_wrote_it_with_apply() -> None:
     assert "clip-client dedup &#39;my photos&#39; --report r.html --apply" in text
 
 
+def test_the_page_does_not_promise_more_than_the_command_holds() -> None:
+    for words, is_certain in (["dedup", "photos"], True), (["dedup", "photos", "--act-on", "similar"], False):
+        text = page(group(member("/p/a"), member("/p/b")), commands=PageCommands.after(words))
+        assert ("Only copies with the same bytes or the same pixels move." in text) == is_certain
+        assert ("Move the certain copies" in text) == is_certain
+
+
 @pytest.mark.parametrize(("folder", "shown"), [("home/anna", "~"), ("home/anna/a", "~/a"), ("home/anna2", None)])
 def test_the_page_says_where_the_command_must_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, shown: str | None
