@@ -244,6 +244,7 @@ class FeatureCollector:
         while self.retries:
             sha256 = self.retries.popleft()
             file = self.collected.copies[sha256][0]
+            self._done -= 1  # it counted as done because another copy was being embedded
             self._sent.append((sha256, file))
             yield file.path
 
@@ -282,14 +283,18 @@ class FeatureCollector:
             self.save()
             self._saved_at = time.monotonic()
 
-    def _add_copy(self, sha256: str, file: PhotoFile) -> str | None:
-        """Add a file to its content; return its path if the content has to be embedded."""
+    def _count_done(self) -> None:
+        # Not when a file is read: files are read ahead, as fast as the disk is.
         self._done += 1
         self._on_progress(self._what, self._done, self._total)
+
+    def _add_copy(self, sha256: str, file: PhotoFile) -> str | None:
+        """Add a file to its content; return its path if the content has to be embedded."""
         copies = self.collected.copies.setdefault(sha256, [])
         copies.append(file)
         has_outcome = sha256 in self.collected.vectors or sha256 in self.collected.refused
         if len(copies) > 1 or has_outcome or self.collected.features[sha256].code == BYTES_ONLY:
+            self._count_done()
             return None
         self._sent.append((sha256, file))
         return file.path
@@ -322,7 +327,7 @@ class FeatureCollector:
     def _record_file(self, outcome: ReadOutcome) -> str | None:
         """Keep what was read of one file; return its path if its content has to be embedded."""
         if isinstance(outcome, FailedFile):
-            self._done += 1
+            self._count_done()
             self.collected.failed.append(outcome)
             return None
         file, sha256 = outcome
@@ -346,6 +351,7 @@ class FeatureCollector:
         code, message = ("", "") if item.error is None else (item.error.code, item.error.message)
         if not code and not is_unchanged(file):
             code, message = "UNREADABLE", "It was changed while it was read."
+        self._count_done()
         collected = self.collected
         collected.stats = replace(collected.stats, embedded=collected.stats.embedded + 1)
         if code == "UNREADABLE":

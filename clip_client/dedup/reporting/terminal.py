@@ -125,7 +125,8 @@ def _print_member(member: Member, words: str, console: Console, *, is_kept: bool
         holds = f"holds more than its picture: {member.embedded}" if member.embedded else ""
         why = "; ".join(filter(None, (member.moment, member.why, holds)))
         for note in filter(None, (member.origin, why)):
-            console.print(Text(f"{' ' * indent}{printable(note)}", style="dim"), soft_wrap=True)
+            for part in note.split("; "):
+                console.print(Text(f"{' ' * indent}{printable(part)}", style="dim"), soft_wrap=True)
 
 
 def print_failed(failed: Sequence[FailedFile], console: Console, *, verbose: bool = False) -> None:

@@ -76,6 +76,35 @@ async def test_of_two_copies_the_first_decides_about_the_features(quicker: str, 
     assert collected.stats.decoded == 1
 
 
+class ReadsAhead(OneVector):
+    """A client that takes every image before the first answer."""
+
+    async def embed_stream(self, images: AsyncIterator[Any], *, ordered: bool) -> AsyncIterator[Any]:
+        taken = [image async for image in images]
+        for index, _image in enumerate(taken):
+            yield SimpleNamespace(index=index, error=None, vector=np.array([1, 0, 0, 0], dtype=np.float32))
+
+
+async def test_progress_counts_what_is_embedded_and_not_what_is_read_ahead(tmp_path: Path, store: Store) -> None:
+    album = tmp_path / "album"
+    for level in range(3):
+        album.mkdir(exist_ok=True)
+        Image.new("L", (8, 8), 40 * level).save(album / f"{level}.png")
+    write(album / "0 copy.png", (album / "0.png").read_bytes())
+    told: list[tuple[str, int, int | None]] = []
+    embedder: Any = ReadsAhead()
+    await find_duplicates(embedder, album, store=store, on_progress=lambda *progress: told.append(progress))
+    embedding = [progress for progress in told if progress[0] == "embedding"]
+    # 0: from here the rate counts; 1: the copy; then each answer, and the end.
+    assert [done for _, done, _ in embedding] == [0, 1, 2, 3, 4, 4]
+
+    told.clear()
+    Image.new("L", (8, 8), 250).save(album / "new.png")
+    await find_duplicates(embedder, album, store=store, on_progress=lambda *progress: told.append(progress))
+    assert [done for what, done, _ in told if what == "finding known photos"] == [1, 2, 3, 4]
+    assert [done for what, done, _ in told if what == "embedding"] == [4, 5, 5]
+
+
 async def test_a_report_does_not_tell_what_the_store_knew(tmp_path: Path, store: Store) -> None:
     files = [str(write(tmp_path / "album" / name, name.encode())) for name in ("1.nef", "2.nef", "3.nef")]
     clip: Any = NoPictures()
