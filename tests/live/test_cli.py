@@ -355,6 +355,7 @@ def test_doctor_tells_about_the_server(server: Server, capsys: pytest.CaptureFix
     assert report["ok"] is True
     assert found["Triton"] == "2.51.0 (triton)"
     assert found["provider"] == "onnxruntime, on CPU"
+    assert found["precision"] == 'auto, by its configuration; its log says what the model "runs on"'
     assert found["decoder threads"] == "one for each core of the server"
     assert found["model"].startswith("tiny_clip/random:0@")
     assert re.fullmatch(r"-?\d+ -?\d+", found["fingerprint"])

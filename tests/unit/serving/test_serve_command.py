@@ -216,6 +216,14 @@ def test_precision_is_for_cpus(capsys: pytest.CaptureFixture[str]) -> None:
     assert "use --tensorrt fp16 or --tensorrt fp32" in _misused(capsys, "--precision=fp32", "--tensorrt")
 
 
+def test_the_cpp_backend_has_no_bf16(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tritonserver").touch()
+    monkeypatch.setattr("preprocess_ensemble.serving.command.NVIDIA_SERVER", tmp_path / "tritonserver")
+    assert "this one has the C++ ONNX Runtime backend" in _misused(capsys, "--precision=bf16")
+
+
 def test_http_is_closed_unless_it_has_a_port(tmp_path: Path) -> None:
     closed = ServeConfig(repository=tmp_path).arguments
     assert "--allow-http=false" in closed
