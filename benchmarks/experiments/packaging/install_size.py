@@ -100,11 +100,14 @@ def run_demo(scratch: Path) -> dict[str, float]:
     home = {"HOME": str(scratch), "XDG_CACHE_HOME": str(scratch / "cache"), "HF_HOME": str(scratch / "cache" / "hub")}
     with_downloads = run_command("make", "demo", f"PYTHON={PYTHON}", cwd=clones[0], variables=home)
     pip = clones[0] / ".venv" / "bin" / "python", "-m", "pip"
-    frozen = subprocess.check_output((*pip, "list", "--format=freeze", "--exclude-editable"), text=True)
+    # Not the setuptools and pip of a new environment: the build of this package needs newer ones.
+    listed = (*pip, "list", "--format=freeze", "--exclude-editable", "--exclude=setuptools", "--exclude=pip")
+    frozen = subprocess.check_output(listed, text=True)
     pinned = scratch / "pinned.txt"
     pinned.write_text(frozen, encoding="utf-8")
     wheels = scratch / "wheels"
-    run_command(*pip, "download", "--dest", wheels, "--no-deps", "--requirement", pinned, "setuptools", "wheel")
+    download = (*pip, "download", "--dest", wheels, "--no-deps", "--requirement", pinned, "setuptools", "wheel")
+    run_command(*download, variables=home)  # from pip's cache below that home
     size = disk_bytes(clones[0] / ".venv")
     shutil.rmtree(clones[0])
     variables = {**home, **offline(wheels), "HF_HUB_OFFLINE": "1"}
