@@ -132,7 +132,7 @@ def test_what_a_file_holds_beyond_its_picture_is_never_moved_away(
         SAME_PIXELS,
         [[], ["film"], ["film"]],
     )
-    assert (tmp_path / "found.html").read_text().count("holds more than its picture: film") == 2
+    assert (tmp_path / "found.html").read_text().count("Holds more than its picture: film") == 2
 
     assert main([*search, "--apply"]) == 0
     said = " ".join(capsys.readouterr().err.split())
