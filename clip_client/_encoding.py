@@ -31,6 +31,20 @@ class ImageEncoding:
     """A file of at most this many bytes, the mean size of a reduced picture, is sent unchanged."""
 
 
+class EncodedImage(bytes):
+    """An image in the form in which it is sent; a client does not reduce it again."""
+
+    file_bytes: int
+    """Size of the file that it was made from; ``max_image_bytes`` limits it."""
+
+    @classmethod
+    def of(cls, payload: bytes, file: bytes) -> EncodedImage:
+        """Make one of what is sent, and the file that it stands for."""
+        encoded = cls(payload)
+        encoded.file_bytes = len(file)
+        return encoded
+
+
 IMAGE_ENCODINGS: Final[Mapping[TransferName, ImageEncoding]] = {
     "thumbnail": ImageEncoding(
         id="thumb-jpeg-q90-444", jpeg=Jpeg(quality=90, subsampling=0), unchanged_up_to=16 * 1024

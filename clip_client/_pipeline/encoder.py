@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import os
 import threading
 from typing import TYPE_CHECKING, Final
 
-from clip_client._encoding import IMAGE_ENCODINGS, Jpeg
+from clip_client._encoding import IMAGE_ENCODINGS, EncodedImage, Jpeg
 from clip_client._errors import ImageError, ProtocolMismatch
-from clip_client._pipeline.images import picture_of, read_image
+from clip_client._pipeline.images import picture_of, read_image, too_large
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -38,6 +37,8 @@ class ImageEncoder:
 
     def unchanged(self, source: object) -> bytes | None:
         """Return the bytes to send if ``source`` is sent as it is, else None: then call :meth:`encode` in a thread."""
+        if isinstance(source, EncodedImage):
+            return source if source.file_bytes <= self._max_bytes else None
         if not isinstance(source, bytes | bytearray | memoryview):
             return None
         size = source.nbytes if isinstance(source, memoryview) else len(source)
@@ -49,6 +50,8 @@ class ImageEncoder:
         Raises ImageError with the code that the server would give, or ``UNREADABLE``, and ProtocolMismatch if this
         version does not know the model's preprocessing.
         """
+        if isinstance(source, EncodedImage):  # one that `unchanged` did not take
+            raise too_large(source.file_bytes, self._max_bytes)
         if isinstance(source, str | os.PathLike | bytes | bytearray | memoryview):
             return self._encode(source, model)
         # Reading a file object moves its position, and Pillow decodes a picture when it is first used: if a caller
@@ -63,7 +66,7 @@ class ImageEncoder:
         picture = picture_of(source)
         if picture is not None and _is_ordinary(picture):
             with self._cores:
-                return _to_jpeg(picture, _preprocessing(model), jpeg)
+                return _reduced(picture, _preprocessing(model), jpeg)
         data = read_image(source, max_bytes=self._max_bytes)
         if len(data) <= self._encoding.unchanged_up_to:
             return data
@@ -75,7 +78,7 @@ class ImageEncoder:
                 picture = decode(data, DecodeLimits(max_bytes=self._max_bytes), at_least=config.decode_at_least)
             except DecodeError as error:
                 raise ImageError(error.message, code=error.status.name) from None
-            reduced = _to_jpeg(picture, config, jpeg)
+            reduced = _reduced(picture, config, jpeg)
         return reduced if len(reduced) < len(data) else data
 
 
@@ -102,12 +105,7 @@ def _preprocessing(model: ModelInfo) -> PreprocessConfig:
         ) from None
 
 
-def _to_jpeg(picture: Image, config: PreprocessConfig, jpeg: Jpeg) -> bytes:
-    from PIL import Image
+def _reduced(picture: Image, config: PreprocessConfig, jpeg: Jpeg) -> bytes:
+    from preprocess_ensemble.imaging.reduced_jpeg import reduced_jpeg
 
-    from preprocess_ensemble.imaging.transform import preprocess
-
-    pixels = preprocess(picture, config)  # uint8 (H, W, 3)
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "JPEG", quality=jpeg.quality, subsampling=jpeg.subsampling)
-    return buffer.getvalue()
+    return reduced_jpeg(picture, config, quality=jpeg.quality, subsampling=jpeg.subsampling)

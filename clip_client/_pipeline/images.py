@@ -118,7 +118,7 @@ def _read_path(path: str, max_bytes: int) -> bytes:
         status = os.fstat(file.fileno())
         _check_regular(status)
         if status.st_size > max_bytes:
-            raise _too_large(status.st_size, max_bytes)
+            raise too_large(status.st_size, max_bytes)
         return _read_at_most(file, max_bytes)
 
 
@@ -140,7 +140,7 @@ def _read_at_most(file: Any, max_bytes: int) -> bytes:
             return chunks[0] if len(chunks) == 1 else b"".join(chunks)
         chunks.append(bytes(chunk))
         size += len(chunk)
-    raise _too_large(size, max_bytes)
+    raise too_large(size, max_bytes)
 
 
 def _from_array(array: NDArray[Any]) -> Image:
@@ -173,7 +173,8 @@ def _unreadable(reason: str) -> ImageError:
     return ImageError(f"cannot be read: {reason}.", code="UNREADABLE")
 
 
-def _too_large(size: int, max_bytes: int) -> ImageError:
+def too_large(size: int, max_bytes: int) -> ImageError:
+    """Make the error of an image file of ``size`` bytes or more."""
     return ImageError(
         f"has at least {size} bytes and max_image_bytes is {max_bytes}; raise that limit or shrink the image.",
         code="TOO_LARGE",

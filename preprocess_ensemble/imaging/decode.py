@@ -53,6 +53,7 @@ __all__ = (
     "decode",
     "decode_image",
     "identify",
+    "is_decoded_for",
     "quiet_libraries",
 )
 
@@ -109,6 +110,20 @@ def decode(
     image = decode_image(data, limits, at_least=at_least).image
     assert image is not None  # there is no `out`
     return image
+
+
+def is_decoded_for(image: Image.Image, at_least: tuple[int, int], more: tuple[int, int]) -> bool:
+    """Whether ``decode(..., at_least=more)`` would give this same image, which ``decode(..., at_least=at_least)`` gave.
+
+    It would if ``more`` is not less on either side, and the image is whole or still has as many pixels as that.
+    """
+    if more[0] < at_least[0] or more[1] < at_least[1]:
+        return False
+    scaled: ScaleInfo | None = image.info.get(SCALE_INFO)
+    if scaled is None:
+        return True
+    left, top, right, bottom = scaled.box
+    return int(bottom - top) >= more[0] and int(right - left) >= more[1]
 
 
 def decode_image(

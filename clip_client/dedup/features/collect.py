@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from anyio import to_thread
 
+from clip_client._encoding import EncodedImage
 from clip_client.dedup.features.feature_tables import FeatureTable, VectorTable
 from clip_client.dedup.features.image_features import (
     BYTES_ONLY,
@@ -24,6 +25,7 @@ from clip_client.dedup.features.image_features import (
     cached_features,
     extract_features,
 )
+from clip_client.dedup.features.model_input import ModelInput, extract_with_input
 from clip_client.dedup.features.preview import NEEDS_RAWPY, can_read_raw, raw_preview
 from clip_client.dedup.files.file_types import is_raw
 from clip_client.dedup.files.hashing import hash_file
@@ -121,7 +123,10 @@ async def collect_features(
     """
     model = await embedder.model()
     vectors = store.vectors(model.vector_id, model.dimension)
-    collector = FeatureCollector(embedder, store, vectors, len(files), on_progress, read, extract, save_every_s)
+    model_input = ModelInput.of(model)
+    collector = FeatureCollector(
+        embedder, model_input, store, vectors, len(files), on_progress, read, extract, save_every_s
+    )
     await to_thread.run_sync(collector.load_cached, files)
     try:
         await collector.embed(collector.read_new(files))
@@ -140,6 +145,7 @@ class FeatureCollector:
     def __init__(
         self,
         embedder: Embedder,
+        model_input: ModelInput | None,
         store: Store,
         vectors: ParquetStore,
         total: int,
@@ -149,6 +155,7 @@ class FeatureCollector:
         save_every_s: float,
     ) -> None:
         self._embedder = embedder
+        self._model_input = model_input
         self._read, self._extract = read, extract
         self._save_every_s = save_every_s
         self._index = store.files
@@ -168,9 +175,9 @@ class FeatureCollector:
         self._moved: list[tuple[PhotoFile, str]] = []
         """Files under new names whose contents the store may hold: they are looked up together, which is faster."""
         self._extracting = Lock()
-        self._extracted: dict[tuple[str, bool], ImageFeatures | None] = {}
-        """(Content, as a RAW file) -> features that are not recorded yet, None while a thread extracts them. One
-        content under both kinds of names may give two pictures."""
+        self._extracted: dict[tuple[str, bool], tuple[ImageFeatures, EncodedImage | None] | None] = {}
+        """(Content, as a RAW file) -> features that are not recorded yet and what to send, None while a thread
+        extracts them. One content under both kinds of names may give two pictures."""
         self._sent: list[tuple[str, PhotoFile]] = []
         """Content and file of each image that was sent, in the order of sending."""
         self._unsaved: list[tuple[PhotoFile, str]] = []
@@ -206,12 +213,16 @@ class FeatureCollector:
             vectors = table.column("vector").combine_chunks().flatten().to_numpy().reshape(len(table), -1)
             self.collected.vectors.add_rows(list(itertools.compress(found, has_vector)), vectors[has_vector])
 
+    def _has_outcome(self, sha256: str) -> bool:
+        """Tell whether a content was embedded or refused."""
+        return sha256 in self.collected.vectors or sha256 in self.collected.refused
+
     def _may_be_in_store(self, sha256: str) -> bool:
         """Tell whether a content has to be looked up in the store."""
         return sha256 not in self._loaded and any(bytes.fromhex(sha256) in keys for keys in self._in_store)
 
-    async def read_new(self, files: Sequence[PhotoFile]) -> AsyncGenerator[str, None]:
-        """Hash and decode the files that are new; yield a path of each content that has no vector yet."""
+    async def read_new(self, files: Sequence[PhotoFile]) -> AsyncGenerator[str | EncodedImage, None]:
+        """Hash and decode the files that are new; yield the path or the image of each content without a vector."""
         unknown = []
         for file in files:
             sha256 = self._known.get(file.path)
@@ -230,8 +241,8 @@ class FeatureCollector:
                 for start in range(0, len(unknown), _FILES_AT_ONCE):
                     read = pool.map(self._read_one, unknown[start : start + _FILES_AT_ONCE])
                     for outcome in await to_thread.run_sync(list, read):
-                        if (path := self._record_file(outcome)) is not None:
-                            yield path
+                        if (image := self._record_file(outcome)) is not None:
+                            yield image
                 moved, self._moved, self._in_store = self._moved, [], []
                 await to_thread.run_sync(self._load, {sha256 for _, sha256 in moved})
                 unknown = [file for file, sha256 in moved if sha256 not in self.collected.features]
@@ -239,7 +250,7 @@ class FeatureCollector:
                     if sha256 in self.collected.features and (path := self._add_copy(sha256, file)) is not None:
                         yield path
 
-    async def next_copies(self) -> AsyncGenerator[str, None]:
+    async def next_copies(self) -> AsyncGenerator[str | EncodedImage, None]:
         """Yield another path of each content whose first file went away."""
         while self.retries:
             sha256 = self.retries.popleft()
@@ -248,22 +259,25 @@ class FeatureCollector:
             self._sent.append((sha256, file))
             yield file.path
 
-    async def embed(self, paths: AsyncGenerator[str, None]) -> None:
-        """Embed the file at each path and record the outcome."""
+    async def embed(self, sources: AsyncGenerator[str | EncodedImage, None]) -> None:
+        """Embed each image, or the file at each path, and record the outcome."""
         self._sent = []
-        images = self._images(paths)
+        images = self._images(sources)
         items = self._embedder.embed_stream(images, ordered=False)
-        async with aclosing(paths), aclosing(images), aclosing(items):
+        async with aclosing(sources), aclosing(images), aclosing(items):
             async for item in items:
                 self._record_vector(*self._sent[item.index], item)
                 self._save_sometimes()
 
-    async def _images(self, paths: AsyncGenerator[str, None]) -> AsyncGenerator[str | bytes, None]:
-        """Yield the image to send for each path: the path, or the preview inside a RAW file."""
-        async for path in paths:
-            read = await to_thread.run_sync(self._read, path) if is_raw(path) else None
+    async def _images(self, sources: AsyncGenerator[str | EncodedImage, None]) -> AsyncGenerator[str | bytes, None]:
+        """Yield the image to send: for the path of a RAW file, the preview inside it."""
+        async for source in sources:
+            if isinstance(source, EncodedImage) or not is_raw(source):
+                yield source
+                continue
+            read = await to_thread.run_sync(self._read, source)
             preview = await to_thread.run_sync(raw_preview, read[1]) if isinstance(read, tuple) else None
-            yield path if preview is None else preview
+            yield source if preview is None else preview
 
     def save(self) -> None:
         """Write what is not in the store yet."""
@@ -288,16 +302,15 @@ class FeatureCollector:
         self._done += 1
         self._on_progress(self._what, self._done, self._total)
 
-    def _add_copy(self, sha256: str, file: PhotoFile) -> str | None:
-        """Add a file to its content; return its path if the content has to be embedded."""
+    def _add_copy(self, sha256: str, file: PhotoFile, image: EncodedImage | None = None) -> str | EncodedImage | None:
+        """Add a file to its content; return ``image``, or without one the path, if the content has to be embedded."""
         copies = self.collected.copies.setdefault(sha256, [])
         copies.append(file)
-        has_outcome = sha256 in self.collected.vectors or sha256 in self.collected.refused
-        if len(copies) > 1 or has_outcome or self.collected.features[sha256].code == BYTES_ONLY:
+        if len(copies) > 1 or self._has_outcome(sha256) or self.collected.features[sha256].code == BYTES_ONLY:
             self._count_done()
             return None
         self._sent.append((sha256, file))
-        return file.path
+        return image or file.path
 
     def _read_one(self, file: PhotoFile) -> ReadOutcome:
         """Read a file once and hash it; extract its features if they are not known yet. Runs in a worker thread."""
@@ -308,7 +321,7 @@ class FeatureCollector:
                 return content
             message = f"The file has {content.size_bytes:,} bytes; the limit is {_LARGEST_BYTES:,}."
             features = bytes_only_features() if as_raw else ImageFeatures(code="TOO_LARGE", message=message)
-            self._extracted[content.sha256, as_raw] = features
+            self._extracted[content.sha256, as_raw] = features, None
             return file, content.sha256
         read = self._read(file.path)
         if isinstance(read, FailedFile):
@@ -321,18 +334,21 @@ class FeatureCollector:
             if not is_known:
                 self._extracted[sha256, as_raw] = None
         if not is_known:
-            self._extracted[sha256, as_raw] = self._extract(data, is_raw=as_raw)
+            model_input = None if self._has_outcome(sha256) else self._model_input
+            self._extracted[sha256, as_raw] = extract_with_input(self._extract, data, model_input, is_raw=as_raw)
         return found, sha256
 
-    def _record_file(self, outcome: ReadOutcome) -> str | None:
-        """Keep what was read of one file; return its path if its content has to be embedded."""
+    def _record_file(self, outcome: ReadOutcome) -> str | EncodedImage | None:
+        """Keep what was read of one file; return what to send if its content has to be embedded."""
         if isinstance(outcome, FailedFile):
             self._count_done()
             self.collected.failed.append(outcome)
             return None
         file, sha256 = outcome
         # The first copy gets the features that its own name demands, whichever copy's thread extracted them.
-        features = None if sha256 in self.collected.features else self._extracted.pop((sha256, is_raw(file.path)), None)
+        is_new = sha256 not in self.collected.features
+        extracted = self._extracted.pop((sha256, is_raw(file.path)), None) if is_new else None
+        features, image = extracted or (None, None)
         stats = self.collected.stats
         decoded = stats.decoded + (features is not None)
         self.collected.stats = replace(stats, files_read=stats.files_read + 1, decoded=decoded)
@@ -344,7 +360,7 @@ class FeatureCollector:
         if self._may_be_in_store(sha256):
             self._moved.append((file, sha256))
             return None
-        return self._add_copy(sha256, file)
+        return self._add_copy(sha256, file, image)
 
     def _record_vector(self, sha256: str, file: PhotoFile, item: EmbeddedItem) -> None:
         """Keep the vector, or the reason why there is none."""

@@ -18,6 +18,7 @@ from clip_client.dedup.types import FailedFile, Metadata
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from clip_client.dedup.features.preview import OnDecoded
     from clip_client.dedup.store.parquet_store import ParquetStore
     from clip_client.dedup.store.store import Store
 
@@ -90,13 +91,17 @@ def cached_features(store: Store) -> ParquetStore:
     return store.table(Path("looks", ALGORITHM), columns, {"algorithm": ALGORITHM})
 
 
-def extract_features(data: bytes, *, is_raw: bool = False) -> ImageFeatures:
+def extract_features(
+    data: bytes, *, is_raw: bool = False, on_decoded: OnDecoded = lambda data, picture, at_least: None
+) -> ImageFeatures:
     """Extract the features of an image file from its bytes; of a RAW file with ``is_raw``. Never raises.
+
+    ``on_decoded`` gets the picture before it is made smaller; of a RAW file, the preview and its picture.
 
     A file that cannot be decoded gives features with a ``code``; a RAW file without a preview gives
     :func:`bytes_only_features`.
     """
-    return _extract_raw(data) if is_raw else _extract(data)
+    return _extract_raw(data, on_decoded) if is_raw else _extract(data, on_decoded)
 
 
 def bytes_only_features() -> ImageFeatures:
@@ -105,10 +110,10 @@ def bytes_only_features() -> ImageFeatures:
     return ImageFeatures(is_flat=True, code=BYTES_ONLY, message=message)
 
 
-def _extract(data: bytes) -> ImageFeatures:
+def _extract(data: bytes, on_decoded: OnDecoded) -> ImageFeatures:
     from preprocess_ensemble.imaging.formats import identify
 
-    seen = preview_of(data, "", _HASH_SIDE)
+    seen = preview_of(data, "", _HASH_SIDE, on_decoded)
     if isinstance(seen, FailedFile):
         return ImageFeatures(code=seen.code, message=seen.message)
     parts = embedded_parts(data)
@@ -127,10 +132,10 @@ def _extract(data: bytes) -> ImageFeatures:
     )
 
 
-def _extract_raw(data: bytes) -> ImageFeatures:
+def _extract_raw(data: bytes, on_decoded: OnDecoded) -> ImageFeatures:
     """Take the picture from the preview, and the size from the sensor."""
     raw = read_raw(data)
-    if raw is None or (features := _extract(raw.data)).code:
+    if raw is None or (features := _extract(raw.data, on_decoded)).code:
         return bytes_only_features()
     # Pillow reads the EXIF of most RAW files, which are TIFF files; for the others the preview has a copy of it.
     capture_time, metadata = read_capture_time(data), read_metadata(data)

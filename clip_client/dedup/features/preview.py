@@ -18,7 +18,12 @@ from clip_client.dedup.files.reading import read_file
 from clip_client.dedup.types import FailedFile
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from PIL import Image
+
+    OnDecoded = Callable[[bytes, Image.Image, tuple[int, int]], None]
+    """Called with an image file, its picture, and the least size (height, width) that was asked of the decoder."""
 
 NEEDS_RAWPY: Final = "Previews in RAW files are read by rawpy: pip install 'clip-triton[raw]'."
 
@@ -73,14 +78,18 @@ def thumbnail(path: str, max_side: int) -> bytes | None:
     return jpeg.getvalue()
 
 
-def preview_of(data: bytes, path: str, max_side: int) -> Preview | FailedFile:
+def preview_of(
+    data: bytes, path: str, max_side: int, on_decoded: OnDecoded = lambda data, picture, at_least: None
+) -> Preview | FailedFile:
     """Decode the bytes of an image file as :func:`preview` does; ``path`` only names it in a failure."""
     from preprocess_ensemble.imaging.decode import SCALE_INFO, DecodeError, decode
 
+    at_least = (2 * max_side, 2 * max_side)
     try:
-        image = decode(data, at_least=(2 * max_side, 2 * max_side))
+        image = decode(data, at_least=at_least)
     except DecodeError as error:
         return FailedFile(path=path, code=error.status.name, message=error.message)
+    on_decoded(data, image, at_least)
     scaled = image.info.get(SCALE_INFO)
     width, height = image.size if scaled is None else scaled.size
     image.thumbnail((max_side, max_side))

@@ -60,8 +60,8 @@ async def test_of_two_copies_the_first_decides_about_the_features(quicker: str, 
             assert quicker_is_done.wait(60)
         return read_file(path)
 
-    def extract(data: bytes, *, is_raw: bool) -> ImageFeatures:
-        features = extract_features(data, is_raw=is_raw)
+    def extract(data: bytes, *, is_raw: bool, **options: Any) -> ImageFeatures:
+        features = extract_features(data, is_raw=is_raw, **options)
         if is_raw == is_raw_file(quicker):
             quicker_is_done.set()
         return features

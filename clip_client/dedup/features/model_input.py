@@ -1,0 +1,76 @@
+"""What is sent of a photo whose picture has been decoded for its features, so that its file is read once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from clip_client._encoding import IMAGE_ENCODINGS, EncodedImage, Jpeg
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from PIL import Image
+    from typing_extensions import Self
+
+    from clip_client._model import ModelInfo
+    from clip_client.dedup.features.image_features import ImageFeatures
+    from preprocess_ensemble.imaging.transform import PreprocessConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelInput:
+    """Reduces photos to the input of a model, to the bytes that the client would send for their files."""
+
+    config: PreprocessConfig
+    jpeg: Jpeg
+    unchanged_up_to: int
+    """Bytes of a file that is sent as it is."""
+
+    @classmethod
+    def of(cls, model: ModelInfo) -> Self | None:
+        """Return how photos are reduced for a model; None if the client sends whole files, or has to say what fails."""
+        from preprocess_ensemble.imaging.transform import PreprocessConfig
+
+        encoding = next((one for one in IMAGE_ENCODINGS.values() if one.id == model.transfer), None)
+        if encoding is None or encoding.jpeg is None:
+            return None
+        try:
+            config = PreprocessConfig.from_mapping(model.preprocess)
+        except (ValueError, TypeError, KeyError):
+            return None
+        return cls(config=config, jpeg=encoding.jpeg, unchanged_up_to=encoding.unchanged_up_to)
+
+    def encode(self, data: bytes, picture: Image.Image, at_least: tuple[int, int]) -> EncodedImage | None:
+        """Return what is sent of a file; None if it cannot be decoded for the model.
+
+        ``picture`` is what ``decode(data, at_least=at_least)`` returned; it is not decoded again if that would give
+        the same.
+        """
+        from preprocess_ensemble.imaging.decode import DecodeError, decode, is_decoded_for
+        from preprocess_ensemble.imaging.reduced_jpeg import reduced_jpeg
+
+        if len(data) <= self.unchanged_up_to:
+            return EncodedImage.of(data, data)
+        needed = self.config.decode_at_least
+        if not is_decoded_for(picture, at_least, needed):
+            try:
+                picture = decode(data, at_least=needed)
+            except DecodeError:
+                return None
+        reduced = reduced_jpeg(picture, self.config, quality=self.jpeg.quality, subsampling=self.jpeg.subsampling)
+        return EncodedImage.of(reduced if len(reduced) < len(data) else data, data)
+
+
+def extract_with_input(
+    extract: Callable[..., ImageFeatures], data: bytes, model_input: ModelInput | None, *, is_raw: bool
+) -> tuple[ImageFeatures, EncodedImage | None]:
+    """Extract the features of a file; return them with what is sent of it, if there is a ``model_input``."""
+    images: list[EncodedImage | None] = [None]
+
+    def encode(file: bytes, picture: Image.Image, at_least: tuple[int, int]) -> None:
+        if model_input is not None:
+            images.append(model_input.encode(file, picture, at_least))
+
+    features = extract(data, is_raw=is_raw, on_decoded=encode)
+    return features, images[-1]

@@ -1,0 +1,141 @@
+"""What a search sends of a decoded photo is what the client would send for its file, byte for byte."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from clip_client import ClientConfig, ImageError
+from clip_client._encoding import IMAGE_ENCODINGS, EncodedImage
+from clip_client._pipeline.encoder import ImageEncoder
+from clip_client.dedup.features import preview
+from clip_client.dedup.features.image_features import extract_features
+from clip_client.dedup.features.model_input import ModelInput
+from preprocess_ensemble.imaging import decode as decoding
+from preprocess_ensemble.imaging.transform import PreprocessConfig
+from tests.fixtures.models import model_info
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from clip_client._model import ModelInfo
+
+CONFIG = PreprocessConfig(size=(224, 224), resize_mode="shortest", mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+
+
+def model(transfer: Any = "thumbnail", **changes: Any) -> ModelInfo:
+    described = {**dataclasses.replace(CONFIG, **changes).to_mapping()}
+    return model_info(preprocess=described, transfer=IMAGE_ENCODINGS[transfer].id)
+
+
+def photo(width: int, height: int, image_format: str = "JPEG", **options: Any) -> bytes:
+    grains = np.random.default_rng(0).integers(0, 256, (height // 16, width // 16, 3), dtype=np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(grains).resize((width, height), Image.Resampling.BICUBIC).save(file, image_format, **options)
+    return file.getvalue()
+
+
+def upright_exif(orientation: int) -> bytes:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return exif.tobytes()
+
+
+def sent(file: bytes, described: ModelInfo) -> tuple[EncodedImage | None, int]:
+    """Return what a search sends of a file, and how often it decoded the file for it."""
+    model_input = ModelInput.of(described)
+    assert model_input is not None
+    images: list[EncodedImage | None] = []
+    decoded = 0
+    whole = decoding.decode
+
+    def counted(*arguments: Any, **options: Any) -> Image.Image:
+        nonlocal decoded
+        decoded += 1
+        return whole(*arguments, **options)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(decoding, "decode", counted)
+        extract_features(file, on_decoded=lambda *found: images.append(model_input.encode(*found)))
+    return images[0] if images else None, decoded
+
+
+@pytest.mark.parametrize(
+    ("file", "times"),
+    [
+        pytest.param(photo(4800, 3840, quality=20), 1, id="an eighth serves the features and the model"),
+        pytest.param(photo(4000, 3008, quality=20), 2, id="12 megapixels"),
+        pytest.param(photo(1632, 1216, exif=upright_exif(6)), 2, id="2 megapixels, turned"),
+        pytest.param(photo(3776, 5600, quality=40, exif=upright_exif(8)), 1, id="just large enough, turned"),
+        pytest.param(photo(3760, 5600, quality=40), 2, id="just too small"),
+        pytest.param(photo(1024, 784), 2, id="whole for the model"),
+        pytest.param(photo(480, 496), 1, id="whole for both"),
+        pytest.param(photo(1600, 1200, "PNG"), 1, id="PNG"),
+        pytest.param(photo(800, 608, progressive=True), 2, id="progressive"),
+        pytest.param(photo(64, 64), 1, id="sent unchanged"),
+    ],
+)
+def test_the_bytes_are_those_that_the_client_would_send(file: bytes, times: int) -> None:
+    image, decoded = sent(file, model())
+    assert image == ImageEncoder(ClientConfig()).encode(file, model())
+    assert decoded == times
+    assert image is not None
+    assert image.file_bytes == len(file)
+
+
+def test_a_small_thumbnail_is_that_of_the_client_too() -> None:
+    file, described = photo(1024, 784), model("thumbnail-small")
+    assert sent(file, described)[0] == ImageEncoder(ClientConfig(transfer="thumbnail-small")).encode(file, described)
+
+
+@pytest.mark.parametrize("size", [(64, 64), (112, 300), (336, 336), (600, 600)])
+def test_models_of_other_input_sizes_get_the_pixels_that_they_need(size: tuple[int, int]) -> None:
+    for file in (photo(4000, 3008, quality=40), photo(1024, 784, quality=10)):
+        described = model(size=size)
+        assert sent(file, described)[0] == ImageEncoder(ClientConfig()).encode(file, described)
+
+
+def test_the_features_do_not_depend_on_the_model_input() -> None:
+    file = photo(1024, 784)
+    model_input = ModelInput.of(model())
+    assert model_input is not None
+
+    def encode(data: bytes, picture: Image.Image, at_least: tuple[int, int]) -> None:
+        model_input.encode(data, picture, at_least)
+
+    assert extract_features(file, on_decoded=encode) == extract_features(file)
+
+
+def test_nothing_is_made_where_the_client_has_to_read_the_file() -> None:
+    assert ModelInput.of(model("original")) is None
+    assert ModelInput.of(model_info(preprocess={"size": "?"}, transfer=IMAGE_ENCODINGS["thumbnail"].id)) is None
+    broken = photo(1600, 1200)[:20_000]
+    assert sent(broken, model()) == (None, 1)
+
+
+def test_an_encoded_image_is_sent_as_it_is_unless_its_file_is_too_large(tmp_path: Path) -> None:
+    file = photo(1600, 1200, "PNG")
+    (tmp_path / "a.png").write_bytes(file)
+    image = EncodedImage.of(b"x" * 100_000, file)
+    assert ImageEncoder(ClientConfig()).unchanged(image) is image
+    strict = ImageEncoder(ClientConfig(max_image_bytes=len(file) - 1))
+    assert strict.unchanged(image) is None
+    messages = []
+    for source in (image, tmp_path / "a.png"):
+        with pytest.raises(ImageError, match="max_image_bytes") as refused:
+            strict.encode(source, model())
+        messages.append((refused.value.code, refused.value.message))
+    assert messages[0] == messages[1]
+
+
+def test_a_preview_is_made_after_the_caller_has_seen_the_picture() -> None:
+    seen: list[tuple[int, int]] = []
+    file = photo(1600, 1200, "PNG")
+    made = preview.preview_of(file, "", 128, lambda data, picture, at_least: seen.append(picture.size))
+    assert isinstance(made, preview.Preview)
+    assert (seen, made.image.size) == ([(1600, 1200)], (128, 96))
