@@ -60,7 +60,7 @@ MODEL: Final = option("--model", help="JSON file of a model that open_clip does 
 
 
 def exported_passport(repository: Path) -> Passport:
-    """The passport of the model in ``repository``; exits if there is none."""
+    """Return the passport of the model in ``repository``; exit if the repository has no model."""
     passport = installed_passport(repository)
     if passport is None:
         raise SystemExit(f"there is no model in {repository}: run clip-export")
@@ -102,7 +102,7 @@ class Run:
 
     @cached_property
     def passport(self) -> Passport:
-        """Of the exported model; exits if there is none."""
+        """The passport of the exported model; the program exits if the repository has no model."""
         return exported_passport(self.options.repository)
 
     @cached_property
