@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
-from PIL import AvifImagePlugin
 
 from preprocess_ensemble.backends.preprocess.metrics import PreprocessMetrics
 from preprocess_ensemble.backends.preprocess.settings import PreprocessSettings
 from preprocess_ensemble.backends.shared_memory import close_own_regions
 from preprocess_ensemble.contract import ERROR, IMAGE, MODEL, PIXELS, STATUS
 from preprocess_ensemble.imaging import turbojpeg_decoder
+from preprocess_ensemble.imaging.formats import limit_decoder_threads
 from preprocess_ensemble.imaging.preprocessor import Preprocessed, Preprocessor
 from preprocess_ensemble.imaging.transform import PreprocessConfig
 from preprocess_ensemble.model_repository.passport import Passport, PassportError
@@ -77,7 +77,7 @@ class TritonPythonModel:
         except pb_utils.TritonModelException as error:
             pb_utils.Logger.log_warn(f"{name}: running without its own metrics, because Triton refused them: {error}")
         # The rows are spread over the cores already; a decoder's own threads would only compete with them.
-        AvifImagePlugin.DEFAULT_MAX_THREADS = 1
+        limit_decoder_threads()
         at_least = preprocess.decode_at_least if settings.fast_decode else None
         pb_utils.Logger.log_info(
             f"{name}: {settings.decode_threads} decode threads; large JPEG files are decoded "

@@ -11,12 +11,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Final
+from importlib.util import find_spec
+from io import BytesIO
+from typing import IO, TYPE_CHECKING, Final, NamedTuple
 
 from PIL import (
     AvifImagePlugin,
     BmpImagePlugin,
     GifImagePlugin,
+    Image,
     ImageFile,
     Jpeg2KImagePlugin,
     JpegImagePlugin,
@@ -28,10 +31,31 @@ from PIL import (
     features,
 )
 
+from preprocess_ensemble.imaging.jpeg_xl import JxlFile
+
 if TYPE_CHECKING:
     _Opener = Callable[[IO[bytes]], ImageFile.ImageFile]
 
 _HEAD_BYTES: Final = 512
+
+
+class Plugin(NamedTuple):
+    """A package that reads a format which Pillow does not."""
+
+    module: str
+    package: str
+    """What pip calls it."""
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether it can be imported; this does not import it."""
+        return find_spec(self.module) is not None
+
+
+_OWN_THREADS: Final = frozenset({"AVIF", "HEIC"})
+
+_PILLOW_HEIF: Final = Plugin("pillow_heif", "pillow-heif")
+_PILLOW_JXL: Final = Plugin("pillow_jxl", "pillow-jxl-plugin")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,18 +65,38 @@ class ImageFormat:
     name: str
     signature: re.Pattern[bytes]
     opener: _Opener | None = None
-    pillow_feature: str | None = None
-    """The optional part of Pillow that reads it, if any."""
+    needs: str | Plugin | None = None
+    """The optional part of Pillow, or the package, that reads it, if any."""
 
     @property
     def readable(self) -> bool:
-        """Whether this installation of Pillow can open it."""
-        return self.opener is not None and (self.pillow_feature is None or bool(features.check(self.pillow_feature)))
+        """Whether this installation can open it."""
+        if isinstance(self.needs, Plugin):
+            return self.needs.is_installed
+        return self.opener is not None and (self.needs is None or bool(features.check(self.needs)))
+
+    @property
+    def has_own_threads(self) -> bool:
+        """Whether its decoder computes in threads that it starts, so that the time of the caller's does not count."""
+        return self.name in _OWN_THREADS
+
+    @property
+    def remedy(self) -> str:
+        """How to read the format if it is not readable; empty if there is no way."""
+        return f"pip install {self.needs.package}" if isinstance(self.needs, Plugin) else ""
 
 
-def _format(name: str, signature: bytes, opener: _Opener | None = None, feature: str | None = None) -> ImageFormat:
-    pattern = re.compile(signature, re.DOTALL)
-    return ImageFormat(name=name, signature=pattern, opener=opener, pillow_feature=feature)
+def _format(
+    name: str, signature: bytes, opener: _Opener | None = None, needs: str | Plugin | None = None
+) -> ImageFormat:
+    return ImageFormat(name=name, signature=re.compile(signature, re.DOTALL), opener=opener, needs=needs)
+
+
+def _open_heif(source: IO[bytes]) -> ImageFile.ImageFile:
+    from pillow_heif import HeifImageFile
+
+    opener: _Opener = HeifImageFile
+    return opener(source)
 
 
 # The plugins' classes are called directly: `Image.open` would warn or raise about the number of pixels before this code
@@ -76,10 +120,10 @@ FORMATS: Final[tuple[ImageFormat, ...]] = (
     _format("JPEG 2000", rb"\xff\x4f\xff\x51|\0\0\0\x0cjP  \r\n\x87\n", Jpeg2KImagePlugin.Jpeg2KImageFile, "jpg_2000"),
     _format("PPM", rb"P[1-6]\s", PpmImagePlugin.PpmImageFile),
     _format("QOI", rb"qoif", QoiImagePlugin.QoiImageFile),
-    _format("HEIC", rb".{4}ftyp(?:hei[cmsx]|hev[cmsx]|mif1|msf1|miaf)"),
+    _format("HEIC", rb".{4}ftyp(?:hei[cmsx]|hev[cmsx]|mif1|msf1|miaf)", _open_heif, _PILLOW_HEIF),
     _format("Canon CR3 raw", rb".{4}ftypcrx "),
     _format("video (MP4 or QuickTime)", rb".{4}ftyp"),
-    _format("JPEG XL", rb"\xff\x0a|\0\0\0\x0cJXL \r\n\x87\n"),
+    _format("JPEG XL", rb"\xff\x0a|\0\0\0\x0cJXL \r\n\x87\n", JxlFile, _PILLOW_JXL),
     _format("Photoshop PSD", rb"8BPS"),
     _format("PDF", rb"%PDF-"),
     _format("PostScript", rb"%!PS|\xc5\xd0\xd3\xc6"),
@@ -103,3 +147,29 @@ def identify(data: bytes) -> ImageFormat | None:
     """Return the format of a file by its first bytes, or None for an unknown one."""
     head = data[:_HEAD_BYTES]
     return next((known for known in FORMATS if known.signature.match(head)), None)
+
+
+def is_outdated(refusal: str) -> bool:
+    """Tell whether the message of an earlier refusal is about a format that can be read by now, by a new package."""
+    named = (known for known in FORMATS if f"of format {known.name}, which cannot be read here" in refusal)
+    return any(known.readable for known in named)
+
+
+def limit_decoder_threads() -> None:
+    """Let the decoders of this process use one thread for an image, not one for each core."""
+    AvifImagePlugin.DEFAULT_MAX_THREADS = 1
+    if _PILLOW_HEIF.is_installed:
+        from pillow_heif import options
+
+        options.DECODE_THREADS = 1
+
+
+def open_image(data: bytes) -> ImageFile.ImageFile:
+    """Open an image file for its metadata, like :func:`PIL.Image.open`, and with the plugins, which that may lack.
+
+    The file must have passed the limits of :func:`~.decode.decode`. Raises what Pillow's readers raise.
+    """
+    image_format = identify(data)
+    if image_format is not None and image_format.opener is not None and isinstance(image_format.needs, Plugin):
+        return image_format.opener(BytesIO(data))
+    return Image.open(BytesIO(data))

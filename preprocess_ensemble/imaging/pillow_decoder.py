@@ -13,9 +13,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final, NoReturn
 
 import numpy as np
-from PIL import ExifTags, Image, ImageFile
+from PIL import ExifTags, Image, ImageFile, TiffImagePlugin
 
 from preprocess_ensemble.contract import ImageStatus
+from preprocess_ensemble.imaging.iso_media import read_iso_media
 from preprocess_ensemble.imaging.jpeg_header import count_scans, may_have_scans
 from preprocess_ensemble.imaging.limits import DecodeError
 from preprocess_ensemble.imaging.orientation import SCALE_INFO, ScaleInfo, apply_transpose, transpose_for
@@ -62,6 +63,10 @@ _BAD_FILE: Final = (
     zlib.error,
 )
 
+_YCBCR: Final = 6
+_YCBCR_SUBSAMPLING: Final = 530
+"""TIFF 6.0: a value of the tag PhotometricInterpretation, and a tag."""
+
 bound_tags()
 
 _LARGE_PIXELS: Final = 32_000_000
@@ -90,7 +95,7 @@ class PillowFile:
     """
 
     def __init__(self, data: bytes, image_format: ImageFormat, limits: DecodeLimits) -> None:
-        check_parts(image_format.name, data)
+        check_parts(image_format.name, data, limits.max_pixels)
         is_jpeg = image_format.name == "JPEG"
         self._data = data
         self._format = image_format
@@ -119,17 +124,18 @@ class PillowFile:
         except _BAD_FILE:
             return None
 
-    def decode(self, *, scale: int = 1) -> Image.Image:
-        """Decode the first picture and apply its orientation; a JPEG at 1/``scale`` (1, 2, 4 or 8). Call it once.
+    def decode(self, *, scale: int = 1, luma: bool = False) -> Image.Image:
+        """Decode the first picture and apply its orientation; a JPEG at 1/``scale`` (1, 2, 4 or 8), and with ``luma``
+        without its colours. Call it once.
 
         Returns mode L, RGB, CMYK or YCbCr. Raises :class:`DecodeError`, and any other exception for a defect.
         """
         self._check_header()
         image = self._image
         whole = image.size
-        if scale > 1:
-            # libjpeg leaves out the frequencies that a smaller picture does not need.
-            drafted = image.draft(None, (whole[0] // scale, whole[1] // scale))
+        if scale > 1 or (luma and self._format.name == "JPEG"):
+            # libjpeg leaves out the frequencies that a smaller picture does not need, and colours.
+            drafted = image.draft("L" if luma else None, (whole[0] // scale, whole[1] // scale))
             if drafted is not None and image.size != whole:
                 image.info[SCALE_INFO] = ScaleInfo(whole, drafted[1])
         # A progressive file is held in memory as a whole, at any scale.
@@ -163,6 +169,8 @@ class PillowFile:
                 "with run-length coding."
             )
             raise DecodeError(ImageStatus.LIMIT, message)
+        if isinstance(image, TiffImagePlugin.TiffImageFile) and "raw" in codecs and _is_misread(image):
+            raise DecodeError(ImageStatus.UNSUPPORTED_FORMAT, self._unsupported_message())
         ratio = max(width, height) / min(width, height)
         if ratio > limits.max_side_ratio:
             message = (
@@ -198,6 +206,8 @@ class PillowFile:
         source.reading_pixels = True
         try:
             image.load()
+        except DecodeError:
+            raise
         except _BAD_FILE as error:
             if not (allow_truncated and self._ends_early(image)):
                 self._refuse(error, image)
@@ -207,18 +217,23 @@ class PillowFile:
             except _BAD_FILE:  # no row was decoded
                 self._refuse(error, image)
         else:
-            if ImageFile.LOAD_TRUNCATED_IMAGES and source.ran_out and not allow_truncated:
+            was_lenient = ImageFile.LOAD_TRUNCATED_IMAGES and source.ran_out
+            # libheif leaves a tile black whose bytes are missing.
+            lacks_bytes = self._format.name == "HEIC" and read_iso_media(self._data).stored_end > len(self._data)
+            if (was_lenient or lacks_bytes) and not allow_truncated:
                 raise DecodeError(ImageStatus.TRUNCATED, self._truncated_message())
 
     def _refuse(self, error: Exception, image: ImageFile.ImageFile | None) -> NoReturn:
         """Say why the file cannot be read; ``image`` is None if it could not be opened."""
         if _UNSUPPORTED_VARIANT.search(str(error)):
-            message = f"The {self._format.name} file is of a variant that cannot be read here."
-            raise DecodeError(ImageStatus.UNSUPPORTED_FORMAT, message) from error
+            raise DecodeError(ImageStatus.UNSUPPORTED_FORMAT, self._unsupported_message()) from error
         if self._ends_early(image):
             raise DecodeError(ImageStatus.TRUNCATED, self._truncated_message()) from error
         message = f"The {self._format.name} file is corrupt: it cannot be decoded."
         raise DecodeError(ImageStatus.CORRUPT, message) from error
+
+    def _unsupported_message(self) -> str:
+        return f"The {self._format.name} file is of a variant that cannot be read here."
 
     def _truncated_message(self) -> str:
         size = len(self._source.getbuffer())
@@ -251,6 +266,17 @@ class _Source(io.BytesIO):
             needed = 1 if self.reading_pixels and size > _FEW_BYTES else size
             self.ran_out |= len(chunk) < needed
         return chunk
+
+
+def _is_misread(image: TiffImagePlugin.TiffImageFile) -> bool:
+    """Whether a TIFF has uncompressed YCbCr of which Pillow would make other pixels.
+
+    Pillow takes any such file for one with a colour for each pixel, and before release 13 for RGB with a fourth
+    channel. Without the tag, four pixels share a colour (TIFF 6.0, section 21).
+    """
+    if image.tag_v2.get(TiffImagePlugin.PHOTOMETRIC_INTERPRETATION) != _YCBCR:
+        return False
+    return image.mode != "YCbCr" or image.tag_v2.get(_YCBCR_SUBSAMPLING, (2, 2)) != (1, 1)
 
 
 def _to_plain_mode(image: Image.Image, image_format: ImageFormat) -> Image.Image:

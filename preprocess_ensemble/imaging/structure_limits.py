@@ -16,6 +16,8 @@ import PIL
 from PIL import GifImagePlugin, TiffImagePlugin
 
 from preprocess_ensemble.contract import ImageStatus
+from preprocess_ensemble.imaging.iso_media import read_iso_media
+from preprocess_ensemble.imaging.jpeg_xl import CONTAINER
 from preprocess_ensemble.imaging.limits import DecodeError
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ _MAX_READS: Final = 10_000
 _MAX_CHUNKS: Final = 1_000
 """In a PNG, besides those with pixels. Two seconds of work if each is a colour profile made for an attack."""
 _PIXEL_CHUNKS: Final = frozenset({b"IDAT", b"fcTL", b"fdAT"})
+_MAX_PIXEL_CHUNKS: Final = 100_000
+"""A fifth of a second if they are empty. Encoders write pieces of 8 KB and more."""
 
 _MAX_TILES: Final = 100_000
 """Strips or tiles in a TIFF: half a second if each is one byte. 128 megapixels in tiles of 64 x 64 have 31,250."""
@@ -39,14 +43,41 @@ _MAX_COMMENTS: Final = 1_000
 """In a plain-text PPM, in which each costs a copy of a megabyte: 600 KB took three seconds, and 15 MB minutes."""
 
 
-def check_parts(name: str, data: bytes) -> None:
-    """Raise :class:`DecodeError` (LIMIT) for a PNG, TIFF or PPM file with too many parts."""
+_ISO_MEDIA: Final = frozenset({"AVIF", "HEIC"})
+_DECODED_SHARE: Final = 3
+"""Pixels that a HEIC or AVIF may make its picture of, compared with the most that a picture may have: transparency
+doubles them, and the last tiles of a grid may stand out."""
+_STORED_SHARE: Final = 2
+"""Bytes of all its parts, compared with the file. Encoders share what is equal, such as plain tiles."""
+
+
+def check_parts(name: str, data: bytes, max_pixels: int) -> None:
+    """Raise :class:`DecodeError` for a file whose parts cost too much.
+
+    These are too many parts of a PNG, TIFF, PPM, HEIC or AVIF file (LIMIT), and parts of a HEIC or AVIF with far more
+    than ``max_pixels``, which its picture may be cropped from (TOO_LARGE). A HEIC or AVIF without a still picture is
+    UNSUPPORTED_FORMAT.
+    """
     if name == "PNG":
-        _check_count(_chunks(data), _MAX_CHUNKS, "PNG file", "chunks besides its pixels")
+        pixel_chunks, others = _count_chunks(data)
+        _check_count(pixel_chunks, _MAX_PIXEL_CHUNKS, "PNG file", "chunks of pixels")
+        _check_count(others, _MAX_CHUNKS, "PNG file", "chunks besides its pixels")
     elif name == "TIFF":
         _check_count(_tiles(data), _MAX_TILES, "TIFF file", "strips or tiles")
     elif name == "PPM" and data.startswith(_PLAIN_PPM):
         _check_count(data.count(b"#"), _MAX_COMMENTS, "PPM file", "comments")
+    elif name in _ISO_MEDIA:
+        media = read_iso_media(data)
+        names = {box.name for box in media.top_level}
+        if b"moov" in names and b"meta" not in names:
+            message = f"The {name} file is an image sequence without a still picture, which cannot be read here."
+            raise DecodeError(ImageStatus.UNSUPPORTED_FORMAT, message)
+        _check_count(media.stored_bytes, _STORED_SHARE * len(data), f"{name} file", "bytes in its parts together")
+        most = _DECODED_SHARE * max_pixels
+        if (pixels := media.decoded_pixels(data, most)) > most:
+            total = f"{pixels / 1e6:,.1f} megapixels in all"
+            message = f"The {name} file makes its picture of {total}; the limit is {most / 1e6:g}."
+            raise DecodeError(ImageStatus.TOO_LARGE, message)
 
 
 def check_reads(reads: int, read_bytes: int, max_bytes: int) -> None:
@@ -60,14 +91,18 @@ def _check_count(count: int, limit: int, whole: str, parts: str) -> None:
         raise DecodeError(ImageStatus.LIMIT, f"The {whole} has more than {limit:,} {parts}, which is the limit.")
 
 
-def _chunks(data: bytes) -> int:
+def _count_chunks(data: bytes) -> tuple[int, int]:
+    """Count the chunks of pixels and the others, up to the first beyond a limit."""
     # PNG, third edition, section 5.3: length, type, data and a checksum of 4 bytes.
-    count = 0
+    pixel_chunks = others = 0
     position = 8
-    while position + 8 <= len(data) and count <= _MAX_CHUNKS:
-        count += data[position + 4 : position + 8] not in _PIXEL_CHUNKS
+    while position + 8 <= len(data) and pixel_chunks <= _MAX_PIXEL_CHUNKS and others <= _MAX_CHUNKS:
+        if data[position + 4 : position + 8] in _PIXEL_CHUNKS:
+            pixel_chunks += 1
+        else:
+            others += 1
         position += 12 + int.from_bytes(data[position : position + 4], "big")
-    return count
+    return pixel_chunks, others
 
 
 def _tiles(data: bytes) -> int:
@@ -162,7 +197,7 @@ def structure_end(image_format: ImageFormat, image: ImageFile.ImageFile | None, 
     """
     if image_format.name == "WebP":
         return 8 + int.from_bytes(data[4:8], "little")
-    if image_format.name == "AVIF":
+    if image_format.name in _ISO_MEDIA or data.startswith(CONTAINER):
         return _iso_boxes_end(data)
     if isinstance(image, TiffImagePlugin.TiffImageFile):
         return _tiff_pixels_end(image)

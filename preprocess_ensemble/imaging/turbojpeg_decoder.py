@@ -69,12 +69,14 @@ class TurboJpeg:
         """Whether a decode at full size gives the very pixels of Pillow."""
         return header.sampling in self._exact_samplings
 
-    def decode(self, data: bytes, header: JpegHeader, scale: int = 1) -> npt.NDArray[np.uint8] | None:
-        """Decode a plain file to grey or RGB at 1/``scale`` (1, 2, 4 or 8).
+    def decode(
+        self, data: bytes, header: JpegHeader, scale: int = 1, *, luma: bool = False
+    ) -> npt.NDArray[np.uint8] | None:
+        """Decode a plain file to grey or RGB at 1/``scale`` (1, 2, 4 or 8); with ``luma`` to grey in any case.
 
         Returns uint8 (ceil(H / scale), ceil(W / scale), 1 or 3), or None if the file should be left to Pillow.
         """
-        channels = len(header.sampling)
+        channels = 1 if luma else len(header.sampling)
         pixels = np.empty((-(-header.height // scale), -(-header.width // scale), channels), np.uint8)
         return pixels if self.decode_into(data, pixels) else None
 

@@ -17,8 +17,8 @@ from PIL import Image, ImageChops, TiffImagePlugin
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, decode
 from preprocess_ensemble.imaging.formats import FORMATS, identify
-from tests.fixtures import image_files
-from tests.fixtures.good_files import GOOD_FILES, animation, assert_same_pixels, reference
+from tests.fixtures.images import image_files
+from tests.fixtures.images.good_files import GOOD_FILES, animation, assert_same_pixels, reference
 
 if TYPE_CHECKING:
     from pathlib import Path

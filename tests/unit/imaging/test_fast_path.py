@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import struct
 import sys
 import types
 from concurrent.futures import ThreadPoolExecutor
@@ -27,9 +26,9 @@ from preprocess_ensemble.imaging.decode import (
     decode,
     decode_image,
 )
-from preprocess_ensemble.imaging.jpeg_header import may_have_scans, read_header
+from preprocess_ensemble.imaging.jpeg_header import may_have_scans
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
-from tests.fixtures import image_files
+from tests.fixtures.images import image_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,8 +59,9 @@ def skip_without_turbojpeg() -> None:
 
 
 @contextmanager
-def turbojpeg_package(package: types.ModuleType | None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Have ``import turbojpeg`` find this package; None: find none."""
+def turbojpeg_package(decoder: type | None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have ``import turbojpeg`` find a package with this decoder; None: find none."""
+    package = None if decoder is None else types.SimpleNamespace(TurboJPEG=decoder)
     monkeypatch.setitem(sys.modules, "turbojpeg", package)
     turbojpeg_decoder.installed.cache_clear()
     yield
@@ -118,6 +118,16 @@ def test_orientation_and_partial_pixels(decoder: Decoder, orientation: int, size
     assert deviation_db(data, config) >= LEAST_PSNR_DB
 
 
+@pytest.mark.parametrize("image_format", ["JPEG", "PNG"])
+def test_luma_alone_is_that_of_the_colours(decoder: Decoder, image_format: str) -> None:
+    exif = Image.Exif()
+    exif[image_files.ORIENTATION] = 6
+    data = image_files.encoded(smooth(size=(401, 299)), image_format, exif=exif.tobytes())
+    luma, colours = decode(data, luma=True), decode(data)
+    assert (luma.mode, luma.size, colours.mode) == ("L", (299, 401), "RGB")
+    assert np.abs(np.asarray(luma, np.int16) - np.asarray(colours.convert("L"))).max() <= 1  # rounding
+
+
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(
     size=st.tuples(st.integers(16, 700), st.integers(16, 700)),
@@ -148,13 +158,6 @@ def test_all_resize_modes_keep_their_geometry(decoder: Decoder) -> None:
     for resize_mode in ("shortest", "longest", "squash"):
         config = PreprocessConfig(size=(64, 64), resize_mode=resize_mode, mean=(0, 0, 0), std=(1, 1, 1))
         assert deviation_db(data, config) >= LEAST_PSNR_DB
-
-
-def patched(data: bytes, marker: int, offset: int, value: int) -> bytes:
-    """Change one byte, ``offset`` behind a marker."""
-    changed = bytearray(data)
-    changed[data.index(bytes([0xFF, marker])) + offset] = value
-    return bytes(changed)
 
 
 DECODE_PATHS = {
@@ -206,91 +209,14 @@ def test_a_library_with_other_pixels_decodes_nothing_in_full(monkeypatch: pytest
 
             self._TurboJPEG__decompress = decompress_otherwise
 
-    other = types.ModuleType("turbojpeg")
-    vars(other)["TurboJPEG"] = Other
-    with turbojpeg_package(other, monkeypatch):
+    with turbojpeg_package(Other, monkeypatch):
         assert decode_image(image_files.jpeg()).decoder is Decoder.PILLOW
         assert decode_image(large_jpeg(), at_least=AT_LEAST).decoder is Decoder.TURBOJPEG
 
 
 def test_an_unknown_release_of_the_library_counts_as_absent(monkeypatch: pytest.MonkeyPatch) -> None:
-    other = types.ModuleType("turbojpeg")
-    vars(other)["TurboJPEG"] = types.SimpleNamespace
-    with turbojpeg_package(other, monkeypatch):
+    with turbojpeg_package(types.SimpleNamespace, monkeypatch):
         assert turbojpeg_decoder.library() is None
-
-
-@pytest.mark.parametrize("mode", ["RGB", "L"])
-@pytest.mark.parametrize("at_least", [None, AT_LEAST])
-def test_files_of_the_very_size_are_decoded_in_place(mode: str, at_least: tuple[int, int] | None) -> None:
-    skip_without_turbojpeg()
-    data = image_files.jpeg(mode, (64, 64))
-    out = np.zeros((64, 64, 3), np.uint8)
-    decoded = decode_image(data, at_least=at_least, out=out)
-    assert (decoded.image, decoded.decoder) == (None, Decoder.TURBOJPEG)
-    assert decoded.decode_path is (DecodePath.SMALL if at_least else DecodePath.OFF)
-    assert np.array_equal(out, preprocess(decode(data), CONFIG))
-
-
-ORIENTED = Image.Exif()
-ORIENTED[image_files.ORIENTATION] = 6
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        image_files.jpeg(size=(64, 48)),
-        image_files.jpeg("CMYK", (64, 64)),
-        image_files.encoded(image_files.picture(size=(64, 64)), "PNG"),
-        image_files.jpeg(size=(64, 64), exif=ORIENTED.tobytes()),
-    ],
-)
-def test_other_files_are_not_decoded_in_place(data: bytes) -> None:
-    out = np.full((64, 64, 3), 7, np.uint8)
-    image = decode_image(data, out=out).image
-    assert (out == 7).all()
-    assert image is not None
-    assert np.array_equal(np.asarray(image), np.asarray(decode(data)))
-
-
-@pytest.mark.parametrize(
-    ("data", "limits", "status"),
-    [
-        (image_files.jpeg(size=(64, 64)), DecodeLimits(max_pixels=4000), ImageStatus.TOO_LARGE),
-        (image_files.jpeg(size=(64, 64))[:-2], DecodeLimits(), ImageStatus.TRUNCATED),
-        (image_files.jpeg(size=(64, 64))[:300], DecodeLimits(), ImageStatus.TRUNCATED),
-        (b"", DecodeLimits(), ImageStatus.EMPTY),
-        (b"\xff\xd8", DecodeLimits(), ImageStatus.NOT_AN_IMAGE),
-    ],
-)
-def test_limits_and_damage_have_their_status_in_place_too(
-    data: bytes, limits: DecodeLimits, status: ImageStatus
-) -> None:
-    with pytest.raises(DecodeError) as caught:
-        decode_image(data, limits, out=np.zeros((64, 64, 3), np.uint8))
-    assert caught.value.status is status
-
-
-def test_a_file_that_may_be_truncated_is_left_to_pillow() -> None:
-    limits = DecodeLimits(allow_truncated=True)
-    out = np.zeros((64, 64, 3), np.uint8)
-    assert decode_image(image_files.jpeg(size=(64, 64)), limits, out=out).decoder is Decoder.PILLOW
-
-
-def test_a_damaged_file_is_left_to_pillow() -> None:
-    good = image_files.jpeg(size=(64, 64))
-    damaged = good[: len(good) // 2] + b"\xff\xd9"
-    assert decode_image(damaged, out=np.zeros((64, 64, 3), np.uint8)).decoder is Decoder.PILLOW
-
-
-@pytest.mark.parametrize("size", [(65, 64), (64, 640), (2000, 1000), (9, 9)])
-def test_nothing_is_written_outside_the_given_memory(size: tuple[int, int]) -> None:
-    turbojpeg = turbojpeg_decoder.installed()
-    if turbojpeg is None:
-        pytest.skip("PyTurboJPEG and libturbojpeg are not both installed")
-    memory = np.full((3, 64, 64, 3), 7, np.uint8)
-    turbojpeg.decode_into(image_files.jpeg(size=size), memory[1])
-    assert (memory[[0, 2]] == 7).all()
 
 
 @pytest.mark.parametrize("size", [(64, 48), (1000, 800)], ids=["in full", "scaled"])
@@ -305,7 +231,7 @@ def test_the_header_of_an_oriented_jpeg_is_read_once_by_pillow(
         read(self)
 
     monkeypatch.setattr(JpegImagePlugin.JpegImageFile, "_open", count_and_open)
-    decode(image_files.jpeg(size=size, exif=ORIENTED.tobytes()), at_least=AT_LEAST)
+    decode(image_files.rotated_jpeg(6, size), at_least=AT_LEAST)
     assert len(opened) == 1
 
 
@@ -393,39 +319,6 @@ def test_a_resized_copy_is_not_taken_for_the_scaled_image() -> None:
     copy = decode(large_jpeg(), at_least=AT_LEAST).resize((100, 80))
     bare = Image.frombytes("RGB", copy.size, copy.tobytes())
     assert np.array_equal(preprocess(copy, CONFIG), preprocess(bare, CONFIG))
-
-
-def test_the_header_of_a_jpeg() -> None:
-    header = read_header(large_jpeg(exif=b"Exif\0\0", progressive=True, subsampling=1))
-    assert header is not None
-    assert (header.width, header.height, header.precision, header.coding) == (400, 300, 8, 0xC2)
-    assert header.sampling == ((2, 1), (1, 1), (1, 1))
-    assert header.has_app1
-    assert header.is_plain
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"\xff\xd8",
-        large_jpeg()[:100],
-        large_jpeg().replace(b"\xff\xc0", b"\xff\xc0\0\x05", 1),
-        patched(patched(large_jpeg(), 0xC0, 5, 0), 0xC0, 6, 0),
-        patched(large_jpeg(), 0xC0, 9, 2),
-        large_jpeg()[:2] + b"\xff\xd0" + large_jpeg()[2:],
-        large_jpeg()[:2] + b"\xff\xe0" + struct.pack(">H", 1) + large_jpeg()[2:],
-    ],
-    ids=["nothing", "short", "frame length", "no height", "components", "restart marker", "length 1"],
-)
-def test_an_odd_header_is_none(data: bytes) -> None:
-    assert read_header(data) is None
-
-
-@pytest.mark.parametrize(("offset", "value"), [(1, 0xC9), (4, 12)])
-def test_rare_codings_are_not_plain(offset: int, value: int) -> None:
-    header = read_header(patched(large_jpeg(), 0xC0, offset, value))
-    assert header is not None
-    assert not header.is_plain
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)

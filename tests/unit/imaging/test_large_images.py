@@ -11,7 +11,7 @@ import pytest
 
 from preprocess_ensemble.imaging import turbojpeg_decoder
 from preprocess_ensemble.imaging.decode import decode_image
-from tests.fixtures import image_files
+from tests.fixtures.images import image_files
 
 HEIGHT, WIDTH = 5000, 8000
 """40 megapixels: large as a whole, and small at an eighth."""

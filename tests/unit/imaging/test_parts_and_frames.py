@@ -19,8 +19,8 @@ from preprocess_ensemble.imaging.structure_limits import (
     count_frames,
     structure_end,
 )
-from tests.fixtures import image_files
-from tests.fixtures.good_files import animation
+from tests.fixtures.images import image_files
+from tests.fixtures.images.good_files import animation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +32,7 @@ STRIPS, TILES, OTHER = TiffImagePlugin.STRIPOFFSETS, TiffImagePlugin.TILEOFFSETS
 def refusal(name: str, data: bytes) -> str:
     """Return the status and the message of the refusal; empty if the file is let through."""
     try:
-        check_parts(name, data)
+        check_parts(name, data, 1000)
     except DecodeError as error:
         return f"{error.status.name}: {error.message}"
     return ""
@@ -51,6 +51,13 @@ def test_chunks_of_a_png_are_counted_but_those_of_pixels() -> None:
     assert refusal("PNG", png(*pixels, *[TEXT] * 1000)) == ""
     assert refusal("PNG", png(*pixels, *[TEXT] * 1001)) == PNG_REFUSAL
     assert refusal("PNG", png(*[TEXT] * 1000, *pixels)) == ""
+
+
+def test_empty_chunks_of_pixels_have_a_limit_too() -> None:
+    pixels = [image_files.png_chunk(kind, b"") for kind in (b"IDAT", b"fdAT")] * 50_000
+    assert refusal("PNG", png(*pixels)) == ""
+    expected = "LIMIT: The PNG file has more than 100,000 chunks of pixels, which is the limit."
+    assert refusal("PNG", png(*pixels, *pixels[:1])) == expected
 
 
 def test_a_last_chunk_counts_once_its_type_is_there() -> None:

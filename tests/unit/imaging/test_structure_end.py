@@ -12,7 +12,7 @@ from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging.decode import DecodeError, decode
 from preprocess_ensemble.imaging.formats import FORMATS
 from preprocess_ensemble.imaging.structure_limits import structure_end
-from tests.fixtures import image_files
+from tests.fixtures.images import image_files
 
 AVIF, TIFF, WEBP, PNG = (
     next(known for known in FORMATS if known.name == name) for name in ("AVIF", "TIFF", "WebP", "PNG")
@@ -57,11 +57,7 @@ def tiff(places: int, sizes: int, offsets: tuple[int, ...], counts: tuple[int, .
     """A header whose parts may lie anywhere."""
     tail = 8 + 2 + 9 * 12 + 4
     entries = [
-        (256, SHORT, 1, 4),
-        (257, SHORT, 1, 4),
-        (258, SHORT, 1, 8),
-        (259, SHORT, 1, 1),
-        (262, SHORT, 1, 1),
+        *image_files.GREY_TIFF_4X4,
         *(((278, SHORT, 1, 2), (277, SHORT, 1, 1)) if places == 273 else ((322, SHORT, 1, 16), (323, SHORT, 1, 16))),
         (places, LONG, len(offsets), tail),
         (sizes, LONG, len(counts), tail + 4 * len(offsets)),

@@ -12,7 +12,7 @@ from PIL import Image, PngImagePlugin, TiffImagePlugin
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, decode, quiet_libraries
 from preprocess_ensemble.imaging.structure_limits import TagReader, bound_tags
-from tests.fixtures import image_files
+from tests.fixtures.images import image_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,11 +40,7 @@ def _png(chunks: int) -> bytes:
 def _tiff(tiles: int) -> bytes:
     """One pixel per tile, and the same byte for all tiles."""
     entries = [
-        (256, _SHORT, 1, 4),
-        (257, _SHORT, 1, 4),
-        (258, _SHORT, 1, 8),
-        (259, _SHORT, 1, 1),
-        (262, _SHORT, 1, 1),
+        *image_files.GREY_TIFF_4X4,
         (322, _SHORT, 1, 1),
         (323, _SHORT, 1, 1),
         (324, _LONG, tiles, 8 + 2 + 12 * 8 + 4),

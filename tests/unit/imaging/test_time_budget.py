@@ -10,6 +10,7 @@ import pytest
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits
 from preprocess_ensemble.imaging.time_budget import DecodeTimeBudget
+from tests.fixtures.images import phone_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -123,3 +124,22 @@ def test_no_charge_is_lost_between_two_threads() -> None:
         thread.join()
     readings[threading.current_thread().name] = [0.0, 0.0]
     assert pixels_allowed(budget, 1) == [16_000_000], "two of six seconds are more than ten"
+
+
+def test_a_decoder_with_threads_of_its_own_is_charged_the_time_that_passes() -> None:
+    limits = DecodeLimits(max_pixels=100_000_000)
+    budget = DecodeTimeBudget(limits, clock=clock_of(0.0, 0.0), elapsed=clock_of(11.0))
+    with budget.limits_for(phone_files.heic()):
+        pass
+    assert pixels_allowed(budget, 1) == [16_000_000]
+
+
+def test_a_request_that_overdraws_its_budget_gets_nothing_more() -> None:
+    budget = DecodeTimeBudget(LIMITS, clock=clock_of(11.0, 48.0, 1.0, 0.0))
+    assert pixels_allowed(budget, 3) == [100_000_000, 16_000_000, 16_000_000]
+    with pytest.raises(DecodeError) as caught, budget.limits_for(b"x"):
+        pass
+    assert caught.value.status is ImageStatus.LIMIT
+    assert caught.value.message == (
+        "The images before it in its request took more than 60 s of processor time; send it again with fewer images."
+    )

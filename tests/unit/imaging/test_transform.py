@@ -10,12 +10,11 @@ import numpy.typing as npt
 import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
-from open_clip.transform import PreprocessCfg, image_transform_v2
 from PIL import Image, ImageOps
 
 from preprocess_ensemble.imaging.decode import decode
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
-from tests.fixtures import image_files
+from tests.fixtures.images import image_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,6 +29,8 @@ def config(**changes: Any) -> PreprocessConfig:
 
 def reference(image: Image.Image, of: PreprocessConfig) -> npt.NDArray[np.uint8]:
     """open_clip's whole evaluation transform; with mean 0 and std 1/255 its floats are the pixels, exactly."""
+    from open_clip.transform import PreprocessCfg, image_transform_v2
+
     transform = image_transform_v2(
         PreprocessCfg(
             size=of.size,
@@ -137,6 +138,8 @@ def test_mapping_round_trip() -> None:
 
 
 def test_open_clips_own_mapping_is_read() -> None:
+    from open_clip.transform import PreprocessCfg
+
     mapping = vars(PreprocessCfg(size=256))
     assert PreprocessConfig.from_mapping(mapping) == config(size=(256, 256))
 

@@ -1,0 +1,220 @@
+"""JPEG XL through pillow-jxl-plugin, whose own reader decodes the whole file when it opens it.
+
+This reader reads the header first, so that the limits are checked before a pixel is decoded, and uses the package's
+decoder afterwards. It reads metadata without decoding, and shows the picture upright exactly once: libjxl applies the
+orientation in the codestream, and EXIF counts only if the codestream has none.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+from PIL import ExifTags, Image, ImageFile, JpegImagePlugin
+
+from preprocess_ensemble.contract import ImageStatus
+from preprocess_ensemble.imaging.iso_media import Box, file_boxes
+from preprocess_ensemble.imaging.jpeg_header import count_scans, may_have_scans
+from preprocess_ensemble.imaging.limits import DecodeError
+
+CONTAINER: Final = b"\0\0\0\x0cJXL \r\n\x87\n"
+"""How a JPEG XL file begins that has boxes; all others are a bare codestream."""
+
+_TIFF: Final = (b"II*\0", b"MM\0*")
+_RATIOS: Final = ((1, 1), (12, 10), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1))
+_SIZES: Final = ((9, 1), (13, 1), (18, 1), (30, 1))
+_HEADER_BYTES: Final = 64
+"""More than what is read of a codestream."""
+_MOST_BOXES: Final = 1_000
+_MOST_EXTRA_CHANNELS: Final = 4
+"""Transparency, depth and the like. The format allows 4,096, and each takes the memory of a picture."""
+
+
+class JxlHeader(NamedTuple):
+    """The beginning of a codestream: ISO/IEC 18181-1, annex D."""
+
+    width: int
+    """Pixels, as they are stored."""
+    height: int
+    orientation: int
+    """As in EXIF."""
+    is_animated: bool
+    bit_depth: int
+    extra_channels: int
+
+
+class JxlFile(ImageFile.ImageFile):
+    """A JPEG XL file as Pillow's readers present theirs; mode and colour profile are known once it is loaded."""
+
+    format = "JXL"
+    format_description = "JPEG XL"
+
+    def _open(self) -> None:
+        assert self.fp is not None
+        self._file = self.fp.read()
+        self._boxes = list(_boxes(self._file))
+        header = _read_header(self._codestream_start())
+        if header.is_animated:
+            raise SyntaxError("unsupported: an animation, of which the decoder returns the last frame")
+        if header.extra_channels > _MOST_EXTRA_CHANNELS:
+            raise SyntaxError(f"unsupported: {header.extra_channels} channels besides the colours")
+        self._header = header
+        # A file made from a JPEG without loss is restored, and shown as the JPEG says.
+        swaps = header.orientation > 4 and not self.is_jpeg
+        self._size = (header.height, header.width) if swaps else (header.width, header.height)
+        self._mode = "RGBA" if header.extra_channels else "RGB"
+        self.info["bit_depth"] = header.bit_depth
+        for box in self._boxes:
+            content = self._file[box.start : box.stop]
+            if box.name == b"Exif":
+                # The plugin's own encoder leaves out the offset that comes first.
+                offset = 0 if content.startswith(_TIFF) else 4 + int.from_bytes(content[:4], "big")
+                self.info.setdefault("exif", content[offset:])
+            elif box.name == b"xml ":
+                self.info.setdefault("xmp", content)
+            elif box.name == b"brob" and content[:4] in (b"Exif", b"xml "):
+                self.info["compressed_metadata"] = True
+
+    @property
+    def is_jpeg(self) -> bool:
+        """Whether the file was made from a JPEG without loss."""
+        return any(box.name == b"jbrd" for box in self._boxes)
+
+    def load(self) -> Any:
+        """Decode the pixels. Raises RuntimeError for a damaged file, and :class:`DecodeError` for too many scans."""
+        if self._im is None:
+            is_jpeg, info, data, profile, *_ = _decode(self._file)
+            if is_jpeg:
+                self._load_jpeg(data)
+            elif (info.width, info.height) != self._size or info.mode == "F;16":
+                raise ValueError(f"unsupported: {info.mode} {info.width} x {info.height}")
+            else:
+                self._mode = info.mode
+                self.im = Image.frombytes(self.mode, self.size, data).im
+                if profile:
+                    self.info["icc_profile"] = profile
+        return super().load()
+
+    def getexif(self) -> Image.Exif:
+        """Return the EXIF block; without its orientation if the codestream has one, which is applied already."""
+        if self.is_jpeg and "compressed_metadata" in self.info:
+            self.load()  # the restored JPEG has it
+        exif = super().getexif()
+        if self._header.orientation != 1 and not self.is_jpeg:
+            exif.pop(ExifTags.Base.Orientation, None)
+        return exif
+
+    def _load_jpeg(self, data: bytes) -> None:
+        with JpegImagePlugin.JpegImageFile(io.BytesIO(data)) as image:
+            if image.info.get("progressive") and not may_have_scans(data, image.width * image.height):
+                message = f"The JPEG XL file holds a JPEG of {count_scans(data):,} scans, too many for its pixels."
+                raise DecodeError(ImageStatus.LIMIT, message)
+            if image.size != self._size:
+                raise ValueError("The JPEG inside has another size.")
+            image.load()
+            self._mode, self.im = image.mode, image.im
+            self.info = {**image.info, "bit_depth": 8}
+
+    def _codestream_start(self) -> bytes:
+        if not self._boxes:
+            return self._file[:_HEADER_BYTES]
+        start = b""
+        for box in self._boxes:
+            if box.name in (b"jxlc", b"jxlp"):  # a partial codestream begins with its number, of 4 bytes
+                first = box.start + (4 if box.name == b"jxlp" else 0)
+                start += self._file[first : min(box.stop, first + _HEADER_BYTES)]
+        return start[:_HEADER_BYTES]
+
+
+def restored_jpeg(data: bytes) -> bytes:
+    """Return the JPEG file that a JPEG XL file was made from without loss; empty if it was not.
+
+    Raises RuntimeError for a damaged file, and ImportError without the package.
+    """
+    is_jpeg, _, jpeg, *_ = _decode(data)
+    return jpeg if is_jpeg else b""
+
+
+def _decode(data: bytes) -> tuple[Any, ...]:
+    """Return whether it was a JPEG, mode and size, the pixels or the JPEG, the colour profile, and what is not used."""
+    from pillow_jxl import Decoder
+
+    # In the calling thread, whose time is counted.
+    decoded: tuple[Any, ...] = Decoder(num_threads=0)(data)
+    return decoded
+
+
+def _boxes(data: bytes) -> Iterator[Box]:
+    """Yield the boxes of a container. Raises :class:`DecodeError` (LIMIT) for too many."""
+    for number, box in enumerate(file_boxes(data) if data.startswith(CONTAINER) else ()):
+        if number == _MOST_BOXES:
+            message = f"The JPEG XL file has more than {_MOST_BOXES:,} boxes, which is the limit."
+            raise DecodeError(ImageStatus.LIMIT, message)
+        yield box
+
+
+class _Bits:
+    """Reads numbers from bytes, the lowest bit first, as annex B of 18181-1 defines them."""
+
+    def __init__(self, data: bytes) -> None:
+        self._bits = int.from_bytes(data, "little")
+        self._left = 8 * len(data)
+
+    def take(self, count: int) -> int:
+        self._left -= count
+        if self._left < 0:
+            raise EOFError("The header ends early.")
+        value = self._bits & ((1 << count) - 1)
+        self._bits >>= count
+        return value
+
+    def choose(self, *choices: tuple[int, int]) -> int:
+        """Read U32: two bits that choose how many bits follow, and what is added to them."""
+        count, offset = choices[self.take(2)]
+        return self.take(count) + offset
+
+    def size(self) -> tuple[int, int]:
+        """Read width and height, each up to 2 ** 30."""
+        is_small = self.take(1)
+        height = 8 * (self.take(5) + 1) if is_small else self.choose(*_SIZES)
+        if ratio := self.take(3):
+            numerator, denominator = _RATIOS[ratio - 1]
+            return height * numerator // denominator, height
+        return 8 * (self.take(5) + 1) if is_small else self.choose(*_SIZES), height
+
+    def skip_preview(self) -> None:
+        """Read the size of a preview."""
+        is_small = self.take(1)
+        sizes = ((0, 16), (0, 32), (5, 1), (9, 33)) if is_small else ((6, 1), (8, 65), (10, 321), (12, 1345))
+        self.choose(*sizes)
+        if not self.take(3):
+            self.choose(*sizes)
+
+
+def _read_header(codestream: bytes) -> JxlHeader:
+    """Read the beginning of a codestream. Raises SyntaxError for others, and EOFError for one that ends early."""
+    if not codestream.startswith(b"\xff\x0a"):
+        raise SyntaxError("not a JPEG XL codestream")
+    bits = _Bits(codestream[2:])
+    width, height = bits.size()
+    orientation, is_animated = 1, False
+    if bits.take(1):  # all as usual
+        return JxlHeader(width, height, orientation, is_animated, 8, 0)
+    if bits.take(1):
+        orientation = 1 + bits.take(3)
+        if bits.take(1):
+            bits.size()
+        if bits.take(1):
+            bits.skip_preview()
+        is_animated = bool(bits.take(1))
+        if is_animated:
+            return JxlHeader(width, height, orientation, is_animated, 8, 0)
+    if bits.take(1):  # floating point
+        bit_depth = bits.choose((0, 32), (0, 16), (0, 24), (6, 1))
+        bits.take(4)
+    else:
+        bit_depth = bits.choose((0, 8), (0, 10), (0, 12), (6, 1))
+    bits.take(1)
+    extra_channels = bits.choose((0, 0), (0, 1), (4, 2), (12, 1))
+    return JxlHeader(width, height, orientation, is_animated, bit_depth, extra_channels)

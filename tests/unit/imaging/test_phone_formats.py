@@ -1,0 +1,203 @@
+"""HEIC, AVIF and JPEG XL: the right way up exactly once, and refused before they cost much."""
+
+from __future__ import annotations
+
+import io
+import struct
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from PIL import Image, ImageOps, features
+
+from preprocess_ensemble.contract import ImageStatus
+from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, decode
+from preprocess_ensemble.imaging.formats import limit_decoder_threads, open_image
+from preprocess_ensemble.imaging.jpeg_xl import JxlFile
+from tests.fixtures.images import image_files, phone_files
+from tests.fixtures.images.embedded_files import box
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LETTER = Image.new("RGB", (64, 48), "white")
+"""Something that differs in all eight orientations."""
+LETTER.paste("navy", (8, 8, 20, 40))
+LETTER.paste("navy", (20, 8, 56, 16))
+
+
+def refused(data: bytes, limits: DecodeLimits | None = None) -> DecodeError:
+    with pytest.raises(DecodeError) as caught:
+        decode(data, limits or DecodeLimits())
+    return caught.value
+
+
+def upright(orientation: int, stored: Image.Image = LETTER) -> Image.Image:
+    return ImageOps.exif_transpose(
+        Image.open(io.BytesIO(image_files.encoded(stored, "PNG", exif=phone_files.exif(orientation))))
+    )
+
+
+def assert_alike(image: Image.Image, expected: Image.Image) -> None:
+    """Assert that two pictures are the same but for what a lossy format changes."""
+    assert image.size == expected.size
+    difference = np.abs(np.asarray(image.convert("L"), np.int16) - np.asarray(expected.convert("L"), np.int16))
+    assert difference.mean() < 8
+
+
+WRITERS: dict[str, Callable[[int], bytes]] = {
+    "HEIC of tiles, with a thumbnail": lambda orientation: phone_files.heic(
+        LETTER.resize((128, 96)), exif=phone_files.exif(orientation), tile_size=64, thumbnails=[64]
+    ),
+    "HEIC, by irot and imir": lambda orientation: phone_files.heic(LETTER, exif=phone_files.exif(orientation)),
+    "JPEG XL, by EXIF": lambda orientation: phone_files.jxl(LETTER, exif=phone_files.exif(orientation)),
+    "JPEG XL of a JPEG": lambda orientation: phone_files.jxl_of(
+        image_files.encoded(LETTER, "JPEG", exif=phone_files.exif(orientation))
+    ),
+}
+if features.check("avif"):
+    WRITERS["AVIF, by irot and imir"] = lambda orientation: image_files.encoded(
+        LETTER, "AVIF", speed=10, exif=phone_files.exif(orientation)
+    )
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_picture_is_turned_exactly_once(writer: str, orientation: int) -> None:
+    decoded = decode(WRITERS[writer](orientation))
+    expected = upright(orientation)
+    assert_alike(decoded.resize(expected.size) if decoded.width > 64 else decoded, expected)
+
+
+@pytest.mark.parametrize("orientation", range(2, 9))
+def test_the_codestream_of_a_jpeg_xl_comes_before_its_exif(orientation: int) -> None:
+    turned = decode(phone_files.turned_jxl(orientation))
+    assert turned.size == ((8, 16) if orientation > 4 else (16, 8))
+    both = phone_files.turned_jxl(orientation, phone_files.exif(orientation).tobytes().removeprefix(b"Exif\0\0"))
+    assert decode(both).tobytes() == turned.tobytes()
+    with open_image(both) as image:
+        assert image.getexif()[0x0110] == "iPhone 15"
+
+
+def test_exif_alone_does_not_turn_a_heic() -> None:
+    """HEIF (23008-12, annex A.2.1): readers ignore the orientation in EXIF."""
+    plain = phone_files.heic(LETTER, exif=phone_files.exif(1))
+    entry = struct.pack(">HHIH", image_files.ORIENTATION, 3, 1, 1)
+    assert entry in plain
+    assert_alike(decode(plain.replace(entry, entry[:-1] + b"\x06")), LETTER)
+
+
+@pytest.mark.parametrize("encode", [phone_files.heic, phone_files.jxl], ids=["HEIC", "JPEG XL"])
+def test_transparency_is_on_white(encode: Callable[[Image.Image], bytes]) -> None:
+    drawing = LETTER.convert("RGBA")
+    drawing.putalpha(drawing.convert("L").point(lambda level: 0 if level > 128 else 255))
+    black_below = Image.new("RGBA", LETTER.size, (0, 0, 0, 0))
+    black_below.paste(drawing, mask=drawing)
+    assert_alike(decode(encode(black_below)), LETTER)
+
+
+def with_size(data: bytes, width: int, height: int) -> bytes:
+    """Let the first picture of a HEIC claim another size."""
+    start = data.index(b"ispe") + 8
+    return data[:start] + struct.pack(">II", width, height) + data[start + 8 :]
+
+
+def test_a_heic_is_as_large_as_what_it_is_cropped_from() -> None:
+    data = phone_files.heic()  # 64 x 48 cropped from the 64 x 64 that HEVC needs
+    assert decode(data).size == (64, 48)
+    error = refused(with_size(data, 30_000, 30_000))
+    assert error.status is ImageStatus.TOO_LARGE
+    assert error.message == "The HEIC file makes its picture of 900.0 megapixels in all; the limit is 384."
+
+
+def test_a_heic_whose_pixels_exceed_its_claim_is_refused() -> None:
+    assert refused(with_size(phone_files.heic(), 32, 32)).status is ImageStatus.CORRUPT
+
+
+def test_a_tile_that_a_heic_uses_again_and_again_counts_each_time() -> None:
+    data = phone_files.heic(image_files.picture(size=(150, 100)), tile_size=64)
+    assert decode(data, DecodeLimits(max_pixels=15_000)).size == (150, 100)
+    error = refused(data, DecodeLimits(max_pixels=8_191))  # six tiles of 64 x 64 are 24,576
+    assert error.status is ImageStatus.TOO_LARGE
+    assert "in all" in error.message
+
+
+def test_parts_of_a_heic_that_share_their_bytes_count_each_time() -> None:
+    data = bytearray(phone_files.heic(append_images=[image_files.picture(seed=seed) for seed in range(3)]))
+    media_start = data.index(b"mdat") + 4
+    locations = data.index(b"iloc") + 4
+    count = struct.unpack_from(">H", data, locations + 6)[0]
+    assert count == 4
+    for number in range(count):
+        # Version 0: item, source, base of 4 bytes, one piece with offset and length of 4 bytes.
+        struct.pack_into(">IHII", data, locations + 12 + 18 * number, media_start, 1, 0, len(data) - media_start)
+    error = refused(bytes(data))
+    assert error.status is ImageStatus.LIMIT
+    assert error.message.startswith("The HEIC file has more than ")
+
+
+def test_a_heic_that_lacks_a_tile_is_truncated() -> None:
+    data = phone_files.heic(image_files.picture(size=(150, 100)), tile_size=64)
+    assert refused(data[:-1]).status is ImageStatus.TRUNCATED
+    assert decode(data[:-1], DecodeLimits(allow_truncated=True)).size == (150, 100)
+
+
+def test_a_heic_of_too_many_boxes_is_refused() -> None:
+    assert refused(phone_files.heic() + b"\0\0\0\x08free" * 10_000).status is ImageStatus.LIMIT
+
+
+@pytest.mark.parametrize("brand", [b"hevc", b"msf1", b"avis"])
+def test_a_sequence_without_a_still_is_unsupported(brand: bytes) -> None:
+    error = refused(box(b"ftyp", brand, bytes(4)) + box(b"moov", bytes(200)) + box(b"mdat", bytes(200)))
+    assert error.status is ImageStatus.UNSUPPORTED_FORMAT
+
+
+def jxl_header(width: int, height: int) -> bytes:
+    """A codestream of JPEG XL that claims a size and ends."""
+    bits = 0 | 3 << 1 | (height - 1) << 3 | 0 << 33 | 3 << 36 | (width - 1) << 38 | 1 << 68
+    return b"\xff\x0a" + bits.to_bytes(16, "little")
+
+
+def test_a_jpeg_xl_is_refused_by_its_header() -> None:
+    error = refused(jxl_header(30_000, 20_000))
+    assert error.status is ImageStatus.TOO_LARGE
+    assert error.message == "The image has 600.0 megapixels (30000 x 20000); the limit is 128."
+    assert refused(jxl_header(300, 200)).status is ImageStatus.CORRUPT
+
+
+def test_an_animated_jpeg_xl_is_unsupported() -> None:
+    """Its decoder returns the last frame, and decodes them all."""
+    assert refused(phone_files.JXL_ANIMATION).status is ImageStatus.UNSUPPORTED_FORMAT
+
+
+def test_a_jpeg_xl_of_many_channels_is_unsupported() -> None:
+    size = 1 << 6 | 1 << 1 | 1  # a square of 16 pixels, by ratio
+    usual_depth, channels = 0, 2 | (5 - 2) << 2
+    bits = size | usual_depth << 9 | 1 << 14 | channels << 15
+    header = b"\xff\x0a" + bits.to_bytes(16, "little")
+    with pytest.raises(SyntaxError, match="unsupported: 5 channels besides the colours"):
+        JxlFile(io.BytesIO(header))
+    assert refused(header).status is ImageStatus.UNSUPPORTED_FORMAT
+
+
+def test_a_jpeg_xl_of_too_many_boxes_or_scans_is_refused() -> None:
+    error = refused(phone_files.jxl(use_container=True) + b"\0\0\0\x08free" * 1000)
+    assert error.message == "The JPEG XL file has more than 1,000 boxes, which is the limit."
+    progressive = image_files.jpeg(progressive=True)
+    comment = b"\xff\xda" * 1001  # what looks like a scan counts as one
+    made = phone_files.jxl_of(progressive[:2] + b"\xff\xfe\x07\xd4" + comment + progressive[2:])
+    error = refused(made)
+    assert error.status is ImageStatus.LIMIT
+    assert error.message.startswith("The JPEG XL file holds a JPEG of 1,0")
+
+
+def test_decoders_get_one_thread_each() -> None:
+    import pillow_heif
+    from PIL import AvifImagePlugin
+
+    before = AvifImagePlugin.DEFAULT_MAX_THREADS, pillow_heif.options.DECODE_THREADS
+    try:
+        limit_decoder_threads()
+        assert (AvifImagePlugin.DEFAULT_MAX_THREADS, pillow_heif.options.DECODE_THREADS) == (1, 1)
+    finally:
+        AvifImagePlugin.DEFAULT_MAX_THREADS, pillow_heif.options.DECODE_THREADS = before
