@@ -26,10 +26,10 @@ examples:
   clip-export --pretrained /data/epoch_32.pt     your own checkpoint
   clip-export --pretrained random:0              seeded random weights, to try everything without a download
 
-PyTorch is needed for fp16, for models other than {models},
-and for weights that are not in a .safetensors file. The model is compared with PyTorch, or with vectors that PyTorch
-computed, before it is installed; if it fails, the repository stays unchanged.
-Exit status: 0 installed, 1 failed, 2 misused.
+PyTorch is needed for fp16, for weights that are not in a .safetensors file, and for models other than
+{models}.
+The model is compared with PyTorch, or with vectors that PyTorch computed, before it is installed; if it fails, the
+repository stays unchanged. Exit status: 0 installed, 1 failed, 2 misused.
 """
 
 

@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Final
 from preprocess_ensemble.export import parity
 from preprocess_ensemble.export.atomic_install import install, require_space, staging_directory, write_atomically
 from preprocess_ensemble.export.canary import canary_image
-from preprocess_ensemble.export.model_source import SKELETON_SUFFIX, ExportableModel, ModelSource, WrongChoice
+from preprocess_ensemble.export.model_source import (
+    SKELETON_SUFFIX,
+    ExportableModel,
+    GraphRequest,
+    ModelSource,
+    WrongChoice,
+)
 from preprocess_ensemble.export.quantization import quantize
 from preprocess_ensemble.export.skeleton_model import SkeletonModel
 from preprocess_ensemble.export.state_dict import weights_sha256
@@ -85,7 +91,10 @@ def export_model(
     require_space(directory, needed_bytes)
     with staging_directory(directory.parent, needed_bytes) as stage:
         pixels = parity.sample_pixels(*config.size)
-        built = exportable.build(stage, pixels, fingerprint, precision, has_data_file=has_data_file, report=report)
+        request = GraphRequest(
+            stage=stage, pixels=pixels, fingerprint=fingerprint, precision=precision, has_data_file=has_data_file
+        )
+        built = exportable.build(request, report)
         files = built.files
         if precision == "int8":
             quantize(files[-1])

@@ -101,6 +101,20 @@ def similar(name: str, known: list[str]) -> str:
     return f"did you mean {', '.join(near)}?"
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GraphRequest:
+    """Which graph of a model to write, and where."""
+
+    stage: Path
+    """The directory of the files."""
+    pixels: npt.NDArray[np.uint8]
+    """The sample (N, H, W, 3) whose vectors are expected."""
+    fingerprint: tuple[int, int]
+    precision: str
+    has_data_file: bool
+    """Whether the weights get a file of their own."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class BuiltGraph:
     """A graph that has been written, and what its vectors are compared with."""
@@ -122,18 +136,6 @@ class ExportableModel(Protocol):
     weights_bytes: int
     """Size of the image tower in fp32."""
 
-    def build(
-        self,
-        stage: Path,
-        pixels: npt.NDArray[np.uint8],
-        fingerprint: tuple[int, int],
-        precision: str,
-        *,
-        has_data_file: bool,
-        report: Callable[[str], None],
-    ) -> BuiltGraph:
-        """Write the graph into the directory ``stage``; ``pixels`` (N, H, W, 3) are the sample for ``expected``.
-
-        Raises ExportError or ParityError.
-        """
+    def build(self, request: GraphRequest, report: Callable[[str], None]) -> BuiltGraph:
+        """Write the graph. Raises ExportError or ParityError."""
         ...

@@ -9,16 +9,19 @@ from typing import TYPE_CHECKING
 import onnx
 
 from preprocess_ensemble.export import parity, skeleton
-from preprocess_ensemble.export.model_source import BuiltGraph, WrongChoice, check_activation, choose_weights
+from preprocess_ensemble.export.model_source import (
+    BuiltGraph,
+    GraphRequest,
+    WrongChoice,
+    check_activation,
+    choose_weights,
+)
 from preprocess_ensemble.export.skeleton import fill, find_skeleton
 from preprocess_ensemble.export.state_dict import Array, CheckpointFile, weights_sha256
 from preprocess_ensemble.export.weights_download import download
 from preprocess_ensemble.model_repository.config import MODEL_FILE
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
     from preprocess_ensemble.imaging.transform import PreprocessConfig
     from preprocess_ensemble.model_repository.passport import Parity
 
@@ -51,21 +54,12 @@ class SkeletonModel:
         self.weights_sha256 = weights_sha256(self._state)
         self.weights_bytes = self._skeleton.weights_bytes
 
-    def build(
-        self,
-        stage: Path,
-        pixels: npt.NDArray[np.uint8],
-        fingerprint: tuple[int, int],
-        precision: str,
-        *,
-        has_data_file: bool,
-        report: Callable[[str], None],
-    ) -> BuiltGraph:
+    def build(self, request: GraphRequest, report: Callable[[str], None]) -> BuiltGraph:
         """Write the graph; see ``ExportableModel``."""
-        if precision == "fp16" or has_data_file:
-            what = "fp16" if precision == "fp16" else "Writing the weights to a file of their own"
+        if request.precision == "fp16" or request.has_data_file:
+            what = "fp16" if request.precision == "fp16" else "Writing the weights to a file of their own"
             raise WrongChoice(f"{what} needs PyTorch: pip install 'clip-triton[export]'.")
-        file = stage / MODEL_FILE
+        file, fingerprint = request.stage / MODEL_FILE, request.fingerprint
         report("comparing the graph with PyTorch's recorded vectors")
         measured = self._check_skeleton(file, fingerprint)
         report("filling the graph")
@@ -73,7 +67,7 @@ class SkeletonModel:
         key = skeleton.key_of(self.source.model, self.weights_sha256, self.config)
         if (recorded := self._skeleton.expected.get(key)) is not None:
             measured = parity.check(file, parity.check_pixels(self.config), recorded, fingerprint, "fp32")
-        return BuiltGraph(files=[file], expected=parity.Encoder(file)(pixels)[0], measured=measured)
+        return BuiltGraph(files=[file], expected=parity.Encoder(file)(request.pixels)[0], measured=measured)
 
     def _check_skeleton(self, file: Path, fingerprint: tuple[int, int]) -> Parity:
         """Compare the graph, with generated weights, with the vectors that PyTorch computed from the same weights."""

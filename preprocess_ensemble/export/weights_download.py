@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from pathlib import Path
 from typing import Final
+
+from filelock import FileLock
 
 from preprocess_ensemble.errors import first_line
 from preprocess_ensemble.export.model_source import ExportError, WeightsUnavailable
@@ -17,7 +20,8 @@ _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 def download(model: str, tag: str, repository: str, file: str) -> Path:
     """Return the path of ``file`` of the hub's ``repository``, from the cache or downloaded with a progress bar.
 
-    An interrupted download is continued. Raises WeightsUnavailable, or ExportError if the file is damaged.
+    A download that broke off or was killed is continued. Raises WeightsUnavailable, or ExportError if the file is
+    damaged.
     """
     try:
         import huggingface_hub
@@ -27,6 +31,8 @@ def download(model: str, tag: str, repository: str, file: str) -> Path:
             f"clip-export --model {model} --pretrained FILE.safetensors"
         ) from None
     try:
+        if not isinstance(huggingface_hub.try_to_load_from_cache(repository, file), str):
+            _fetch(repository, file)
         path = Path(huggingface_hub.hf_hub_download(repository, file))
     except Exception as error:  # its own errors, those of its HTTP library, or of the file system
         root: BaseException = error
@@ -35,6 +41,45 @@ def download(model: str, tag: str, repository: str, file: str) -> Path:
         raise WeightsUnavailable(model, tag, tried=repository, got=first_line(root)) from error
     _verify(path)
     return path
+
+
+def _fetch(repository: str, file: str) -> None:
+    """Download a file into its place in the hub's cache, where ``hf_hub_download`` finds it.
+
+    Since huggingface_hub 1.18, ``hf_hub_download`` itself starts again after a kill. Its place is named after its
+    SHA-256, so what is there was part of the same file. Raises what huggingface_hub raises.
+    """
+    from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
+    from huggingface_hub.errors import OfflineModeIsEnabled
+    from huggingface_hub.file_download import http_get, repo_folder_name
+    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # documented, but loaded lazily
+
+    url = hf_hub_url(repository, file)
+    try:
+        about = get_hf_file_metadata(url)
+    except OfflineModeIsEnabled:
+        return
+    if about.etag is None or not _SHA256.fullmatch(about.etag):
+        return
+    blob = Path(constants.HF_HUB_CACHE, repo_folder_name(repo_id=repository, repo_type="model"), "blobs", about.etag)
+    blob.parent.mkdir(parents=True, exist_ok=True)
+    partial = blob.with_suffix(".partial")
+    with FileLock(blob.with_suffix(".lock")):
+        if blob.exists():
+            return
+        with partial.open("ab") as target:
+            if about.size is not None and target.tell() > about.size:
+                target.truncate(0)
+            done = target.seek(0, os.SEEK_END)
+            http_get(
+                url,
+                target,
+                resume_size=done,
+                headers=build_hf_headers(),
+                expected_size=about.size,
+                displayed_filename=file,
+            )
+        partial.rename(blob)
 
 
 def _verify(path: Path) -> None:

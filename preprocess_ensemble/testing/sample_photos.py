@@ -116,5 +116,5 @@ def _save(image: Image.Image, path: Path, *, quality: int) -> Path:
     if path.suffix == ".png":
         image.save(path)
     else:
-        image.convert("RGB").save(path, quality=quality)
+        image.convert("RGB").save(path, quality=quality, icc_profile=image.info.get("icc_profile"))
     return path

@@ -37,6 +37,17 @@ class Server:
     """Empty unless HTTP was requested."""
     metrics_url: str
 
+    @property
+    def triton(self) -> psutil.Process:
+        """The tritonserver that clip-serve runs now, its only child."""
+        (child,) = psutil.Process(self.process.pid).children()
+        return child
+
+    def stub(self, model: str) -> psutil.Process:
+        """The process in which tritonserver runs this model's Python code now. Raises ValueError if there is none."""
+        (stub,) = (child for child in self.triton.children() if f"/{model}/" in " ".join(child.cmdline()))
+        return stub
+
 
 _given: set[int] = set()
 _giving: Final = threading.Lock()

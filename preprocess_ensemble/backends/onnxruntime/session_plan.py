@@ -38,6 +38,7 @@ from preprocess_ensemble.runtimes.precision import (
     parse_precision,
     precision_of_environment,
 )
+from preprocess_ensemble.runtimes.processor import performance_cores
 
 _GRAPH_LEVELS: Final = {
     -1: onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC,
@@ -88,7 +89,7 @@ def plan_session(config: ModelConfig, *, kind: str, device_id: int) -> SessionPl
     mode = checked(parameters, "execution_mode", one_of(*_EXECUTION_MODES), _EXECUTION_MODES[0])
     options.execution_mode = getattr(onnxruntime.ExecutionMode, mode)
     threads = max(0, int(checked(parameters, "intra_op_thread_count", int32, "0")))
-    options.intra_op_num_threads = threads or _threads_of_a_pinned_process()
+    options.intra_op_num_threads = threads or performance_cores() or _threads_of_a_pinned_process()
     options.inter_op_num_threads = max(0, int(checked(parameters, "inter_op_thread_count", int32, "0")))
     options.enable_cpu_mem_arena = checked(parameters, "enable_mem_arena", switch, "1") == "1"
     options.enable_mem_pattern = checked(parameters, "enable_mem_pattern", switch, "1") == "1"

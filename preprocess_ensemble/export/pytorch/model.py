@@ -5,12 +5,11 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
 
-from preprocess_ensemble.export.model_source import BuiltGraph
+from preprocess_ensemble.export.model_source import BuiltGraph, GraphRequest
 from preprocess_ensemble.export.pytorch.class_token_pruning import prune_to_class_token
 from preprocess_ensemble.export.pytorch.graph import reference_vectors, write_graph
 from preprocess_ensemble.export.pytorch.open_clip_model import find_source, load_open_clip_model, preprocessing_of
@@ -19,9 +18,6 @@ from preprocess_ensemble.export.shape_folding import fold_shapes
 from preprocess_ensemble.export.skeleton import fill
 from preprocess_ensemble.export.state_dict import weights_sha256
 from preprocess_ensemble.model_repository.config import MODEL_FILE
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 
 class PyTorchModel:
@@ -35,24 +31,18 @@ class PyTorchModel:
         tower = self._network.get_submodule("visual").state_dict().values()
         self.weights_bytes: int = 4 * sum(tensor.numel() for tensor in tower)
 
-    def build(
-        self,
-        stage: Path,
-        pixels: npt.NDArray[np.uint8],
-        fingerprint: tuple[int, int],
-        precision: str,
-        *,
-        has_data_file: bool,
-        report: Callable[[str], None],
-    ) -> BuiltGraph:
+    def build(self, request: GraphRequest, report: Callable[[str], None]) -> BuiltGraph:
         """Write the graph; see ``ExportableModel``. The network must not be used after it."""
         report("writing the graph")
         # Before the graph is written, which changes the network.
-        expected = reference_vectors(self._network, self.config, pixels)
-        file = stage / MODEL_FILE
-        if precision == "fp16" or has_data_file or not self._record_and_fill(file, expected.shape[1], fingerprint):
-            self._write_directly(file, expected.shape[1], fingerprint, precision, has_data_file)
-        return BuiltGraph(files=_with_data_file(file, fingerprint) if has_data_file else [file], expected=expected)
+        expected = reference_vectors(self._network, self.config, request.pixels)
+        file, dimension = request.stage / MODEL_FILE, expected.shape[1]
+        cannot_fill = request.precision == "fp16" or request.has_data_file
+        if cannot_fill or not self._record_and_fill(file, dimension, request.fingerprint):
+            self._write_directly(file, dimension, request)
+        return BuiltGraph(
+            files=_with_data_file(file, request.fingerprint) if request.has_data_file else [file], expected=expected
+        )
 
     def _record_and_fill(self, file: Path, dimension: int, fingerprint: tuple[int, int]) -> bool:
         """Write the graph in the same two steps as without PyTorch, so both ways give the same file.
@@ -66,11 +56,9 @@ class PyTorchModel:
         onnx.save(fill(graph, places, numpy_state(self._network), self.config, fingerprint), str(file))
         return True
 
-    def _write_directly(
-        self, file: Path, dimension: int, fingerprint: tuple[int, int], precision: str, has_data_file: bool
-    ) -> None:
+    def _write_directly(self, file: Path, dimension: int, request: GraphRequest) -> None:
         prune_to_class_token(self._network.get_submodule("visual"))
-        if precision == "fp16":
+        if request.precision == "fp16":
             # Normalisation and L2 norm around the tower stay fp32.
             self._network.half()
         write_graph(
@@ -80,9 +68,9 @@ class PyTorchModel:
             mean=np.array(self.config.mean, np.float32),
             std=np.array(self.config.std, np.float32),
             dimension=dimension,
-            fingerprint=fingerprint,
+            fingerprint=request.fingerprint,
         )
-        if not has_data_file:
+        if not request.has_data_file:
             fold_shapes(file)
 
 

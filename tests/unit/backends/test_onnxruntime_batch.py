@@ -14,8 +14,8 @@ from preprocess_ensemble.backends.onnxruntime.model_config import ModelLoadError
 from preprocess_ensemble.backends.onnxruntime.session import open_session
 from preprocess_ensemble.backends.onnxruntime.session_plan import plan_session
 from preprocess_ensemble.backends.onnxruntime.signature import read_signature
-from tests.fixtures import tiny_onnx
-from tests.fixtures.model_configs import accelerators, parameters
+from tests.fixtures.models import tiny_onnx
+from tests.fixtures.models.model_configs import accelerators, parameters
 
 if TYPE_CHECKING:
     from pathlib import Path

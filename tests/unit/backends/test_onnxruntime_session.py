@@ -23,8 +23,8 @@ from preprocess_ensemble.backends.onnxruntime.signature import (
     check_signature,
     read_signature,
 )
-from tests.fixtures import tiny_onnx
-from tests.fixtures.model_configs import accelerators, parameters
+from tests.fixtures.models import tiny_onnx
+from tests.fixtures.models.model_configs import accelerators, parameters
 from tests.paths import ROOT
 
 

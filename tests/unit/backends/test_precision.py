@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,45 +21,67 @@ from preprocess_ensemble.contract import EMBEDDING, FINGERPRINT, PIXELS, STATUS
 from preprocess_ensemble.export import parity
 from preprocess_ensemble.export.exporter import export_model
 from preprocess_ensemble.export.parity import ParityError
+from preprocess_ensemble.model_repository.config import installed_passport
 from preprocess_ensemble.runtimes.openvino_model import open_openvino
 from preprocess_ensemble.runtimes.precision import PRECISION_VARIABLE
 from preprocess_ensemble.runtimes.selection import Candidate, Selection
 from preprocess_ensemble.testing.tiny_model import TINY_CLIP
-from tests.fixtures import tiny_onnx
-from tests.fixtures.model_configs import accelerators, parameters
+from tests.fixtures.models import tiny_onnx
+from tests.fixtures.models.model_configs import accelerators, parameters
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from preprocess_ensemble.model_repository.passport import Passport
+
+
+@dataclass(frozen=True, kw_only=True)
+class Export:
+    """The small CLIP in one precision, and what was said last while it was exported."""
+
+    passport: Passport
+    repository: Path
+    said: str
+
+    @property
+    def file(self) -> Path:
+        return self.repository / "clip_encoder" / "1" / "model.onnx"
+
+
+@pytest.fixture(scope="module")
+def exports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Export]:
+    made = {}
+    for precision in ("fp16", "int8"):
+        repository, said = tmp_path_factory.mktemp(precision), list[str]()
+        passport = export_model(
+            model=str(TINY_CLIP), pretrained="random:0", precision=precision, repository=repository, report=said.append
+        )
+        made[precision] = Export(passport=passport, repository=repository, said=said[-1])
+    return made
+
 
 @pytest.mark.parametrize(("precision", "kind"), [("fp16", onnx.TensorProto.FLOAT16), ("int8", onnx.TensorProto.INT8)])
-def test_the_weights_are_rounded_and_the_passport_says_so(precision: str, kind: int, tmp_path: Path) -> None:
-    said: list[str] = []
-    passport = export_model(
-        model=str(TINY_CLIP), pretrained="random:0", precision=precision, repository=tmp_path, report=said.append
-    )
-    assert ("one version of ONNX Runtime" in said[-1]) == (precision == "int8")
-    assert passport.id.endswith(f"+{precision}")
-    output_sizes = [
-        [size.dim_value for size in tensor.type.tensor_type.shape.dim]
-        for tensor in onnx.load(str(tmp_path / "clip_encoder" / "1" / "model.onnx")).graph.output
-    ]
-    assert output_sizes == [[0, passport.dimension], [0, 2]], "as config.pbtxt states them; 0 is the batch"
-    assert parity.REQUIRED_COSINE[precision] <= passport.parity.min_cosine < 1.00001
-    file = tmp_path / "clip_encoder" / "1" / "model.onnx"
-    initializers = onnx.load(str(file)).graph.initializer
-    rounded = sum(int(np.prod(tensor.dims)) for tensor in initializers if tensor.data_type == kind)
-    assert rounded > 0.5 * sum(int(np.prod(tensor.dims)) for tensor in initializers)
+def test_the_weights_are_rounded_and_the_passport_says_so(
+    precision: str, kind: int, exports: dict[str, Export]
+) -> None:
+    exported = exports[precision]
+    assert ("one version of ONNX Runtime" in exported.said) == (precision == "int8")
+    assert exported.passport.id.endswith(f"+{precision}")
+    graph = onnx.load(str(exported.file)).graph
+    output_sizes = [[size.dim_value for size in tensor.type.tensor_type.shape.dim] for tensor in graph.output]
+    assert output_sizes == [[0, exported.passport.dimension], [0, 2]], "as config.pbtxt states them; 0 is the batch"
+    assert parity.REQUIRED_COSINE[precision] <= exported.passport.parity.min_cosine < 1.00001
+    rounded = sum(int(np.prod(tensor.dims)) for tensor in graph.initializer if tensor.data_type == kind)
+    assert rounded > 0.5 * sum(int(np.prod(tensor.dims)) for tensor in graph.initializer)
     # On a CPU, full optimisation of an fp16 model crashes ONNX Runtime; other models keep the default.
-    text = (tmp_path / "clip_encoder" / "config.pbtxt").read_text()
+    text = (exported.repository / "clip_encoder" / "config.pbtxt").read_text()
     assert ("level: 1" in text) == (precision == "fp16")
 
 
-def test_int8_has_the_same_vectors_on_every_processor(tmp_path: Path) -> None:
+def test_int8_has_the_same_vectors_on_every_processor(exports: dict[str, Export]) -> None:
     """Without VNNI two products are added in 16 bits, so the largest activation times two weights must fit."""
-    export_model(model=str(TINY_CLIP), pretrained="random:0", precision="int8", repository=tmp_path)
-    model = onnx.load(str(tmp_path / "clip_encoder" / "1" / "model.onnx"))
+    model = onnx.load(str(exports["int8"].file))
     multiplied = {name for node in model.graph.node if node.op_type == "MatMulInteger" for name in node.input}
     weights = [
         onnx.numpy_helper.to_array(tensor).astype(int)
@@ -69,12 +92,11 @@ def test_int8_has_the_same_vectors_on_every_processor(tmp_path: Path) -> None:
     assert 255 * 2 * max(np.abs(weight).max() for weight in weights) < 2**15
 
 
-def test_another_precision_is_another_fingerprint(tmp_path: Path) -> None:
-    fingerprints = {
-        export_model(model=str(TINY_CLIP), pretrained="random:0", precision=precision, repository=tmp_path).fingerprint
-        for precision in ("fp32", "int8")
-    }
-    assert len(fingerprints) == 2
+def test_another_precision_is_another_fingerprint(exports: dict[str, Export], tiny_repository: Path) -> None:
+    in_fp32 = installed_passport(tiny_repository)
+    assert in_fp32 is not None
+    fingerprints = {in_fp32.fingerprint, *(exported.passport.fingerprint for exported in exports.values())}
+    assert len(fingerprints) == 3
 
 
 def test_int8_below_its_required_cosine_is_not_installed(tmp_path: Path) -> None:
@@ -94,11 +116,9 @@ def demands_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model(tiny_repository: Path) -> Path:
     """The small CLIP; its passport is beside it."""
-    repository = tmp_path_factory.mktemp("repository")
-    export_model(model=str(TINY_CLIP), pretrained="random:0", repository=repository)
-    return repository / "clip_encoder" / "1" / "model.onnx"
+    return tiny_repository / "clip_encoder" / "1" / "model.onnx"
 
 
 def planned(**config: Any) -> SessionPlan:

@@ -20,7 +20,7 @@ from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging.decode import decode
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
 from preprocess_ensemble.model_repository.passport import Canary, Parity, Passport
-from tests.fixtures import image_files
+from tests.fixtures.images import image_files
 from tests.paths import ROOT
 
 if TYPE_CHECKING:

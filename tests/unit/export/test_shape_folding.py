@@ -10,7 +10,7 @@ import onnxruntime
 from onnx import TensorProto, helper
 
 from preprocess_ensemble.export.shape_folding import fold_shapes
-from tests.fixtures import tiny_onnx
+from tests.fixtures.models import tiny_onnx
 
 if TYPE_CHECKING:
     from pathlib import Path

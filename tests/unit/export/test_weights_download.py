@@ -7,6 +7,8 @@ import os
 import re
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import TYPE_CHECKING, ClassVar
@@ -38,7 +40,8 @@ class Hub(BaseHTTPRequestHandler):
 
     sha256: ClassVar[str]
     sent_ranges: ClassVar[list[str | None]]
-    breaks_off: ClassVar[bool]
+    breaks: ClassVar[list[str]]
+    """How the next answers end halfway: ``"stall"`` waits until the client has gone, ``"close"`` does not."""
 
     def do_HEAD(self) -> None:
         self._answer()
@@ -63,9 +66,12 @@ class Hub(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command == "GET":
             self.sent_ranges.append(asked)
-            stops = self.breaks_off and len(self.sent_ranges) == 1
-            self.wfile.write(CONTENT[start : len(CONTENT) // 2 if stops else None])
-            self.close_connection = stops
+            end = self.breaks.pop(0) if self.breaks else ""
+            self.wfile.write(CONTENT[start : start + len(CONTENT) // 2 if end else None])
+            self.close_connection = bool(end)
+            if end == "stall":
+                with suppress(ConnectionResetError):
+                    self.rfile.read(1)
 
     def log_message(self, format: str, *arguments: object) -> None:
         pass
@@ -74,7 +80,7 @@ class Hub(BaseHTTPRequestHandler):
 @pytest.fixture
 def hub() -> Iterator[str]:
     Hub.sha256 = hashlib.sha256(CONTENT).hexdigest()
-    Hub.sent_ranges, Hub.breaks_off = [], False
+    Hub.sent_ranges, Hub.breaks = [], []
     with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
         thread = Thread(target=server.serve_forever)
         thread.start()
@@ -83,7 +89,7 @@ def hub() -> Iterator[str]:
         thread.join()
 
 
-def download(endpoint: str, home: Path, program: str = DOWNLOAD) -> subprocess.CompletedProcess[str]:
+def start(endpoint: str, home: Path, program: str = DOWNLOAD) -> subprocess.Popen[str]:
     """In a process of its own, because huggingface_hub reads its settings when it is imported."""
     settings = {
         "HF_ENDPOINT": endpoint,
@@ -93,21 +99,38 @@ def download(endpoint: str, home: Path, program: str = DOWNLOAD) -> subprocess.C
     }
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HF_")} | settings
     command = [sys.executable, "-c", program]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
-def test_a_broken_download_is_continued_and_the_cache_is_used_afterwards(hub: str, tmp_path: Path) -> None:
-    Hub.breaks_off = True
+def download(endpoint: str, home: Path, program: str = DOWNLOAD) -> subprocess.CompletedProcess[str]:
+    """Run :func:`start` to its end."""
+    with start(endpoint, home, program) as process:
+        output, errors = process.communicate()
+    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+
+
+def test_a_killed_and_a_broken_download_are_continued_and_the_cache_is_used_afterwards(
+    hub: str, tmp_path: Path
+) -> None:
+    Hub.breaks = ["stall", "close"]
+    with start(hub, tmp_path) as process:
+        while not any(path.stat().st_size for path in tmp_path.rglob("*.partial")):
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.kill()
+    (partial,) = tmp_path.rglob("*.partial")
+    kept = partial.stat().st_size
     finished = download(hub, tmp_path)
     assert finished.returncode == 0, finished.stderr
     with open(finished.stdout.strip(), "rb") as file:
         assert file.read() == CONTENT
-    assert Hub.sent_ranges[0] is None
-    (continued,) = Hub.sent_ranges[1:]
-    assert continued == f"bytes={10 << 20}-"
+    assert Hub.sent_ranges == [None, f"bytes={kept}-", f"bytes={kept + (10 << 20)}-"]
+    assert not list(tmp_path.rglob("*.partial"))
     again = download(hub, tmp_path)
     assert again.stdout == finished.stdout
-    assert len(Hub.sent_ranges) == 2
+    assert len(Hub.sent_ranges) == 3
 
 
 def test_damaged_weights_are_deleted(hub: str, tmp_path: Path) -> None:

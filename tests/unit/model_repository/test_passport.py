@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from preprocess_ensemble.model_repository.passport import ContractMismatch, Passport, PassportError, compute_fingerprint
-from tests.fixtures.passports import PASSPORT
+from tests.fixtures.models.passports import PASSPORT
 
 
 def test_json_keeps_everything_and_is_ascii() -> None:

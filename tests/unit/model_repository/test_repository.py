@@ -15,7 +15,7 @@ from preprocess_ensemble.model_repository.config import (
     installed_passport,
     pending_files,
 )
-from tests.fixtures.passports import PASSPORT
+from tests.fixtures.models.passports import PASSPORT
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,13 +11,11 @@ import onnxruntime
 import pytest
 
 from preprocess_ensemble.contract import EMBEDDING, FINGERPRINT, PIXELS, STATUS
-from preprocess_ensemble.export.exporter import export_model
 from preprocess_ensemble.model_repository.passport import Passport
 from preprocess_ensemble.runtimes.agreement import check_agreement, sample_pixels
 from preprocess_ensemble.runtimes.model import RuntimeUnusable
 from preprocess_ensemble.runtimes.openvino_model import open_openvino
 from preprocess_ensemble.runtimes.processor import has_fast_bf16
-from preprocess_ensemble.testing.tiny_model import TINY_CLIP
 from tests.paths import ROOT
 
 if TYPE_CHECKING:
@@ -25,11 +23,9 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model(tiny_repository: Path) -> Path:
     """The small CLIP; its passport is beside it."""
-    repository = tmp_path_factory.mktemp("repository")
-    export_model(model=str(TINY_CLIP), pretrained="random:0", repository=repository)
-    return repository / "clip_encoder" / "1" / "model.onnx"
+    return tiny_repository / "clip_encoder" / "1" / "model.onnx"
 
 
 def passport_of(model: Path) -> Passport:

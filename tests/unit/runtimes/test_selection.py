@@ -12,23 +12,16 @@ import pytest
 
 from preprocess_ensemble.contract import EMBEDDING, FINGERPRINT, PIXELS, STATUS
 from preprocess_ensemble.export.canary import canary_image
+from preprocess_ensemble.imaging.transform import PreprocessConfig
 from preprocess_ensemble.model_repository.passport import Canary, Passport
 from preprocess_ensemble.runtimes.agreement import REQUIRED_COSINE, Disagreement, check_agreement
 from preprocess_ensemble.runtimes.coreml import PROVIDER, coreml
 from preprocess_ensemble.runtimes.model import OpenModel, RuntimeUnusable
 from preprocess_ensemble.runtimes.precision import PrecisionUnknown, parse_precision, precision_of_environment
-from preprocess_ensemble.runtimes.processor import has_fast_bf16
 from preprocess_ensemble.runtimes.selection import Candidate, openvino_bf16, select
-from tests.fixtures.passports import PASSPORT
+from tests.fixtures.models.passports import PASSPORT
 
-PREPROCESS = {
-    "size": [8, 8],
-    "interpolation": "bicubic",
-    "resize_mode": "shortest",
-    "fill_color": 0,
-    "mean": [0.5, 0.5, 0.5],
-    "std": [0.5, 0.5, 0.5],
-}
+PREPROCESS = PreprocessConfig(size=(8, 8), mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)).to_mapping()
 CLIP: Passport = replace(PASSPORT, preprocess=PREPROCESS, canary=Canary(image=canary_image(), vector=(0.6, -0.8)))
 
 Vectors = Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]
@@ -171,23 +164,6 @@ def test_the_cosine_that_is_required_is_the_limit() -> None:
     assert check_agreement(Scripted(turned(0.99 * angle)), Scripted(), CLIP) >= REQUIRED_COSINE
     with pytest.raises(Disagreement):
         check_agreement(Scripted(turned(1.01 * angle)), Scripted(), CLIP)
-
-
-@pytest.mark.parametrize(
-    ("text", "is_fast"),
-    [
-        ("processor\t: 0\nflags\t\t: fpu avx512_bf16 sse\n", True),
-        ("processor\t: 0\nflags\t\t: fpu amx_bf16\n", True),
-        ("flags\t\t: fpu avx512f avx2\nbugs\t: amx_bf16\n", False),
-        ("Features\t: bf16\n", False),
-        ("", False),
-    ],
-)
-def test_bf16_is_fast_if_the_processor_says_so(text: str, is_fast: bool, tmp_path: Path) -> None:
-    file = tmp_path / "cpuinfo"
-    file.write_text(text)
-    assert has_fast_bf16(file) is is_fast
-    assert not has_fast_bf16(tmp_path / "missing")
 
 
 def test_openvino_is_not_imported_for_a_processor_without_bf16(tmp_path: Path) -> None:

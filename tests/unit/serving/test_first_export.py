@@ -16,7 +16,7 @@ from preprocess_ensemble.model_repository.config import encoder_directory
 from preprocess_ensemble.serving.command import main
 from preprocess_ensemble.serving.first_export import Stopped, export_if_missing
 from preprocess_ensemble.serving.preflight import ServeError
-from tests.fixtures.passports import PASSPORT
+from tests.fixtures.models.passports import PASSPORT
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,6 +1,6 @@
 """The supervisor's decisions, with a scripted server.
 
-test_supervisor_timers.py tests its timers, and tests/live/test_serve.py a real server.
+test_supervisor_timers.py tests its timers, and tests/live/serving/test_serve.py a real server.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 OK = Probe(outcome=ProbeOutcome.OK, model_id="m@1")
+CONNECTING = Probe(outcome=ProbeOutcome.SLOW, step=CONNECT, message="No server answers.")
 SLOW = Probe(outcome=ProbeOutcome.SLOW, step="canary", message="No answer in time.")
 BROKEN = Probe(outcome=ProbeOutcome.BROKEN, step="canary", message="The model's process died; do this.")
 FAST = SupervisorConfig(interval_s=0.001, frozen_after_s=0.05, start_timeout_s=5, drain_s=1)
@@ -306,8 +307,7 @@ async def test_a_model_that_loads_but_is_wrong_is_an_error_at_start() -> None:
     wrong = Probe(outcome=ProbeOutcome.BROKEN, step="handshake", message="Another contract.")
     with pytest.raises(StartError, match="handshake: Another contract"):
         await FakeServer([wrong, wrong, wrong]).run()
-    connecting = Probe(outcome=ProbeOutcome.SLOW, step=CONNECT, message="No server answers.")
-    server = FakeServer([connecting] * 5)
+    server = FakeServer([CONNECTING] * 5)
     await server.run()
     assert len(server.processes) == 1, "a server that does not answer yet is waited for"
 

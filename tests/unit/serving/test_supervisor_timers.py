@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from preprocess_ensemble.serving.supervisor import (
-    CONNECT,
-    Probe,
-    ProbeOutcome,
-    StartError,
-    Supervisor,
-    SupervisorConfig,
-)
+from preprocess_ensemble.serving.supervisor import Probe, ProbeOutcome, StartError, Supervisor, SupervisorConfig
 from tests.fixtures.simulated_time import simulate
-from tests.unit.serving.test_supervisor import BROKEN, OK, SLOW, FakeProcess
+from tests.unit.serving.test_supervisor import BROKEN, CONNECTING, OK, SLOW, FakeProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 LIMITS = SupervisorConfig()
-CONNECTING = Probe(outcome=ProbeOutcome.SLOW, step=CONNECT, message="No server answers.")
 
 
 def now() -> float:
@@ -100,7 +92,7 @@ def test_a_slow_start_says_every_ten_seconds_that_it_is_loading(caplog: pytest.L
     "first",
     [
         [BROKEN, BROKEN],
-        [Probe(outcome=ProbeOutcome.BROKEN, step=CONNECT, message="No server answers.")] * 5,
+        [replace(CONNECTING, outcome=ProbeOutcome.BROKEN)] * 5,
         [Probe(outcome=ProbeOutcome.SLOW, step="canary", message="No answer in time.")] * 5,
     ],
     ids=["wrong twice", "not there yet", "slow"],

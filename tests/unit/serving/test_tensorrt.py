@@ -11,7 +11,7 @@ from google.protobuf import json_format
 from preprocess_ensemble.backends.onnxruntime.session_plan import plan_session
 from preprocess_ensemble.model_repository.config import DEFAULT_SHAPES, configs, installed_passport, read_config, render
 from preprocess_ensemble.serving.tensorrt import StagedRepository, TensorrtMissing, check_tensorrt, on_tensorrt
-from tests.fixtures.passports import PASSPORT
+from tests.fixtures.models.passports import PASSPORT
 
 if TYPE_CHECKING:
     from pathlib import Path

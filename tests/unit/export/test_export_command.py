@@ -1,0 +1,100 @@
+"""What ``clip-export`` says to wrong choices and unusable files."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from preprocess_ensemble.export import command as export_command
+from preprocess_ensemble.export import exporter
+from preprocess_ensemble.export.model_source import ExportError, WrongChoice
+from preprocess_ensemble.testing.tiny_model import TINY_CLIP
+from tests.paths import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def python(*arguments: str, **variables: str) -> subprocess.Popen[str]:
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen([sys.executable, *arguments], cwd=ROOT, env=os.environ | variables, text=True, **pipes)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model", "ViT-B-23"], "no model 'ViT-B-23'; did you mean ViT-B-"),
+        (["--pretrained", "laion2b_s34b_b79"], "did you mean laion2b_s34b_b79k"),
+        (["--pretrained", "/nowhere/weights.pt"], "no checkpoint file /nowhere/weights.pt"),
+        (["--pretrained", "openai"], "use --model ViT-B-32-quickgelu"),
+        (["--model", "/nowhere/model.json"], "cannot be read: No such file"),
+    ],
+)
+def test_a_wrong_choice_is_misuse(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert export_command.main([*arguments, "--repository", str(tmp_path / "models")]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "models").exists()
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"embed_dim": 8}'])
+def test_a_file_that_is_no_model_is_misuse(text: str, tmp_path: Path) -> None:
+    model = tmp_path / "mine.json"
+    model.write_text(text)
+    with pytest.raises(WrongChoice, match=r"mine\.json is not"):
+        exporter.load_model(str(model), "random")
+
+
+def test_a_file_must_not_take_the_name_of_another_model(tmp_path: Path) -> None:
+    model = tmp_path / "ViT-B-32.json"
+    model.write_text(TINY_CLIP.read_text())
+    with pytest.raises(WrongChoice, match="rename"):
+        exporter.load_model(str(model), "random")
+
+
+@pytest.mark.parametrize("content", [b"", b"no checkpoint", b"PK\x03\x04"], ids=["empty", "text", "half a zip"])
+def test_a_checkpoint_that_cannot_be_read_is_one_sentence(content: bytes, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "weights.pt"
+    checkpoint.write_bytes(content)
+    with pytest.raises(ExportError, match=r"weights\.pt do not fit the model tiny_clip") as raised:
+        exporter.load_model(str(TINY_CLIP), str(checkpoint))
+    assert "\n" not in str(raised.value)
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
+    import torch
+
+    checkpoint = tmp_path / "weights.pt"
+    torch.save({"visual.proj": torch.zeros(3, 3)}, checkpoint)
+    with pytest.raises(ExportError, match="do not fit the model tiny_clip"):
+        exporter.load_model(str(TINY_CLIP), str(checkpoint))
+
+
+def test_without_a_hub_the_message_names_three_remedies(tmp_path: Path) -> None:
+    closed = "http://127.0.0.1:9"
+    command = ("-m", "preprocess_ensemble.export.command", "--repository", str(tmp_path / "models"))
+    with python(*command, HF_ENDPOINT=closed, HF_HOME=str(tmp_path), HF_HUB_CACHE=str(tmp_path)) as process:
+        _, said = process.communicate()
+    assert process.returncode == 1
+    assert "Traceback" not in said
+    assert f"{closed} does not answer" in said
+    assert "tried: laion/CLIP-ViT-B-32-laion2B-s34B-b79K" in said
+    for way in ("--pretrained FILE", "HF_ENDPOINT=", "--pretrained random"):
+        assert way in said
+    assert not (tmp_path / "models").exists()
+
+
+def test_help_does_not_wait_for_pytorch() -> None:
+    program = (
+        "import sys; from preprocess_ensemble.export import command as export_command; print('torch' in sys.modules)"
+    )
+    with python("-c", program) as process:
+        said, _ = process.communicate()
+    assert said == "False\n"
