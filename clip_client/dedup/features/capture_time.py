@@ -5,13 +5,11 @@ Models cannot distinguish the frames of a burst, or two shots of a scene, from c
 
 from __future__ import annotations
 
-import io
 import re
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
-from clip_client.dedup.types import BURST, SAME_SCENE
+from clip_client.dedup.types import BURST, SAME_SCENE, CaptureTime
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,26 +25,12 @@ _SCENE_MS: Final = 60_000
 """A second shot of the same scene rarely takes longer."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CaptureTime:
-    """The time of capture in EXIF; a field is empty if EXIF does not say it."""
-
-    taken_ms: int | None = None
-    """Milliseconds since 1970 by the camera's clock, whose time zone is mostly unknown."""
-    has_sub_second: bool = False
-    sequence: int | None = None
-    """Number of the shot."""
-    camera: str = ""
-    fields: int = 0
-    """Number of EXIF fields, including GPS."""
-
-
 def read_capture_time(data: bytes) -> CaptureTime:
     """Read the time of capture of an image file. Never raises; what cannot be read is empty."""
-    from PIL import Image
+    from preprocess_ensemble.imaging.formats import open_image
 
     try:
-        with Image.open(io.BytesIO(data)) as image:
+        with open_image(data) as image:
             exif = image.getexif()
             camera = _camera(*(str(exif.get(tag, "")).strip("\0 ") for tag in _CAMERA_TAGS))
             details, place = exif.get_ifd(_EXIF_IFD), exif.get_ifd(_GPS_IFD)

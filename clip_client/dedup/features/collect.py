@@ -17,7 +17,7 @@ import numpy as np
 from anyio import to_thread
 
 from clip_client._encoding import EncodedImage
-from clip_client.dedup.features.feature_tables import FeatureTable, VectorTable
+from clip_client.dedup.features.feature_tables import FeatureTable, VectorTable, without_outdated
 from clip_client.dedup.features.image_features import (
     BYTES_ONLY,
     ImageFeatures,
@@ -26,10 +26,10 @@ from clip_client.dedup.features.image_features import (
     extract_features,
 )
 from clip_client.dedup.features.model_input import ModelInput, extract_with_input
-from clip_client.dedup.features.preview import NEEDS_RAWPY, can_read_raw, raw_preview
+from clip_client.dedup.features.preview import raw_preview
 from clip_client.dedup.files.file_types import is_raw
 from clip_client.dedup.files.hashing import hash_file
-from clip_client.dedup.files.reading import is_unchanged, read_file
+from clip_client.dedup.files.reading import ReadFile, is_unchanged, read_file
 from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.types import FailedFile, PhotoFile, SearchStats
 
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from clip_client.dedup.store.store import Store
     from clip_client.dedup.types import OnProgress
 
-    ReadFile = Callable[[str], tuple[PhotoFile, bytes] | FailedFile]
     ReadOutcome = tuple[PhotoFile, str] | FailedFile
     """The file and the SHA-256 of its content."""
 
@@ -196,15 +195,11 @@ class FeatureCollector:
         self._loaded.update(contents)
         names = list(contents)
         keys = [bytes.fromhex(name) for name in names]
-        reads_raw = can_read_raw()
         for positions, table in self._features.find(keys):
-            found = [names[position] for position in positions.tolist()]
-            if reads_raw:  # rawpy may have been installed since
-                is_readable = [message != NEEDS_RAWPY for message in table.column("message").to_pylist()]
-                found, table = list(itertools.compress(found, is_readable)), table.filter(is_readable)
+            found, table = without_outdated([names[position] for position in positions.tolist()], table)
             self.collected.features.add_table(found, table)
         for positions, table in self._vectors.find(keys):
-            found = [names[position] for position in positions.tolist()]
+            found, table = without_outdated([names[position] for position in positions.tolist()], table)
             codes, messages = (table.column(name).to_pylist() for name in ("code", "message"))
             self.collected.refused.update(
                 {name: (code, message) for name, code, message in zip(found, codes, messages, strict=True) if code}

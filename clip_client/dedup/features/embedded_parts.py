@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Final
 from clip_client.dedup.files.file_types import FILM
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+
+    from preprocess_ensemble.imaging.iso_media import Box
 
 GAIN_MAP: Final = "gain map"
 """How much brighter an HDR display shows each part: Ultra HDR, and Apple's HDR photos."""
@@ -38,8 +40,6 @@ are stripped before, a line break, or a time stamp in a block of about 100 bytes
 
 _MOST_MARKERS: Final = 10_000
 """In a JPEG. A camera writes about 20, a depth map of 10 MB takes 160, a progressive file some 30 more."""
-_MOST_BOXES: Final = 10_000
-"""In HEIC and AVIF. A photo of 48 megapixels has about 200: most are its tiles."""
 _MOST_CHUNKS: Final = 100_000
 """In a PNG."""
 _MOST_MPF_PICTURES: Final = 1_000
@@ -65,8 +65,13 @@ _DEPTH_MAP: Final = re.compile(rb"Semantic(?:=\"|>)Depth|DepthMap|aux:(?:depth|d
 _IN_XMP: Final = ((b"GDepth:Data", DEPTH_MAP), (b"GImage:Data", PICTURES), (b"GAudio:Data", SOUND))
 """Google's formats before 2019, which put whole files into the metadata, in base64."""
 
-_CONTAINERS: Final = {(b"", b"meta"): 4, (b"meta", b"iprp"): 0, (b"iprp", b"ipco"): 0}
-"""(Parent, box) -> bytes before its first child: ISO/IEC 14496-12, section 8.11, and 23008-12, section 9."""
+_KNOWN_BOXES: Final = frozenset(
+    {
+        *(b"ftyp", b"meta", b"mdat", b"idat", b"free", b"skip", b"uuid", b"moov", b"mpvd"),
+        *(b"JXL ", b"jxlc", b"jxlp", b"jxll", b"jxli", b"Exif", b"xml ", b"brob", b"jbrd", b"jumb", b"jhgm"),
+    }
+)
+"""Boxes of a HEIC or AVIF, or of a JPEG XL, with pictures, metadata, or parts that are recognised."""
 
 _PHOTOSHOP_LAYERS: Final = 37724
 """TIFF tag ImageSourceData."""
@@ -89,6 +94,10 @@ def embedded_parts(data: bytes) -> EmbeddedParts:
         return _of_png(data)
     if data[4:8] == b"ftyp":
         return _of_iso_media(data)
+    if data.startswith(b"\0\0\0\x0cJXL "):
+        return _of_jpeg_xl(data)
+    if data.startswith(b"\xff\x0a") and _FILM.search(data):
+        return _parts(data, [FILM], b"")  # a bare codestream of JPEG XL does not say where it ends
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         is_animated = data[12:16] == b"VP8X" and bool(data[20:21]) and bool(data[20] & 0x02)
         return _parts(data, [FRAMES] if is_animated else [], data[8 + int.from_bytes(data[4:8], "little") :])
@@ -206,46 +215,42 @@ def _of_png(data: bytes) -> EmbeddedParts:
 
 
 def _of_iso_media(data: bytes) -> EmbeddedParts:
-    """Parse HEIC and AVIF: top-level boxes, kinds of auxiliary pictures, and types of items."""
-    kinds: list[str] = []
-    end = 0
-    unread = [(0, len(data), b"")]
-    boxes = 0
-    while unread:
-        start, stop, parent = unread.pop()
-        for name, body, after in _boxes(data, start, stop):
-            boxes += 1
-            if boxes > _MOST_BOXES:
-                return _parts(data, [*kinds, DATA], b"")
-            end = end if parent else after
-            match parent, name:
-                case b"", b"moov":
-                    kinds.append(FRAMES)  # the tracks of an image sequence
-                case b"", b"mpvd":
-                    kinds.append(FILM)
-                case b"ipco", b"auxC":
-                    kinds += _kind_of_auxiliary(data[body + 4 : min(after, body + 200)])
-                case b"iinf", b"infe" if data[body + 8 : body + 12] == b"tmap":
-                    kinds.append(GAIN_MAP)
-                case b"meta", b"iinf":
-                    unread.append((body + (8 if data[body] else 6), after, name))  # by its version
-                case box if box in _CONTAINERS:
-                    unread.append((body + _CONTAINERS[box], after, name))
-    return _parts(data, kinds, data[end:])
+    """Describe a HEIC or AVIF file by its boxes and its items."""
+    from preprocess_ensemble.imaging.iso_media import read_iso_media
+    from preprocess_ensemble.imaging.limits import DecodeError
+
+    try:
+        media = read_iso_media(data)
+    except DecodeError:
+        return _parts(data, [DATA], b"")
+    names = {box.name for box in media.top_level}
+    kinds = [FRAMES] if b"moov" in names else []  # the tracks of an image sequence
+    kinds += [FILM] if b"mpvd" in names else []
+    for box in media.properties:
+        if box.name == b"auxC":
+            kinds += _kind_of_auxiliary(data[box.start + 4 : min(box.stop, box.start + 200)])
+    kinds += [GAIN_MAP] if b"tmap" in media.items.values() else []
+    kinds += [PICTURES] if media.further_pictures() else []
+    return _parts(data, kinds, _behind_boxes(data, media.top_level))
 
 
-def _boxes(data: bytes, start: int, stop: int) -> Iterator[tuple[bytes, int, int]]:
-    """Yield name, start of the content and end of each box, up to the first that does not fit."""
-    while start + 8 <= stop:
-        size, header = int.from_bytes(data[start : start + 4], "big"), 8
-        if size == 1:
-            size, header = int.from_bytes(data[start + 8 : start + 16], "big"), 16
-        elif size == 0:
-            size = stop - start
-        if size < header or start + size > stop:
-            return
-        yield data[start + 4 : start + 8], start + header, start + size
-        start += size
+def _of_jpeg_xl(data: bytes) -> EmbeddedParts:
+    """Describe a JPEG XL file: what the JPEG holds that it was made from without loss, and what follows its boxes."""
+    from preprocess_ensemble.imaging.iso_media import file_boxes
+    from preprocess_ensemble.imaging.jpeg_xl import restored_jpeg
+
+    found = list(file_boxes(data))
+    kinds = [GAIN_MAP] if any(box.name == b"jhgm" for box in found) else []
+    if any(box.name == b"jbrd" for box in found):
+        with suppress(Exception):  # a damaged file fails to decode anyway
+            kinds += _of_jpeg(restored_jpeg(data)).kinds
+    return _parts(data, kinds, _behind_boxes(data, found))
+
+
+def _behind_boxes(data: bytes, boxes: Sequence[Box]) -> bytes:
+    """Return what belongs to no picture: boxes of unknown kinds, a further file of boxes, such as a film, or no box."""
+    unknown = (data[box.start : box.stop] for box in boxes if box.name not in _KNOWN_BOXES)
+    return b"".join([*unknown, data[boxes[-1].stop if boxes else 0 :]])
 
 
 def _kind_of_auxiliary(urn: bytes) -> list[str]:

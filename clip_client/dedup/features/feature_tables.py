@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from clip_client.dedup.features.image_features import ImageFeatures
+from clip_client.dedup.features.preview import NEEDS_RAWPY, can_read_raw
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -117,3 +119,21 @@ class VectorTable:
             self._matrix[: len(rows)][rows < 0] = np.nan
         ordered, self._matrix = self._matrix[: len(rows)], self._matrix[:0]
         return ordered
+
+
+def without_outdated(contents: list[str], table: Any) -> tuple[list[str], Any]:
+    """Leave out the rows of a stored table that only say that a package was missing which is installed by now.
+
+    ``contents`` are those of the rows, and the table has a column ``message``.
+    """
+    from preprocess_ensemble.imaging.formats import is_outdated
+
+    outdated = {
+        message
+        for message in table.column("message").unique().to_pylist()
+        if (message == NEEDS_RAWPY and can_read_raw()) or is_outdated(message)
+    }
+    if not outdated:
+        return contents, table
+    is_valid = [message not in outdated for message in table.column("message").to_pylist()]
+    return list(itertools.compress(contents, is_valid)), table.filter(is_valid)

@@ -7,16 +7,18 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from clip_client.dedup.features.capture_time import CaptureTime, read_capture_time
+from clip_client.dedup.features.capture_time import read_capture_time
 from clip_client.dedup.features.embedded_parts import RAW_DATA, embedded_parts
-from clip_client.dedup.features.perceptual_hash import perceptual_hash
+from clip_client.dedup.features.perceptual_hash import inner_hash, perceptual_hash
 from clip_client.dedup.features.preview import NEEDS_RAWPY, can_read_raw, preview_of, read_raw
 from clip_client.dedup.files.file_types import RAW
 from clip_client.dedup.files.metadata import read_metadata
-from clip_client.dedup.types import FailedFile, Metadata
+from clip_client.dedup.types import CaptureTime, FailedFile, Metadata
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    import pyarrow as pa
 
     from clip_client.dedup.features.preview import OnDecoded
     from clip_client.dedup.store.parquet_store import ParquetStore
@@ -28,6 +30,7 @@ ALGORITHM: Final = "look-3"
 BYTES_ONLY: Final = "BYTES_ONLY"
 """Code of a RAW file without a readable preview: it is compared by its bytes only, which is no failure."""
 
+_HASHES: Final = ("perceptual_hash", "inner_hash")
 _HASH_SIDE: Final = 128
 """Pixels; four times what the hash is made of, so that a JPEG's scaled decoding leaves no trace in it."""
 
@@ -46,6 +49,8 @@ class ImageFeatures:
     the same pixels in another format."""
     perceptual_hash: int = 0
     """pHash of 64 bits: the signs of the lowest 8 x 8 frequencies of the picture (Zauner 2010)."""
+    inner_hash: int = 0
+    """The same of what lies within a plain border; 0 if there is none."""
     is_flat: bool = False
     """A picture of nearly one colour, whose hash and vector tell nothing."""
     embedded: str = ""
@@ -76,7 +81,13 @@ _OWN_COLUMNS: Final = tuple(column.name for column in fields(ImageFeatures) if c
 
 
 def cached_features(store: Store) -> ParquetStore:
-    """Open the features that a store holds: a column for each field, with those of the parts in their places."""
+    """Open the features that a store holds."""
+    about = {"algorithm": ALGORITHM}
+    return store.table(Path("looks", ALGORITHM), feature_columns(), about, added=["inner_hash"])
+
+
+def feature_columns() -> dict[str, pa.DataType]:
+    """Return the type of each column of :meth:`ImageFeatures.to_row`: a column for each field."""
     import pyarrow as pa
 
     arrow_types = {
@@ -87,8 +98,7 @@ def cached_features(store: Store) -> ParquetStore:
         "float | None": pa.float64(),
     }
     flat = [column for own in fields(ImageFeatures) for column in _PARTS.get(own.name, (own,))]
-    columns = {column.name: arrow_types[str(column.type)] for column in flat} | {"perceptual_hash": pa.uint64()}
-    return store.table(Path("looks", ALGORITHM), columns, {"algorithm": ALGORITHM})
+    return {column.name: arrow_types[str(column.type)] for column in flat} | dict.fromkeys(_HASHES, pa.uint64())
 
 
 def extract_features(
@@ -124,6 +134,7 @@ def _extract(data: bytes, on_decoded: OnDecoded) -> ImageFeatures:
         format="" if image_format is None else image_format.name,
         is_scaled=seen.is_scaled,
         perceptual_hash=perceptual_hash(seen.image),
+        inner_hash=inner_hash(seen.image),
         is_flat=seen.is_flat,
         embedded=", ".join(parts.kinds),
         embedded_digest=parts.digest,

@@ -16,6 +16,10 @@ _FREQUENCIES: Final = 8
 """The lowest ones per direction; 8 x 8 make the bits."""
 _COSINES: Final[NDArray[np.float64]] = np.cos(np.pi / _SIDE * np.outer(np.arange(_FREQUENCIES), np.arange(_SIDE) + 0.5))
 """DCT-II without a norm, which no comparison of coefficients needs: (frequencies, pixels)."""
+_PLAIN_LEVELS: Final = 12
+"""Levels of 255 by which a line of a plain border may differ from the outermost one: encoders leave 6."""
+_LEAST_INSIDE: Final = 0.4
+"""Of a side: less is no picture with a border, but a spot on a plain ground."""
 _DECIMALS: Final = 6
 """Far above the noise of rounding, which would decide the bits of coefficients that are zero, as in a gradient."""
 
@@ -31,3 +35,28 @@ def perceptual_hash(image: Image.Image) -> int:
     pixels = np.asarray(image.convert("L").resize((_SIDE, _SIDE), Resampling.LANCZOS), dtype=np.float64)
     coefficients = np.round(_COSINES @ pixels @ _COSINES.T, _DECIMALS)
     return int.from_bytes(np.packbits(coefficients > np.median(coefficients)).tobytes(), "big")
+
+
+def inner_hash(image: Image.Image) -> int:
+    """Return the pHash of what lies within a plain border, so that a copy with a border resembles its original.
+
+    0 if no two opposite sides of the picture have one.
+    """
+    levels = np.asarray(image.convert("L"), dtype=np.int16)
+    top, bottom = _border(levels)
+    left, right = _border(levels.T)
+    inside = (right - left) / levels.shape[1], (bottom - top) / levels.shape[0]
+    if (not top and not left) or min(inside) < _LEAST_INSIDE:
+        return 0
+    return perceptual_hash(image.crop((left, top, right, bottom)))
+
+
+def _border(lines: NDArray[np.int16]) -> tuple[int, int]:
+    """Return where the inside begins and ends: 0 and all of the ``lines`` (lines, pixels) if a side has no border."""
+    starts = []
+    for some in (lines, lines[::-1]):
+        is_plain = (np.abs(some - np.median(some[0])) <= _PLAIN_LEVELS).all(axis=1)
+        plain = len(some) if is_plain.all() else int(np.argmin(is_plain))
+        # The line at the edge shows both the border and the picture, unless the border is a whole number of pixels.
+        starts.append(plain + 1 if plain else 0)
+    return (starts[0], len(lines) - starts[1]) if all(starts) else (0, len(lines))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import io
-import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from clip_client.dedup.files.reading import read_file
+from clip_client.dedup.files.encoding import colour_space, extras
+from clip_client.dedup.files.reading import PLAIN_READER, PhotoReader, ReadFile, read_file
 from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.types import FailedFile
 
@@ -21,17 +20,13 @@ if TYPE_CHECKING:
 
     from clip_client.dedup.store.store import Store
 
-PIXELS: Final = "pixels-3"
+PIXELS: Final = "pixels-4"
 """Version of :func:`pixel_hash`, and its folder in a store: change it with anything that changes a hash."""
 
-_ADOBE_RGB: Final = "R03"
-"""DCF 2.0: the interoperability index of a camera that was set to Adobe RGB, which embeds no profile."""
-_SRGB_GAMMA: Final = 0.45455
-_SRGB_CHROMATICITY: Final = (0.3127, 0.329, 0.64, 0.33, 0.3, 0.6, 0.15, 0.06)
-"""What PNG, third edition, section 11.3.2.5 tells encoders to write into gAMA and cHRM for sRGB."""
 
-
-def pixel_hashes(paths: Mapping[str, str], store: Store) -> tuple[dict[str, str], int]:
+def pixel_hashes(
+    paths: Mapping[str, str], store: Store, reader: PhotoReader = PLAIN_READER
+) -> tuple[dict[str, str], int]:
     """Return content -> pixel hash, and the number of files that had to be decoded for it.
 
     ``paths`` maps the SHA-256 of each content to a file that holds it. The hash is empty if the pixels cannot be
@@ -45,8 +40,9 @@ def pixel_hashes(paths: Mapping[str, str], store: Store) -> tuple[dict[str, str]
         keys = (key.hex() for key in table.column("sha256").to_pylist())
         hashes.update(zip(keys, table.column("pixels").to_pylist(), strict=True))
     new = [sha256 for sha256 in paths if sha256 not in hashes]
-    with ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="clip_client pixels") as pool:
-        for sha256, pixels in zip(new, pool.map(pixel_hash_of, [paths[sha256] for sha256 in new], new), strict=True):
+    with ThreadPoolExecutor(reader.threads, thread_name_prefix="clip_client pixels") as pool:
+        found = pool.map(lambda sha256: pixel_hash_of(paths[sha256], sha256, reader.read), new)
+        for sha256, pixels in zip(new, found, strict=True):
             hashes[sha256] = pixels or ""
             if pixels is not None:
                 cache.add({"sha256": bytes.fromhex(sha256), "pixels": pixels})
@@ -56,12 +52,12 @@ def pixel_hashes(paths: Mapping[str, str], store: Store) -> tuple[dict[str, str]
     return hashes, len(new)
 
 
-def pixel_hash_of(path: str, sha256: str) -> str | None:
+def pixel_hash_of(path: str, sha256: str, read: ReadFile = read_file) -> str | None:
     """Return the pixel hash of a file; None if the file no longer has the content of this SHA-256."""
-    read = read_file(path)
-    if isinstance(read, FailedFile):
+    found = read(path)
+    if isinstance(found, FailedFile):
         return None
-    _, data = read
+    _, data = found
     return pixel_hash(data) if hashlib.sha256(data).hexdigest() == sha256 else None
 
 
@@ -81,49 +77,23 @@ def pixel_hash(data: bytes) -> str:
         image = decode(data)
     except DecodeError:
         return ""
-    colour_space = _colour_space(data)
-    if colour_space is None:
+    space = _colour_space(data, image)
+    if space is None:
         return ""
     pixels = image if image.mode == "CMYK" else image.convert("RGB")
-    digest = hashlib.sha256(f"{pixels.mode} {pixels.width}x{pixels.height} {len(colour_space)} ".encode())
-    digest.update(colour_space)
+    digest = hashlib.sha256(f"{pixels.mode} {pixels.width}x{pixels.height} {len(space)} ".encode())
+    digest.update(space)
     digest.update(pixels.tobytes())
     return digest.hexdigest()
 
 
-def _colour_space(data: bytes) -> bytes | None:
+def _colour_space(data: bytes, decoded: Image.Image) -> bytes | None:
     """Return the colour space of a file: a profile or a name, empty for sRGB by default, None if pixels are not all."""
-    from PIL import Image
+    from preprocess_ensemble.imaging.formats import open_image
 
     try:
-        with Image.open(io.BytesIO(data)) as image:
-            if _holds_more(image):
-                return None
-            profile: bytes = image.info.get("icc_profile") or _space_without_profile(image)
-            return profile
+        with open_image(data) as image:
+            # JPEG XL has its profile among the pixels.
+            return None if extras(image, data) else decoded.info.get("icc_profile") or colour_space(image, data)
     except Exception:  # what Pillow cannot read, such as the number of frames of a damaged file, may be more
         return None
-
-
-def _holds_more(image: Image.Image) -> bool:
-    """Tell whether an image file has further frames or pages, something transparent, or more than 8 bits a channel."""
-    is_deep = image.mode.startswith(("I", "F")) or any(";16" in str(tile[3]) for tile in getattr(image, "tile", ()))
-    is_deep = is_deep or image.info.get("bit_depth", 8) > 8
-    # Further pictures in a JPEG are appended to it. A file with them never moves in favour of one without, but its
-    # first picture may have copies.
-    frames = 1 if image.format in ("JPEG", "MPO") else getattr(image, "n_frames", 1)
-    return is_deep or frames > 1 or image.has_transparency_data
-
-
-def _space_without_profile(image: Image.Image) -> bytes:
-    """Return the colour space that PNG fields or a camera's EXIF name in place of a profile; empty for sRGB."""
-    from PIL import ExifTags
-
-    exif = image.getexif()
-    if exif.get_ifd(ExifTags.IFD.Interop).get(ExifTags.Interop.InteropIndex) == _ADOBE_RGB:
-        return b"Adobe RGB"
-    info = image.info
-    fields = (info.get("gamma", _SRGB_GAMMA), info.get("chromaticity", _SRGB_CHROMATICITY))
-    if "srgb" in info or fields == (_SRGB_GAMMA, _SRGB_CHROMATICITY):
-        return b""
-    return repr(fields).encode()

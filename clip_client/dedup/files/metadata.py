@@ -6,7 +6,6 @@ an export.
 
 from __future__ import annotations
 
-import io
 import math
 import re
 from contextlib import suppress
@@ -49,10 +48,10 @@ class _Exif:
 
 def read_metadata(data: bytes) -> Metadata:
     """Read the metadata of an image file. Never raises; damaged metadata is marked as incomplete."""
-    from PIL import Image
+    from preprocess_ensemble.imaging.formats import open_image
 
     try:
-        with Image.open(io.BytesIO(data)) as image:
+        with open_image(data) as image:
             return _read(image)
     except Exception:  # Pillow may raise anything for damaged metadata
         return Metadata(is_incomplete=True)
@@ -72,7 +71,7 @@ def _read(image: ImageFile.ImageFile) -> Metadata:
     exif = image.getexif()
     packet = image.info.get("xmp", b"")
     xmp: dict[str, tuple[str, ...]] = {}
-    is_incomplete = False
+    is_incomplete = "compressed_metadata" in image.info
     if packet:
         try:
             xmp = read_xmp(packet.encode() if isinstance(packet, str) else packet)

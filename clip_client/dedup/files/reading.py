@@ -5,13 +5,17 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from clip_client.dedup.text import why_unreadable
 from clip_client.dedup.types import FailedFile, PhotoFile
 
 if TYPE_CHECKING:
     from io import FileIO
+
+ReadFile: TypeAlias = Callable[[str], tuple[PhotoFile, bytes] | FailedFile]
 
 
 def open_file(path: str) -> FileIO:
@@ -47,6 +51,18 @@ def read_file(path: str) -> tuple[PhotoFile, bytes] | FailedFile:
     if not data:
         return FailedFile(path=path, code="EMPTY", message="The file is empty.")
     return PhotoFile(path, len(data), after.st_mtime_ns), data
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhotoReader:
+    """How the photos of a search are read again, to decode them."""
+
+    read: ReadFile = read_file
+    threads: int = os.cpu_count() or 1
+    """Photos that are read and decoded at a time."""
+
+
+PLAIN_READER: Final = PhotoReader()
 
 
 def is_unchanged(file: PhotoFile) -> bool:

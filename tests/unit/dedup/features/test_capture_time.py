@@ -7,87 +7,43 @@ import time
 import pytest
 from PIL import ExifTags, Image
 
-from clip_client.dedup.features.capture_time import CaptureTime, classify_burst, read_capture_time
-from clip_client.dedup.types import BURST, SAME_SCENE
-from tests.fixtures.image_files import encoded, picture
-
-
-def capture_time(
-    taken_ms: int | None, *, sub_second: bool = True, sequence: int | None = None, camera: str = "A"
-) -> CaptureTime:
-    return CaptureTime(taken_ms=taken_ms, has_sub_second=sub_second, sequence=sequence, camera=camera)
-
+from clip_client.dedup.features.capture_time import classify_burst, read_capture_time
+from clip_client.dedup.types import BURST, SAME_SCENE, CaptureTime
+from tests.fixtures.images.image_files import encoded, picture
 
 NOON = 43_200_000
 """A whole second. Times are not taken from 0, where a sign cannot be wrong."""
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "same_form", "other_form"),
-    [
-        pytest.param(capture_time(NOON), capture_time(NOON), "", "", id="equal to the sub-second"),
-        pytest.param(capture_time(NOON), capture_time(NOON + 1), BURST, SAME_SCENE, id="a millisecond later"),
-        pytest.param(capture_time(NOON), capture_time(NOON + 2_000), BURST, SAME_SCENE, id="last time of a burst"),
-        pytest.param(
-            capture_time(NOON), capture_time(NOON + 2_001), SAME_SCENE, SAME_SCENE, id="first time after a burst"
-        ),
-        pytest.param(
-            capture_time(NOON), capture_time(NOON + 60_000), SAME_SCENE, SAME_SCENE, id="last time of a scene"
-        ),
-        pytest.param(capture_time(NOON), capture_time(NOON + 60_001), "", "", id="first time after a scene"),
-        pytest.param(
-            capture_time(NOON, sub_second=False),
-            capture_time(NOON, sub_second=False),
-            BURST,
-            "",
-            id="equal seconds could be both",
-        ),
-        pytest.param(
-            capture_time(NOON + 120),
-            capture_time(NOON, sub_second=False),
-            BURST,
-            "",
-            id="sub-seconds of one photo could be both",
-        ),
-        pytest.param(
-            capture_time(NOON, sub_second=False),
-            capture_time(NOON + 1_000, sub_second=False),
-            BURST,
-            SAME_SCENE,
-            id="the next second is another picture",
-        ),
-        pytest.param(
-            capture_time(NOON, sub_second=False, sequence=7),
-            capture_time(NOON, sub_second=False, sequence=7),
-            "",
-            "",
-            id="one shot",
-        ),
-        pytest.param(
-            capture_time(NOON, sequence=7),
-            capture_time(NOON, sequence=8),
-            BURST,
-            SAME_SCENE,
-            id="two shots at one time",
-        ),
-        pytest.param(
-            capture_time(NOON, sub_second=False, sequence=7),
-            capture_time(NOON, sub_second=False, sequence=8),
-            BURST,
-            SAME_SCENE,
-            id="two shots in one second",
-        ),
-        pytest.param(
-            capture_time(NOON, sub_second=False, sequence=7),
-            capture_time(NOON, sub_second=False),
-            BURST,
-            "",
-            id="only one has a number",
-        ),
-        pytest.param(capture_time(NOON), capture_time(NOON + 120, camera="B"), "", "", id="another camera"),
-        pytest.param(capture_time(NOON), capture_time(None), "", "", id="no time"),
-    ],
-)
+def at(taken_ms: int | None, *, sequence: int | None = None, camera: str = "A") -> CaptureTime:
+    return CaptureTime(taken_ms=taken_ms, has_sub_second=True, sequence=sequence, camera=camera)
+
+
+def in_second(taken_ms: int, *, sequence: int | None = None) -> CaptureTime:
+    """A time without a sub-second."""
+    return CaptureTime(taken_ms=taken_ms, has_sub_second=False, sequence=sequence, camera="A")
+
+
+MOMENTS = {
+    "equal to the sub-second": (at(NOON), at(NOON), "", ""),
+    "a millisecond later": (at(NOON), at(NOON + 1), BURST, SAME_SCENE),
+    "last time of a burst": (at(NOON), at(NOON + 2_000), BURST, SAME_SCENE),
+    "first time after a burst": (at(NOON), at(NOON + 2_001), SAME_SCENE, SAME_SCENE),
+    "last time of a scene": (at(NOON), at(NOON + 60_000), SAME_SCENE, SAME_SCENE),
+    "first time after a scene": (at(NOON), at(NOON + 60_001), "", ""),
+    "equal seconds could be both": (in_second(NOON), in_second(NOON), BURST, ""),
+    "sub-seconds of one photo could be both": (at(NOON + 120), in_second(NOON), BURST, ""),
+    "the next second is another picture": (in_second(NOON), in_second(NOON + 1_000), BURST, SAME_SCENE),
+    "one shot": (in_second(NOON, sequence=7), in_second(NOON, sequence=7), "", ""),
+    "two shots at one time": (at(NOON, sequence=7), at(NOON, sequence=8), BURST, SAME_SCENE),
+    "two shots in one second": (in_second(NOON, sequence=7), in_second(NOON, sequence=8), BURST, SAME_SCENE),
+    "only one has a number": (in_second(NOON, sequence=7), in_second(NOON), BURST, ""),
+    "another camera": (at(NOON), at(NOON + 120, camera="B"), "", ""),
+    "no time": (at(NOON), at(None), "", ""),
+}
+
+
+@pytest.mark.parametrize(("first", "second", "same_form", "other_form"), MOMENTS.values(), ids=MOMENTS)
 def test_times_tell_moments_apart(first: CaptureTime, second: CaptureTime, same_form: str, other_form: str) -> None:
     for one, other in ((first, second), (second, first)):
         assert classify_burst(one, other) == same_form
@@ -95,7 +51,7 @@ def test_times_tell_moments_apart(first: CaptureTime, second: CaptureTime, same_
 
 
 def photo_with(tags: dict[int, object], details: dict[int, object] | None = None, gps: int = 0) -> bytes:
-    """A JPEG with these EXIF fields in its first directory and in the one of details, and so many of GPS."""
+    """A JPEG with these EXIF fields in its first directory and in the one of details, and this number of GPS."""
     made = Image.Exif()
     made.update({tag: value for tag, value in tags.items() if value is not None})
     if details:

@@ -21,7 +21,8 @@ from clip_client.dedup.files.scanner import scan
 from clip_client.dedup.store.parquet_store import ParquetStore
 from clip_client.dedup.store.store import Store
 from tests.fixtures.albums import NoPictures, write
-from tests.fixtures.raw_files import dng
+from tests.fixtures.images import phone_files
+from tests.fixtures.images.raw_files import dng
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -142,6 +143,20 @@ async def test_a_moved_raw_file_is_decoded_again_after_rawpy_is_installed(
     assert report.work.files_read == 0
 
 
+async def test_a_heic_is_decoded_again_after_its_plugin_is_installed(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clip: Any = OneVector()
+    heic = write(tmp_path / "1.heic", phone_files.heic())
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "pillow_heif", None)  # as if it were not installed
+        for decoded in (1, 0):
+            report = await find_duplicates(clip, heic, store=store)
+            assert report.work.decoded == decoded
+    report = await find_duplicates(clip, heic, store=store)
+    assert report.work.decoded == 1
+
+
 async def test_of_a_large_store_only_the_rows_of_the_searched_files_are_read(tmp_path: Path) -> None:
     rows_read: list[int] = []
 
@@ -152,8 +167,8 @@ async def test_of_a_large_store_only_the_rows_of_the_searched_files_are_read(tmp
                 yield positions, table
 
     class CountingStore(Store):
-        def table(self, folder: Path, columns: Any, about: Any) -> ParquetStore:
-            table = super().table(folder, columns, about)
+        def table(self, folder: Path, columns: Any, about: Any, added: Any = ()) -> ParquetStore:
+            table = super().table(folder, columns, about, added)
             return CountingParquetStore(self.directory / folder, table.schema)
 
     clip: Any = NoPictures()

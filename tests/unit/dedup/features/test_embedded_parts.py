@@ -12,8 +12,8 @@ from PIL import Image
 from clip_client.dedup.features.embedded_parts import embedded_parts
 from clip_client.dedup.features.image_features import extract_features
 from clip_client.dedup.features.pixel_hash import pixel_hash
-from tests.fixtures import image_files
-from tests.fixtures.embedded_files import (
+from tests.fixtures.images import image_files
+from tests.fixtures.images.embedded_files import (
     MP4,
     OTHER,
     STILL,
@@ -26,7 +26,7 @@ from tests.fixtures.embedded_files import (
     with_segments,
     with_xmp,
 )
-from tests.fixtures.good_files import animation
+from tests.fixtures.images.good_files import animation
 
 PIXEL_FILM = with_xmp(b'<rdf:Description GCamera:MotionPhoto="1" GCamera:MicroVideoOffset="280"/>')
 DEPTH_IN_XMP = XMP_EXTENSION + b"0" * 32 + bytes(8) + b'<rdf:Description GDepth:Data="' + b"A" * 900 + b'"/>'

@@ -12,8 +12,8 @@ from clip_client.dedup.features.image_features import ImageFeatures, extract_fea
 from clip_client.dedup.files.metadata import read_metadata, read_sidecar
 from clip_client.dedup.files.xmp import XmpError, read_xmp, write_xmp
 from clip_client.dedup.types import Metadata
-from tests.fixtures.camera_files import as_lossless, camera_jpeg, exif, packet, with_iptc
-from tests.fixtures.image_files import encoded, jpeg, picture
+from tests.fixtures.images.camera_files import as_lossless, camera_jpeg, exif, packet, with_iptc
+from tests.fixtures.images.image_files import encoded, jpeg, picture
 
 WORDS = "<rdf:li>Wien</rdf:li><rdf:li>Caf\u00e9</rdf:li>"
 TITLES = '<rdf:li xml:lang="de">Tor</rdf:li><rdf:li xml:lang="x-default">Gate</rdf:li>'

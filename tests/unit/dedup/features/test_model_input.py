@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,9 +19,10 @@ from clip_client.dedup.features.image_features import extract_features
 from clip_client.dedup.features.model_input import ModelInput
 from preprocess_ensemble.imaging import decode as decoding
 from preprocess_ensemble.imaging.transform import PreprocessConfig
-from tests.fixtures.models import model_info
+from tests.fixtures.models.model_info import model_info
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from clip_client._model import ModelInfo
@@ -66,21 +68,22 @@ def sent(file: bytes, described: ModelInfo) -> tuple[EncodedImage | None, int]:
 
 
 @pytest.mark.parametrize(
-    ("file", "times"),
+    ("make", "times"),
     [
-        pytest.param(photo(4800, 3840, quality=20), 1, id="an eighth serves the features and the model"),
-        pytest.param(photo(4000, 3008, quality=20), 2, id="12 megapixels"),
-        pytest.param(photo(1632, 1216, exif=upright_exif(6)), 2, id="2 megapixels, turned"),
-        pytest.param(photo(3776, 5600, quality=40, exif=upright_exif(8)), 1, id="just large enough, turned"),
-        pytest.param(photo(3760, 5600, quality=40), 2, id="just too small"),
-        pytest.param(photo(1024, 784), 2, id="whole for the model"),
-        pytest.param(photo(480, 496), 1, id="whole for both"),
-        pytest.param(photo(1600, 1200, "PNG"), 1, id="PNG"),
-        pytest.param(photo(800, 608, progressive=True), 2, id="progressive"),
-        pytest.param(photo(64, 64), 1, id="sent unchanged"),
+        pytest.param(partial(photo, 4800, 3840, quality=20), 1, id="an eighth serves the features and the model"),
+        pytest.param(partial(photo, 4000, 3008, quality=20), 2, id="12 megapixels"),
+        pytest.param(partial(photo, 1632, 1216, exif=upright_exif(6)), 2, id="2 megapixels, turned"),
+        pytest.param(partial(photo, 3776, 5600, quality=40, exif=upright_exif(8)), 1, id="just large enough, turned"),
+        pytest.param(partial(photo, 3760, 5600, quality=40), 2, id="just too small"),
+        pytest.param(partial(photo, 1024, 784), 2, id="whole for the model"),
+        pytest.param(partial(photo, 480, 496), 1, id="whole for both"),
+        pytest.param(partial(photo, 1600, 1200, "PNG"), 1, id="PNG"),
+        pytest.param(partial(photo, 800, 608, progressive=True), 2, id="progressive"),
+        pytest.param(partial(photo, 64, 64), 1, id="sent unchanged"),
     ],
 )
-def test_the_bytes_are_those_that_the_client_would_send(file: bytes, times: int) -> None:
+def test_the_bytes_are_those_that_the_client_would_send(make: Callable[[], bytes], times: int) -> None:
+    file = make()
     image, decoded = sent(file, model())
     assert image == ImageEncoder(ClientConfig()).encode(file, model())
     assert decoded == times

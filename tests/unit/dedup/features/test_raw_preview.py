@@ -15,7 +15,7 @@ from clip_client.dedup.features.image_features import BYTES_ONLY, extract_featur
 from clip_client.dedup.features.preview import NEEDS_RAWPY, Preview, preview, raw_preview
 from clip_client.dedup.files.companions import companions
 from tests.fixtures.albums import write
-from tests.fixtures.raw_files import dng
+from tests.fixtures.images.raw_files import dng
 
 if TYPE_CHECKING:
     from pathlib import Path

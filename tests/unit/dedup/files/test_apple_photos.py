@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,10 +15,9 @@ from clip_client.dedup.actions.plan import plan_moves
 from clip_client.dedup.files.apple_photos import is_library, read_library
 from clip_client.dedup.files.file_types import EDITED, FILM, RAW
 from tests.fixtures.albums import member, report, snapshot, without_access, write
-from tests.fixtures.photos_libraries import PhotosLibrary
+from tests.fixtures.photos_libraries import Photos, PhotosLibrary, on_a_mac
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from clip_client.dedup import Member
@@ -151,37 +149,6 @@ def entries(library: PhotosLibrary, tmp_path: Path, count: int = 2) -> tuple[Alb
     kept = write(tmp_path / "kept.jpg", b"x")
     members = (member(kept), *(in_library(path, library) for path in copies))
     return plan_moves(report(members), [tmp_path]).for_album
-
-
-class Photos:
-    """What photoscript offers of Photos, with one album and the photos that it knows."""
-
-    def __init__(self, known: Sequence[str]) -> None:
-        self.known = set(known)
-        self.album_name: str | None = None
-        self.in_album: list[str] = []
-        self.PhotosLibrary = lambda: self
-
-    def album(self, name: str, *, top_level: bool) -> Photos | None:
-        return self if top_level and name == self.album_name else None
-
-    def create_album(self, name: str) -> Photos:
-        assert self.album_name is None
-        self.album_name = name
-        return self
-
-    def Photo(self, uuid: str) -> Any:
-        if uuid not in self.known:
-            raise ValueError(f"Invalid photo id: {uuid}")
-        return SimpleNamespace(uuid=uuid)
-
-    def add(self, photos: Sequence[Any]) -> None:
-        self.in_album.extend(photo.uuid for photo in photos)
-
-
-def on_a_mac(monkeypatch: pytest.MonkeyPatch, photos: Photos) -> None:
-    monkeypatch.setattr("platform.system", lambda: "Darwin")
-    monkeypatch.setitem(sys.modules, "photoscript", photos)
 
 
 def uuid_of(entry: AlbumEntry) -> str:

@@ -16,8 +16,8 @@ from clip_client.dedup.files.skipped_files import SkippedFiles
 from clip_client.dedup.reporting.html import write_page
 from clip_client.dedup.reporting.terminal import print_notes
 from preprocess_ensemble.imaging.decode import decode
-from tests.fixtures import image_files
 from tests.fixtures.albums import MODEL, write
+from tests.fixtures.images import image_files
 
 if TYPE_CHECKING:
     from pathlib import Path

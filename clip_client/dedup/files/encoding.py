@@ -1,0 +1,171 @@
+"""How a file stores its picture, which tells whether another file of the same picture is as good."""
+
+from __future__ import annotations
+
+import io
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from clip_client.dedup.files.reading import read_file
+from clip_client.dedup.types import FailedFile
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from preprocess_ensemble.imaging.iso_media import IsoMedia
+
+_ADOBE_RGB: Final = "R03"
+"""DCF 2.0: the interoperability index of a camera that was set to Adobe RGB, which embeds no profile."""
+_SRGB_CODES: Final = frozenset(struct.pack(">HH", *codes) for codes in ((1, 13), (2, 2), (1, 2), (2, 13)))
+"""Primaries and transfer by ITU-T H.273: those of sRGB, or unspecified."""
+_SRGB_GAMMA: Final = 0.45455
+_SRGB_CHROMATICITY: Final = (0.3127, 0.329, 0.64, 0.33, 0.3, 0.6, 0.15, 0.06)
+"""What PNG, third edition, section 11.3.2.5 tells encoders to write into gAMA and cHRM for sRGB."""
+
+_LOSSLESS: Final = frozenset({"PNG", "TIFF", "BMP", "GIF", "PPM", "TGA"})
+_BYTES_WORTH: Final = {"JPEG": 1.0, "MPO": 1.0, "WEBP": 1.4, "AVIF": 2.0, "HEIF": 2.0, "JXL": 2.0}
+"""How many bytes of a JPEG a byte of another format is worth, roughly, at equal quality."""
+_QUALITY_50: Final = 3688
+"""Sum of the luminance table of ITU-T T.81, annex K, which programs call quality 50."""
+_LEAST_BITS: Final = 0.5
+"""Bits per pixel of a JPEG of about that quality."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encoding:
+    """What the header of a file says about its picture."""
+
+    format: str
+    """Pillow's name, such as ``"JPEG"``."""
+    size_bytes: int
+    pixels: int
+    """Width times height."""
+    quantisation: int = 0
+    """Sum of a JPEG's luminance table: the larger, the more was lost. 0 for another format."""
+    extras: tuple[str, ...] = ()
+    """What an opaque picture of 8 bits a channel cannot hold, such as ``"transparency"``."""
+    colour_space: bytes = b""
+    """ICC profile or name; empty for sRGB."""
+
+    @property
+    def is_lossless(self) -> bool:
+        """Whether the format loses nothing."""
+        return self.format in _LOSSLESS
+
+    @property
+    def worth_bytes(self) -> float:
+        """About the size of a JPEG of the same quality."""
+        return self.size_bytes * _BYTES_WORTH.get(self.format, 1.0)
+
+    def lacks(self, other: Encoding) -> str:
+        """Say what ``other``, a file of the same picture with at most as many pixels, has and this file lacks.
+
+        Empty if nothing would be lost without it. The answer is careful: what cannot be told counts as lost.
+        """
+        if missing := [extra for extra in other.extras if extra not in self.extras]:
+            return " and ".join(missing)
+        if other.colour_space and other.colour_space != self.colour_space:
+            return "another colour profile"
+        if self.is_lossless:
+            return ""
+        if self.pixels == other.pixels and other.is_lossless:
+            return "a lossless format"
+        if self.quantisation and other.quantisation:
+            is_better = self.quantisation <= other.quantisation
+        else:
+            is_better = not other.is_lossless and self.worth_bytes >= other.worth_bytes
+        is_good = self.pixels > other.pixels and (
+            self.quantisation <= _QUALITY_50 if self.quantisation else 8 * self.worth_bytes >= _LEAST_BITS * self.pixels
+        )
+        return "" if is_better or is_good else "less compression"
+
+
+def read_encoding(path: str) -> Encoding | None:
+    """Read how an image file stores its picture; None if it cannot be read."""
+    from preprocess_ensemble.imaging.formats import open_image
+
+    read = read_file(path)
+    if isinstance(read, FailedFile):
+        return None
+    _, data = read
+    try:
+        with open_image(data) as image:
+            if image.format == "JXL":
+                image.load()  # its profile is among the pixels
+            tables = getattr(image, "quantization", {})
+            return Encoding(
+                format=image.format or "",
+                size_bytes=len(data),
+                pixels=image.width * image.height,
+                quantisation=sum(tables[0]) if tables else 0,
+                extras=extras(image, data),
+                colour_space=b"" if _is_srgb(image) else colour_space(image, data),
+            )
+    except Exception:  # Pillow may raise anything for a damaged file
+        return None
+
+
+def extras(image: Image.Image, data: bytes) -> tuple[str, ...]:
+    """Name what an opened file holds that one opaque picture of 8 bits a channel does not."""
+    is_deep = image.mode.startswith(("I", "F")) or any(";16" in str(tile[3]) for tile in getattr(image, "tile", ()))
+    is_deep = is_deep or image.info.get("bit_depth", 8) > 8
+    # Further pictures in a JPEG are appended to it. A file with them never moves in favour of one without, but its
+    # first picture may have copies.
+    frames = 1 if image.format in ("JPEG", "MPO") else getattr(image, "n_frames", 1)
+    has_frames = frames > 1
+    if (media := _iso_media(data)) is not None:
+        # AV1 Codec ISO Media File Format Binding, section 2.3.3: the bit high_bitdepth. Pillow returns 8 of 10 or 12.
+        is_deep = is_deep or any(data[box.start + 2] & 0x40 for box in media.properties if box.name == b"av1C")
+        has_frames = has_frames or any(box.name == b"moov" for box in media.top_level)
+    held = {
+        "more than 8 bits a channel": is_deep,
+        "further frames": has_frames,
+        "transparency": image.has_transparency_data,
+    }
+    return tuple(name for name, is_held in held.items() if is_held)
+
+
+def colour_space(image: Image.Image, data: bytes) -> bytes:
+    """Return the ICC profile of an opened file, or what it says in place of one; empty for sRGB by default."""
+    profile: bytes = image.info.get("icc_profile") or b""
+    return profile or _space_without_profile(image) or _coded_space(data)
+
+
+def _coded_space(data: bytes) -> bytes:
+    """Return the colour space that a HEIC or AVIF file names by numbers, such as that of HDR; empty for sRGB."""
+    if (media := _iso_media(data)) is None:
+        return b""
+    starts = (box.start for box in media.properties if box.name == b"colr" and data.startswith(b"nclx", box.start))
+    return b"".join(sorted({data[start + 4 : start + 8] for start in starts} - _SRGB_CODES))
+
+
+def _iso_media(data: bytes) -> IsoMedia | None:
+    from preprocess_ensemble.imaging.iso_media import read_iso_media
+
+    return read_iso_media(data) if data[4:8] == b"ftyp" else None
+
+
+def _space_without_profile(image: Image.Image) -> bytes:
+    """Return the colour space that PNG fields or a camera's EXIF name in place of a profile; empty for sRGB."""
+    from PIL import ExifTags
+
+    exif = image.getexif()
+    # Before Pillow 13, a directory that is not there raises KeyError.
+    has_interop = ExifTags.IFD.Interop in exif.get_ifd(ExifTags.IFD.Exif)
+    if has_interop and exif.get_ifd(ExifTags.IFD.Interop).get(ExifTags.Interop.InteropIndex) == _ADOBE_RGB:
+        return b"Adobe RGB"
+    info = image.info
+    fields = (info.get("gamma", _SRGB_GAMMA), info.get("chromaticity", _SRGB_CHROMATICITY))
+    if "srgb" in info or fields == (_SRGB_GAMMA, _SRGB_CHROMATICITY):
+        return b""
+    return repr(fields).encode()
+
+
+def _is_srgb(image: Image.Image) -> bool:
+    """Tell whether the profile calls itself sRGB: its colours are those of a file without a profile."""
+
+    from PIL import ImageCms
+
+    profile: bytes = image.info.get("icc_profile") or b""
+    return profile != b"" and "srgb" in ImageCms.getProfileDescription(io.BytesIO(profile)).lower()
