@@ -1,0 +1,214 @@
+"""Pairs of photos that are worth verifying, found by cheap and wide filters.
+
+A filter only has to find the pairs: what they show is decided by their alignment. Each photo is paired with at most
+:data:`NEIGHBOURS` others per filter, so the work grows with the number of photos and not with that of all pairs.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from clip_client.dedup.compare.similarity_join import usable_rows
+from clip_client.dedup.compare.union_find import equal_runs
+from clip_client.dedup.verify.proofs import THRESHOLDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    Indices = NDArray[np.intp]
+    Vectors = NDArray[np.float32]
+    Hashes = NDArray[np.uint64]
+
+VECTORS: Final = "vectors"
+HASHES: Final = "perceptual hashes"
+CAPTURE_TIMES: Final = "capture times"
+SOURCES: Final = (VECTORS, HASHES, CAPTURE_TIMES, THRESHOLDS)
+"""A pair that several filters find counts for the first of them."""
+
+NEIGHBOURS: Final = 8
+"""Other photos that one filter pairs a photo with, at most; later photos may add themselves to it."""
+
+WIDE_BITS: Final = 8
+"""Bits of 64 by which perceptual hashes may differ, in the best of eight orientations. Measured on 26 sample photos:
+turned and mirrored ones differ in at most 8 bits (one of brick in 10), crops by 5 % in 2 to 16, by 10 % in 8 to 22."""
+
+_BANDS: Final = 4
+_FLIPS: Final = 1
+"""The 64 bits are looked up in 4 bands of 16, each with up to 1 bit flipped. Two hashes that differ in at most 7 bits
+differ in at most 1 of one of the bands (Norouzi, Punjani, Fleet 2012), and most that differ in 8 do."""
+
+_EXACT_ROWS: Final = 20_000
+"""Up to this many vectors, each is compared with each, which takes 3 seconds on two cores; above, with those of the
+nearest cells only."""
+_CELLS_SEARCHED: Final = 8
+_POINTS_PER_CELL: Final = 32
+_ROWS_AT_ONCE: Final = 4096
+
+_OWN: Final = np.arange(8) % 2 == 1
+"""The odd ones of the eight frequencies of a direction: they change their sign if the picture is mirrored."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CandidatePairs:
+    """Pairs of rows, each once; element i of each array is about one pair."""
+
+    first: Indices
+    second: Indices
+    """Greater than ``first``."""
+    source: NDArray[np.uint8]
+    """Which of :data:`SOURCES` found it first."""
+
+    def of(self, chosen: NDArray[np.bool_]) -> CandidatePairs:
+        """Return only the ``chosen`` pairs."""
+        return CandidatePairs(first=self.first[chosen], second=self.second[chosen], source=self.source[chosen])
+
+    @property
+    def rows(self) -> Indices:
+        """The rows of all pairs, in ascending order."""
+        rows: Indices = np.unique(np.concatenate([self.first, self.second]))
+        return rows
+
+    def by_row(self) -> dict[int, dict[int, str]]:
+        """Return row -> the rows that it is paired with -> what found the pair."""
+        paired: defaultdict[int, dict[int, str]] = defaultdict(dict)
+        columns = (self.first.tolist(), self.second.tolist(), self.source.tolist())
+        for first, second, source in zip(*columns, strict=True):
+            paired[first][second] = paired[second][first] = SOURCES[source]
+        return paired
+
+
+def candidate_pairs(
+    *,
+    vectors: Vectors,
+    least_cosine: float,
+    hashes: Hashes,
+    inner_hashes: Hashes,
+    has_hash: NDArray[np.bool_],
+    cameras: NDArray[np.object_],
+    taken_ms: NDArray[np.float64],
+    representatives: Indices,
+    exact_rows: int = _EXACT_ROWS,
+) -> CandidatePairs:
+    """Return the pairs of rows that may show the same.
+
+    These are the nearest neighbours by ``vectors`` (N, D) of at least ``least_cosine``; the nearest ones of those whose
+    perceptual ``hashes`` (N,) or ``inner_hashes`` (N,), which are 0 for photos without a border, differ in at most
+    :data:`WIDE_BITS` bits, turned and mirrored in all ways; and photos of one camera that were taken at the same time,
+    which is NaN if it is not known. A row without ``has_hash`` is in no pair of the first two kinds.
+    ``representatives`` (N,) holds the row that is paired in place of each: itself, or one of the same pixels. Up to
+    ``exact_rows`` vectors, each is compared with each.
+    """
+    found = (
+        near_by_vectors(vectors, least_cosine, exact_rows),
+        near_by_hashes(*with_inner_hashes(np.flatnonzero(has_hash), hashes, inner_hashes)),
+        _by_capture_time(cameras, taken_ms),
+    )
+    pairs, sources = [np.empty((0, 2), dtype=np.intp)], [np.empty(0, dtype=np.uint8)]
+    for source, blocks in enumerate(found):
+        for left, right in blocks:
+            both = np.sort(np.stack([representatives[left], representatives[right]], axis=1), axis=1)
+            both = np.unique(both[both[:, 0] < both[:, 1]], axis=0)
+            pairs.append(both)
+            sources.append(np.full(len(both), source, dtype=np.uint8))
+    distinct, at = np.unique(np.concatenate(pairs), axis=0, return_index=True)
+    return CandidatePairs(first=distinct[:, 0], second=distinct[:, 1], source=np.concatenate(sources)[at])
+
+
+def orientations(hashes: Hashes) -> Iterator[Hashes]:
+    """Yield the perceptual hashes (N,) of the pictures in each of the eight orientations, the first as they are.
+
+    A mirrored picture has the same frequencies, the odd ones with the other sign, and in a turned one rows and columns
+    change places. The bits are those of the frequencies above the median. The median is nearly zero, so a bit changes
+    with the sign, except that of a frequency that is hardly there.
+    """
+    bits = np.unpackbits(hashes.astype(">u8").view(np.uint8)).reshape(-1, 8, 8).astype(bool)
+    for turned in (bits, bits.transpose(0, 2, 1)):
+        for rows in (np.zeros(8, dtype=bool), _OWN):
+            for columns in (np.zeros(8, dtype=bool), _OWN):
+                changed = turned ^ rows[:, None] ^ columns
+                # The lowest frequency is the mean, which has no sign to change.
+                yield np.packbits(changed.reshape(-1, 64), axis=1).view(">u8").ravel().astype(np.uint64)
+
+
+def near_by_vectors(vectors: Vectors, least: float, exact_rows: int = _EXACT_ROWS) -> Iterator[tuple[Indices, Indices]]:
+    """Yield rows of ``vectors`` (N, D), and the nearest other rows of each with at least the cosine ``least``."""
+    import faiss
+
+    rows = usable_rows(vectors)
+    if len(rows) < 2:
+        return
+    dimension = vectors.shape[1]
+    cells = round(2 * len(rows) ** 0.5)
+    kind = "Flat" if len(rows) <= exact_rows else f"IVF{cells},SQfp16"
+    index: Any = faiss.index_factory(dimension, kind, faiss.METRIC_INNER_PRODUCT)
+    if len(rows) > exact_rows:
+        index.nprobe = _CELLS_SEARCHED
+        index.cp.min_points_per_centroid = 1  # no warning about a small sample
+        sample = np.random.default_rng(0).choice(rows, min(len(rows), cells * _POINTS_PER_CELL), replace=False)
+        index.train(np.ascontiguousarray(vectors[np.sort(sample)]))
+    for start in range(0, len(rows), _ROWS_AT_ONCE):
+        index.add(np.ascontiguousarray(vectors[rows[start : start + _ROWS_AT_ONCE]]))
+    for start in range(0, len(rows), _ROWS_AT_ONCE):
+        some = rows[start : start + _ROWS_AT_ONCE]
+        cosines, nearest = index.search(np.ascontiguousarray(vectors[some]), NEIGHBOURS + 1)  # itself is one of them
+        near, column = np.nonzero((cosines >= least) & (nearest >= 0))
+        yield some[near], rows[nearest[near, column]]
+
+
+def with_inner_hashes(rows: Indices, hashes: Hashes, inner_hashes: Hashes) -> tuple[Indices, Hashes]:
+    """Return ``rows`` and their ``hashes`` (N,), followed by the rows that have one of ``inner_hashes`` (N,) and it."""
+    bordered = rows[inner_hashes[rows] != 0]
+    return np.concatenate([rows, bordered]), np.concatenate([hashes[rows], inner_hashes[bordered]])
+
+
+def near_by_hashes(rows: Indices, hashes: Hashes, part: int = 0, parts: int = 1) -> Iterator[tuple[Indices, Indices]]:
+    """Yield some of ``rows`` and, for each, those whose ``hashes`` are nearest, turned and mirrored in all ways.
+
+    Element i of ``hashes`` is about element i of ``rows``, in which a row may stand more than once. A row may be paired
+    with itself. Each of the ``parts`` has the pairs of other rows.
+    """
+    import faiss
+
+    # Equal hashes are looked up once: a scene of thousands of frames would otherwise be compared with itself.
+    distinct, firsts, which = np.unique(hashes, return_index=True, return_inverse=True)
+    first_rows = rows[firsts]
+    if part == 0:
+        yield rows, first_rows[which.reshape(-1)]
+    if len(distinct) < 2:
+        return
+    index = faiss.IndexBinaryMultiHash(64, _BANDS, 64 // _BANDS)
+    index.nflip = _FLIPS
+    index.add(_as_bytes(distinct))
+    for start in range(0, len(distinct), _ROWS_AT_ONCE)[part::parts]:
+        some = distinct[start : start + _ROWS_AT_ONCE]
+        searched = [index.search(_as_bytes(turned), NEIGHBOURS + 1) for turned in orientations(some)]
+        bits = np.concatenate([found[0] for found in searched], axis=1)
+        nearest = np.concatenate([found[1] for found in searched], axis=1)
+        bits[nearest == np.arange(start, start + len(some))[:, None]] = (
+            65  # a symmetric picture is its own mirror image
+        )
+        nearer = np.argsort(bits, axis=1, kind="stable")[:, :NEIGHBOURS]
+        bits, nearest = np.take_along_axis(bits, nearer, axis=1), np.take_along_axis(nearest, nearer, axis=1)
+        near, column = np.nonzero((bits <= WIDE_BITS) & (nearest >= 0))
+        yield first_rows[start + near], first_rows[nearest[near, column]]
+
+
+def _by_capture_time(cameras: NDArray[np.object_], taken_ms: NDArray[np.float64]) -> Iterator[tuple[Indices, Indices]]:
+    dated = np.flatnonzero(np.isfinite(taken_ms))
+    _, camera = np.unique(cameras[dated].astype(str), return_inverse=True)
+    moments = np.stack([camera.reshape(-1), taken_ms[dated]], axis=1)
+    _, moment = np.unique(moments, axis=0, return_inverse=True)
+    for run in equal_runs(moment.reshape(-1)):
+        rows = dated[run]
+        for step in range(1, min(NEIGHBOURS, len(rows) - 1) + 1):
+            yield rows[:-step], rows[step:]
+
+
+def _as_bytes(hashes: Hashes) -> NDArray[np.uint8]:
+    return np.ascontiguousarray(hashes).view(np.uint8).reshape(-1, 8)

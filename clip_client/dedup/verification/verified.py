@@ -1,0 +1,147 @@
+"""The part of a search that proves copies: it pairs photos that may show the same, and aligns them."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from clip_client.dedup.aligned import PairSource
+from clip_client.dedup.verification.candidate_pairs import SOURCES, candidate_pairs
+from clip_client.dedup.verify.proofs import Proofs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
+
+    from clip_client.dedup.compare.groups import Comparison
+    from clip_client.dedup.compare.keep_rules import Candidate
+    from clip_client.dedup.features.collect import CollectedFeatures
+    from clip_client.dedup.files.reading import PhotoReader
+    from clip_client.dedup.store.store import Store
+    from clip_client.dedup.types import OnProgress, Thresholds
+    from clip_client.dedup.verification.candidate_pairs import CandidatePairs
+
+    CandidatesOf = Callable[[Collection[int]], dict[int, list[Candidate]]]
+    """Returns row -> the files of that content, best first."""
+
+_MOST_ROUNDS: Final = 8
+"""Times that the photos in doubt make another order. Most families of copies take one or two."""
+_NO_OPENCV: Final = "No copy was verified, because OpenCV cannot be imported ({}): pip install 'clip-triton[dedup]'"
+
+
+@dataclass
+class Verification:
+    """What one search verified."""
+
+    comparison: Comparison
+    """With the proofs."""
+    pairs: dict[str, int] = field(default_factory=dict)
+    """Source -> pairs that no source before it had found."""
+    keypoints: int = 0
+    """Contents whose keypoints were extracted."""
+    note: str = ""
+    """Why nothing could be verified; empty if something could."""
+
+    @property
+    def pair_sources(self) -> tuple[PairSource, ...]:
+        """What each source of candidate pairs contributed."""
+        proofs = self.comparison.proofs
+        return tuple(
+            PairSource(name=name, pairs=pairs, aligned=proofs.aligned[name], proved=proofs.proved[name])
+            for name, pairs in self.pairs.items()
+        )
+
+
+@contextmanager
+def verified(
+    comparison: Comparison,
+    contents: Sequence[str],
+    collected: CollectedFeatures,
+    candidates_of: CandidatesOf,
+    thresholds: Thresholds,
+    store: Store,
+    on_progress: OnProgress,
+    reader: PhotoReader,
+) -> Iterator[Verification]:
+    """Align the contents that may show the same; inside the block, ``comparison.proofs`` can align more of them.
+
+    Each content has keypoints once per store, and only if there is another one to align it with. Without OpenCV nothing
+    is verified, and the note says so.
+    """
+    try:
+        from clip_client.dedup.features.keypoints import Aligner
+    except ImportError as error:
+        yield Verification(comparison, note=_NO_OPENCV.format(error))
+        return
+    pairs = _pairs(comparison, contents, collected, thresholds)
+    rows = pairs.rows.tolist()
+    candidates = {**comparison.candidates, **candidates_of(set(rows) - comparison.candidates.keys())}
+    comparison = replace(comparison, candidates=candidates)
+
+    def may_be_copies(kept: int, row: int) -> bool:
+        files = candidates[kept][0], candidates[row][0]
+        return comparison.may_share(kept, row) and not comparison.moment(*files)
+
+    both = zip(pairs.first.tolist(), pairs.second.tolist(), strict=True)
+    pairs = pairs.of(np.fromiter((may_be_copies(*pair) for pair in both), dtype=bool, count=len(pairs.first)))
+    best_first = comparison.best_first(pairs.rows.tolist())
+    paths = {contents[row]: files[0].path for row, files in candidates.items()}
+    with Aligner(paths, store, reader) as aligner:
+        proofs = Proofs(
+            lambda kept, rows: aligner.align(
+                contents[kept], [contents[row] for row in rows], is_original=candidates[kept][0].is_original
+            ),
+            may_be_copies,
+        )
+        extracted = aligner.extract(
+            [contents[row] for row in best_first], lambda done, total: on_progress("extracting keypoints", done, total)
+        )
+        comparison = _prove(proofs, comparison, pairs, lambda done, total: on_progress("verifying", done, total))
+        yield Verification(
+            replace(comparison, proofs=proofs, cannot_verify=aligner.reasons),
+            pairs={name: int((pairs.source == number).sum()) for number, name in enumerate(SOURCES)},
+            keypoints=extracted,
+        )
+
+
+def _prove(
+    proofs: Proofs, comparison: Comparison, pairs: CandidatePairs, on_progress: Callable[[int, int], None]
+) -> Comparison:
+    """Prove what is a copy of what; return the comparison with what is known of the photos that are in doubt.
+
+    A photo that is in doubt is seldom kept, so another one may be the best of its group, of which nothing was proved
+    yet.
+    """
+    paired, rows = pairs.by_row(), pairs.rows.tolist()
+    best_first = comparison.best_first(rows)
+    proofs.prove(paired, best_first, on_progress)
+    for _ in range(_MOST_ROUNDS):
+        doubts = {row: why for row, why in proofs.doubted().items() if not comparison.candidates[row][0].is_original}
+        comparison = comparison.with_doubts(doubts)
+        again = comparison.best_first(rows)
+        if again == best_first:
+            break
+        best_first = again
+        proofs.prove(paired, best_first, on_progress)
+    return comparison
+
+
+def _pairs(
+    comparison: Comparison, contents: Sequence[str], collected: CollectedFeatures, thresholds: Thresholds
+) -> CandidatePairs:
+    column = collected.features.column
+    representatives = np.arange(len(contents))
+    for row, better in comparison.same_pixels().items():
+        representatives[row] = better
+    return candidate_pairs(
+        vectors=comparison.vectors,
+        least_cosine=min(thresholds.candidate, thresholds.similar),
+        hashes=comparison.hashes,
+        inner_hashes=column("inner_hash", contents),
+        has_hash=comparison.has_hash,
+        cameras=column("camera", contents),
+        taken_ms=column("taken_ms", contents).astype(np.float64),
+        representatives=representatives,
+    )

@@ -1,0 +1,224 @@
+"""Aligns two photos, and tells a copy from an edited copy, an altered one and another photo."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from clip_client.dedup.aligned import PUT_INTO, Alignment
+from clip_client.dedup.types import ALTERED, EDITED, RE_ENCODED
+from clip_client.dedup.verify.changes import Overlap, changes_of, lost_in
+from clip_client.dedup.verify.comparison import Comparison, compare, refined
+from clip_client.dedup.verify.geometry import frame_affine, inverse, is_frame, matched_affine, whole_affine
+from clip_client.dedup.verify.seams import is_put_into
+from clip_client.dedup.verify.windows import STEP
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from clip_client.dedup.verify.geometry import Affine
+    from clip_client.dedup.verify.keypoints import Keypoints
+
+    Mask = NDArray[np.bool_]
+
+_MOST_EXCESS: Final = 4.0
+"""Times the difference that noise explains. Measured on copies: 95 % of JPEG quality 20 and better stay below 4; on
+frames of a film one twenty-fifth of a second apart: 98 % have a window above 6."""
+_FEWEST_WINDOWS: Final = 4
+"""A difference shows in several windows, because they overlap; a single one is the edge of a JPEG's block."""
+_MOST_TINGE: Final = 6.0
+"""Levels of chroma, without noise. JPEG of quality 30 reaches 5."""
+_MOST_NOISE: Final = 10.0
+"""Squared grey levels; JPEG of quality 10 reaches 14, one of quality 20 reaches 6."""
+_LEAST_CORRELATION: Final = 0.75
+"""10th percentile over the overlap."""
+_MOST_DRIFT: Final = 0.35
+"""Pixels. Programs that resize agree where the middle of a pixel is, to a quarter of one."""
+_NO_NOISE: Final = 4 * _MOST_EXCESS
+"""The same, in a window that shows something else, however well the pictures lie on each other."""
+_EXACT_DRIFT: Final = 0.1
+"""Pixels: less is within the error of keypoints."""
+_MOST_MOVING: Final = 0.025
+"""Share of the windows that move on their own. Copies seldom reach 0.02, frames of a film seldom stay below 0.04."""
+_MOST_MOVING_EDITED: Final = 0.045
+"""The same, if the frame, the colours or the sharpness differ: what undoes that is off by a little. Frames of a film
+that stay below it differ in 50 windows and more."""
+_MOST_GRAIN: Final = 0.04
+"""Share of the windows with grain of their own."""
+_LEAST_TEXTURED: Final = 0.03
+"""Share of the windows: what agrees must have structure."""
+_AGREES: Final = 0.6
+"""Correlation of a window that shows the same."""
+_LEAST_AGREEING: Final = 0.5
+"""Share of the windows with texture that an altered photo still shows."""
+_MOST_OUTSIDE: Final = 0.005
+"""Share of a picture, with content, beyond the other one. If both have more, neither is a crop of the other."""
+
+
+_MOST_BEYOND: Final = 0.1
+"""Share of a side. If each picture goes on beyond the other by more, both are views of a scene, however plain what they
+do not share is. A rotation by 5 degrees moves corners by 0.09."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Hypothesis:
+    """One way in which the first picture may lie on the second."""
+
+    affine: Affine
+    comparison: Comparison
+    second_is_grid: bool
+    is_frame: bool
+    """Both show the same frame upright."""
+
+    @cached_property
+    def residual(self) -> float:
+        textured = self.comparison.textured
+        if not textured.any():
+            return 1.0
+        return 1 - float(np.percentile(self.comparison.correlation[textured], 10))
+
+    @cached_property
+    def differs(self) -> Mask:
+        """Windows with a difference that noise does not explain."""
+        seen = self.comparison
+        most_tinge = _MOST_TINGE + 2 * np.sqrt(seen.noise)
+        differs = seen.inside & ((seen.excess > _MOST_EXCESS) | (seen.tinge > most_tinge))
+        if np.count_nonzero(differs) < _FEWEST_WINDOWS:
+            differs &= seen.excess > 2 * _MOST_EXCESS
+        is_edit = not self.is_frame or not seen.grading.is_none or bool(seen.blur)
+        most = _MOST_MOVING_EDITED if is_edit else _MOST_MOVING
+        if np.count_nonzero(seen.moves) > most * np.count_nonzero(seen.inside):
+            differs |= seen.moves
+        return np.asarray(differs)
+
+    @cached_property
+    def agrees(self) -> bool:
+        """True if noise explains all that differs."""
+        seen = self.comparison
+        return bool(
+            seen.noise <= _MOST_NOISE
+            and seen.grain <= _MOST_GRAIN
+            and seen.drift <= _MOST_DRIFT
+            and self.residual <= 1 - _LEAST_CORRELATION
+            and np.count_nonzero(seen.textured) >= _LEAST_TEXTURED * np.count_nonzero(seen.inside)
+            and not self.differs.any()
+        )
+
+    @property
+    def is_altered(self) -> bool:
+        """True if most shows the same in the same place, and a difference is too large for any transform to explain."""
+        seen = self.comparison
+        largest = seen.excess[seen.inside].max(initial=0)
+        return largest > _NO_NOISE and seen.drift <= _EXACT_DRIFT and self.agreeing_share >= _LEAST_AGREEING
+
+    @cached_property
+    def agreeing_share(self) -> float:
+        """Share of the windows with texture that show the same."""
+        textured = self.comparison.textured
+        same = textured & ~self.differs & (self.comparison.correlation > _AGREES)
+        return float(np.count_nonzero(same) / max(1, np.count_nonzero(textured)))
+
+
+def align(duplicate: Keypoints, kept: Keypoints) -> Alignment | None:
+    """Return how ``duplicate`` lies on ``kept``, or None if the photos do not show the same.
+
+    The result does not depend on the order: with the photos exchanged, the tier and the residual are the same, and the
+    transform is the inverse.
+    """
+    if duplicate.reason or kept.reason:
+        return None
+    # All is computed in one order of the two, so that exchanging them changes nothing but the words.
+    first, second = sorted((duplicate, kept), key=lambda photo: (photo.width * photo.height, photo.jpeg))
+    best: _Hypothesis | None = None
+    for affine in _affines(first, second):
+        found = _test(first, second, affine)
+        if found is not None and (best is None or (found.agrees, found.agreeing_share) > (False, best.agreeing_share)):
+            best = found
+        if found is not None and (found.agrees or found.is_altered):
+            break
+    if best is None:
+        return None
+    affine = best.affine if first is duplicate else inverse(best.affine)
+    overlap = Overlap(duplicate, kept, affine)
+    if min(overlap.outside_kept, overlap.outside_duplicate) > _MOST_OUTSIDE:
+        return None
+    if min(max(overlap.kept_margins), max(overlap.duplicate_margins)) > _MOST_BEYOND:
+        return None
+    seen = best.comparison
+    changes = changes_of(overlap, seen, duplicate_is_grid=best.second_is_grid == (second is duplicate))
+    region, share = None, 0.0
+    if best.agrees:
+        tier = RE_ENCODED if best.is_frame and seen.grading.is_none and not seen.blur else EDITED
+        if tier == EDITED and not changes:
+            return None
+    elif best.agreeing_share < _LEAST_AGREEING or not best.differs.any():
+        # Other photos, or what cannot be proved: two exposures of one scene, or a copy too coarse to tell.
+        return None
+    else:
+        tier = ALTERED
+        region, share = _region(best, kept, second if best.second_is_grid else first, affine)
+    return Alignment(
+        tier=tier,
+        changes=changes,
+        lost=lost_in(overlap, seen, duplicate_is_grid=best.second_is_grid == (second is duplicate)),
+        doubts=(PUT_INTO,) if tier == EDITED and overlap.kept_goes_on and is_put_into(duplicate, kept, affine) else (),
+        transform=overlap.full_size,
+        residual=best.residual,
+        region=region,
+        region_share=share,
+    )
+
+
+def _refined(first: Keypoints, second: Keypoints, affine: Affine) -> Affine:
+    """Improve a transform on the grid of the coarser picture."""
+    if abs(np.linalg.det(affine[:, :2])) <= 1:
+        return refined(second.picture, first.picture, affine)
+    return inverse(refined(first.picture, second.picture, inverse(affine)))
+
+
+def _affines(first: Keypoints, second: Keypoints) -> Iterator[Affine]:
+    frame = frame_affine(first, second)
+    if frame is not None:
+        yield frame
+    matched = matched_affine(first, second)
+    if matched is not None:
+        better = _refined(first, second, matched)
+        if frame is None and is_frame(better, first, second):
+            yield whole_affine(first, second)  # keypoints are off by a little
+        yield better
+
+
+def _test(first: Keypoints, second: Keypoints, affine: Affine) -> _Hypothesis | None:
+    second_is_grid = abs(np.linalg.det(affine[:, :2])) <= 1
+    grid, source, to_grid = (second, first, affine) if second_is_grid else (first, second, inverse(affine))
+    comparison = compare(grid.picture, source.picture, to_grid)
+    if comparison is None:
+        return None
+    same = is_frame(affine, first, second)
+    return _Hypothesis(affine=affine, comparison=comparison, second_is_grid=second_is_grid, is_frame=same)
+
+
+def _region(
+    hypothesis: _Hypothesis, kept: Keypoints, grid: Keypoints, to_kept: Affine
+) -> tuple[tuple[float, float, float, float], float]:
+    """Return the box around what differs, and its area without the gaps, as shares of the kept picture."""
+    differs = hypothesis.differs
+    rows, columns = np.nonzero(differs)
+    corners = np.array(
+        [(x, y) for x in (columns.min(), columns.max() + 1) for y in (rows.min(), rows.max() + 1)], dtype=float
+    )
+    corners *= STEP
+    scale = 1.0
+    if grid is not kept:
+        corners = corners @ to_kept[:, :2].T + to_kept[:, 2]
+        scale = abs(float(np.linalg.det(to_kept[:, :2])))
+    height, width = kept.picture.shape[:2]
+    corners = np.clip(corners / (width, height), 0, 1)
+    (left, top), (right, bottom) = corners.min(axis=0), corners.max(axis=0)
+    box = (float(left), float(top), float(right - left), float(bottom - top))
+    return box, min(1.0, len(rows) * STEP**2 * scale / (width * height))

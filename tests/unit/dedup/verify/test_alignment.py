@@ -1,0 +1,276 @@
+"""Which photos are copies of each other, by alignment: on generated pictures and one photo."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageOps
+
+from clip_client.dedup.types import ALTERED, EDITED, RE_ENCODED
+from clip_client.dedup.verify.alignment import align
+from clip_client.dedup.verify.keypoints import extract_keypoints
+from preprocess_ensemble.testing.sample_photos import write_originals
+from tests.fixtures.images.scenes import SIZE, cropped, encoded, noisy, resized, scene
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from clip_client.dedup.aligned import Alignment
+    from clip_client.dedup.verify.keypoints import Keypoints
+
+    Change = Callable[[Image.Image], Image.Image]
+
+
+@cache
+def photo(seed: int) -> Keypoints:
+    return keypoints(scene(seed))
+
+
+def keypoints(picture: Image.Image) -> Keypoints:
+    return extract_keypoints(picture, picture.size)
+
+
+def aligned(changed: Image.Image, seed: int = 0) -> Alignment:
+    found = align(keypoints(changed), photo(seed))
+    assert found is not None
+    return found
+
+
+def is_copy(found: Alignment | None) -> bool:
+    return found is not None and found.tier in (RE_ENCODED, EDITED)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda picture: picture, ()),
+        (lambda picture: encoded(picture, "JPEG", quality=90), ()),
+        (lambda picture: encoded(picture, "JPEG", quality=30), ()),
+        (lambda picture: encoded(picture, "WEBP", quality=60), ()),
+        (lambda picture: resized(picture, 0.5), ("half the size",)),
+        (lambda picture: encoded(resized(picture, 0.7), "JPEG", quality=60), ("70% of the size",)),
+        (lambda picture: resized(picture, 2), ("twice the size",)),
+    ],
+)
+def test_another_file_of_the_same_picture_is_re_encoded(change: Change, words: tuple[str, ...]) -> None:
+    found = aligned(change(scene(0)))
+    assert (found.tier, found.changes, found.region, found.region_share) == (RE_ENCODED, words, None, 0)
+    assert found.residual < 0.1
+
+
+EDITS: dict[str, tuple[Change, str]] = {
+    "crop": (lambda picture: cropped(picture, 0, 0.12, 0, 0), "cropped to 88%, 12% off the top"),
+    "narrow crop": (lambda picture: cropped(picture, 0.008, 0.008, 0.008, 0.008), "cropped to 97%"),
+    "large crop": (lambda picture: cropped(picture, 0.15, 0.15, 0.15, 0.15), "cropped to 49%, 15% off the left"),
+    "right": (lambda picture: picture.rotate(-90, expand=True), "rotated by 90 degrees to the right"),
+    "left": (lambda picture: picture.rotate(90, expand=True), "rotated by 90 degrees to the left"),
+    "half": (lambda picture: picture.rotate(180), "rotated by 180 degrees"),
+    "mirror": (ImageOps.mirror, "mirrored"),
+    "flip": (ImageOps.flip, "mirrored top to bottom"),
+    "mirrored crop": (lambda picture: ImageOps.mirror(cropped(picture, 0.1, 0, 0, 0)), "mirrored"),
+    "brighter": (lambda picture: ImageEnhance.Brightness(picture).enhance(1.25), "brighter"),
+    "darker": (lambda picture: ImageEnhance.Brightness(picture).enhance(0.75), "darker"),
+    "contrast": (lambda picture: ImageEnhance.Contrast(picture).enhance(1.25), "with more contrast"),
+    "grey": (lambda picture: ImageOps.grayscale(picture).convert("RGB"), "black and white"),
+    "blur": (lambda picture: picture.filter(ImageFilter.GaussianBlur(2)), "blurred"),
+    "border": (lambda picture: ImageOps.expand(picture, 24, "white"), "with a border"),
+    "squash": (lambda picture: picture.resize((400, 255)), "squashed to 85% of its height"),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_a_change_of_the_whole_picture_is_an_edit(edit: str) -> None:
+    change, words = EDITS[edit]
+    found = aligned(change(scene(0)))
+    assert found.tier == EDITED
+    assert words in ", ".join(found.changes)
+    assert found.region is None
+
+
+@pytest.mark.parametrize("factor", [0.7, 1.3])
+@pytest.mark.parametrize("edit", ["right", "left", "half", "mirror", "flip"])
+def test_a_turned_copy_in_another_size_is_an_edit(edit: str, factor: float) -> None:
+    change, words = EDITS[edit]
+    found = aligned(resized(change(scene(0)), factor))
+    assert (found.tier, found.changes) == (EDITED, (words, f"{factor:.0%} of the size"))
+    assert found.residual < 0.1
+
+
+def removed(picture: Image.Image) -> Image.Image:
+    """Replace a spot of 24 pixels by what is next to it."""
+    picture = picture.copy()
+    picture.paste(picture.crop((240, 100, 264, 124)).filter(ImageFilter.GaussianBlur(3)), (300, 200))
+    return picture
+
+
+def lettered(picture: Image.Image) -> Image.Image:
+    picture = picture.copy()
+    ImageDraw.Draw(picture).text((290, 200), "2026", fill="white", font_size=30)
+    return picture
+
+
+def recoloured(picture: Image.Image) -> Image.Image:
+    picture = picture.copy()
+    spot = picture.crop((290, 190, 340, 240))
+    picture.paste(Image.merge("RGB", [spot.getchannel(band) for band in "GBR"]), (290, 190))
+    return picture
+
+
+@pytest.mark.parametrize("change", [removed, lettered, recoloured])
+@pytest.mark.parametrize(
+    "after",
+    [lambda picture: picture, lambda picture: encoded(picture, "JPEG", quality=75)],
+    ids=["lossless", "JPEG"],
+)
+def test_a_changed_region_is_altered_and_found(change: Change, after: Change) -> None:
+    found = aligned(after(change(scene(0))))
+    assert found.tier == ALTERED
+    assert found.region is not None
+    left, top, width, height = found.region
+    assert left < 315 / SIZE[0] < left + width
+    assert top < 215 / SIZE[1] < top + height
+    assert 0 < found.region_share < 0.1
+
+
+def test_the_region_lies_in_the_kept_photo_even_if_the_duplicate_is_a_crop() -> None:
+    found = aligned(cropped(lettered(scene(0)), 0.3, 0.3, 0, 0))
+    assert found.tier == ALTERED
+    assert found.region is not None
+    left, top, width, height = found.region
+    assert left < 315 / SIZE[0] < left + width
+    assert top < 215 / SIZE[1] < top + height
+
+
+def test_a_part_that_moved_by_a_third_of_a_pixel_is_another_moment() -> None:
+    still = scene(0)
+    shifted = still.transform(SIZE, Image.Transform.AFFINE, (1, 0, 0.34, 0, 1, 0), Image.Resampling.BICUBIC)
+    moved = still.copy()
+    moved.paste(shifted.crop((200, 80, 330, 230)), (200, 80))
+    assert not is_copy(align(keypoints(moved), keypoints(still)))
+
+
+def test_two_exposures_of_a_still_scene_are_no_copies() -> None:
+    still = scene(0)
+    first, second = noisy(still, 6, 1), noisy(still, 6, 2)
+    assert not is_copy(align(keypoints(first), keypoints(second)))
+    assert is_copy(align(keypoints(encoded(first, "JPEG", quality=80)), keypoints(first)))
+
+
+def test_two_views_that_overlap_are_no_copies() -> None:
+    wide = scene(0, (600, 300))
+    assert align(keypoints(cropped(wide, 0.2, 0, 0, 0)), keypoints(cropped(wide, 0, 0, 0.2, 0))) is None
+    assert align(keypoints(cropped(wide, 0.5, 0, 0, 0)), keypoints(cropped(wide, 0, 0, 0.5, 0))) is None
+
+
+def test_a_rotated_and_padded_copy_is_aligned_although_it_lacks_the_corners() -> None:
+    found = aligned(scene(0).rotate(7, Image.Resampling.BICUBIC))
+    assert found.changes[0].startswith("rotated by 7")
+
+
+@pytest.mark.parametrize(
+    ("duplicate", "kept", "lost"),
+    [
+        (lambda picture: picture, lambda picture: cropped(picture, 0, 0.2, 0, 0), "20% more of the picture"),
+        (lambda picture: picture, lambda picture: resized(picture, 0.5), "2 times the resolution"),
+        (lambda picture: picture, lambda picture: ImageOps.grayscale(picture).convert("RGB"), "colour"),
+        (lambda picture: picture, lambda picture: picture.filter(ImageFilter.GaussianBlur(2)), "sharpness"),
+        (lambda picture: picture, EDITS["brighter"][0], "detail in light or dark parts"),
+    ],
+)
+def test_what_only_the_duplicate_has_is_named(duplicate: Change, kept: Change, lost: str) -> None:
+    one, other = keypoints(duplicate(scene(0))), keypoints(kept(scene(0)))
+    there, back = align(one, other), align(other, one)
+    assert there is not None
+    assert back is not None
+    assert (there.lost, back.lost) == ((lost,), ())
+
+
+def logo(picture: Image.Image) -> Image.Image:
+    picture.paste(scene(99, (200, 150)), (100, 75))
+    return picture
+
+
+def frame(picture: Image.Image) -> Image.Image:
+    ornate = scene(98)
+    ornate.paste(picture.resize((300, 200)), (50, 50))
+    return ornate
+
+
+def caption(picture: Image.Image) -> Image.Image:
+    picture.paste(scene(97, (400, 100)), (0, 200))
+    return picture
+
+
+def sky(picture: Image.Image) -> Image.Image:
+    picture.paste(noisy(Image.linear_gradient("L").convert("RGB").resize((400, 150)), 2, 96), (0, 0))
+    return picture
+
+
+def template(picture: Image.Image) -> Image.Image:
+    page = scene(95)
+    for number in range(3):
+        page.paste(picture.crop((0, 90 * number, 360, 90 * number + 70)), (20, 90 * number + 20))
+    return page
+
+
+SHARED: dict[str, Change] = {"logo": logo, "frame": frame, "caption": caption, "sky": sky, "template": template}
+
+
+@settings(max_examples=3, deadline=None, derandomize=True)
+@given(first=st.integers(0, 40), second=st.integers(41, 80))
+@pytest.mark.parametrize("shared", SHARED)
+def test_no_shared_part_makes_two_photos_a_copy(shared: str, first: int, second: int) -> None:
+    one, other = (keypoints(SHARED[shared](scene(seed))) for seed in (first, second))
+    assert not is_copy(align(one, other))
+
+
+@settings(max_examples=10, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 5), edit=st.sampled_from(["removed", "other", *EDITS]))
+def test_the_order_of_two_photos_changes_nothing_but_the_words(seed: int, edit: str) -> None:
+    changes: dict[str, Change] = {"removed": removed, "other": lambda picture: scene(50)}
+    change = changes[edit] if edit in changes else EDITS[edit][0]
+    one, other = keypoints(change(scene(seed))), photo(seed)
+    there, back = align(one, other), align(other, one)
+    assert (there is None) == (back is None)
+    if there is None or back is None:
+        return
+    assert (there.tier, there.residual) == (back.tier, back.residual)
+    matrices = [np.vstack([np.reshape(found.transform, (2, 3)), [0, 0, 1]]) for found in (there, back)]
+    np.testing.assert_allclose(matrices[0] @ matrices[1], np.eye(3), atol=1e-6)
+
+
+def test_the_transform_leads_from_the_duplicate_to_the_kept_photo_at_full_size() -> None:
+    picture = scene(0, (1200, 900))
+    copy = resized(picture.crop((300, 90, 1200, 900)), 0.5)
+    found = align(keypoints(copy), keypoints(picture))
+    assert found is not None
+    np.testing.assert_allclose(np.reshape(found.transform, (2, 3)), [[2, 0, 300], [0, 2, 90]], atol=1)
+
+
+def test_photos_that_cannot_be_verified_are_not_aligned() -> None:
+    plain = keypoints(Image.new("RGB", SIZE, "grey"))
+    assert plain.reason
+    assert align(plain, plain) is None
+    assert align(plain, photo(0)) is None
+
+
+def test_a_photo_is_told_from_its_neighbour_and_found_in_its_copies(tmp_path_factory: pytest.TempPathFactory) -> None:
+    paths = {path.stem: path for path in write_originals(tmp_path_factory.mktemp("photos"))}
+    coffee, chelsea = (Image.open(paths[name]).convert("RGB") for name in ("coffee", "chelsea"))
+    kept = keypoints(coffee)
+    assert align(keypoints(chelsea), kept) is None
+    tiers = {
+        "half": align(keypoints(encoded(resized(coffee, 0.5), "JPEG", quality=70)), kept),
+        "crop": align(keypoints(encoded(cropped(coffee, 0.1, 0, 0, 0.2), "JPEG", quality=70)), kept),
+        "text": align(keypoints(encoded(lettered(coffee), "JPEG", quality=70)), kept),
+    }
+    assert {name: found and found.tier for name, found in tiers.items()} == {
+        "half": RE_ENCODED,
+        "crop": EDITED,
+        "text": ALTERED,
+    }

@@ -1,0 +1,177 @@
+"""Which rows are aligned with which, and what follows from the tiers: on made-up alignments."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clip_client.dedup.aligned import ANOTHER_VERSION, Alignment
+from clip_client.dedup.types import ALTERED, EDITED, RE_ENCODED
+from clip_client.dedup.verify.proofs import Proofs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+DOUBTFUL = "doubtful "
+"""Before a tier: the kept row may have been made from the other."""
+
+
+def alignment(tier: str) -> Alignment:
+    return Alignment(
+        tier=tier.removeprefix(DOUBTFUL),
+        changes=(),
+        lost=(),
+        doubts=("it is enlarged",) if tier.startswith(DOUBTFUL) else (),
+        transform=(1, 0, 0, 0, 1, 0),
+        residual=0,
+        region=None,
+        region_share=0,
+    )
+
+
+class Pictures:
+    """Aligns rows by a table of what is true, and remembers the pairs."""
+
+    def __init__(self, tiers: Mapping[tuple[int, int], str]) -> None:
+        self.tiers = tiers
+        self.asked: list[tuple[int, int]] = []
+
+    def align(self, kept: int, rows: Sequence[int]) -> list[Alignment | None]:
+        self.asked += [(kept, row) for row in rows]
+        return [alignment(self.tiers[kept, row]) if (kept, row) in self.tiers else None for row in rows]
+
+
+def paired(pairs: Sequence[tuple[int, int]]) -> dict[int, dict[int, str]]:
+    found: defaultdict[int, dict[int, str]] = defaultdict(dict)
+    for one, other in pairs:
+        found[one][other] = found[other][one] = "vectors"
+    return found
+
+
+def test_a_large_cluster_of_copies_is_aligned_with_the_best_photo_only() -> None:
+    count = 2000
+    pictures = Pictures({(0, row): RE_ENCODED for row in range(1, count)})
+    proofs = Proofs(pictures.align)
+    ring = [(row, (row + step) % count) for row in range(count) for step in (1, 2, 3, 4)]  # 8 neighbours each
+    proofs.prove(paired(ring), range(count))
+    assert len(pictures.asked) == count - 1
+    assert all(proof is not None and proof.kept == 0 for proof in map(proofs.best, range(1, count)))
+    assert (proofs.aligned["vectors"], proofs.proved["vectors"]) == (count - 1, count - 1)
+
+
+def test_photos_that_are_no_copies_are_aligned_once_with_each_neighbour() -> None:
+    pictures = Pictures({})
+    proofs = Proofs(pictures.align)
+    pairs = [(row, row + step) for row in range(100) for step in (1, 2)]
+    proofs.prove(paired(pairs), range(102))
+    assert sorted(pictures.asked) == pairs
+
+
+def test_a_copy_of_a_copy_is_found_through_it_and_a_stranger_is_not() -> None:
+    pictures = Pictures({(0, 1): EDITED, (0, 2): EDITED, (1, 2): RE_ENCODED, (2, 3): EDITED})
+    proofs = Proofs(pictures.align)
+    proofs.prove(paired([(0, 1), (1, 2), (2, 3)]), range(4))
+    closer = proofs.best(2)
+    assert closer is not None
+    assert (closer.kept, closer.alignment.tier) == (1, RE_ENCODED)
+    assert proofs.between(2, 0) is not None
+    # Row 2 is in all respects what row 1 is, so only row 1 was left to try.
+    assert proofs.best(3) is None
+    assert (2, 3) not in pictures.asked
+
+
+def test_an_altered_picture_has_copies_of_its_own() -> None:
+    pictures = Pictures({(0, 1): ALTERED, (0, 2): ALTERED, (1, 2): RE_ENCODED})
+    proofs = Proofs(pictures.align)
+    proofs.prove(paired([(0, 1), (1, 2)]), range(3))
+    best = proofs.best(2)
+    assert best is not None
+    assert best.kept == 1
+
+
+def test_a_better_row_without_a_doubt_comes_first() -> None:
+    for tier in (RE_ENCODED, EDITED):
+        pictures = Pictures({(0, 1): DOUBTFUL + tier, (0, 2): DOUBTFUL + EDITED, (1, 2): EDITED})
+        proofs = Proofs(pictures.align)
+        proofs.prove(paired([(0, 1), (0, 2), (1, 2)]), range(3))
+        best = [proofs.best(row) for row in (1, 2)]
+        assert [proof and proof.kept for proof in best] == [0, 1]
+
+
+def test_the_row_that_others_are_made_from_is_aligned_with_all_and_replaces_the_doubted_one() -> None:
+    count = 30
+    pictures = Pictures(
+        {(0, row): DOUBTFUL + EDITED for row in range(1, count)}
+        | {(1, row): RE_ENCODED for row in range(2, count)}
+        | {(1, 0): EDITED}
+    )
+    proofs = Proofs(pictures.align)
+    chain = paired([(row, row + 1) for row in range(count - 1)])
+    proofs.prove(chain, range(count))
+    assert {proof and proof.kept for proof in map(proofs.best, range(2, count))} == {1}
+    assert proofs.doubted() == {0: "it is enlarged"}
+    asked = list(pictures.asked)
+    proofs.prove(chain, [*range(1, count), 0])
+    assert (pictures.asked, proofs.doubted()) == ([*asked, (1, 0)], {})
+    assert [proof and proof.kept for proof in map(proofs.best, range(3))] == [1, None, 1]
+
+
+def test_a_doubt_alone_does_not_replace_a_row() -> None:
+    """Which of the two was made from the other one cannot be told."""
+    pictures = Pictures({(0, 1): DOUBTFUL + RE_ENCODED, (1, 0): DOUBTFUL + RE_ENCODED})
+    proofs = Proofs(pictures.align)
+    proofs.prove(paired([(0, 1)]), range(2))
+    assert proofs.doubted() == {}
+
+
+def test_the_version_with_more_copies_replaces_an_edited_one_that_can_move_for_it() -> None:
+    tiers = {(0, 1): EDITED, (0, 2): EDITED, (1, 2): RE_ENCODED}
+    for back, doubts in (({(1, 0): EDITED}, {0: ANOTHER_VERSION}), ({(1, 0): DOUBTFUL + EDITED}, {}), ({}, {})):
+        proofs = Proofs(Pictures(tiers | back).align)
+        proofs.prove(paired([(0, 1), (1, 2)]), range(3))
+        assert proofs.doubted() == doubts
+
+
+def test_rows_that_can_move_for_none_are_aligned_a_limited_number_of_times() -> None:
+    count = 200
+    pictures = Pictures({(one, row): DOUBTFUL + EDITED for one in range(count) for row in range(one + 1, count)})
+    proofs = Proofs(pictures.align)
+    proofs.prove(paired([(row, row + 1) for row in range(count - 1)]), range(count))
+    assert len(pictures.asked) < 20 * count
+
+
+def test_rows_that_may_not_be_copies_are_never_aligned() -> None:
+    pictures = Pictures({(0, 1): RE_ENCODED})
+    proofs = Proofs(pictures.align, lambda first, second: False)
+    proofs.prove(paired([(0, 1)]), range(2))
+    assert proofs.align(0, {1: "thresholds"}) == []
+    assert (pictures.asked, proofs.best(1)) == ([], None)
+    assert Proofs().align(0, {1: "thresholds"}) == []  # without anything that aligns, nothing is proved
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    tiers=st.dictionaries(
+        st.tuples(st.integers(0, 7), st.integers(0, 7)).filter(lambda pair: pair[0] < pair[1]),
+        st.sampled_from([RE_ENCODED, EDITED, ALTERED]),
+    ),
+    pairs=st.lists(
+        st.tuples(st.integers(0, 7), st.integers(0, 7)).filter(lambda pair: pair[0] != pair[1]), max_size=20
+    ),
+    order=st.permutations(range(8)),
+)
+def test_proofs_do_not_depend_on_the_order_of_pairs_and_never_point_to_a_worse_photo(
+    tiers: dict[tuple[int, int], str], pairs: list[tuple[int, int]], order: list[int]
+) -> None:
+    found = []
+    for some in (pairs, [(other, one) for one, other in reversed(pairs)]):
+        proofs = Proofs(Pictures({(order[one], order[other]): tier for (one, other), tier in tiers.items()}).align)
+        proofs.prove(paired(some), order)
+        found.append([proofs.best(row) for row in range(8)])
+    assert found[0] == found[1]
+    for row, proof in enumerate(found[0]):
+        assert proof is None or order.index(proof.kept) < order.index(row)
