@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
+
+    from clip_client.dedup.store.decisions import Decision
 
     Indices = NDArray[np.intp]
 
@@ -31,6 +33,14 @@ class CannotLink:
         """Take a mapping of each row to the rows that it must not share a group with."""
         pairs = {(min(row, other), max(row, other)) for row, others in pairs_of.items() for other in others.tolist()}
         return cls(np.array(pair) for pair in sorted(pairs) if pair[0] != pair[1])
+
+    @classmethod
+    def from_decisions(cls, contents: Sequence[str], decisions: Sequence[Decision]) -> CannotLink:
+        """Take the SHA-256 of each row, and what a person declared to be different, or wants to keep all."""
+        decided = frozenset[str]().union(*(decision.contents for decision in decisions))
+        rows = {sha256: row for row, sha256 in enumerate(contents) if sha256 in decided}
+        present = (sorted(rows[sha256] for sha256 in decision.contents & rows.keys()) for decision in decisions)
+        return cls(np.array(some, dtype=np.intp) for some in present)
 
     def __bool__(self) -> bool:
         return bool(self._sets)

@@ -1,23 +1,31 @@
-"""Makes the groups of a report from components: which photo is kept, how sure each copy is, and why."""
+"""Turns a comparison into the groups of a report, each around a photo to keep.
+
+Photos of the same pixels, and photos that an alignment proved to be copies, follow the best photo of their picture. The
+pictures themselves are grouped by their vectors and perceptual hashes.
+"""
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from clip_client.dedup.aligned import Match
 from clip_client.dedup.compare.similarity_join import bits_that_differ
-from clip_client.dedup.compare.star_groups import Evidence, minimum_similarity, star_groups
+from clip_client.dedup.compare.star_groups import Evidence, minimum_similarity, similarities_to, star_groups
 from clip_client.dedup.features.capture_time import classify_burst
-from clip_client.dedup.types import EXACT, NEAR_IDENTICAL, SAME_PIXELS, SIMILAR, TIERS, DuplicateGroup, Match, Member
+from clip_client.dedup.types import EXACT, NEAR_IDENTICAL, SAME_PIXELS, SIMILAR, TIERS, DuplicateGroup, Member
+from clip_client.dedup.verify.proofs import THRESHOLDS, Proofs
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from clip_client.dedup.aligned import Alignment
     from clip_client.dedup.compare.cannot_link import CannotLink
     from clip_client.dedup.compare.keep_rules import Candidate, KeepRules
     from clip_client.dedup.types import Thresholds
@@ -28,7 +36,7 @@ class Comparison:
     """What a search knows about its contents; element i of each array is about row i."""
 
     candidates: Mapping[int, Sequence[Candidate]]
-    """Row -> the files of that content, best first; a row with one file and in no component may be missing."""
+    """Row -> the files of that content, best first; a row with one file that nothing else is like may be missing."""
     vectors: NDArray[np.float32]
     """(N, D) unit rows; NaN for pictures of nearly one colour."""
     pixels: NDArray[np.intp]
@@ -41,76 +49,142 @@ class Comparison:
     cannot_link: CannotLink
     """What people declared to be different."""
     rules: KeepRules
+    proofs: Proofs = field(default_factory=Proofs)
+    """Which rows an alignment proved to be copies."""
+    cannot_verify: Mapping[str, str] = field(default_factory=dict)
+    """Content (SHA-256) -> why it could not be aligned with any other."""
+
+    def may_share(self, first: int, second: int) -> bool:
+        """Tell whether two rows may be in one group: False if a person declared them to be different."""
+        return set(self.cannot_link.sets_of(first)).isdisjoint(self.cannot_link.sets_of(second))
+
+    def best_first(self, rows: Iterable[int]) -> list[int]:
+        """Sort rows by their best files, whatever the order of the input."""
+        return sorted(rows, key=lambda row: self.rules.rank(self.candidates[row][0]))
+
+    def same_pixels(self) -> dict[int, int]:
+        """Return row -> the best row with its pixels, for each row that is not the best itself."""
+        best_of: dict[int, int] = {}
+        better = {}
+        for row in self.best_first(self.candidates):
+            best = best_of.setdefault(int(self.pixels[row]), row)
+            if best != row and self.may_share(best, row):
+                better[row] = best
+        return better
+
+    def with_doubts(self, doubts: Mapping[int, str]) -> Comparison:
+        """Return the comparison with these rows, and those of the same pixels, in doubt: row -> why."""
+        by_pixels = {int(self.pixels[row]): why for row, why in doubts.items()}
+        doubted = {
+            row: [replace(file, doubt=why) for file in files]
+            for row, files in self.candidates.items()
+            if (why := by_pixels.get(int(self.pixels[row])))
+        }
+        return replace(self, candidates={**self.candidates, **doubted})
+
+    def moment(self, kept: Candidate, other: Candidate) -> str:
+        """Return ``BURST`` or ``SAME_SCENE`` if the times of capture show that two photos are two pictures."""
+        theirs, ours = kept.features, other.features
+        same_form = (ours.width, ours.height, ours.format) == (theirs.width, theirs.height, theirs.format)
+        return classify_burst(theirs.capture_time, ours.capture_time, same_form=same_form)
 
 
 def make_groups(comparison: Comparison, thresholds: Thresholds) -> list[DuplicateGroup]:
-    """Divide each component into groups around a kept photo, and group files of the same bytes that are in none."""
+    """Divide the rows into groups around a kept photo. A row of several files that is in no group is a group itself."""
+    better = _same_picture(comparison)
+    alike = _alike(comparison, thresholds, [row for row in comparison.candidates if row not in better])
+    better |= {row: proof.kept for row in alike if (proof := comparison.proofs.best(row)) is not None}
+    groups = [
+        _group(comparison, rows, better, thresholds)
+        for rows in _followers(comparison, alike | better)
+        if len(rows) > 1 or len(comparison.candidates[rows[0]]) > 1
+    ]
+    return sorted(groups, key=lambda group: os.fsencode(group.keep))
+
+
+def _same_picture(comparison: Comparison) -> dict[int, int]:
+    """Return row -> a better row of the same pixels, or one that an alignment proved it to be a copy of."""
+    proofs = ((row, comparison.proofs.best(row)) for row in comparison.candidates)
+    return {row: proof.kept for row, proof in proofs if proof is not None} | comparison.same_pixels()
+
+
+def _alike(comparison: Comparison, thresholds: Thresholds, rows: Iterable[int]) -> dict[int, int]:
+    """Return those of ``rows`` that are alike to a better one by vector or hash -> that one. Align both."""
     evidence = Evidence(
         vectors=comparison.vectors, pixels=comparison.pixels, hashes=comparison.hashes, has_hash=comparison.has_hash
     )
-    groups = []
-    grouped: set[int] = set()
+    chosen, alike = set(rows), {}
     for component in comparison.components:
-        # Best photo first, whatever the order of the input.
-        best_first = sorted(component.tolist(), key=lambda row: comparison.rules.rank(comparison.candidates[row][0]))
-        rows = np.array(best_first)
+        best_first = np.array(comparison.best_first(chosen.intersection(component.tolist())), dtype=np.intp)
         stars = star_groups(
-            evidence.of(rows),
+            evidence.of(best_first),
             thresholds.similar,
             most_bits=comparison.hash_bits,
-            cannot_link=comparison.cannot_link.among(rows),
+            cannot_link=comparison.cannot_link.among(best_first),
         )
         for star in stars:
-            within = rows[[star.keep, *star.members]].tolist()
-            grouped.update(within)
-            groups.append(_group(comparison, within, (1.0, *star.similarities), thresholds))
-    return groups + [
-        _group(comparison, [row], (1.0,), thresholds)
-        for row, files in sorted(comparison.candidates.items())
-        if len(files) > 1 and row not in grouped
-    ]
+            keep, *members = best_first[[star.keep, *star.members]].tolist()
+            alike.update(dict.fromkeys(members, keep))
+            # The thresholds only say what is worth a look.
+            comparison.proofs.align(keep, dict.fromkeys(members, THRESHOLDS))
+    return alike
+
+
+def _followers(comparison: Comparison, better: Mapping[int, int]) -> list[list[int]]:
+    """Return the rows of each group, the best first: each row follows its better one to the best of all.
+
+    Rows that a person declared to be different share no group: the better one stays.
+    """
+    best_of: dict[int, int] = {}
+    groups: dict[int, list[int]] = {}
+    declared: defaultdict[int, set[int]] = defaultdict(set)
+    for row in comparison.best_first(comparison.candidates):
+        best = best_of[better[row]] if row in better else row
+        sets = comparison.cannot_link.sets_of(row)
+        if not declared[best].isdisjoint(sets):
+            best = row
+        best_of[row] = best
+        groups.setdefault(best, []).append(row)
+        declared[best].update(sets)
+    return list(groups.values())
 
 
 def _group(
-    comparison: Comparison, rows: Sequence[int], similarities: Sequence[float], thresholds: Thresholds
+    comparison: Comparison, rows: Sequence[int], better: Mapping[int, int], thresholds: Thresholds
 ) -> DuplicateGroup:
-    """Make the group of the contents ``rows``, the kept one first; ``similarities`` are to the kept one."""
-    kept = comparison.candidates[rows[0]][0]
-    originals = _originals(comparison, rows)
+    """Make the group of the contents ``rows``, the kept one first."""
+    keep, others, inside = rows[0], np.array(rows[1:], dtype=np.intp), set(rows)
+    within = {row: better[row] for row in rows if better.get(row) in inside}
+    similarities = similarities_to(comparison.vectors, keep, others)
+    order = np.argsort(-similarities, kind="stable")
+    in_order = [keep, *others[order].tolist()]
     members = [
-        _member(comparison, rows[0], row, candidate, similarity, thresholds, *originals.get(candidate.path, ("", "")))
-        for row, similarity in zip(rows, similarities, strict=True)
+        _member(comparison, keep, row, candidate, similarity, thresholds, within.get(row))
+        for row, similarity in zip(in_order, [1.0, *similarities[order].tolist()], strict=True)
         for candidate in comparison.candidates[row]
     ]
-    vectors = comparison.vectors[list(rows)]
-    smallest = minimum_similarity(vectors[np.isfinite(vectors).all(axis=1)])
     tier = max((member.tier for member in members), key=TIERS.index)
-    if tier == NEAR_IDENTICAL and smallest < thresholds.near_identical:
+    near = {member.sha256 for member in members if member.tier == NEAR_IDENTICAL}
+    unproved = [row for row in rows if comparison.candidates[row][0].sha256 in near]
+    if tier == NEAR_IDENTICAL and _smallest(comparison, [keep, *unproved]) < thresholds.near_identical:
         tier = SIMILAR
-    others = [candidate for row in rows for candidate in comparison.candidates[row] if candidate is not kept]
-    best_of_others = min(others, key=comparison.rules.rank)
+    kept = comparison.candidates[keep][0]
+    best_of_others = min(
+        (candidate for row in rows for candidate in comparison.candidates[row] if candidate is not kept),
+        key=comparison.rules.rank,
+    )
     return DuplicateGroup(
-        tier=tier, min_similarity=smallest, members=tuple(members), reason=comparison.rules.reason(kept, best_of_others)
+        tier=tier,
+        min_similarity=_smallest(comparison, rows),
+        members=tuple(members),
+        reason=comparison.rules.reason(kept, best_of_others),
     )
 
 
-def _originals(comparison: Comparison, rows: Sequence[int]) -> dict[str, tuple[str, str]]:
-    """Return the copies of pictures other than the kept one: path -> (path of the best file of that picture, tier).
-
-    The backup of a frame of a burst is no copy of the kept frame, but it is a copy of its own frame.
-    """
-    same_picture: defaultdict[int, list[tuple[Candidate, int]]] = defaultdict(list)
-    for row in rows:
-        if comparison.pixels[row] != comparison.pixels[rows[0]]:
-            same_picture[int(comparison.pixels[row])].extend((file, row) for file in comparison.candidates[row])
-    originals = {}
-    for files in same_picture.values():
-        if len(files) > 1:
-            best, of_best = min(files, key=lambda file: comparison.rules.rank(file[0]))
-            for file, row in files:
-                if file is not best:
-                    originals[file.path] = (best.path, EXACT if row == of_best else SAME_PIXELS)
-    return originals
+def _smallest(comparison: Comparison, rows: Sequence[int]) -> float:
+    """Return the smallest cosine of any two of the rows that have a vector."""
+    vectors = comparison.vectors[list(rows)]
+    return minimum_similarity(vectors[np.isfinite(vectors).all(axis=1)])
 
 
 def _member(
@@ -120,16 +194,18 @@ def _member(
     candidate: Candidate,
     similarity: float,
     thresholds: Thresholds,
-    copy_of: str,
-    copy_tier: str,
+    better: int | None,
 ) -> Member:
-    kept = comparison.candidates[keep][0]
+    kept, best_file = comparison.candidates[keep][0], comparison.candidates[row][0]
     same_pixels = comparison.pixels[row] == comparison.pixels[keep]
+    alignment = None if same_pixels else _alignment(comparison, row, keep, better)
     if row == keep:
         tier = EXACT
         matches: list[Match] = [] if candidate is kept else [Match(test="bytes", value=1, threshold=1)]
     else:
         matches = [Match(test="pixels", value=1, threshold=1)] if same_pixels else []
+        if alignment is not None:
+            matches.append(Match(test="alignment", value=1, threshold=1, alignment=alignment))
         if comparison.has_hash[row] and comparison.has_hash[keep]:
             bits = int(bits_that_differ(comparison.hashes[[row]], comparison.hashes[[keep]])[0])
             if bits <= comparison.hash_bits:
@@ -137,10 +213,16 @@ def _member(
         if similarity >= thresholds.similar:
             matches.append(Match(test="embedding", value=similarity, threshold=thresholds.similar))
         near = NEAR_IDENTICAL if similarity >= thresholds.near_identical else SIMILAR
-        tier = SAME_PIXELS if same_pixels else near
-    ours, theirs = candidate.features, kept.features
-    same_form = (ours.width, ours.height, ours.format) == (theirs.width, theirs.height, theirs.format)
-    moment = "" if same_pixels else classify_burst(theirs.capture_time, ours.capture_time, same_form=same_form)
+        tier = SAME_PIXELS if same_pixels else near if alignment is None else alignment.tier
+    ours = candidate.features
+    copy_of, copy_tier, copy_alignment = "", "", None
+    if not same_pixels and better is not None and comparison.pixels[better] == comparison.pixels[row]:
+        copy_of, copy_tier = comparison.candidates[better][0].path, SAME_PIXELS
+    elif not same_pixels and candidate is not best_file:
+        # The backup of a frame of a burst is no copy of the kept frame, but it is a copy of its own frame.
+        copy_of, copy_tier = best_file.path, EXACT
+    elif better is not None and better != keep and (copy_alignment := comparison.proofs.between(row, better)):
+        copy_of, copy_tier = comparison.candidates[better][0].path, copy_alignment.tier
     return Member(
         path=candidate.path,
         # Only the pixels of two pictures of one colour were compared.
@@ -149,15 +231,31 @@ def _member(
         height=ours.height,
         size_bytes=candidate.size_bytes,
         sha256=candidate.sha256,
+        mtime_ns=candidate.mtime_ns,
+        format=ours.format,
         tier=tier,
         matches=tuple(matches),
-        moment=moment,
+        moment="" if same_pixels else comparison.moment(kept, candidate),
         copy_of=copy_of,
         copy_tier=copy_tier,
+        copy_alignment=copy_alignment,
+        cannot_verify=comparison.cannot_verify.get(candidate.sha256, ""),
         embedded=ours.embedded,
         embedded_digest=ours.embedded_digest,
         is_reference=candidate.is_reference,
-        camera=ours.capture_time.camera,
+        is_by_link=candidate.is_by_link,
+        doubt=candidate.doubt,
+        is_original=candidate.is_original,
+        companions=candidate.companions,
+        capture_time=ours.capture_time,
         metadata=ours.metadata,
         in_library=candidate.in_library,
     )
+
+
+def _alignment(comparison: Comparison, row: int, keep: int, better: int | None) -> Alignment | None:
+    """Return the alignment of a row, or of a better one with its pixels, with the kept row."""
+    own = comparison.proofs.between(row, keep)
+    if own is None and better is not None and comparison.pixels[better] == comparison.pixels[row]:
+        return comparison.proofs.between(better, keep)
+    return own

@@ -14,12 +14,13 @@ import numpy as np
 from clip_client.dedup.compare.union_find import UnionFind, equal_runs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
     Vectors = NDArray[np.float32]
     Indices = NDArray[np.intp]
+    ComparePairs = Callable[[Vectors, Indices, Indices, float, tuple[Vectors, Vectors] | None], tuple[Indices, Indices]]
 
 BLOCK_ROWS: Final = 1024
 """Rows per block: the products of two blocks take 4 MB, their pairs at most 40 MB."""
@@ -36,8 +37,8 @@ _PIVOTS: Final = 32
 _DENSE_ROWS: Final = 64
 """Smaller clusters are not refined by a second search from their middle."""
 
-_FEW_PAIRS: Final = 4096
-"""Up to this many pairs of two blocks are multiplied one by one; with more, a product of whole blocks is as fast."""
+_PAIR_COST: Final = 128
+"""The product of one pair, fetched alone, takes as long as this many in a product of whole blocks."""
 
 _PENDING_PAIRS: Final = 1 << 18
 """Pairs of hashes that are joined at once: each call passes over the labels of all rows, each pair takes 16 bytes."""
@@ -74,12 +75,19 @@ def join_alike(
 
 
 def alike_links(
-    rows: Indices, vectors: Vectors, threshold: float, *, projected: Vectors | None = None, block_rows: int = BLOCK_ROWS
+    rows: Indices,
+    vectors: Vectors,
+    threshold: float,
+    *,
+    projected: Vectors | None = None,
+    block_rows: int = BLOCK_ROWS,
+    compare: ComparePairs | None = None,
 ) -> tuple[Indices, Indices]:
     """Compare all of ``rows`` of ``vectors`` with each other; return pairs that connect each component.
 
     There are fewer of them than ``rows``, however many pairs are alike. ``projected`` is what
-    :func:`clip_client.dedup.compare.projection.project` returned for ``vectors``.
+    :func:`clip_client.dedup.compare.projection.project` returned for ``vectors``. ``compare`` does what
+    :func:`alike_pairs` does, with other hardware.
     """
     if len(rows) < 2:
         return rows[:0], rows[:0]
@@ -96,7 +104,7 @@ def alike_links(
         if _is_one_cluster(inside.labels[first], inside.labels[second]):
             continue
         shorts = None if short is None else (short[first], short[second])
-        left, right = alike_pairs(vectors, rows[first], rows[second], threshold - _SLACK, shorts)
+        left, right = (compare or alike_pairs)(vectors, rows[first], rows[second], threshold - _SLACK, shorts)
         inside.join(left + first.start, right + second.start)
     linked = np.flatnonzero(inside.labels != np.arange(len(rows)))
     return rows[linked], rows[inside.labels[linked]]
@@ -111,7 +119,7 @@ def alike_pairs(
     """
     if shorts is not None:
         a, b = where(shorts[0] @ shorts[1].T >= threshold - _SLACK)
-        if len(a) <= _FEW_PAIRS:
+        if len(a) * _PAIR_COST <= len(left) * len(right):
             alike = np.einsum("ij,ij->i", vectors[left[a]], vectors[right[b]]) >= threshold
             return a[alike], b[alike]
     one = vectors[left]

@@ -114,6 +114,11 @@ def minimum_similarity(vectors: Vectors, *, block_rows: int = BLOCK_ROWS) -> flo
     return min((float(_similarities(exact[a], exact[b].T).min()) for a, b in blocks), default=1.0)
 
 
+def similarities_to(vectors: Vectors, row: int, others: Indices) -> NDArray[np.float64]:
+    """Return the cosine similarity of ``others`` to one row, (len(others),); NaN if one of both has no vector."""
+    return _similarities(vectors[others].astype(np.float64), vectors[row].astype(np.float64))
+
+
 def _choose(
     evidence: Evidence, threshold: float, most_bits: int, cannot_link: CannotLink, block_rows: int
 ) -> tuple[Indices, NDArray[np.float64]]:

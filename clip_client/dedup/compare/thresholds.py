@@ -31,13 +31,20 @@ _RANDOM: Final = Thresholds(
 0.998, while two different textures reach 0.9965."""
 
 
-def thresholds_for(model_id: str, threshold: float | None = None, *, near_identical: float | None = None) -> Thresholds:
+def thresholds_for(
+    model_id: str,
+    threshold: float | None = None,
+    *,
+    near_identical: float | None = None,
+    tuned: Thresholds | None = None,
+) -> Thresholds:
     """Return the thresholds for a model id such as ``"ViT-B-32/openai@1a2b3c4d"``.
 
+    ``tuned`` is what ``clip-client tune`` found for this model; it replaces the table, except for random weights.
     ``threshold`` replaces ``similar``, and ``near_identical`` the stricter threshold, which is never lower. Raises
     ValueError if one of them is not between 0 and 1, or if ``near_identical`` is below ``threshold``.
     """
-    table = _RANDOM if is_random(model_id) else _PER_MODEL.get(split_model_id(model_id), _TRAINED)
+    table = _RANDOM if is_random(model_id) else tuned or _PER_MODEL.get(split_model_id(model_id), _TRAINED)
     if threshold is None and near_identical is None:
         return table
     for asked in (threshold, near_identical):

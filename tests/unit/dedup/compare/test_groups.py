@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from clip_client.dedup.aligned import Match
 from clip_client.dedup.compare.cannot_link import CannotLink
 from clip_client.dedup.compare.groups import Comparison, make_groups
 from clip_client.dedup.compare.keep_rules import Candidate, KeepRules
-from clip_client.dedup.features.capture_time import CaptureTime
 from clip_client.dedup.features.image_features import ImageFeatures
 from clip_client.dedup.types import (
     BURST,
@@ -19,9 +19,9 @@ from clip_client.dedup.types import (
     SAME_PIXELS,
     SAME_SCENE,
     SIMILAR,
+    CaptureTime,
     DuplicateGroup,
     LibraryPhoto,
-    Match,
     Member,
     Metadata,
     Thresholds,
@@ -283,6 +283,7 @@ def test_facts_about_files_reach_their_members() -> None:
     features = ImageFeatures(
         width=4,
         height=3,
+        format="HEIC",
         embedded="film",
         embedded_digest="fd",
         capture_time=CaptureTime(camera="Canon EOS 5D"),
@@ -291,7 +292,18 @@ def test_facts_about_files_reach_their_members() -> None:
     known = LibraryPhoto(path="b.jpg", library="L", uuid="B", name="IMG.JPG", taken_ns=5)
     files = [
         [candidate("a.jpg", size_bytes=9)],
-        [candidate("b.jpg", size_bytes=5, features=features, is_reference=True, in_library=known)],
+        [
+            candidate(
+                "b.jpg",
+                size_bytes=5,
+                mtime_ns=7,
+                features=features,
+                is_reference=True,
+                is_by_link=True,
+                companions=("film",),
+                in_library=known,
+            )
+        ],
     ]
     (group,) = groups(files, [A, AT_96], hashes=[None, None])
     kept, member = group.members
@@ -303,12 +315,16 @@ def test_facts_about_files_reach_their_members() -> None:
         height=3,
         size_bytes=5,
         sha256="b" * 64,
+        mtime_ns=7,
+        format="HEIC",
         tier=NEAR_IDENTICAL,
         matches=(Match(test="embedding", value=member.similarity, threshold=0.8),),
         embedded="film",
         embedded_digest="fd",
         is_reference=True,
-        camera="Canon EOS 5D",
+        is_by_link=True,
+        companions=("film",),
+        capture_time=CaptureTime(camera="Canon EOS 5D"),
         metadata=Metadata(software="GIMP"),
         in_library=known,
     )

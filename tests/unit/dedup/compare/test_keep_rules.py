@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import io
 import itertools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from PIL import Image, ImageEnhance
 
-from clip_client.dedup.compare.keep_rules import DEFAULT_RULES, Candidate, KeepRules
-from clip_client.dedup.features.capture_time import CaptureTime
+from clip_client.dedup.compare.keep_rules import DEFAULT_RULES, Candidate, KeepRules, Standings
 from clip_client.dedup.features.image_features import ImageFeatures, extract_features
-from clip_client.dedup.types import LibraryPhoto, Metadata
-from tests.fixtures.camera_files import as_lossless, camera_jpeg, exif
-from tests.fixtures.image_files import encoded, picture
+from clip_client.dedup.types import CaptureTime, LibraryPhoto, Metadata
+from tests.fixtures.images.camera_files import as_lossless, camera_jpeg, exif
+from tests.fixtures.images.image_files import encoded, picture
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def candidate(path: str, *, mtime_ns: int = 0, taken_ms: int | None = None, size_bytes: int = 9) -> Candidate:
@@ -26,6 +28,7 @@ def kept(rules: KeepRules, *candidates: Candidate) -> tuple[str, str]:
     """Return the path of the kept one and the reason."""
     best, second, *_ = sorted(candidates, key=rules.rank)
     assert all(sorted(order, key=rules.rank)[0] is best for order in itertools.permutations(candidates))
+    assert [candidates[place] for place in rules.order(Standings.of(candidates))] == sorted(candidates, key=rules.rank)
     return best.path, rules.reason(best, second)
 
 
@@ -204,6 +207,7 @@ PREFERRED: dict[str, dict[str, Any]] = {
     "reference": {"is_reference": True},
     "original": {"features": CAMERA},
     "companions": {"companions": ("film", "sidecar")},
+    "undoubted": {"doubt": ""},
     "pixels": {"features": ImageFeatures(width=9, height=8)},
     "bytes": {"size_bytes": 10},
     "metadata": {"features": ImageFeatures(width=8, height=8, capture_time=CaptureTime(fields=1))},
@@ -216,7 +220,8 @@ PREFERRED: dict[str, dict[str, Any]] = {
 def plain(**more: Any) -> Candidate:
     features = ImageFeatures(width=8, height=8)
     given = {"path": "z (1).jpg", "sha256": "00", "size_bytes": 9, "mtime_ns": 0, "features": features}
-    return Candidate(**{**given, "companions": ("sidecar", "sidecar"), **more})
+    doubts = {"companions": ("sidecar", "sidecar"), "doubt": "it has noise that the other one lacks"}
+    return Candidate(**{**given, **doubts, **more})
 
 
 def test_the_default_rules_decide_in_their_order() -> None:
@@ -267,6 +272,7 @@ def photo(path: str = "a.jpg", **more: Any) -> Candidate:
         ),
         ("pixels", {"features": ImageFeatures(width=40, height=30)}, {}, "most pixels: 40x30, next 4x3"),
         ("bytes", {"size_bytes": 2000}, {}, "largest file: 2.0 kB, next 1 B"),
+        ("smallest", {}, {"size_bytes": 2000}, "smallest file: 1 B, next 2.0 kB"),
         (
             "metadata",
             {"features": ImageFeatures(capture_time=CaptureTime(fields=3))},
@@ -300,6 +306,18 @@ def test_each_rule_prefers_and_says_why(rule: str, kept: dict[str, Any], other: 
     assert rules.reason(best, second) == reason
 
 
+def test_a_preferred_folder_counts_at_any_depth_and_under_any_name(tmp_path: Path) -> None:
+    (tmp_path / "Best" / "2019").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "Best")
+    inside, beside = str(tmp_path / "Best" / "2019" / "z.jpg"), str(tmp_path / "Best of all.jpg")
+    for name in ("Best", "link"):
+        folder = str(tmp_path / name)
+        rules = KeepRules([f"folder={folder}"])
+        assert kept(rules, photo(inside), photo(beside)) == (inside, f"in {folder}, a folder you prefer")
+    gone = KeepRules([f"folder={tmp_path / 'gone'}"])
+    assert kept(gone, photo(inside), photo(beside)) == (inside, "shortest name")
+
+
 def test_the_first_rule_that_prefers_one_photo_decides() -> None:
     small, large = photo("s.heic"), photo("l.jpg", features=ImageFeatures(width=40, height=30))
     assert KeepRules(["format=heic", "pixels"]).rank(small) < KeepRules(["format=heic", "pixels"]).rank(large)
@@ -310,6 +328,6 @@ def test_the_first_rule_that_prefers_one_photo_decides() -> None:
 def test_an_unknown_rule_is_refused_with_the_known_ones(name: str) -> None:
     with pytest.raises(ValueError, match="there is no keep rule") as caught:
         KeepRules([name])
-    known = "reference, original, companions, pixels, bytes, metadata, oldest, newest, name"
-    forms = "format=A,B, path=PATTERN, not-path=PATTERN"
+    known = "reference, original, companions, undoubted, pixels, bytes, smallest, metadata, oldest, newest, name"
+    forms = "folder=DIR, format=A,B, path=PATTERN, not-path=PATTERN"
     assert str(caught.value) == f"there is no keep rule {name!r}; the rules are {known}, {forms}"

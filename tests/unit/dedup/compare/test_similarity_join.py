@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clip_client.dedup.compare.partitioned_join import LEAST_RECALL, join_vectors
+from clip_client.dedup.compare.partitioned_join import join_vectors
 from clip_client.dedup.compare.projection import project, shorten
+from clip_client.dedup.compare.recall_sample import LEAST_RECALL
 from clip_client.dedup.compare.similarity_join import bits_that_differ, components, join_alike, join_hashes
 from clip_client.dedup.compare.union_find import UnionFind
 from tests.fixtures.vectors import at_degrees, clusters
@@ -157,6 +158,13 @@ def test_no_projection_if_it_would_leave_most_pairs() -> None:
     vectors = unit(1 + 0.5 * random.standard_normal((4096, 64)))  # any two are alike by some 0.8
     assert project(vectors, np.arange(4096), 0.8) is None
     assert project(vectors[:100], np.arange(100), 0.95) is None
+
+
+def test_the_width_of_a_projection_suits_rows_that_it_was_not_learnt_from() -> None:
+    """Half the width seems to do for the rows that the directions were learnt from."""
+    projected = project(clusters(seed=0, count=4200, size=1, spread=0, dimension=512), np.arange(4200), 0.97)
+    assert projected is not None
+    assert projected.shape[1] == 64
 
 
 def test_the_recall_is_stated_with_its_interval() -> None:

@@ -1,0 +1,89 @@
+"""The tests that two photos passed, among them their alignment."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, Final, TypeAlias
+
+Transform: TypeAlias = tuple[float, float, float, float, float, float]
+"""Rows of a 2 x 3 matrix: from the pixels of one photo to those of another."""
+
+ENLARGED: Final = "it has more pixels, but no finer detail"
+SOFTER: Final = "it has less fine detail"
+NOISY: Final = "it has noise that the other one lacks"
+DETAIL_DOUBTS: Final = (ENLARGED, SOFTER, NOISY)
+"""Doubts by the finest detail of two photos: signs, but no proof."""
+PUT_INTO: Final = "it shows the picture inside a border, a screenshot or the like"
+"""The doubt about a photo in which another one lies, with a seam around it."""
+ANOTHER_VERSION: Final = "more copies were made of another version of it"
+"""The doubt about an edited photo whose original has more copies than it has."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alignment:
+    """How a duplicate lies on the kept photo, and what differs."""
+
+    tier: str
+    """:data:`~clip_client.dedup.types.RE_ENCODED`, ``EDITED`` or ``ALTERED``."""
+    changes: tuple[str, ...]
+    """For people: what was done to the kept photo to get the duplicate, such as ``"cropped to 84 %"``."""
+    lost: tuple[str, ...]
+    """For people: what only the duplicate has, such as ``"colour"`` or ``"12 % more at the top"``. Empty if nothing."""
+    doubts: tuple[str, ...] = ()
+    """For people: signs that the kept photo was made from the duplicate, such as a border around it. Empty if none."""
+    transform: Transform
+    """Rows of a 2 x 3 matrix: from the duplicate's pixels to the kept photo's, both upright and at full size."""
+    residual: float
+    """1 minus the 10th percentile of the local correlation over the overlap."""
+    region: tuple[float, float, float, float] | None
+    """Left, top, width and height of what differs, as shares of the kept picture; None if nothing differs."""
+    region_share: float
+    """Share of the kept picture that differs."""
+
+    @property
+    def kept_scale(self) -> float:
+        """Pixels of the kept photo for each pixel of the duplicate, along a line."""
+        a, b, _, d, e, _ = self.transform
+        return math.sqrt(abs(a * e - b * d))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Match:
+    """One test that two photos passed."""
+
+    test: str
+    """``"bytes"``, ``"pixels"``, ``"alignment"``, ``"perceptual hash"`` or ``"embedding"``."""
+    value: float
+    """Differing bits for a perceptual hash, cosine similarity for an embedding, else 1."""
+    threshold: float
+    """The least ``value`` that passes; for a perceptual hash, the greatest."""
+    alignment: Alignment | None = None
+    """Of the test ``"alignment"``."""
+
+    def __str__(self) -> str:
+        if self.test == "embedding":
+            return f"embedding: cosine {self.value:.4f} (at least {self.threshold:g})"
+        if self.test == "perceptual hash":
+            return f"perceptual hash: {self.value:g} of 64 bits differ (at most {self.threshold:g})"
+        if self.alignment is not None:
+            changes = "".join(f", {change}" for change in self.alignment.changes)
+            return f"alignment: {self.alignment.tier}{changes} (residual {self.alignment.residual:.2f})"
+        return f"same {self.test}"
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Return the match as JSON holds it."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairSource:
+    """What one way to find candidate pairs contributed to a search."""
+
+    name: str
+    pairs: int
+    """Pairs that no source before it had found."""
+    aligned: int
+    """Alignments that were tried because of them."""
+    proved: int
+    """Photos that they proved to be copies."""

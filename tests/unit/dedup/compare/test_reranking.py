@@ -1,0 +1,154 @@
+"""A group around another kept photo says of each member what a search would say, or less."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clip_client.dedup.compare.cannot_link import CannotLink
+from clip_client.dedup.compare.groups import Comparison, make_groups
+from clip_client.dedup.compare.keep_rules import Candidate, KeepRules
+from clip_client.dedup.compare.reranking import CHOSEN, keep_instead, rerank
+from clip_client.dedup.features.image_features import ImageFeatures
+from clip_client.dedup.types import (
+    ALTERED,
+    BURST,
+    EXACT,
+    NEAR_IDENTICAL,
+    SAME_PIXELS,
+    SIMILAR,
+    TIERS,
+    CaptureTime,
+    DuplicateGroup,
+    Thresholds,
+)
+
+THRESHOLDS = Thresholds(near_identical=0.999, similar=0.9, source="", recommended=True)
+SEARCHED, WANTED = KeepRules(["bytes"]), KeepRules(["smallest"])
+
+
+def file(name: str, size_bytes: int, **features: Any) -> Candidate:
+    known = ImageFeatures(width=8, height=8, format="JPEG", **features)
+    return Candidate(path=name, sha256=name[0] * 64, size_bytes=size_bytes, mtime_ns=size_bytes, features=known)
+
+
+def search(rules: KeepRules) -> DuplicateGroup:
+    """Two pictures in five contents: a, b and c have the same pixels, as have x and e; and there are two files of x."""
+    at_once = [CaptureTime(taken_ms=moment, has_sub_second=True) for moment in (5_000, 5_500)]
+    files = [
+        [file("a.jpg", 90, capture_time=at_once[0]), file("a2.jpg", 90, capture_time=at_once[0])],
+        [file("b.jpg", 80, capture_time=at_once[0])],
+        [file("c.jpg", 10, capture_time=at_once[0])],
+        [file("x.jpg", 60, capture_time=at_once[1]), file("x2.jpg", 60, capture_time=at_once[1])],
+        [file("e.jpg", 5, capture_time=at_once[1])],
+        [file("f.jpg", 7)],
+    ]
+    angles = np.array([0, 0, 0, 0.2, 0.2, 0.1])
+    comparison = Comparison(
+        candidates=dict(enumerate(files)),
+        vectors=np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32),
+        pixels=np.array([0, 0, 0, 3, 3, 5]),
+        hashes=np.zeros(6, dtype=np.uint64),
+        has_hash=np.zeros(6, dtype=bool),
+        hash_bits=-1,
+        components=[np.arange(6)],
+        cannot_link=CannotLink(),
+        rules=rules,
+    )
+    (group,) = make_groups(comparison, THRESHOLDS)
+    return group
+
+
+def facts(group: DuplicateGroup) -> dict[str, Any]:
+    return {
+        member.path: (member.tier, member.moment, bool(member.copy_of), member.copy_tier) for member in group.members
+    }
+
+
+def test_other_rules_choose_as_a_search_would() -> None:
+    reranked, searched = rerank(search(SEARCHED), WANTED), search(WANTED)
+    assert (reranked.keep, reranked.reason) == (searched.keep, searched.reason)
+    assert facts(reranked) == facts(searched)
+    copies = {member.path: member.copy_of for member in reranked.members}
+    assert copies == {member.path: member.copy_of for member in searched.members}
+
+
+def test_the_same_rules_change_nothing() -> None:
+    group = search(SEARCHED)
+    again = rerank(group, SEARCHED)
+    assert (again.keep, again.reason, facts(again)) == (group.keep, group.reason, facts(group))
+
+
+def test_the_photo_that_was_kept_may_be_the_second_best() -> None:
+    group = search(SEARCHED)
+    two = replace(group, members=tuple(one for one in group.members if one.path in ("a.jpg", "c.jpg")))
+    reranked = rerank(two, WANTED)
+    assert [(one.path, one.tier) for one in reranked.members] == [("c.jpg", EXACT), ("a.jpg", SAME_PIXELS)]
+    assert reranked.reason == "smallest file: 10 B, next 90 B"
+
+
+def test_no_member_seems_more_alike_than_it_is() -> None:
+    group = search(SEARCHED)
+    angle = {"a": 0.0, "b": 0.0, "c": 0.0, "x": 0.2, "e": 0.2, "f": 0.1}
+    for kept, member in itertools.product(group.members, group.members):
+        (found,) = [one for one in keep_instead(group, kept.path).members if one.path == member.path]
+        true = np.cos(angle[kept.path[0]] - angle[member.path[0]])
+        assert group.min_similarity <= found.similarity <= true + 1e-5
+
+
+def test_what_a_person_keeps_is_first_whatever_the_rules_say() -> None:
+    group = search(SEARCHED)
+    chosen = keep_instead(group, "e.jpg")
+    assert (chosen.keep, chosen.reason, chosen.tier) == ("e.jpg", CHOSEN, group.tier)
+    assert sorted(member.path for member in chosen.members) == sorted(member.path for member in group.members)
+    of = {member.path: member for member in chosen.members}
+    assert (of["e.jpg"].tier, of["e.jpg"].matches, of["e.jpg"].similarity) == (EXACT, (), 1.0)
+    assert [of[name].tier for name in ("x.jpg", "x2.jpg")] == [SAME_PIXELS] * 2
+    # The other frame is no copy of this one, and its files are copies of their own best.
+    assert [of[name].moment for name in ("a.jpg", "b.jpg")] == [BURST] * 2
+    assert [(of[name].copy_of, of[name].copy_tier) for name in ("a.jpg", "a2.jpg", "b.jpg", "c.jpg")] == [
+        ("", ""),
+        ("a.jpg", EXACT),
+        ("a.jpg", SAME_PIXELS),
+        ("a.jpg", SAME_PIXELS),
+    ]
+    # The tests that e passed against a are known, those against f are not.
+    assert [match.test for match in of["a.jpg"].matches] == ["embedding"]
+    assert of["f.jpg"].matches == ()
+    with pytest.raises(KeyError):
+        keep_instead(group, "elsewhere.jpg")
+
+
+def test_what_the_search_measured_remains() -> None:
+    group = search(SEARCHED)
+    assert keep_instead(group, group.keep) == replace(group, reason=CHOSEN)
+    of = {member.path: member for member in keep_instead(group, "f.jpg").members}
+    assert of["a.jpg"].similarity == pytest.approx(np.cos(0.1))
+    # The best file of the other picture is still the best of it.
+    assert {name: of[name].copy_of for name in ("x.jpg", "x2.jpg", "e.jpg")} == {
+        "x.jpg": "", "x2.jpg": "x.jpg", "e.jpg": "x.jpg",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("tier", TIERS[2:])
+def test_two_members_are_no_surer_copies_of_each_other_than_of_the_kept_photo(tier: str) -> None:
+    group = search(SEARCHED)
+    members = [replace(one, tier=tier if one.path == "f.jpg" else one.tier) for one in group.members]
+    of = {member.path: member for member in keep_instead(replace(group, members=tuple(members)), "f.jpg").members}
+    assert of["a.jpg"].tier == tier
+    # x is similar to a; what differs in an altered photo may not be in x either.
+    assert of["x.jpg"].tier == (ALTERED if tier == ALTERED else SIMILAR)
+
+
+def test_near_identical_to_one_photo_is_not_near_identical_to_each_other() -> None:
+    group = search(SEARCHED)
+    near = [replace(one, tier=NEAR_IDENTICAL) if one.path in ("e.jpg", "f.jpg") else one for one in group.members]
+    of = {member.path: member for member in keep_instead(replace(group, members=tuple(near)), "f.jpg").members}
+    assert (of["a.jpg"].tier, of["e.jpg"].tier) == (NEAR_IDENTICAL, SIMILAR)
+    every_two = replace(group, tier=NEAR_IDENTICAL, members=tuple(near))
+    of = {member.path: member for member in keep_instead(every_two, "f.jpg").members}
+    assert of["e.jpg"].tier == NEAR_IDENTICAL
