@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from clip_client.dedup.store.sqlite import open_database, transaction
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Mapping
     from pathlib import Path
 
 DIFFERENT: Final = "different"
@@ -17,6 +18,7 @@ DIFFERENT: Final = "different"
 KEEP_ALL: Final = "keep-all"
 """All photos are wanted, even if they are copies."""
 
+# The table "contents" has a row for each file that was decided about, so a content has as many rows as copies.
 _VERSION: Final = 1
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS decisions (id INTEGER PRIMARY KEY, what TEXT NOT NULL, at_ns INTEGER NOT NULL);
@@ -33,8 +35,14 @@ class Decision:
     what: str
     """``"different"`` or ``"keep-all"``."""
     at_ns: int
-    contents: frozenset[str]
-    """SHA-256 (hexadecimal) of two or more contents. They are never grouped with each other again."""
+    """When it was made, nanoseconds since 1970."""
+    files: Mapping[str, int]
+    """SHA-256 (hexadecimal) of each content -> the number of files with it that were decided about."""
+
+    @property
+    def contents(self) -> frozenset[str]:
+        """The contents. They are never grouped with each other again, nor are their files if all are wanted."""
+        return frozenset(self.files)
 
 
 class Decisions:
@@ -48,37 +56,44 @@ class Decisions:
         self._connection.close()
 
     def add(self, what: str, contents: Iterable[str]) -> Decision:
-        """Record that the ``contents`` must not be grouped. Raises ValueError for fewer than two."""
+        """Record a decision about photos; ``contents`` has the SHA-256 of each file, so copies are repeated.
+
+        Raises ValueError for an unknown kind, for fewer than two files, and, for ``"different"``, for fewer than two
+        contents.
+        """
         if what not in (DIFFERENT, KEEP_ALL):
             raise ValueError(f"a decision is {DIFFERENT!r} or {KEEP_ALL!r}, not {what!r}")
-        different = frozenset(contents)
-        if len(different) < 2:
-            raise ValueError(
-                "a decision needs two photos with different bytes; files with the same bytes are one photo"
-            )
+        files = Counter(contents)
+        if files.total() < 2:
+            raise ValueError("a decision needs two photos")
+        if len(files) < 2 and what == DIFFERENT:
+            raise ValueError("different are two photos with different bytes; files with the same bytes are one photo")
         at_ns = time.time_ns()
         with transaction(self._connection):
             cursor = self._connection.execute("INSERT INTO decisions (what, at_ns) VALUES (?, ?)", (what, at_ns))
             number = int(cursor.lastrowid or 0)
             self._connection.executemany(
-                "INSERT INTO contents VALUES (?, ?)", [(number, sha256) for sha256 in sorted(different)]
+                "INSERT INTO contents VALUES (?, ?)", [(number, sha256) for sha256 in sorted(files.elements())]
             )
-        return Decision(id=number, what=what, at_ns=at_ns, contents=different)
+        return Decision(id=number, what=what, at_ns=at_ns, files=files)
 
     def forget(self, contents: Collection[str]) -> int:
         """Remove every decision about any of ``contents``; return their number."""
-        found = [decision.id for decision in self.all() if not decision.contents.isdisjoint(contents)]
+        return self.remove([one.id for one in self.all() if not one.contents.isdisjoint(contents)])
+
+    def remove(self, ids: Collection[int]) -> int:
+        """Remove decisions; return how many of them existed."""
         with transaction(self._connection):
-            for table, column in (("contents", "decision"), ("decisions", "id")):
-                self._connection.executemany(f"DELETE FROM {table} WHERE {column} = ?", [(number,) for number in found])
-        return len(found)
+            self._connection.executemany("DELETE FROM contents WHERE decision = ?", [(number,) for number in ids])
+            removed = self._connection.executemany("DELETE FROM decisions WHERE id = ?", [(number,) for number in ids])
+        return removed.rowcount
 
     def all(self) -> list[Decision]:
         """Return every decision, oldest first."""
-        members: dict[int, set[str]] = {}
+        files: defaultdict[int, Counter[str]] = defaultdict(Counter)
         for number, sha256 in self._connection.execute("SELECT decision, sha256 FROM contents"):
-            members.setdefault(number, set()).add(sha256)
+            files[number][sha256] += 1
         return [
-            Decision(id=number, what=what, at_ns=at_ns, contents=frozenset(members.get(number, ())))
+            Decision(id=number, what=what, at_ns=at_ns, files=files[number])
             for number, what, at_ns in self._connection.execute("SELECT id, what, at_ns FROM decisions ORDER BY id")
         ]

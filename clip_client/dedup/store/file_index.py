@@ -9,7 +9,7 @@ from clip_client.dedup.store.sqlite import open_database, transaction
 from clip_client.dedup.types import PhotoFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
     from pathlib import Path
 
 _VERSION: Final = 1
@@ -42,6 +42,14 @@ class FileIndex:
                 if (file.size_bytes, file.mtime_ns) == (size_bytes, mtime_ns):
                     found[file.path] = sha256.hex()
         return found
+
+    def paths_of(self, contents: Collection[str]) -> dict[str, list[str]]:
+        """Return SHA-256 (hexadecimal) -> the paths at which files with this content were last seen."""
+        wanted: dict[bytes, list[str]] = {bytes.fromhex(sha256): [] for sha256 in contents}
+        for name, sha256 in self._connection.execute("SELECT path, sha256 FROM files ORDER BY path"):
+            if sha256 in wanted:
+                wanted[sha256].append(os.fsdecode(name))
+        return {sha256.hex(): paths for sha256, paths in wanted.items()}
 
     def sha256_of(self, path: str, hash_file: Callable[[str], str]) -> str:
         """Return the SHA-256 of one file: the known one, or, if the file has changed since, that of ``hash_file``.

@@ -27,15 +27,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-PLANNED: Final = "planned"
-MOVED: Final = "moved"
-ABANDONED: Final = "abandoned"
-RESTORING: Final = "restoring"
-RESTORED: Final = "restored"
-PURGING: Final = "purging"
-PURGED: Final = "purged"
 
-IN_QUARANTINE: Final = (PLANNED, MOVED, RESTORING, PURGING)
+class State:
+    """The states of an entry, as the database holds them."""
+
+    PLANNED: Final = "planned"
+    MOVED: Final = "moved"
+    ABANDONED: Final = "abandoned"
+    RESTORING: Final = "restoring"
+    RESTORED: Final = "restored"
+    PURGING: Final = "purging"
+    PURGED: Final = "purged"
+
+
+IN_QUARANTINE: Final = (State.PLANNED, State.MOVED, State.RESTORING, State.PURGING)
 """States in which a file of the entry may be in the quarantine."""
 
 # Table and column names are the format on disk: "units" holds the entries, "survivor" is the kept photo.
@@ -63,6 +68,10 @@ _INSERT_SIDECAR: Final = "INSERT INTO sidecars VALUES (?, ?, ?, ?)"
 _SET_STATE: Final = "UPDATE units SET state = ? WHERE id = ?"
 _ENTRY: Final = "SELECT * FROM units WHERE id = ?"
 _ENTRIES: Final = "SELECT * FROM units WHERE state IN ({states}){more} ORDER BY id"
+_RUNS: Final = (
+    "SELECT run, min(at_ns), count(DISTINCT id), sum(size_bytes) FROM units JOIN files ON unit = id "
+    "WHERE state IN ({states}) GROUP BY run ORDER BY max(id) DESC"
+)
 _OF_RUN: Final = " AND run = ?"
 _OF_ORIGINAL: Final = " AND id IN (SELECT unit FROM files WHERE original = ?)"
 _FILES: Final = "SELECT * FROM files WHERE unit = ? ORDER BY rowid"
@@ -114,6 +123,17 @@ class JournalEntry:
     """What has to stay beside the kept photo while the files are in the quarantine."""
 
 
+class Run(NamedTuple):
+    """What one run has in the quarantine."""
+
+    name: str
+    at_ns: int
+    photos: int
+    """Number of entries: photos, without the companions that moved with them."""
+    size_bytes: int
+    """Of all files."""
+
+
 def new_run() -> str:
     """Return a name for a run: the local time, and letters that make it unique across all stores."""
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}"
@@ -160,7 +180,7 @@ class Journal:
         """Record what is about to happen. It is on the disk when this returns."""
         with transaction(self._connection):
             number = self._connection.execute(
-                _INSERT_ENTRY, (run, time.time_ns(), method, PLANNED, os.fsencode(kept), kept_sha256)
+                _INSERT_ENTRY, (run, time.time_ns(), method, State.PLANNED, os.fsencode(kept), kept_sha256)
             ).lastrowid
             self._connection.executemany(
                 _INSERT_FILE,
@@ -194,9 +214,14 @@ class Journal:
         wanted = _ENTRIES.format(states=", ".join("?" * len(states)), more=more)
         return [self._entry(row) for row in self._connection.execute(wanted, values).fetchall()]
 
+    def runs(self) -> list[Run]:
+        """Return the runs that have anything in the quarantine, the newest first."""
+        rows = self._connection.execute(_RUNS.format(states=", ".join("?" * len(IN_QUARANTINE))), IN_QUARANTINE)
+        return [Run(*row) for row in rows]
+
     def sidecars(self, path: str) -> list[tuple[int, Sidecar]]:
         """Return the id of each entry that needs the sidecar at ``path``, and what the entry recorded about it."""
-        rows = self._connection.execute(_SIDECARS_AT, (os.fsencode(path), RESTORED, ABANDONED))
+        rows = self._connection.execute(_SIDECARS_AT, (os.fsencode(path), State.RESTORED, State.ABANDONED))
         return [(number, _sidecar(*row)) for number, *row in rows]
 
     def _entry(self, row: Sequence[Any]) -> JournalEntry:

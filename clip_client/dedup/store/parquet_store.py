@@ -13,7 +13,6 @@ rows and one row group.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import time
 import uuid
@@ -24,9 +23,10 @@ import numpy as np
 from clip_client.dedup.store.layout import CACHE, Layout
 from clip_client.dedup.store.sqlite import StoreError
 from preprocess_ensemble.errors import first_line
+from preprocess_ensemble.whole_file import whole_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -37,7 +37,8 @@ _GROUP_ROWS: Final = 1024
 _ABANDONED_S: Final = 3600.0
 """An unfinished file that was not written to for this long belongs to a process that was killed."""
 
-_NUMBERED_NAME: Final = re.compile(r"part-(\d{5,})\.parquet")
+_NUMBERED_NAME: Final = re.compile(r"part-(\d{5,})(-[0-9a-f]{32})?\.parquet")
+"""The second form is that of a cluster, whose files of one run share a number."""
 
 
 class _File(NamedTuple):
@@ -71,15 +72,17 @@ class ParquetStore:
     """One folder of Parquet files with one ``pyarrow.Schema``.
 
     The schema's metadata says what the rows are; a file with other metadata, or without a column of the schema, is
-    refused. Columns of an older version may have other types; they are cast to those of the schema. Methods raise
-    StoreError for such files and for a disk that cannot be read or written.
+    refused. Columns of an older version may have other types; they are cast to those of the schema. It may also lack
+    the columns of numbers that were ``added`` since; there they are 0. Methods raise StoreError for files that are
+    refused and for a disk that cannot be read or written.
     """
 
-    def __init__(self, folder: Path, schema: Any, layout: Layout = CACHE) -> None:
+    def __init__(self, folder: Path, schema: Any, layout: Layout = CACHE, added: Collection[str] = ()) -> None:
         """Open ``folder``, which is made if it does not exist."""
         self.folder = folder
         self.schema = schema
         self.layout = layout
+        self._added = frozenset(added)
         self.written: list[Path] = []
         """Files that this object has written."""
         self._rows: list[Mapping[str, object]] = []
@@ -193,7 +196,8 @@ class ParquetStore:
         try:
             if self.layout.is_cache:
                 return sorted(self.folder.glob("*.parquet"))
-            return sorted((path for path in self.folder.iterdir() if _NUMBERED_NAME.fullmatch(path.name)), key=_number)
+            found = (path for path in self.folder.iterdir() if _NUMBERED_NAME.fullmatch(path.name))
+            return sorted(found, key=lambda path: (_number(path), path.name))
         except OSError as error:
             raise StoreError(f"the folder {self.folder} cannot be read: {error.strerror}") from None
 
@@ -261,7 +265,6 @@ class ParquetStore:
         import pyarrow as pa
 
         schema = self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])
-
         with self._opened(file.path) as parquet:
             if parquet is None:
                 return
@@ -273,12 +276,16 @@ class ParquetStore:
             rows = rows - (ends[groups] - np.cumsum(read))[which]
             start = 0
             try:
+                held = [name for name in schema.names if name in parquet.schema_arrow.names]
                 for batch in parquet.iter_batches(
-                    batch_size=_GROUP_ROWS, row_groups=groups.tolist(), columns=schema.names, use_threads=True
+                    batch_size=_GROUP_ROWS, row_groups=groups.tolist(), columns=held, use_threads=True
                 ):
                     first, last = np.searchsorted(rows, (start, start + len(batch)))
                     if first < last:
-                        table = pa.Table.from_batches([batch]).select(schema.names)
+                        table = pa.Table.from_batches([batch])
+                        for name in self._added.intersection(schema.names).difference(held):
+                            table = table.append_column(name, pa.array(np.zeros(len(table), np.uint64)))
+                        table = table.select(schema.names)
                         if last - first < len(batch):
                             table = table.take(rows[first:last] - start)
                         yield positions[first:last], without_null_lists(table.cast(schema))
@@ -304,7 +311,7 @@ class ParquetStore:
                 self._damaged(path, error)
             if parquet is not None and not any_schema:
                 said, expected = parquet.schema_arrow.metadata or {}, self.schema.metadata or {}
-                missing = set(self.schema.names) - set(parquet.schema_arrow.names)
+                missing = set(self.schema.names) - self._added - set(parquet.schema_arrow.names)
                 if missing or any(said.get(key) != value for key, value in expected.items()):
                     raise StoreError(f"{path} does not belong there; move it away")
             yield parquet
@@ -321,20 +328,16 @@ class ParquetStore:
         import pyarrow.parquet as pq
 
         whole = self._next_path()
-        part = whole.with_suffix(".part")
         try:
-            with open(part, "wb") as file:
-                with pq.ParquetWriter(file, self.schema, **self.layout.writer) as writer:
-                    for table in tables:
-                        writer.write_table(table, row_group_size=_GROUP_ROWS)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(part, whole)
-            self.written.append(whole)
+            with (
+                whole_file(whole, part=whole.with_suffix(".part")) as file,
+                pq.ParquetWriter(file, self.schema, **self.layout.writer) as writer,
+            ):
+                for table in tables:
+                    writer.write_table(table, row_group_size=_GROUP_ROWS)
         except OSError as error:
             raise StoreError(f"cannot write {whole}: {error.strerror or error}") from error
-        finally:
-            part.unlink(missing_ok=True)
+        self.written.append(whole)
 
     def remove_abandoned(self, older_than_s: float = 0.0) -> None:
         """Remove the unfinished files of killed processes. Without a time no other process may be writing."""

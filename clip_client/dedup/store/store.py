@@ -5,9 +5,12 @@
     files.sqlite      path, size, modification time -> SHA-256   a cache
     looks/<algorithm> SHA-256 -> size, hash, time of the photo   a cache, Parquet
     pixels/<algorithm> SHA-256 -> SHA-256 of the pixels          a cache, Parquet
+    keypoints/<algorithm>.sqlite SHA-256 -> keypoints            a cache
     vectors/<id>      SHA-256 -> vector of one model             a cache, Parquet
     journal.sqlite    what was moved where                       not replaceable
     decisions.sqlite  decisions of a person about photos         not replaceable
+    choices.sqlite    what a person chose, before it is done     not replaceable
+    settings.sqlite   saved keep rules, tuned thresholds         not replaceable
 
 The caches and decisions are keyed by content, so files can be moved, renamed and copied between machines.
 """
@@ -22,14 +25,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from clip_client.dedup.store.choices import Choices
 from clip_client.dedup.store.decisions import Decisions
 from clip_client.dedup.store.file_index import FileIndex
 from clip_client.dedup.store.journal import Journal
+from clip_client.dedup.store.keypoint_table import KeypointTable
 from clip_client.dedup.store.parquet_store import ParquetStore
+from clip_client.dedup.store.settings import Settings
 from clip_client.dedup.store.sqlite import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     import pyarrow as pa
     from typing_extensions import Self
@@ -86,9 +92,24 @@ class Store:
         return self._open.enter_context(closing(Decisions(self.directory / "decisions.sqlite")))
 
     @cached_property
+    def choices(self) -> Choices:
+        """What a person chose to do with found photos."""
+        return self._open.enter_context(closing(Choices(self.directory / "choices.sqlite")))
+
+    @cached_property
+    def settings(self) -> Settings:
+        """Saved keep rules and tuned thresholds."""
+        return self._open.enter_context(closing(Settings(self.directory / "settings.sqlite")))
+
+    @cached_property
     def files(self) -> FileIndex:
         """Which content each file had."""
         return self._open.enter_context(closing(FileIndex(self.directory / "files.sqlite")))
+
+    def keypoints(self, algorithm: str) -> KeypointTable:
+        """Open the keypoints that one version of the algorithm made."""
+        path = self.directory / "keypoints" / f"{algorithm}.sqlite"
+        return self._open.enter_context(closing(KeypointTable(path)))
 
     def vectors(self, vector_id: str, dimension: int | None = None) -> ParquetStore:
         """Open the vectors of one id, each of ``dimension`` numbers; ``code`` and ``message`` say why one is missing.
@@ -104,10 +125,14 @@ class Store:
         columns = {"vector": vector, "code": pa.string(), "message": pa.string()}
         return self.table(folder, columns, {"vector_id": vector_id})
 
-    def table(self, folder: Path, columns: Mapping[str, pa.DataType], about: Mapping[str, str]) -> ParquetStore:
-        """Open the rows in ``folder`` of the store: ``columns`` by content, and ``about`` says what made them."""
+    def table(
+        self, folder: Path, columns: Mapping[str, pa.DataType], about: Mapping[str, str], added: Collection[str] = ()
+    ) -> ParquetStore:
+        """Open the rows in ``folder`` of the store: ``columns`` by content, and ``about`` says what made them.
+
+        Files of an older version may lack the columns of numbers that are ``added``; there they are 0.
+        """
         import pyarrow as pa
 
-        return ParquetStore(
-            self.directory / folder, pa.schema({"sha256": pa.binary(32), **columns}, metadata=dict(about))
-        )
+        schema = pa.schema({"sha256": pa.binary(32), **columns}, metadata=dict(about))
+        return ParquetStore(self.directory / folder, schema, added=added)

@@ -7,37 +7,16 @@ import sqlite3
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
-from clip_client.dedup.store.journal import (
-    ABANDONED,
-    IN_QUARANTINE,
-    MOVED,
-    PLANNED,
-    PURGED,
-    PURGING,
-    RESTORED,
-    RESTORING,
-    Journal,
-    JournalEntry,
-    MovedFile,
-    Sidecar,
-    new_run,
-)
+from clip_client.dedup.store.journal import IN_QUARANTINE, Journal, JournalEntry, MovedFile, Sidecar, State, new_run
 from tests.fixtures.albums import opened
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
-STATES = (PLANNED, MOVED, ABANDONED, RESTORING, RESTORED, PURGING, PURGED)
+    import pytest
+
+STATES = (State.PLANNED, State.MOVED, State.ABANDONED, State.RESTORING, State.RESTORED, State.PURGING, State.PURGED)
 NOT_UTF8 = os.fsdecode(b"/photos/caf\xe9.jpg")
-
-
-@pytest.fixture
-def journal(tmp_path: Path) -> Iterator[Journal]:
-    with opened(tmp_path / "journal.sqlite") as made:
-        yield made
 
 
 def moved_file(original: str, number: int = 1) -> MovedFile:
@@ -61,13 +40,13 @@ def test_an_entry_is_read_as_it_was_planned(tmp_path: Path) -> None:
     with opened(tmp_path / "journal.sqlite") as journal:
         first = planned(journal, NOT_UTF8, "/2.nef", "/1.xmp", kept=NOT_UTF8, method="hardlink", sidecars=sidecars)
         second = planned(journal, "/3.jpg", run="later")
-        assert (first.run, first.method, first.state) == ("run", "hardlink", PLANNED)
+        assert (first.run, first.method, first.state) == ("run", "hardlink", State.PLANNED)
         assert (first.kept, first.kept_sha256) == (NOT_UTF8, "ab")
         assert first.at_ns <= second.at_ns
         assert [file.original for file in first.files] == [NOT_UTF8, "/2.nef", "/1.xmp"]
         assert first.sidecars == tuple(sidecars)
     with opened(tmp_path / "journal.sqlite") as journal:
-        assert journal.entries((PLANNED,)) == [first, second]
+        assert journal.entries((State.PLANNED,)) == [first, second]
 
 
 def test_entries_are_selected_by_state_run_and_old_path(journal: Journal) -> None:
@@ -84,7 +63,12 @@ def test_entries_are_selected_by_state_run_and_old_path(journal: Journal) -> Non
         assert journal.entries(STATES, run="one", original=f"/{state}.xmp") == both[:1]
     assert journal.entries(STATES, original="/1.jpg") == list(entries.values())
     assert journal.entries(STATES, original="/2.jpg") == journal.entries(STATES, run="a third") == []
-    assert {entry.state for entry in journal.entries(IN_QUARANTINE)} == {PLANNED, MOVED, RESTORING, PURGING}
+    assert {entry.state for entry in journal.entries(IN_QUARANTINE)} == {
+        State.PLANNED,
+        State.MOVED,
+        State.RESTORING,
+        State.PURGING,
+    }
 
 
 def test_a_sidecar_is_needed_by_each_entry_that_is_not_back(journal: Journal) -> None:
@@ -92,7 +76,7 @@ def test_a_sidecar_is_needed_by_each_entry_that_is_not_back(journal: Journal) ->
     ours = Sidecar(path=NOT_UTF8, sha256="cd", is_ours=True)
     entries = {state: journal.set_state(planned(journal, "/1.jpg", sidecars=[ours]), state) for state in STATES}
     planned(journal, "/2.jpg", sidecars=[Sidecar(path="/other.xmp", sha256="cd", is_ours=True)])
-    needed_by = [state for state in STATES if state not in (RESTORED, ABANDONED)]
+    needed_by = [state for state in STATES if state not in (State.RESTORED, State.ABANDONED)]
     assert journal.sidecars(NOT_UTF8) == [(entries[state].id, ours) for state in needed_by]
 
 

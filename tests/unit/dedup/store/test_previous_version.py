@@ -24,7 +24,7 @@ from clip_client.cli.main import main
 from clip_client.dedup import Store, find_duplicates, scan
 from clip_client.dedup.store.decisions import DIFFERENT
 from clip_client.dedup.store.journal import IN_QUARANTINE
-from tests.fixtures.models import model_info
+from tests.fixtures.models.model_info import model_info
 from tests.paths import ROOT
 
 if TYPE_CHECKING:

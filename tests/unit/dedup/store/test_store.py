@@ -14,14 +14,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from clip_client.dedup import Store, StoreError
-from clip_client.dedup.features.capture_time import CaptureTime, read_capture_time
+from clip_client.dedup.features.capture_time import read_capture_time
 from clip_client.dedup.features.image_features import ImageFeatures, cached_features, extract_features
 from clip_client.dedup.features.pixel_hash import pixel_hash
 from clip_client.dedup.files.companions import companions, what_would_be_lost
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
 from clip_client.dedup.store.sqlite import open_database, transaction
 from clip_client.dedup.store.store import default_directory
-from clip_client.dedup.types import PhotoFile
+from clip_client.dedup.types import CaptureTime, PhotoFile
 
 ROW: dict[str, Any] = {"sha256": bytes(32), "vector": np.array([0.6, 0.8], dtype=np.float32), "code": "", "message": ""}
 
@@ -180,14 +180,14 @@ def test_processes_write_to_one_store_at_once(tmp_path: Path) -> None:
         "from clip_client.dedup.types import PhotoFile\n"
         "me = int(sys.argv[2])\n"
         "with Store(sys.argv[1]) as store:\n"
-        "    shelf = store.vectors('model')\n"
+        "    vectors = store.vectors('model')\n"
         "    for number in range(30):\n"
         "        key = bytes([me, number]) * 16\n"
         "        store.files.remember([(PhotoFile(f'/{me}/{number}', 1, 1), key.hex())])\n"
-        "        shelf.add({'sha256': key, 'vector': [1.0], 'code': '', 'message': ''})\n"
-        "        shelf.flush()\n"
-        "        shelf.compact()\n"
-        "        assert key in shelf.read().column('sha256').to_pylist()\n"
+        "        vectors.add({'sha256': key, 'vector': [1.0], 'code': '', 'message': ''})\n"
+        "        vectors.flush()\n"
+        "        vectors.compact()\n"
+        "        assert key in vectors.read().column('sha256').to_pylist()\n"
     )
     command = [sys.executable, "-c", script, str(tmp_path)]
     processes = [subprocess.Popen([*command, str(number)]) for number in range(3)]
@@ -234,7 +234,7 @@ def test_nothing_belongs_to_two_photos_whose_names_differ_by_case(tmp_path: Path
     assert companions(str(tmp_path / name) for name in ("a.jpg", "A.JPG")) == {}
 
 
-def test_a_shelf_is_plain_parquet(tmp_path: Path) -> None:
+def test_stored_vectors_are_plain_parquet(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
         vectors = store.vectors("model|id")
         vectors.add(ROW)
@@ -249,8 +249,8 @@ def test_a_store_may_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     """Also one that is not UTF-8, or that a library would take for an address, named from the folder around it."""
     monkeypatch.chdir(tmp_path)
     with Store(os.fsdecode(name)) as store:
-        shelf = store.vectors("model")
-        shelf.add({"sha256": b"1" * 32, "vector": [1.0], "code": "", "message": ""})
-        shelf.flush()
+        vectors = store.vectors("model")
+        vectors.add({"sha256": b"1" * 32, "vector": [1.0], "code": "", "message": ""})
+        vectors.flush()
         assert rows(store) == [b"1" * 32]
         assert store.decisions.all() == []
