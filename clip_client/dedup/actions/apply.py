@@ -23,19 +23,7 @@ from clip_client.dedup.actions.quarantine import (
 )
 from clip_client.dedup.actions.sidecars import check_sidecars, remaining_sidecars, remove_sidecars, write_sidecars
 from clip_client.dedup.files.hashing import Content, hash_file
-from clip_client.dedup.store.journal import (
-    ABANDONED,
-    IN_QUARANTINE,
-    MOVED,
-    PLANNED,
-    PURGED,
-    PURGING,
-    RESTORED,
-    RESTORING,
-    JournalEntry,
-    MovedFile,
-    new_run,
-)
+from clip_client.dedup.store.journal import IN_QUARANTINE, JournalEntry, MovedFile, State, new_run
 from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.types import FailedFile
 
@@ -130,16 +118,16 @@ def recover(journal: Journal) -> None:
 
     An entry on a disk that is not connected stays as it is.
     """
-    for entry in journal.entries((PLANNED, RESTORING, PURGING)):
+    for entry in journal.entries((State.PLANNED, State.RESTORING, State.PURGING)):
         if why_out_of_reach(entry):
             continue
-        if entry.state == PURGING:
+        if entry.state == State.PURGING:
             is_there_still = _may_be_quarantined(entry)
             if not is_there_still:
                 _remove_empty_folders(entry)
-            journal.set_state(entry, MOVED if is_there_still else PURGED)
+            journal.set_state(entry, State.MOVED if is_there_still else State.PURGED)
         else:
-            _restore_files(entry, journal, at_end=ABANDONED if entry.state == PLANNED else RESTORED)
+            _restore_files(entry, journal, at_end=State.ABANDONED if entry.state == State.PLANNED else State.RESTORED)
 
 
 def why_out_of_reach(entry: JournalEntry) -> str:
@@ -180,9 +168,9 @@ def _move(move: Move, journal: Journal, *, run: str, method: str) -> Outcome:
             os.link(os.path.realpath(kept_path), path)
             sync_folder(os.path.dirname(path))
     except (OSError, CannotMove) as error:
-        _restore_files(entry, journal, at_end=ABANDONED)
+        _restore_files(entry, journal, at_end=State.ABANDONED)
         raise CannotMove(_sentence(error)) from error
-    journal.set_state(entry, MOVED)
+    journal.set_state(entry, State.MOVED)
     return Outcome(path=duplicate.path, done=True, message=f"Moved to {files[0].quarantined}.")
 
 
@@ -253,7 +241,9 @@ def _check_unchanged(file: MovedFile) -> None:
 
 
 def _undo(entry: JournalEntry, journal: Journal) -> Outcome:
-    problem = why_out_of_reach(entry) or _restore_files(journal.set_state(entry, RESTORING), journal, at_end=RESTORED)
+    problem = why_out_of_reach(entry) or _restore_files(
+        journal.set_state(entry, State.RESTORING), journal, at_end=State.RESTORED
+    )
     message = problem or f"Restored. {remaining_sidecars(entry, journal)}".rstrip()
     return Outcome(path=entry.files[0].original, done=not problem, message=message)
 
@@ -273,7 +263,7 @@ def _restore_files(entry: JournalEntry, journal: Journal, *, at_end: str) -> str
         remove_sidecars(entry, journal)
     # A file that could not be restored is still in the quarantine, where the next undo finds it. The journal forgets a
     # file that a person took out of the quarantine.
-    journal.set_state(entry, MOVED if problems and _may_be_quarantined(entry) else at_end)
+    journal.set_state(entry, State.MOVED if problems and _may_be_quarantined(entry) else at_end)
     return problems[0] if problems else ""
 
 

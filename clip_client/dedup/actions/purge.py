@@ -10,7 +10,7 @@ from clip_client.dedup.actions.apply import Outcome, recover, why_out_of_reach
 from clip_client.dedup.actions.quarantine import is_there, remove_empty_folders
 from clip_client.dedup.files.file_types import COMPANION_KINDS, PICTURES, suffix_of
 from clip_client.dedup.files.hashing import has_sha256, sha256_of
-from clip_client.dedup.store.journal import MOVED, PURGED, PURGING
+from clip_client.dedup.store.journal import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -40,7 +40,7 @@ def purge(
         trash = send2trash
     with journal.exclusive():
         recover(journal)
-        entries = [entry for entry in journal.entries((MOVED,), run=run) if only is None or entry.id in only]
+        entries = [entry for entry in journal.entries((State.MOVED,), run=run) if only is None or entry.id in only]
         outcomes = []
         for done, entry in enumerate(entries, start=1):
             outcomes.append(_purge(entry, journal, trash))
@@ -57,17 +57,17 @@ def _purge(entry: JournalEntry, journal: Journal, trash: Callable[[str], None]) 
         reason = f"The system refuses: {error.strerror or error}."
     if reason:
         return Outcome(path=path, done=False, message=reason)
-    journal.set_state(entry, PURGING)
+    journal.set_state(entry, State.PURGING)
     for file in entry.files:
         try:
             if is_there(file.quarantined):
                 trash(file.quarantined)
             remove_empty_folders(file.quarantined)
         except OSError as error:  # includes TrashPermissionError
-            journal.set_state(entry, MOVED)
+            journal.set_state(entry, State.MOVED)
             reason = error.strerror or str(error)
             return Outcome(path=path, done=False, message=f"The system's trash refuses it: {reason}.")
-    journal.set_state(entry, PURGED)
+    journal.set_state(entry, State.PURGED)
     return Outcome(path=path, done=True, message="In the system's trash.")
 
 
@@ -101,7 +101,7 @@ def _kept_instead(entry: JournalEntry, journal: Journal, seen: frozenset[int]) -
         return entry.kept
     later = (
         _kept_instead(later, journal, seen | {later.id})
-        for later in journal.entries((MOVED, PURGED), original=entry.kept)
+        for later in journal.entries((State.MOVED, State.PURGED), original=entry.kept)
         if later.id not in seen and later.files[0].sha256 == entry.kept_sha256
     )
     return next(filter(None, later), None)

@@ -19,12 +19,12 @@ from clip_client.dedup.actions.plan import Plan, plan_moves
 from clip_client.dedup.actions.purge import purge
 from clip_client.dedup.features.image_features import extract_features
 from clip_client.dedup.files.metadata import read_sidecar
-from clip_client.dedup.store.journal import MOVED
+from clip_client.dedup.store.journal import State
 from clip_client.dedup.types import QUARANTINE_NAME, SAME_PIXELS, LibraryPhoto, Metadata
 from tests.fixtures.albums import member, opened, report, snapshot, without_access, write
-from tests.fixtures.camera_files import exif, packet
 from tests.fixtures.crashes import contents, fork_and_kill
-from tests.fixtures.image_files import jpeg
+from tests.fixtures.images.camera_files import exif, packet
+from tests.fixtures.images.image_files import jpeg
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -334,7 +334,7 @@ def test_purge_leaves_a_copy_whose_sidecar_is_gone(tmp_path: Path) -> None:
     with opened(store) as journal:
         assert {outcome.done for outcome in purge(journal, trash=trash)} == {False}
         (root / "aside").rename(root / "kept.jpg.xmp")
-        first = journal.entries((MOVED,))[0]
+        first = journal.entries((State.MOVED,))[0]
         assert [outcome.done for outcome in purge(journal, only=[first.id], trash=trash)] == [True]
     # What is in the trash needs the sidecar for good.
     take_back(store)

@@ -10,9 +10,12 @@ import pytest
 
 from clip_client.dedup.actions.plan import Skip, check_tiers, plan_moves
 from clip_client.dedup.types import (
+    ALTERED,
     BURST,
+    EDITED,
     EXACT,
     NEAR_IDENTICAL,
+    RE_ENCODED,
     SAME_PIXELS,
     SIMILAR,
     Companion,
@@ -190,13 +193,18 @@ def test_tiers_are_checked_by_name_and_by_the_weights_of_the_model() -> None:
     check_tiers([SIMILAR])
     with pytest.raises(ValueError, match="unknown tier") as raised:
         check_tiers([EXACT, "sure"])
-    assert str(raised.value) == "unknown tier 'sure'; the tiers are exact, same-pixels, near-identical, similar"
+    assert str(raised.value) == (
+        "unknown tier 'sure'; the tiers are exact, same-pixels, re-encoded, edited, near-identical, similar"
+    )
     with pytest.raises(ValueError, match="are random") as raised:
         check_tiers([SIMILAR], "ViT-B-32/random:0@1a2b3c4d")
     assert str(raised.value) == (
         "the tier 'similar' depends on vectors, and the weights of ViT-B-32/random:0@1a2b3c4d are random; "
-        "export a model with trained weights, or select only exact and same-pixels"
+        "export a model with trained weights, or select only exact, same-pixels, re-encoded, edited"
     )
+    check_tiers([RE_ENCODED, EDITED], "ViT-B-32/random:0@1a2b3c4d")
+    with pytest.raises(ValueError, match="altered pictures never move") as raised:
+        check_tiers([ALTERED])
 
 
 def test_files_move_in_the_named_folders_and_beside_named_files(

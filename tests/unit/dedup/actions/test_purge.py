@@ -11,19 +11,12 @@ import pytest
 from clip_client.dedup.actions.apply import apply, undo
 from clip_client.dedup.actions.plan import plan_moves
 from clip_client.dedup.actions.purge import purge
-from clip_client.dedup.store.journal import IN_QUARANTINE, MOVED, PURGED, Journal
+from clip_client.dedup.store.journal import IN_QUARANTINE, Journal, State
 from clip_client.dedup.types import QUARANTINE_NAME
-from tests.fixtures.albums import album, member, opened, report, snapshot, without_access, write
+from tests.fixtures.albums import album, member, report, snapshot, without_access, write
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
-
-
-@pytest.fixture
-def journal(tmp_path: Path) -> Iterator[Journal]:
-    with opened(tmp_path / "journal.sqlite") as made:
-        yield made
 
 
 def move(journal: Journal, kept: Path, *copies: Path) -> str:
@@ -69,11 +62,11 @@ def test_what_the_trash_refuses_comes_back(
         "In the system's trash.",
         f"The system's trash refuses it: {reason}.",
     }
-    assert [entry.files[0].original for entry in journal.entries((MOVED,))] == [str(stays)]
+    assert [entry.files[0].original for entry in journal.entries((State.MOVED,))] == [str(stays)]
     for name, path in trashed.items():
         os.renames(tmp_path / name, path)  # as the trash does that puts something back
-    for entry in journal.entries((PURGED,)):
-        journal.set_state(entry, MOVED)
+    for entry in journal.entries((State.PURGED,)):
+        journal.set_state(entry, State.MOVED)
     assert [outcome.message for outcome in undo(journal)] == ["Restored."] * 2
     assert without_access(snapshot(root)) == without_access(before)
 

@@ -21,18 +21,14 @@ from clip_client.dedup.actions.quarantine import (
     rename_new,
     restore,
 )
-from clip_client.dedup.store.journal import IN_QUARANTINE, PLANNED, PURGING, RESTORING, Journal, MovedFile
+from clip_client.dedup.store.journal import IN_QUARANTINE, Journal, MovedFile, State
 from clip_client.dedup.types import QUARANTINE_NAME, SAME_PIXELS
-from tests.fixtures.albums import album, member, opened, report, snapshot, without_access, write
+from tests.fixtures.albums import album, member, report, snapshot, without_access, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-
-@pytest.fixture
-def journal(tmp_path: Path) -> Iterator[Journal]:
-    with opened(tmp_path / "journal.sqlite") as made:
-        yield made
+    from tests.fixtures.albums import Snapshot
 
 
 @pytest.fixture
@@ -199,42 +195,40 @@ def test_the_type_of_a_file_system_is_that_of_its_mount() -> None:
     assert file_system_type(os.makedev(4095, 1)) == ""
 
 
-@pytest.mark.parametrize("state", [PLANNED, RESTORING])
-def test_apply_settles_what_a_killed_process_left_before_it_moves(tmp_path: Path, journal: Journal, state: str) -> None:
-    root = tmp_path / "root"
+def killed_while_it_moved(root: Path, journal: Journal, state: str) -> Snapshot:
+    """Move copies of an album, and leave the journal in ``state``; return what was in ``root`` before."""
     groups = album(root)
     before = snapshot(root)
     apply(plan_moves(groups, [root]), journal)
     for entry in journal.entries(IN_QUARANTINE):
         journal.set_state(entry, state)
+    return before
+
+
+@pytest.mark.parametrize("state", [State.PLANNED, State.RESTORING])
+def test_apply_settles_what_a_killed_process_left_before_it_moves(tmp_path: Path, journal: Journal, state: str) -> None:
+    root = tmp_path / "root"
+    before = killed_while_it_moved(root, journal, state)
     assert apply(Plan(moves=(), skipped=()), journal).outcomes == ()
     assert journal.entries(IN_QUARANTINE) == []
     assert without_access(snapshot(root)) == without_access(before)
     assert not (root / QUARANTINE_NAME).exists()
 
 
-@pytest.mark.parametrize("state", [PLANNED, RESTORING])
+@pytest.mark.parametrize("state", [State.PLANNED, State.RESTORING])
 def test_purge_settles_what_a_killed_process_left_before_it_purges(
     tmp_path: Path, journal: Journal, state: str
 ) -> None:
     """Something on its way back is wanted, so it comes back and does not go to the trash."""
     root = tmp_path / "root"
-    groups = album(root)
-    before = snapshot(root)
-    apply(plan_moves(groups, [root]), journal)
-    for entry in journal.entries(IN_QUARANTINE):
-        journal.set_state(entry, state)
+    before = killed_while_it_moved(root, journal, state)
     assert purge(journal, trash=os.unlink) == ()
     assert without_access(snapshot(root)) == without_access(before)
 
 
 def test_undo_of_one_run_settles_what_others_left(tmp_path: Path, journal: Journal) -> None:
     root = tmp_path / "root"
-    groups = album(root)
-    before = snapshot(root)
-    apply(plan_moves(groups, [root]), journal)
-    for entry in journal.entries(IN_QUARANTINE):
-        journal.set_state(entry, PLANNED)
+    before = killed_while_it_moved(root, journal, State.PLANNED)
     assert undo(journal, run="another run") == ()
     assert without_access(snapshot(root)) == without_access(before)
 
@@ -242,7 +236,7 @@ def test_undo_of_one_run_settles_what_others_left(tmp_path: Path, journal: Journ
 def test_purge_goes_on_with_what_a_killed_purge_left(tmp_path: Path, journal: Journal) -> None:
     apply(two_copies(tmp_path / "r"), journal)
     (entry,) = journal.entries(IN_QUARANTINE)
-    journal.set_state(entry, PURGING)
+    journal.set_state(entry, State.PURGING)
     assert [outcome.done for outcome in purge(journal, trash=os.unlink)] == [True]
     assert journal.entries(IN_QUARANTINE) == []
 

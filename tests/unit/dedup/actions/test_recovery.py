@@ -11,31 +11,14 @@ import pytest
 
 from clip_client.dedup.actions.apply import METHODS, apply, undo
 from clip_client.dedup.actions.plan import Plan, plan_moves
-from clip_client.dedup.store.journal import (
-    ABANDONED,
-    IN_QUARANTINE,
-    MOVED,
-    PLANNED,
-    PURGED,
-    PURGING,
-    RESTORED,
-    RESTORING,
-    Journal,
-    JournalEntry,
-)
+from clip_client.dedup.store.journal import IN_QUARANTINE, Journal, JournalEntry, State
 from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.types import QUARANTINE_NAME, SAME_PIXELS, Metadata
-from tests.fixtures.albums import album, member, opened, report, snapshot, without_access, write
+from tests.fixtures.albums import album, member, report, snapshot, without_access, write
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
-
-
-@pytest.fixture
-def journal(tmp_path: Path) -> Iterator[Journal]:
-    with opened(tmp_path / "journal.sqlite") as made:
-        yield made
 
 
 def copies(root: Path, count: int = 2, data: bytes = b"x") -> tuple[Plan, list[Path]]:
@@ -134,7 +117,7 @@ def test_an_empty_sidecar_is_recorded_without_a_hash(tmp_path: Path, journal: Jo
         write(tmp_path / "r" / f"{number}.xmp", b"")
     plan, _ = copies(tmp_path / "r")
     apply(plan, journal)
-    (entry,) = journal.entries((MOVED,))
+    (entry,) = journal.entries((State.MOVED,))
     assert [(file.sha256 == "", file.size_bytes) for file in entry.files] == [(False, 1), (True, 0)]
 
 
@@ -160,7 +143,7 @@ def test_a_file_that_is_written_to_during_the_move_comes_back(
     assert (outcome.done, outcome.message) == (False, "It changed during the move, and is back.")
     assert (root / name).read_bytes() == data
     assert sorted(os.listdir(root)) == ["0.jpg", "0.nef", "1.jpg", "1.nef"]
-    assert len(journal.entries((ABANDONED,))) == 1
+    assert len(journal.entries((State.ABANDONED,))) == 1
 
 
 @pytest.mark.parametrize(
@@ -235,10 +218,10 @@ def test_what_a_person_took_out_of_the_quarantine_is_forgotten(tmp_path: Path, j
 @pytest.mark.parametrize(
     ("left", "is_gone", "ends"),
     [
-        (PLANNED, False, ABANDONED),
-        (RESTORING, False, RESTORED),
-        (PURGING, False, MOVED),
-        (PURGING, True, PURGED),
+        (State.PLANNED, False, State.ABANDONED),
+        (State.RESTORING, False, State.RESTORED),
+        (State.PURGING, False, State.MOVED),
+        (State.PURGING, True, State.PURGED),
     ],
 )
 def test_each_state_of_a_killed_process_has_one_end(
@@ -256,8 +239,8 @@ def test_each_state_of_a_killed_process_has_one_end(
     apply(Plan(moves=(), skipped=()), journal)
     assert journal.entries((left,)) == [far]
     assert [entry.id for entry in journal.entries((ends,))] == [near.id]
-    assert (root / "1.jpg").exists() == (left != PURGING)
-    assert (root / QUARANTINE_NAME).exists() == (ends == MOVED)
+    assert (root / "1.jpg").exists() == (left != State.PURGING)
+    assert (root / QUARANTINE_NAME).exists() == (ends == State.MOVED)
 
 
 def test_a_disk_without_the_kept_photo_is_not_the_right_one(tmp_path: Path, journal: Journal) -> None:

@@ -16,18 +16,11 @@ from clip_client.dedup.actions.sidecars import (
     remove_sidecars,
     write_sidecars,
 )
-from clip_client.dedup.store.journal import RESTORED, Journal, JournalEntry, Sidecar
-from tests.fixtures.albums import opened, write
+from clip_client.dedup.store.journal import Journal, JournalEntry, Sidecar, State
+from tests.fixtures.albums import write
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
-
-
-@pytest.fixture
-def journal(tmp_path: Path) -> Iterator[Journal]:
-    with opened(tmp_path / "journal.sqlite") as made:
-        yield made
 
 
 def to_write(path: Path, data: bytes = b"ours", *, is_ours: bool = True) -> SidecarToWrite:
@@ -101,8 +94,8 @@ def test_a_sidecar_goes_when_no_moved_photo_needs_it(tmp_path: Path, journal: Jo
     write_sidecars([to_write(path)], first)
     remove_sidecars(first, journal)
     assert path.exists()
-    assert remaining_sidecars(first, journal) == ""  # the second still needs it, so nobody need be told
-    journal.set_state(first, RESTORED)
+    assert remaining_sidecars(first, journal) == ""  # the second still needs it, so there is nothing to say
+    journal.set_state(first, State.RESTORED)
     remove_sidecars(second, journal)
     assert not path.exists()
     assert remaining_sidecars(second, journal) == ""

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from clip_client.dedup.actions.apply import METHODS, apply, undo
 from clip_client.dedup.actions.plan import Plan, plan_moves
 from clip_client.dedup.actions.purge import purge
-from clip_client.dedup.store.journal import IN_QUARANTINE, MOVED
+from clip_client.dedup.store.journal import IN_QUARANTINE, State
 from clip_client.dedup.types import QUARANTINE_NAME
 from tests.fixtures.albums import album, member, opened, report, snapshot, without_access, write
 from tests.fixtures.crashes import IN_MEMORY, contents, fork_and_kill
@@ -130,7 +130,7 @@ def test_a_kill_during_purge_keeps_what_is_not_in_the_trash(folder: Path, again:
                 purge(journal, trash=into_trash)
             else:
                 undo(journal)
-            assert journal.entries((MOVED,)) == []
+            assert journal.entries((State.MOVED,)) == []
         assert not (root / QUARANTINE_NAME).exists(), f"killed before step {step}"
         assert contents(root) | contents(trash) == {data for data, _, _ in before.values()}
         step += 1
@@ -171,7 +171,7 @@ def test_nothing_is_ever_lost_but_by_the_person(steps: list[tuple[str, int, int 
             undo(journal)
         hidden = [name for name in snapshot(root) if QUARANTINE_NAME in name]
         with opened(store) as journal:
-            known = {file.quarantined for entry in journal.entries((MOVED,)) for file in entry.files}
+            known = {file.quarantined for entry in journal.entries((State.MOVED,)) for file in entry.files}
         assert {str(root / name) for name in hidden} <= known
 
 

@@ -12,20 +12,13 @@ import pytest
 from clip_client.dedup.actions.apply import HARDLINK, apply, undo
 from clip_client.dedup.actions.plan import plan_moves
 from clip_client.dedup.actions.purge import purge
-from clip_client.dedup.store.journal import IN_QUARANTINE, PLANNED, PURGING, Journal, JournalEntry
+from clip_client.dedup.store.journal import IN_QUARANTINE, Journal, JournalEntry, State
 from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.types import QUARANTINE_NAME
 from tests.fixtures.albums import album, member, opened, report, snapshot, without_access, write
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
-
-
-@pytest.fixture
-def journal(tmp_path: Path) -> Iterator[Journal]:
-    with opened(tmp_path / "journal.sqlite") as made:
-        yield made
 
 
 def test_a_hard_link_leads_to_the_photo_where_the_kept_name_is_a_link(tmp_path: Path, journal: Journal) -> None:
@@ -183,8 +176,8 @@ def test_a_quarantine_that_may_not_be_looked_into_is_not_taken_for_an_empty_one(
     before = snapshot(root)
     apply(plan_moves(groups, [root]), journal)
     planned, purging, *_ = journal.entries(IN_QUARANTINE)
-    journal.set_state(planned, PLANNED)  # as a process leaves them that is killed
-    journal.set_state(purging, PURGING)
+    journal.set_state(planned, State.PLANNED)  # as a process leaves them that is killed
+    journal.set_state(purging, State.PURGING)
     lstat = os.lstat
 
     def refuse(path: str | os.PathLike[str]) -> os.stat_result:

@@ -16,7 +16,7 @@ from clip_client.cli.commands.dedup_apply import apply_report
 from clip_client.cli.options.dedup import ActionOptions
 from clip_client.dedup import Store
 from clip_client.dedup.files.hashing import sha256_of
-from clip_client.dedup.store.journal import MOVED
+from clip_client.dedup.store.journal import State
 from clip_client.dedup.types import QUARANTINE_NAME
 from tests.fixtures.albums import searched, write
 
@@ -90,7 +90,7 @@ def test_apply_moves_what_the_dry_run_says(chosen: Entries, obstacle: str, hard_
         dry = say(root, store, hard_link=hard_link, apply=False)
         done = say(root, store, hard_link=hard_link, apply=True)
         assert [line for line in dry if line.startswith("stays: ")] == [line for line in done if "stays: " in line]
-        files = [[file.original for file in entry.files] for entry in store.journal.entries((MOVED,))]
+        files = [[file.original for file in entry.files] for entry in store.journal.entries((State.MOVED,))]
         moves = [line.removeprefix("would move: ") for line in dry if line.startswith("would move: ")]
         announced = [line.partition("; kept: ")[0] for line in moves]
         assert announced == [", with ".join(names) for names in files]

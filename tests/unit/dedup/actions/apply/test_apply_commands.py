@@ -170,7 +170,7 @@ def test_a_dry_run_counts_what_stays_for_its_tier_and_names_the_rest(
         assert apply_report(groups, [str(tmp_path)], opened, arguments) == 0
     assert capsys.readouterr().out.splitlines() == [
         f"stays: {wanted}: It is in a reference folder.",
-        "1 copy stays: tier similar, without --act-on similar",
+        "1 similar copy stays without --act-on similar",
         f"would move: {copy}; kept: {kept}",
         "--apply would move 1 photo of 1 B",
     ]
@@ -272,7 +272,7 @@ def test_a_dry_run_with_hard_links_names_copies_of_the_same_bytes_only(
         assert apply_report(groups, [str(tmp_path)], opened, chosen) == 0
     said = capsys.readouterr().out
     assert f"would move: {copy}; kept" in said
-    assert "1 copy stays: tier same-pixels" in said
+    assert "1 same-pixels copy stays" in said
 
 
 @pytest.mark.parametrize("dry_run", [False, True])

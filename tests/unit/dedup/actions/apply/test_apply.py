@@ -13,21 +13,25 @@ import pytest
 from clip_client.dedup.actions.apply import HARDLINK, METHODS, QUARANTINE, apply, undo
 from clip_client.dedup.actions.plan import SAFE_TIERS, plan_moves
 from clip_client.dedup.actions.purge import purge
-from clip_client.dedup.store.journal import IN_QUARANTINE, MOVED, PLANNED, PURGING, RESTORING, Journal
+from clip_client.dedup.store.journal import IN_QUARANTINE, Journal, State
 from clip_client.dedup.store.sqlite import StoreError
-from clip_client.dedup.types import BURST, EXACT, NEAR_IDENTICAL, QUARANTINE_NAME, SAME_PIXELS, SIMILAR, TIERS
+from clip_client.dedup.types import (
+    ALTERED,
+    BURST,
+    EDITED,
+    EXACT,
+    NEAR_IDENTICAL,
+    QUARANTINE_NAME,
+    RE_ENCODED,
+    SAME_PIXELS,
+    SIMILAR,
+    TIERS,
+)
 from tests.fixtures.albums import album, member, opened, report, snapshot, without_access, write
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
-
-
-@pytest.fixture
-def journal(tmp_path: Path) -> Iterator[Journal]:
-    opened = Journal(tmp_path / "journal.sqlite")
-    yield opened
-    opened.close()
 
 
 def test_copies_go_and_come_back_with_their_times(tmp_path: Path, journal: Journal) -> None:
@@ -135,9 +139,9 @@ def test_bursts_references_and_unsure_tiers_stay(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("group", "tiers", "leaving"),
     [
-        (SIMILAR, SAFE_TIERS, {EXACT, SAME_PIXELS}),
+        (SIMILAR, SAFE_TIERS, {EXACT, SAME_PIXELS, RE_ENCODED}),
         (SIMILAR, [NEAR_IDENTICAL], set()),
-        (SIMILAR, [*SAFE_TIERS, NEAR_IDENTICAL], {EXACT, SAME_PIXELS}),
+        (SIMILAR, [*SAFE_TIERS, NEAR_IDENTICAL], {EXACT, SAME_PIXELS, RE_ENCODED}),
         (SIMILAR, [SIMILAR], {SIMILAR}),
         (SIMILAR, [NEAR_IDENTICAL, SIMILAR], {NEAR_IDENTICAL, SIMILAR}),
         (NEAR_IDENTICAL, [NEAR_IDENTICAL], {NEAR_IDENTICAL}),
@@ -148,9 +152,9 @@ def test_bursts_references_and_unsure_tiers_stay(tmp_path: Path) -> None:
 def test_a_copy_by_vectors_moves_only_with_the_tier_of_its_group(
     tmp_path: Path, group: str, tiers: Sequence[str], leaving: set[str]
 ) -> None:
-    of_group = TIERS[: TIERS.index(group) + 1]
+    of_group = [tier for tier in TIERS[: TIERS.index(group) + 1] if tier not in (EDITED, ALTERED)]
     members = [member(write(tmp_path / f"{tier}.jpg", b"x"), tier=tier) for tier in of_group]
-    found = report((member(write(tmp_path / "1.jpg", b"x")), *members))
+    found = report((member(write(tmp_path / "1.jpg", b"x"), is_original=True), *members))
     plan = plan_moves(found, [tmp_path], tiers=tiers)
     assert {move.tier for move in plan.moves} == leaving
     assert len(plan.skipped) == len(members) - len(leaving)
@@ -248,7 +252,12 @@ def test_a_disk_that_is_not_there_is_waited_for(tmp_path: Path, journal: Journal
     disk.rename(away)
     if unmounted == "empty":
         disk.mkdir()
-    for state in (MOVED, RESTORING, PURGING, PLANNED):  # as a process that was killed may have left it
+    for state in (
+        State.MOVED,
+        State.RESTORING,
+        State.PURGING,
+        State.PLANNED,
+    ):  # as a process that was killed may have left it
         journal.set_state(entry, state)
         for outcome in (*undo(journal), *purge(journal, trash=os.unlink)):
             assert not outcome.done

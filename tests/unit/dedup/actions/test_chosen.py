@@ -1,0 +1,131 @@
+"""What a person chose moves whatever its tier is, and nothing else does; data stays as safe as without a choice."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from clip_client.cli.commands.dedup_apply import apply_report
+from clip_client.cli.main import main
+from clip_client.cli.options.dedup import ActionOptions
+from clip_client.dedup import Store
+from clip_client.dedup.actions.plan import plan_moves
+from clip_client.dedup.types import BURST, EXACT, SIMILAR, Metadata
+from clip_client.review.state.choosing import chosen_photos
+from tests.fixtures.albums import MODEL, member, report, write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from clip_client.dedup import DuplicateReport
+
+APPLY_CHOSEN = ActionOptions(apply=True, is_chosen=True)
+
+
+def a_group(folder: Path, model: str = "m/random:0@00000000", **last: Any) -> DuplicateReport:
+    """Return three different photos that look alike; ``last`` is about the third."""
+    paths = [write(folder / f"{name}.jpg", name.encode()) for name in "abc"]
+    others = [{"tier": SIMILAR, "similarity": 0.9}, {"tier": SIMILAR, "similarity": 0.9, **last}]
+    return report(
+        tuple(member(path, **more) for path, more in zip(paths, [{}, *others], strict=True)),
+        model=model,
+    )
+
+
+def left(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("*.jpg"))
+
+
+def test_the_last_choice_about_a_group_moves_and_nothing_else_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    photos, store = tmp_path / "photos", ["--store", str(tmp_path / "store")]
+    found = a_group(photos, moment=BURST)
+    a, b, c = (str(photos / f"{name}.jpg") for name in "abc")
+    for choice in ([a, b], [c, b]):
+        assert main(["decide", "keep", *choice, *store]) == 0
+    with Store(tmp_path / "store") as opened:
+        assert apply_report(found, [str(photos)], opened, APPLY_CHOSEN) == 0
+        (entry,) = opened.journal.entries(["moved"])
+        assert [choice.run for choice in opened.choices.all()] == ["", entry.run]
+    assert (left(photos), entry.kept) == (["a.jpg", "c.jpg"], c)
+    assert main(["undo", *store]) == 0
+    with Store(tmp_path / "store") as opened:
+        assert [choice.run for choice in opened.choices.all()] == ["", ""]
+    assert main(["decide", "keep", b, c, *store]) == 0  # c is a frame of a burst, and a person wants it to move
+    with Store(tmp_path / "store") as opened:
+        apply_report(found, [str(photos)], opened, APPLY_CHOSEN)
+    assert left(photos) == ["a.jpg", "b.jpg"]
+    capsys.readouterr()
+
+
+def test_a_choice_about_other_bytes_or_taken_back_moves_nothing(tmp_path: Path) -> None:
+    photos, store = tmp_path / "photos", ["--store", str(tmp_path / "store")]
+    a_group(photos)
+    a, b, c = (str(photos / f"{name}.jpg") for name in "abc")
+    assert main(["decide", "keep", a, b, *store]) == 0
+    write(photos / "b.jpg", b"saved by another program")
+    found = report(tuple(member(photos / f"{name}.jpg") for name in "abc"))
+    with Store(tmp_path / "store") as opened:
+        apply_report(found, [str(photos)], opened, APPLY_CHOSEN)
+        assert left(photos) == ["a.jpg", "b.jpg", "c.jpg"]
+    assert main(["decide", "keep", a, c, *store]) == 0
+    assert main(["decide", "forget", c, *store]) == 0
+    with Store(tmp_path / "store") as opened:
+        apply_report(found, [str(photos)], opened, APPLY_CHOSEN)
+    assert left(photos) == ["a.jpg", "b.jpg", "c.jpg"]
+
+
+@pytest.mark.parametrize(
+    ("model", "stay"), [(MODEL, ["a.jpg", "c.jpg"]), ("m/random:0@1", ["a.jpg", "b.jpg", "c.jpg"])]
+)
+def test_what_rules_chose_without_a_look_moves_only_as_by_its_tier(model: str, stay: list[str], tmp_path: Path) -> None:
+    photos = tmp_path / "photos"
+    found = a_group(photos, model, moment=BURST)
+    (group,) = found.groups
+    with Store(tmp_path / "store") as store:
+        store.choices.add([("keep", chosen_photos(group, {1, 2}))], rules="pixels")
+        assert apply_report(found, [str(photos)], store, APPLY_CHOSEN) == 0
+    assert left(photos) == stay
+
+
+@pytest.mark.parametrize(
+    ("protected", "reason"),
+    [
+        ({"is_reference": True}, "reference folder"),
+        ({"embedded": "film", "embedded_digest": "1"}, "holds more than its picture"),
+        ({"metadata": Metadata(title="a title")}, "metadata that the kept photo lacks"),
+    ],
+)
+def test_a_choice_does_not_lose_what_only_the_duplicate_has(
+    protected: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    found = a_group(tmp_path, **protected)
+    plan = plan_moves(found, [tmp_path], chosen={str(tmp_path / "c.jpg")})
+    (skip,) = plan.skipped
+    assert reason in skip.reason
+    assert plan.moves == ()
+
+
+def test_a_companion_that_another_group_compared_stays(tmp_path: Path) -> None:
+    copies = [write(tmp_path / folder / "1.jpg", b"photo") for folder in "ab"]
+    for folder in "ab":
+        write(tmp_path / folder / "1.cr2", b"raw")
+    found = report(tuple(map(member, copies)))
+    assert len(plan_moves(found, [tmp_path]).moves) == 1
+    plan = plan_moves(found, [tmp_path], is_compared=lambda path: path.endswith("b/1.cr2"))
+    assert "was compared as a photo of its own" in plan.skipped[0].reason
+
+
+@pytest.mark.parametrize("paths", [["a.jpg"], ["a.jpg", "a.jpg"]])
+def test_one_photo_is_no_choice(paths: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a_group(tmp_path)
+    named = [str(tmp_path / path) for path in paths]
+    assert main(["decide", "keep", *named, "--store", str(tmp_path / "store")]) == 2
+    assert "name the photo that stays" in capsys.readouterr().err
+
+
+def test_chosen_and_tiers_exclude_each_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["dedup", str(tmp_path), "--apply", "--act-on", "chosen", "--act-on", EXACT]) == 2
+    assert "leave the tiers out" in capsys.readouterr().err
