@@ -1,25 +1,28 @@
 """Finds near-duplicate photos.
 
 ``search`` runs straight through: ``files`` finds the photos, ``features`` collects what they are compared by,
-``compare`` divides them into groups, and ``types`` holds the report. ``store`` keeps the results on disk, ``actions``
+``compare`` divides them into groups, and ``report`` holds them. ``store`` keeps the results on disk, ``actions``
 moves copies, and ``reporting`` shows a report. Nothing here imports the client: a search takes any ``Embedder``.
 """
 
+from clip_client.dedup.aligned import Alignment, Match
 from clip_client.dedup.compare.similarity_join import components
 from clip_client.dedup.compare.star_groups import Evidence, Star, minimum_similarity, star_groups
 from clip_client.dedup.compare.thresholds import thresholds_for
 from clip_client.dedup.files.file_types import PHOTO_SUFFIXES
 from clip_client.dedup.files.scanner import Scan, scan
+from clip_client.dedup.report import DuplicateReport
 from clip_client.dedup.search import find_duplicates
 from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.store.store import Store
-from clip_client.dedup.types import DuplicateGroup, DuplicateReport, FailedFile, Match, Member, SearchStats, Thresholds
+from clip_client.dedup.types import DuplicateGroup, FailedFile, Member, SearchStats, Thresholds
 
 Work = SearchStats
 """The name of :class:`SearchStats` in earlier versions."""
 
 __all__ = (
     "PHOTO_SUFFIXES",
+    "Alignment",
     "DuplicateGroup",
     "DuplicateReport",
     "Evidence",

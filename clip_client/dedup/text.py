@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 _MOST_KINDS: Final = 12
 
@@ -20,11 +20,27 @@ def printable(path: str) -> str:
     A line break or a terminal's escape sequence in a name could otherwise forge what is on the screen.
     """
     text = os.fsencode(path).decode("utf-8", "backslashreplace")
+    if text.isprintable():
+        return text
     # Python does not count the character that joins the parts of an emoji as printable.
     return "".join(
         char if char.isprintable() or char == _ZERO_WIDTH_JOINER else char.encode("unicode_escape").decode()
         for char in text
     )
+
+
+def folder_above(folders: Sequence[str]) -> str:
+    """Return the path, with its last separator, above the folder that has all ``folders``; empty if there is none.
+
+    What is below it tells the photos apart: ``Pictures/2019/`` rather than ``/home/anna/Pictures/2019/``.
+    """
+    try:
+        shared = os.path.commonpath(folders)
+    except ValueError:  # no path, relative beside absolute ones, or two drives
+        return ""
+    above = os.path.dirname(shared)
+    # Directly below the root, a path without it would look relative.
+    return "" if os.path.dirname(above) == above else os.path.join(above, "")
 
 
 def escaped(path: str) -> str:

@@ -1,14 +1,15 @@
-"""The values that several rooms of dedup share: files, metadata, groups and the report with its JSON form."""
+"""The values that several rooms of dedup share: files, metadata, and groups of photos."""
 
 from __future__ import annotations
 
-import json
 import os
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from clip_client.dedup.aligned import Alignment, Match
 
     OnProgress = Callable[[str, int, int | None], None]
     """``on_progress(what, done, total)``; the total is None while it is not known."""
@@ -17,11 +18,17 @@ EXACT: Final = "exact"
 """All files of the group have the same bytes."""
 SAME_PIXELS: Final = "same-pixels"
 """All photos decode to the same pixels; their metadata or lossless formats differ."""
+RE_ENCODED: Final = "re-encoded"
+"""Aligned: the same frame and colours in another size, quality or format."""
+EDITED: Final = "edited"
+"""Aligned: the same shot after a change to the whole picture, such as a crop, a rotation or more contrast."""
+ALTERED: Final = "altered"
+"""Aligned, but a region differs, such as a text on top. Never proof of a copy."""
 NEAR_IDENTICAL: Final = "near-identical"
 """Every two photos of the group reach the model's stricter threshold."""
 SIMILAR: Final = "similar"
 """Every photo of the group reaches the model's threshold against the kept one."""
-TIERS: Final = (EXACT, SAME_PIXELS, NEAR_IDENTICAL, SIMILAR)
+TIERS: Final = (EXACT, SAME_PIXELS, RE_ENCODED, EDITED, ALTERED, NEAR_IDENTICAL, SIMILAR)
 """From the most to the least certain."""
 
 BURST: Final = "another frame of a burst"
@@ -97,6 +104,20 @@ class Links:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class CaptureTime:
+    """The time of capture in EXIF; a field is empty if EXIF does not say it. Each is a column of the store."""
+
+    taken_ms: int | None = None
+    """Milliseconds since 1970 by the camera's clock, whose time zone is mostly unknown."""
+    has_sub_second: bool = False
+    sequence: int | None = None
+    """Number of the shot."""
+    camera: str = ""
+    fields: int = 0
+    """Number of EXIF fields, including GPS."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Metadata:
     """What a file says about its photo; a field is empty if the file does not say. Each is a column of the store."""
 
@@ -133,6 +154,8 @@ class Thresholds:
     """At least this to the kept photo: worth looking at."""
     source: str
     """One sentence that says where the numbers come from."""
+    candidate: float = 0.85
+    """At least this between two photos: worth aligning, which decides."""
     recommended: bool
     """False if the numbers only serve to try the program, and not to decide about photos."""
 
@@ -163,25 +186,6 @@ class RecallEstimate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Match:
-    """One test that two photos passed."""
-
-    test: str
-    """``"bytes"``, ``"pixels"``, ``"perceptual hash"`` or ``"embedding"``."""
-    value: float
-    """Differing bits for a perceptual hash, cosine similarity for an embedding, else 1."""
-    threshold: float
-    """The least ``value`` that passes; for a perceptual hash, the greatest."""
-
-    def __str__(self) -> str:
-        if self.test == "embedding":
-            return f"embedding: {self.value:.4f}, at least {self.threshold:g}"
-        if self.test == "perceptual hash":
-            return f"perceptual hash: {self.value:g} of 64 bits differ, at most {self.threshold:g}"
-        return f"same {self.test}"
-
-
-@dataclass(frozen=True, kw_only=True)
 class Member:
     """One photo of a group."""
 
@@ -193,6 +197,10 @@ class Member:
     height: int
     size_bytes: int
     sha256: str
+    mtime_ns: int = 0
+    """When the file was last changed, nanoseconds since 1970."""
+    format: str = ""
+    """Name of the file format, such as ``"JPEG"``, whatever the file is called."""
     tier: str = SIMILAR
     """How certain it is that the photo shows the same as the kept one; one of :data:`TIERS`."""
     matches: tuple[Match, ...] = ()
@@ -200,31 +208,55 @@ class Member:
     moment: str = ""
     """``BURST`` or ``SAME_SCENE`` if its time shows that it is not the same picture as the kept one, else empty."""
     copy_of: str = ""
-    """Path of a better file of the group with the same picture, if the kept photo is another picture; else empty."""
+    """Path of a better file of the group that it is a closer copy of than of the kept photo; else empty."""
     copy_tier: str = ""
-    """How certain that is: ``EXACT`` or ``SAME_PIXELS``."""
+    """How certain that is: one of :data:`TIERS`, but neither ``NEAR_IDENTICAL`` nor ``SIMILAR``."""
+    copy_alignment: Alignment | None = None
+    """The alignment with ``copy_of``, if they were aligned."""
+    cannot_verify: str = ""
+    """One sentence that says why it could not be aligned with any photo; empty if it could."""
     embedded: str = ""
     """What its file holds besides the picture, such as ``"film, gain map"``."""
     embedded_digest: str = ""
     """Equal for files that hold the same besides their pictures."""
     is_reference: bool = False
     """It lies in a reference folder and is never moved."""
-    camera: str = ""
+    is_by_link: bool = False
+    """Only a symbolic link leads to it."""
+    doubt: str = ""
+    """For people: why it is probably made from another photo; empty if nothing shows that."""
+    is_original: bool = False
+    """It has all the metadata that a camera writes, and no trace of another program."""
+    companions: tuple[str, ...] = ()
+    """The kinds of its companions, such as ``"RAW file"``."""
+    capture_time: CaptureTime = field(default_factory=CaptureTime)
     metadata: Metadata = field(default_factory=Metadata)
     in_library: LibraryPhoto | None = None
     """The photo in Apple Photos, if it is in one of its libraries. Such a photo is never moved either."""
 
     @property
+    def camera(self) -> str:
+        """Make and model of the camera; empty if EXIF does not say it."""
+        return self.capture_time.camera
+
+    @property
     def is_copy(self) -> bool:
-        """False for another frame or moment, unless it is a copy of another photo in the group."""
-        return not self.moment or bool(self.copy_of)
+        """False for another frame or moment and for an altered picture, unless it is a copy of another photo."""
+        is_copy = not self.moment and self.tier != ALTERED
+        return is_copy or (bool(self.copy_of) and self.copy_tier != ALTERED)
+
+    @property
+    def alignment(self) -> Alignment | None:
+        """The alignment with the kept photo, if they were aligned and show the same."""
+        return next((match.alignment for match in self.matches if match.alignment), None)
 
     @property
     def why(self) -> str:
-        """For people: the tests that it passed, and the file that it is a copy of."""
-        same = "bytes" if self.copy_tier == EXACT else "pixels"
-        copy = f"same {same} as {self.copy_of}" if self.copy_of else ""
-        return "; ".join(filter(None, (*map(str, self.matches), copy)))
+        """For people: the tests that it passed, the file that it is a copy of, and why it may be no original."""
+        same = {EXACT: "same bytes as", SAME_PIXELS: "same pixels as"}.get(self.copy_tier, f"{self.copy_tier} copy of")
+        copy = f"{same} {self.copy_of}" if self.copy_of else ""
+        doubt = f"may be made from another photo: {self.doubt}" if self.doubt else ""
+        return "; ".join(filter(None, (*map(str, self.matches), copy, doubt)))
 
     @property
     def origin(self) -> str:
@@ -275,77 +307,8 @@ class SearchStats:
     pixels_decoded: int = 0
     """Contents that were decoded at full size, to compare their pixels."""
     embedded: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class DuplicateReport:
-    """The groups, and the files that could not be compared."""
-
-    model: str
-    """Id of the model whose vectors were compared."""
-    thresholds: Thresholds
-    compared: int
-    """Number of files that were compared."""
-    groups: tuple[DuplicateGroup, ...]
-    """Ordered by the path of the kept photo."""
-    failed: tuple[FailedFile, ...]
-    """Ordered by path."""
-    work: SearchStats = field(default_factory=SearchStats)
-    coverage: RecallEstimate | None = None
-    """How the vectors were compared."""
-    bytes_only: tuple[str, ...] = ()
-    """Paths of RAW files without a readable preview, of which only the bytes were compared."""
-    links: Links = field(default_factory=Links)
-    """What the links that the search found mean for moving files."""
-    skipped: Mapping[str, int] = field(default_factory=dict)
-    """Kind -> number of files that were skipped because their names are not those of photos."""
-
-    @property
-    def copies(self) -> int:
-        """Number of members besides the kept ones; frames of a burst and moments of a scene are no copies."""
-        return sum(member.is_copy for group in self.groups for member in group.members[1:])
-
-    @property
-    def spare_bytes(self) -> int:
-        """The size of all copies except those in reference folders and those with further hard links."""
-        return sum(map(self.spare_bytes_of, self.groups))
-
-    def spare_bytes_of(self, group: DuplicateGroup) -> int:
-        """Return the share of one group in :attr:`spare_bytes`."""
-        return sum(
-            member.size_bytes
-            for member in group.members[1:]
-            if member.is_copy and not member.is_reference and member.path not in self.links.hard_linked
-        )
-
-    @property
-    def groups_by_space(self) -> tuple[DuplicateGroup, ...]:
-        """The groups, those that free the most space first."""
-        return tuple(sorted(self.groups, key=self.spare_bytes_of, reverse=True))
-
-    def to_mapping(self) -> dict[str, Any]:
-        """Return the report as JSON holds it."""
-        return {
-            "model": self.model,
-            "groups": [
-                {
-                    "tier": group.tier,
-                    "min_similarity": group.min_similarity,
-                    "keep": group.keep,
-                    "reason": group.reason,
-                    "warnings": list(group.warnings),
-                    "members": [_member(member) for member in group.members],
-                }
-                for group in self.groups
-            ],
-            "failed": [asdict(file) for file in self.failed],
-            "bytes_only": list(self.bytes_only),
-            "skipped": dict(self.skipped),
-        }
-
-    def to_json(self) -> str:
-        """Return the report as ASCII JSON; a byte of a name that is not UTF-8 becomes ``\\udc80`` to ``\\udcff``."""
-        return json.dumps(self.to_mapping(), indent=2) + "\n"
+    keypoints: int = 0
+    """Contents whose keypoints were extracted."""
 
 
 def _exif_fields(member: Member) -> tuple[str, ...]:
@@ -356,20 +319,3 @@ def _exif_fields(member: Member) -> tuple[str, ...]:
         "GPS position": member.metadata.latitude is not None,
     }
     return tuple(name for name, value in said.items() if value)
-
-
-def _member(member: Member) -> dict[str, Any]:
-    library = member.in_library
-    return {
-        "path": member.path,
-        "similarity": member.similarity,
-        "tier": member.tier,
-        "matches": [asdict(match) for match in member.matches],
-        "moment": member.moment,
-        "copy_of": member.copy_of or None,
-        "embedded": member.embedded.split(", ") if member.embedded else [],
-        "reference": member.is_reference,
-        "taken": member.metadata.taken or None,
-        "camera": member.camera or None,
-        "photos_library": library and {"path": library.library, "uuid": library.uuid, "name": library.name},
-    }

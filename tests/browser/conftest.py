@@ -5,27 +5,37 @@ from __future__ import annotations
 import os
 import shutil
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize
+
+    from tests.fixtures.reviews import Review
 
     OpenPage = Callable[..., AbstractContextManager[Page]]
     """``open_page(path, **context_options)``"""
+
+WIDE: Final[ViewportSize] = {"width": 1440, "height": 900}
+TABLET: Final[ViewportSize] = {"width": 800, "height": 600}
+PHONE: Final[ViewportSize] = {"width": 390, "height": 844}
+
+_SCHEMES: Final[tuple[Literal["light", "dark"], ...]] = ("light", "dark")
+_EMPTY: Final = "<svg xmlns='http://www.w3.org/2000/svg'/>"
 
 
 @pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     """Chromium; its event loop ends with this package, because it would block the loops of other tests."""
     pytest.importorskip("playwright", reason="playwright is not installed")
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
+    expect.set_options(timeout=30_000)  # as for all other actions; the machine may be busy
     executable = shutil.which("chromium") or shutil.which("google-chrome")
     if executable is None:
         pytest.skip("chromium is not installed")
@@ -35,6 +45,59 @@ def browser() -> Iterator[Browser]:
         chromium = playwright.chromium.launch(executable_path=executable, chromium_sandbox=sandbox)
         yield chromium
         chromium.close()
+
+
+def violations(view: Page, *, sizes: Sequence[ViewportSize] = (WIDE, TABLET, PHONE)) -> list[str]:
+    """Return what axe finds in the page, light and dark, on a large screen, a tablet and a phone."""
+    pytest.importorskip("axe_playwright_python", reason="axe-playwright-python is not installed")
+    from axe_playwright_python.sync_playwright import Axe
+
+    view.evaluate(Axe().axe_script)
+    found = []
+    for size in sizes:
+        view.set_viewport_size(size)
+        for scheme in _SCHEMES:
+            view.emulate_media(color_scheme=scheme)
+            options: dict[str, Any] = {"resultTypes": ["violations"]}
+            if scheme == "dark":  # only the colours differ
+                options["runOnly"] = ["color-contrast"]
+            elif size is TABLET:  # only the layout differs
+                options["runOnly"] = ["color-contrast", "scrollable-region-focusable", "target-size"]
+            found += [
+                f"{size['width']} px, {scheme}: {one['id']}: {node['html']}"
+                for one in view.evaluate("options => axe.run(options).then((all) => all.violations)", options)
+                for node in one["nodes"]
+            ]
+    view.set_viewport_size(WIDE)
+    return found
+
+
+@contextmanager
+def opened(browser: Browser, review: Review, *, serves_photos: bool = True) -> Iterator[BrowserContext]:
+    """A browser that has opened the address of the terminal; an error or a dialog on its pages fails the test."""
+    context = browser.new_context(viewport=WIDE, reduced_motion="reduce")
+    name, _, value = review.cookie.partition("=")
+    context.add_cookies([{"name": name, "value": value, "url": f"http://127.0.0.1:{review.port}"}])
+    if not serves_photos:
+        context.route("**/photos/**", lambda route: route.fulfill(body=_EMPTY, content_type="image/svg+xml"))
+    errors: list[str] = []
+    # Not what Chromium only notes: that it left the focus where it was, for instance.
+    context.on("console", lambda message: errors.append(message.text) if message.type in ("error", "warning") else None)
+    context.on("dialog", lambda dialog: errors.append(f"dialog: {dialog.message}"))
+    context.on("weberror", lambda error: errors.append(str(error.error)))
+    context.on("request", lambda request: errors.append(request.url) if f":{review.port}/" not in request.url else None)
+    yield context
+    context.close()
+    assert errors == []
+
+
+def press(page: Page, *keys: str) -> None:
+    """Press keys, each on the page that the one before led to."""
+    for key in keys:
+        before = page.locator("main").element_handle()
+        page.keyboard.press(key)
+        if key in ("Enter", "a", "d", "s", "u", "j", "k", "g"):
+            page.wait_for_function("before => !before.isConnected", arg=before)
 
 
 @pytest.fixture

@@ -12,10 +12,12 @@ import pytest
 from PIL import Image
 
 from clip_client.dedup import DuplicateGroup, DuplicateReport, FailedFile, Match, Member, thresholds_for
+from clip_client.dedup.aligned import Alignment
 from clip_client.dedup.features.preview import thumbnail
 from clip_client.dedup.reporting.html import PageCommands, write_page
 from clip_client.dedup.reporting.previews import previews_folder
-from clip_client.dedup.types import BURST, EXACT, NEAR_IDENTICAL, SIMILAR, Metadata
+from clip_client.dedup.types import ALTERED, BURST, EXACT, NEAR_IDENTICAL, SIMILAR, CaptureTime, Metadata
+from tests.browser.conftest import PHONE, TABLET, WIDE, violations
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,8 +30,6 @@ MODEL: Final = "ViT-B-32/openai@1a2b3c4d"
 HOSTILE: Final = b"<img src=x onerror=alert(1)>&\"'\n\xe2\x80\xae\xff.jpg"
 expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
 
-WIDE: Final = {"width": 1440, "height": 900}
-PHONE: Final = {"width": 390, "height": 844}
 APPLY: Final = "clip-client dedup 'my photos' --apply"
 
 
@@ -86,7 +86,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(
         folder / "report.html",
         group(
-            album.member("trip/kept.jpg", (1200, 800), metadata=said, camera="Canon EOS 5D"),
+            album.member("trip/kept.jpg", (1200, 800), metadata=said, capture_time=CaptureTime(camera="Canon EOS 5D")),
             album.member("trip/half.jpg", size_bytes=50_000),
             album.member(HOSTILE, seed=9, size_bytes=40_000),
             tier=NEAR_IDENTICAL,
@@ -176,6 +176,69 @@ def test_a_photo_is_enlarged_and_compared_with_the_keyboard_alone(page: Path, op
         assert link.evaluate("link => link === document.activeElement")
 
 
+def test_two_photos_are_compared_at_one_zoom_and_place(page: Path, open_page: OpenPage) -> None:
+    with open_page(page, viewport=WIDE) as view:
+        view.locator("a.mat").nth(1).click()
+        images, zoom = view.locator(".stage img.shown"), view.locator(".zoom")
+
+        def boxes() -> list[tuple[int, ...]]:
+            found = [item.bounding_box() for item in images.all()]
+            return [tuple(round(box[key]) for key in ("x", "y", "width", "height")) for box in found if box]
+
+        view.keyboard.press("x")
+        assert (len(boxes()), len(set(boxes()))) == (2, 1), "a difference needs both at one place"
+        view.keyboard.press("b")
+        left, right = boxes()
+        assert left[1:] == right[1:]
+        assert left[0] + left[2] < right[0]
+        for key in ("+", "z", "z", "Shift+ArrowDown"):
+            before = (boxes(), zoom.inner_text())
+            view.keyboard.press(key)
+            left, right = boxes()
+            assert left[1:] == right[1:], "they move and grow together"
+            assert (boxes(), zoom.inner_text()) != before or key == "Shift+ArrowDown"
+        view.keyboard.press("+")
+        view.keyboard.press("+")
+        top = boxes()[0][1]
+        view.mouse.move(300, 400)
+        view.mouse.down()
+        view.mouse.move(300, 430)
+        view.mouse.up()
+        assert [box[1] - top for box in boxes()] == [30, 30]
+        before_wheel = zoom.inner_text()
+        view.mouse.wheel(0, -200)
+        expect(zoom).not_to_have_text(before_wheel)
+
+
+def test_an_aligned_crop_is_compared_where_it_lies(tmp_path: Path, open_page: OpenPage) -> None:
+    album = Album(tmp_path)
+    alignment = Alignment(
+        tier=ALTERED,
+        changes=("cropped to 25 %",),
+        lost=(),
+        transform=(1.0, 0.0, 150.0, 0.0, 1.0, 100.0),
+        residual=0.01,
+        region=(0.5, 0.5, 0.1, 0.2),
+        region_share=0.02,
+    )
+    why = (Match(test="alignment", value=0.99, threshold=0.8, alignment=alignment),)
+    kept, crop = album.member("kept.jpg"), album.member("crop.jpg", (300, 200), matches=why, tier=ALTERED)
+    found = DuplicateGroup(tier=ALTERED, min_similarity=0.99, members=(kept, crop))
+    with open_page(write(tmp_path / "report.html", found), viewport=WIDE) as view:
+        view.locator("a.mat").nth(1).click()
+        view.keyboard.press("x")
+        pictures = {item.get_attribute("alt"): item.bounding_box() for item in view.locator(".stage img.shown").all()}
+        whole, part = pictures["kept.jpg"], pictures["crop.jpg"]
+        outline = view.locator(".outline:visible").bounding_box()
+        assert whole is not None
+        assert part is not None
+        assert outline is not None
+        assert [round(part[side] - whole[side]) for side in ("x", "y")] == [150, 100]
+        assert [round(part[side]) for side in ("width", "height")] == [300, 200]
+        assert [round(outline[side] - whole[side]) for side in ("x", "y")] == [300, 200]
+        assert [round(outline[side]) for side in ("width", "height")] == [60, 80]
+
+
 def test_an_enlarged_icon_keeps_its_size_and_a_click_with_ctrl_opens_the_file(page: Path, open_page: OpenPage) -> None:
     with open_page(page, viewport=WIDE) as view:
         icons = view.locator(".group", has_text="icon small.png")
@@ -225,42 +288,30 @@ def test_without_javascript_everything_can_be_read(page: Path, open_page: OpenPa
         assert view.url.endswith("/trip/kept.jpg")
 
 
-@pytest.mark.parametrize("viewport", [WIDE, {"width": 800, "height": 600}, PHONE], ids=lambda size: str(size["width"]))
-def test_no_picture_is_cropped_or_enlarged_and_nothing_overflows(
-    page: Path, open_page: OpenPage, viewport: dict[str, int]
-) -> None:
-    with open_page(page, viewport=viewport) as view:
-        sizes = view.locator("figure img:visible").evaluate_all(_SIZES)
-        assert len(sizes) == 22
-        for shown, own, photo in sizes:
-            assert shown[0] <= own[0] <= photo[0]
-            assert abs(shown[0] / shown[1] - photo[0] / photo[1]) <= 0.1 * photo[0] / photo[1] or min(shown) < 20
-        assert view.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
-        if viewport == PHONE:
-            lefts = {round(box["x"]) for item in view.locator(".mat").all() if (box := item.bounding_box())}
-            assert len(lefts) == 1, "one column"
+def test_no_picture_is_cropped_or_enlarged_and_nothing_overflows(page: Path, open_page: OpenPage) -> None:
+    with open_page(page) as view:
+        for viewport in (WIDE, TABLET, PHONE):
+            view.set_viewport_size(viewport)
+            sizes = view.locator("figure img:visible").evaluate_all(_SIZES)
+            assert len(sizes) == 22
+            for shown, own, photo in sizes:
+                assert shown[0] <= own[0] <= photo[0]
+                assert abs(shown[0] / shown[1] - photo[0] / photo[1]) <= 0.1 * photo[0] / photo[1] or min(shown) < 20
+            assert view.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
+        lefts = view.locator(".mat:visible").evaluate_all("all => all.map(one => one.getBoundingClientRect().x)")
+        assert len(set(lefts)) == 1, "one column"
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_no_violation(page: Path, open_page: OpenPage, tmp_path: Path, scheme: str) -> None:
-    pytest.importorskip("axe_playwright_python", reason="axe-playwright-python is not installed")
-    from axe_playwright_python.sync_playwright import Axe
-
-    def violations(view: Page) -> list[str]:
-        found = Axe().run(view, options={"resultTypes": ["violations"]}).response["violations"]
-        return [f"{one['id']}: {node['html']}" for one in found for node in one["nodes"]]
-
-    for viewport in (WIDE, PHONE) if scheme == "light" else (WIDE,):
-        with open_page(page, viewport=viewport, color_scheme=scheme, reduced_motion="reduce") as view:
-            # Below the screen nothing is drawn yet, and axe would skip it.
-            view.locator(".group").evaluate_all("all => all.forEach(one => one.style.contentVisibility = 'visible')")
-            view.locator("details").evaluate_all("all => all.forEach(one => one.open = true)")
-            assert violations(view) == []
-            view.locator("a.mat").first.click()
-            assert violations(view) == []
-    if scheme == "light":
-        with open_page(write(tmp_path / "empty.html"), color_scheme=scheme) as view:
-            assert violations(view) == []
+def test_axe_finds_no_violation(page: Path, open_page: OpenPage, tmp_path: Path) -> None:
+    with open_page(page, viewport=WIDE, reduced_motion="reduce") as view:
+        # Below the screen nothing is drawn yet, and axe would skip it.
+        view.locator(".group").evaluate_all("all => all.forEach(one => one.style.contentVisibility = 'visible')")
+        view.locator("details").evaluate_all("all => all.forEach(one => one.open = true)")
+        assert violations(view, sizes=(WIDE, PHONE)) == []
+        view.locator("a.mat").first.click()
+        assert violations(view, sizes=(WIDE,)) == []
+        view.goto(write(tmp_path / "empty.html").as_uri())
+        assert violations(view, sizes=(PHONE,)) == []
 
 
 def test_a_large_report_loads_its_pictures_when_they_are_seen(tmp_path: Path, open_page: OpenPage) -> None:

@@ -12,27 +12,27 @@ from importlib.resources import files
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
+from clip_client.dedup.reporting.environment import page_environment
 from clip_client.dedup.reporting.previews import draw_previews
-from clip_client.dedup.reporting.words import in_words
-from clip_client.dedup.text import at_least, counted, human_bytes, printable, skipped_files
-from clip_client.dedup.types import EXACT, NEAR_IDENTICAL, SAME_PIXELS, SIMILAR, TIERS, is_random
+from clip_client.dedup.reporting.words import TIER_NAMES, in_words, region_on
+from clip_client.dedup.text import counted, folder_above, human_bytes, printable, skipped_files
+from clip_client.dedup.types import (
+    TIERS,
+    is_random,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import jinja2
 
-    from clip_client.dedup.types import DuplicateReport, OnProgress
+    from clip_client.dedup.report import DuplicateReport
+    from clip_client.dedup.types import OnProgress
 
 _UNFOLDED: Final = 12
 """Members of a group that are shown at once; the others are behind "Show 190 more"."""
 
-_TIER_NAMES: Final = {
-    EXACT: "Exact",
-    SAME_PIXELS: "Same pixels",
-    NEAR_IDENTICAL: "Near-identical",
-    SIMILAR: "Similar",
-}
+_SHOWN_BY_BROWSERS: Final = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".avif"})
 
 _BETWEEN_TAGS: Final = re.compile(r"(?<=>)\n(?=<|{%)")
 """Line breaks that only make templates readable: in a page of 20,000 photos, each is one of a million nodes."""
@@ -96,7 +96,7 @@ def write_page(
     ``on_progress(what, done, total)`` counts pictures. Raises OSError if the folder cannot be written.
     """
     previews = draw_previews(report, thumbnail, folder, on_progress)
-    style, script = _asset("style.css"), _asset("page.js")
+    style, script = _asset("style.css"), _asset("viewer.js") + _asset("page.js")
     pieces = (
         _environment(report)
         .get_template("report.html.j2")
@@ -151,49 +151,25 @@ class _Tier:
 
 def _tiers(report: DuplicateReport) -> Sequence[_Tier]:
     found = [group.tier for group in report.groups]
-    return [_Tier(tier, _TIER_NAMES[tier], found.count(tier)) for tier in TIERS if tier in found]
+    return [_Tier(tier, TIER_NAMES[tier], found.count(tier)) for tier in TIERS if tier in found]
 
 
 def _environment(report: DuplicateReport) -> jinja2.Environment:
     import jinja2
 
-    top = _common_folder([member.label for group in report.groups for member in group.members])
+    top = folder_above([os.path.dirname(member.label) for group in report.groups for member in group.members])
 
-    environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(lambda name: _BETWEEN_TAGS.sub("", _asset(name))),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = page_environment(jinja2.FunctionLoader(lambda name: _BETWEEN_TAGS.sub("", _asset(name))))
     environment.filters.update(
-        at_least=at_least,
-        bytes=human_bytes,
+        browser_shows=lambda path: os.path.splitext(path)[1].lower() in _SHOWN_BY_BROWSERS,
         file_name=lambda path: printable(os.path.basename(path)),
         folder=lambda path: printable(os.path.join(os.path.dirname(path).removeprefix(top), "")),
         folder_url=lambda path: _url(os.path.dirname(os.path.abspath(path))) + "/",
-        printable=printable,
-        sentence=lambda text: text[:1].upper() + text[1:],
         shell_word=lambda path: shell_word(os.path.abspath(path)),
-        tier_name=_TIER_NAMES.__getitem__,
         url=_url,
     )
-    environment.globals.update(counted=counted, in_words=in_words, skipped_files=skipped_files)
+    environment.globals.update(in_words=in_words, region_on=region_on, skipped_files=skipped_files)
     return environment
-
-
-def _common_folder(paths: Sequence[str]) -> str:
-    """Return the path, with its last separator, above the folder that has all photos; empty if there is none.
-
-    What is below it tells the photos apart: ``Pictures/2019/`` rather than ``/home/anna/Pictures/2019/``.
-    """
-    try:
-        shared = os.path.commonpath([os.path.dirname(path) for path in paths])
-    except ValueError:  # no path, relative beside absolute ones, or two drives
-        return ""
-    above = os.path.dirname(shared)
-    # Directly below the root, a path without it would look relative.
-    return "" if os.path.dirname(above) == above else os.path.join(above, "")
 
 
 def _url(path: str) -> str:
@@ -202,7 +178,9 @@ def _url(path: str) -> str:
 
 
 def _asset(name: str) -> str:
-    return (files("clip_client.dedup.reporting") / "templates" / name).read_text("utf-8")
+    return (
+        files("clip_client.dedup.reporting") / ("templates" if name.endswith(".j2") else "assets") / name
+    ).read_text("utf-8")
 
 
 def _policy(style: str, script: str) -> str:

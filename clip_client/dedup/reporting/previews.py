@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from clip_client.dedup.types import DuplicateReport, Member, OnProgress
+    from clip_client.dedup.report import DuplicateReport
+    from clip_client.dedup.types import Member, OnProgress
 
     Thumbnail = Callable[[str, int], bytes | None]
     """``thumbnail(path, side)`` is a JPEG with no side longer than ``side`` pixels; None if there is no picture."""

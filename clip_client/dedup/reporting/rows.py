@@ -12,7 +12,8 @@ from clip_client.dedup.text import escaped
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from clip_client.dedup.types import DuplicateGroup, DuplicateReport, Member
+    from clip_client.dedup.report import DuplicateReport
+    from clip_client.dedup.types import DuplicateGroup, Member
 
 CSV_COLUMNS: Final = (
     "group", "kept", "tier", "path", "bytes", "width", "height", "similarity", "taken", "what",

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from clip_client.dedup.types import DuplicateGroup, DuplicateReport, FailedFile, Member
+    from clip_client.dedup.aligned import PairSource
+    from clip_client.dedup.report import DuplicateReport
+    from clip_client.dedup.types import DuplicateGroup, FailedFile, Member
 
 _MOST_GROUPS: Final = 10
 _MOST_MEMBERS: Final = 5
@@ -56,10 +58,15 @@ def print_notes(report: DuplicateReport, console: Console, *, can_read_raw: bool
             f"{counted(report.coverage.pairs, 'pair')}",
             console,
         )
+    if report.note:
+        _print(report.note, console, style="yellow")
     if verbose:
+        _print_pair_sources(report.pair_sources, console)
         _print(f"model {report.model}, threshold {report.thresholds.similar:g}", console)
     if is_random(report.model):
-        message = "The weights of this model are random: it finds only re-encoded and resized copies."
+        message = (
+            "The weights of this model are random: alignment proves copies, but strong crops and edits may be missing."
+        )
         _print(message, console, style="yellow")
     found = "no copies"
     if report.copies:
@@ -68,10 +75,19 @@ def print_notes(report: DuplicateReport, console: Console, *, can_read_raw: bool
     parts = [
         f"{counted(report.compared, 'photo')} compared",
         f"{found} in {counted(len(report.groups), 'group')}" if report.groups else found,
-        f"{counted(others, 'other picture')} of bursts and scenes" if others else "",
+        f"{counted(others, 'other picture')} (burst, scene or altered)" if others else "",
         f"{counted(len(report.failed), 'file')} not compared" if report.failed else "",
     ]
     _print(", ".join(filter(None, parts)), console, style="bold")
+
+
+def _print_pair_sources(sources: Sequence[PairSource], console: Console) -> None:
+    """Print what each way to find candidate pairs added, and what it cost."""
+    for source in sources:
+        found = f"{counted(source.pairs, 'pair')}, {counted(source.aligned, 'alignment')}"
+        _print(
+            f"candidates by {source.name}: {found}, {counted(source.proved, 'proved copy', 'proved copies')}", console
+        )
 
 
 def _print(text: str, console: Console, style: str = "") -> None:
@@ -123,7 +139,8 @@ def _print_member(member: Member, words: str, console: Console, *, is_kept: bool
     console.print(line, soft_wrap=True)
     if verbose:
         holds = f"holds more than its picture: {member.embedded}" if member.embedded else ""
-        why = "; ".join(filter(None, (member.moment, member.why, holds)))
+        cannot = f"cannot be verified: {member.cannot_verify}" if member.cannot_verify else ""
+        why = "; ".join(filter(None, (member.moment, member.why, cannot, holds)))
         for note in filter(None, (member.origin, why)):
             for part in note.split("; "):
                 console.print(Text(f"{' ' * indent}{printable(part)}", style="dim"), soft_wrap=True)

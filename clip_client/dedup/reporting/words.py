@@ -6,10 +6,21 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from clip_client.dedup.text import printable
-from clip_client.dedup.types import EXACT, SAME_PIXELS, SIMILAR
+from clip_client.dedup.types import ALTERED, EDITED, EXACT, NEAR_IDENTICAL, RE_ENCODED, SAME_PIXELS, SIMILAR
 
 if TYPE_CHECKING:
+    from clip_client.dedup.aligned import Alignment
     from clip_client.dedup.types import Member
+
+TIER_NAMES: Final = {
+    EXACT: "Exact",
+    SAME_PIXELS: "Same pixels",
+    RE_ENCODED: "Re-encoded",
+    EDITED: "Edited",
+    ALTERED: "Altered",
+    NEAR_IDENTICAL: "Near-identical",
+    SIMILAR: "Similar",
+}
 
 _SAME_SHAPE: Final = 0.02
 """Side ratios that differ by less are equal: the sides of small pictures are rounded."""
@@ -18,8 +29,10 @@ _SAME_SHAPE: Final = 0.02
 def in_words(member: Member, kept: Member) -> str:
     """Say how ``member`` relates to the kept photo, such as ``"same picture, resized"``."""
     if member.copy_of:
-        same = "identical to" if member.copy_tier == EXACT else "same pixels as"
-        return f"{same} {printable(member.copy_of)}"
+        of = printable(member.copy_of)
+        if member.copy_alignment is not None:
+            return f"{_aligned(member.copy_alignment)}; compared with {of}"
+        return f"identical to {of}" if member.copy_tier == EXACT else f"same pixels as {of}"
     if member.moment:
         return member.moment
     if member.tier == EXACT:
@@ -27,10 +40,51 @@ def in_words(member: Member, kept: Member) -> str:
     if member.tier == SAME_PIXELS:
         is_same_format = _suffix(member) == _suffix(kept)
         return f"same pixels, other {'metadata' if is_same_format else 'format'}"
+    if member.alignment is not None:
+        return _aligned(member.alignment)
     change = _change(member, kept)
     if member.tier == SIMILAR:
         return f"looks similar, {change}" if change else "looks similar"
+    if member.tier in (RE_ENCODED, EDITED, ALTERED):  # another photo was kept when they were aligned
+        return f"same picture, {member.tier}"
     return f"same picture, {change}" if change else "practically identical"
+
+
+def region_on(member: Member, kept: Member) -> tuple[float, float, float, float] | None:
+    """Return what of ``member`` differs from the kept photo: left, top, width and height as shares of its sides.
+
+    None if no region differs, or none of the member's.
+    """
+    alignment = member.alignment
+    if alignment is None or alignment.region is None or not member.width or not member.height:
+        return None
+    left, top, width, height = alignment.region
+    a, b, c, d, e, f = alignment.transform
+    scale = a * e - b * d
+    xs, ys = [], []
+    for x, y in ((left, top), (left + width, top), (left, top + height), (left + width, top + height)):
+        across, down = x * kept.width - c, y * kept.height - f
+        xs.append(min(max((e * across - b * down) / scale / member.width, 0.0), 1.0))
+        ys.append(min(max((a * down - d * across) / scale / member.height, 0.0), 1.0))
+    width, height = max(xs) - min(xs), max(ys) - min(ys)
+    return (min(xs), min(ys), width, height) if width and height else None
+
+
+def _aligned(alignment: Alignment) -> str:
+    changes = ", ".join(alignment.changes)
+    if alignment.tier == RE_ENCODED:
+        return f"same picture, re-encoded{f' at {changes}' if changes else ''}"
+    if alignment.tier == EDITED:
+        return f"same picture, {changes or 'edited'}"
+    where = f" {_place(*alignment.region)}" if alignment.region else ""
+    return ", ".join(filter(None, (f"a region differs ({alignment.region_share:.0%}{where})", changes)))
+
+
+def _place(left: float, top: float, width: float, height: float) -> str:
+    """Say where a region of a picture lies, such as ``"at the top right"``."""
+    down = ("top", "", "bottom")[min(2, int(3 * (top + height / 2)))]
+    across = ("left", "", "right")[min(2, int(3 * (left + width / 2)))]
+    return f"at the {' '.join(filter(None, (down, across)))}" if down or across else "in the middle"
 
 
 def _suffix(member: Member) -> str:

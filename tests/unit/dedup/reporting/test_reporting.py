@@ -13,12 +13,12 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from clip_client.dedup import DuplicateGroup, DuplicateReport, FailedFile, Match, Member, thresholds_for
+from clip_client.dedup import DuplicateGroup, DuplicateReport, FailedFile, Member, thresholds_for
 from clip_client.dedup.features.preview import Preview, preview, thumbnail
 from clip_client.dedup.reporting.html import write_page
 from clip_client.dedup.reporting.terminal import print_groups, print_notes
 from clip_client.dedup.text import at_least, human_bytes, printable
-from clip_client.dedup.types import BURST, EXACT, SIMILAR, Metadata
+from clip_client.dedup.types import BURST, EXACT, SIMILAR, CaptureTime, Metadata
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,42 +74,6 @@ class Tags(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_json_is_what_the_schema_says() -> None:
-    failure = FailedFile(path="b.jpg", code="TRUNCATED", message="The file ends early.")
-    why = Match(test="embedding", value=0.993, threshold=0.99)
-    copies = group(member("a.jpg"), replace(member("c.jpg", 0.993), matches=(why,)))
-    of = report(replace(copies, reason="most pixels"), failed=(failure,))
-    plain: dict[str, Any] = {
-        "embedded": [],
-        "tier": "similar",
-        "moment": "",
-        "copy_of": None,
-        "reference": False,
-        "photos_library": None,
-    }
-    plain |= {"taken": None, "camera": None}
-    match = {"test": "embedding", "value": 0.993, "threshold": 0.99}
-    assert json.loads(of.to_json()) == {
-        "model": TRAINED,
-        "groups": [
-            {
-                "tier": "similar",
-                "min_similarity": 0.991,
-                "keep": "a.jpg",
-                "reason": "most pixels",
-                "warnings": [],
-                "members": [
-                    {"path": "a.jpg", "similarity": 1.0, **plain, "matches": []},
-                    {"path": "c.jpg", "similarity": 0.993, **plain, "matches": [match]},
-                ],
-            }
-        ],
-        "failed": [{"path": "b.jpg", "code": "TRUNCATED", "message": "The file ends early."}],
-        "bytes_only": [],
-        "skipped": {},
-    }
-
-
 def printed(of: DuplicateReport, *, verbose: bool = False) -> list[str]:
     """What a terminal of 80 columns shows."""
     file = io.StringIO()
@@ -121,7 +85,7 @@ def printed(of: DuplicateReport, *, verbose: bool = False) -> list[str]:
 
 def from_camera(path: str, **more: Any) -> Member:
     said = Metadata(taken="2019-05-03T10:11:12", lens="EF50mm", latitude=48.2, longitude=16.4)
-    return replace(member(path), metadata=said, camera="Canon EOS 5D", **more)
+    return replace(member(path), metadata=said, capture_time=CaptureTime(camera="Canon EOS 5D"), **more)
 
 
 WARNING = "the kept photo lacks EXIF that a copy has: date, camera, lens, GPS position"

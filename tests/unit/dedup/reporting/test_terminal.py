@@ -68,7 +68,7 @@ def test_the_groups_with_most_to_free_come_first_and_ten_are_shown() -> None:
     assert headings[0] == "1. 12.0 kB in 1 copy: identical, byte for byte"
     assert len(headings) == 10
     assert "3 more groups of 3.0 kB: -v lists them here" in text
-    assert "1,234 photos compared, 12 copies of 78.0 kB in 13 groups, 1 other picture of" in text
+    assert "1,234 photos compared, 12 copies of 78.0 kB in 13 groups, 1 other picture (burst" in text
     every = printed(report(*groups, burst), verbose=True)
     assert all(f"{size}-2.jpg" in every for size in range(1, 13))
     assert "more group" not in every
@@ -80,7 +80,7 @@ def test_numbers_are_shown_on_request_only() -> None:
     for number in ("0.99", MODEL):
         assert number not in printed(of)
     verbose = printed(of, verbose=True)
-    for number in ("0.9934", "embedding: 0.9934, at least 0.99", "every pair at least 0.9910 alike", MODEL):
+    for number in ("0.9934", "embedding: cosine 0.9934 (at least 0.99)", "every pair at least 0.9910 alike", MODEL):
         assert number in verbose
 
 

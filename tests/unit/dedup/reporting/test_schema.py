@@ -1,0 +1,145 @@
+"""The forms for programs are what the documents say: the JSON Schema, and the columns of the CSV file."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from clip_client.dedup import DuplicateGroup, DuplicateReport, FailedFile, Match, Member, thresholds_for
+from clip_client.dedup.aligned import Alignment, PairSource
+from clip_client.dedup.reporting.rows import CSV_COLUMNS
+from clip_client.dedup.types import (
+    ALTERED,
+    BURST,
+    EXACT,
+    NEAR_IDENTICAL,
+    SIMILAR,
+    TIERS,
+    CaptureTime,
+    LibraryPhoto,
+    Metadata,
+)
+from tests.fixtures.report_schema import check, validator
+from tests.paths import ROOT
+
+TRAINED = "ViT-B-32/openai@1a2b3c4d"
+
+
+def member(path: str, **more: Any) -> Member:
+    given: dict[str, Any] = {"similarity": 1.0, "width": 64, "height": 48, "size_bytes": 9, "sha256": "0f" * 32, **more}
+    return Member(path=path, **given)
+
+
+def full_report() -> DuplicateReport:
+    """Every key has a value somewhere, and is empty elsewhere."""
+    aligned = Alignment(
+        tier=ALTERED,
+        changes=("half the size",),
+        lost=("colour",),
+        transform=(2, 0, 0, 0, 2, 0),
+        residual=0.04,
+        region=(0.1, 0.2, 0.3, 0.4),
+        region_share=0.12,
+    )
+    library = LibraryPhoto(path="L/c.jpg", library="L", uuid="C", name="IMG.JPG", taken_ns=None)
+    matches = (
+        Match(test="bytes", value=1, threshold=1),
+        Match(test="pixels", value=1, threshold=1),
+        Match(test="perceptual hash", value=2, threshold=3),
+        Match(test="alignment", value=1, threshold=1, alignment=aligned),
+        Match(test="embedding", value=0.993, threshold=0.99),
+    )
+    said = Metadata(taken="2019-05-03T10:11:12", lens="EF50mm")
+    camera = CaptureTime(camera="Canon EOS 5D")
+    group = DuplicateGroup(
+        tier=SIMILAR,
+        min_similarity=0.991,
+        members=(
+            member("a.jpg", tier=EXACT),
+            member("b\udcff.jpg", similarity=0.993, tier=NEAR_IDENTICAL, matches=matches, format="JPEG"),
+            member("L/c.jpg", embedded="film, gain map", moment=BURST, in_library=library, metadata=said),
+            member(
+                "d.jpg",
+                copy_of="L/c.jpg",
+                copy_tier=ALTERED,
+                copy_alignment=replace(aligned, region=None),
+                cannot_verify="It is flat.",
+                is_reference=True,
+                capture_time=camera,
+            ),
+        ),
+        reason="most pixels",
+    )
+    return DuplicateReport(
+        model=TRAINED,
+        thresholds=thresholds_for(TRAINED),
+        compared=5,
+        groups=(group,),
+        failed=(FailedFile(path="e.jpg", code="TRUNCATED", message="The file ends early."),),
+        bytes_only=("f.dng",),
+        skipped={".txt": 3},
+        pair_sources=(PairSource(name="vectors", pairs=3, aligned=2, proved=1),),
+    )
+
+
+def test_a_report_is_what_the_schema_says() -> None:
+    document = json.loads(full_report().to_json())
+    check(document)
+    check(json.loads(DuplicateReport(
+        model=TRAINED, thresholds=thresholds_for(TRAINED), compared=0, groups=(), failed=()
+    ).to_json()))  # fmt: skip
+    (group,) = document["groups"]
+    assert group["warnings"] == ["the kept photo lacks EXIF that a copy has: camera"]
+    kept, near, frame, copied = group["members"]
+    assert (kept["path"], kept["matches"], kept["format"]) == ("a.jpg", [], None)
+    assert near["matches"][-1] == {"test": "embedding", "value": 0.993, "threshold": 0.99}
+    assert (frame["embedded"], frame["photos_library"]["name"]) == (["film", "gain map"], "IMG.JPG")
+    assert (copied["copy_of"], copied["reference"], copied["camera"]) == ("L/c.jpg", True, "Canon EOS 5D")
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        (),
+        ("groups", 0),
+        ("groups", 0, "members", 1),
+        ("failed", 0),
+        ("thresholds",),
+        ("groups", 0, "members", 1, "matches", 3, "alignment"),
+        ("groups", 0, "members", 3, "copy_alignment"),
+        ("pair_sources", 0),
+    ],
+)
+def test_the_schema_names_every_key_and_no_other(where: tuple[str | int, ...]) -> None:
+    def at(document: Any) -> dict[str, Any]:
+        for step in where:
+            document = document[step]
+        found: dict[str, Any] = document
+        return found
+
+    document = json.loads(full_report().to_json())
+    for key in at(document):
+        without = copy.deepcopy(document)
+        del at(without)[key]
+        assert not validator().is_valid(without), f"{key} may be missing"
+    more = copy.deepcopy(document)
+    at(more)["another"] = 1
+    assert not validator().is_valid(more)
+
+
+def test_the_schema_names_every_tier() -> None:
+    schema = json.loads((ROOT / "docs" / "dedup.schema.json").read_text())
+    group = schema["properties"]["groups"]["items"]["properties"]
+    assert group["tier"]["enum"] == group["members"]["items"]["properties"]["tier"]["enum"] == list(TIERS)
+
+
+def test_the_page_names_the_columns_of_the_csv_file() -> None:
+    page = (ROOT / "docs" / "dedup.md").read_text()
+    table = page[page.index("| column of `--csv` |") :].split("\n\n")[0]
+    named = [name for row in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])]
+    assert named == list(CSV_COLUMNS)
