@@ -1,0 +1,245 @@
+"""Carrying choices out and taking runs back, in a thread of its own, with the plan and the journal of ``dedup``."""
+
+from __future__ import annotations
+
+import os
+import threading
+import traceback
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from clip_client.dedup.actions.apple_photos_album import ALBUM, NoAlbum, fill_album
+from clip_client.dedup.actions.apply import Outcome, apply, undo
+from clip_client.dedup.compare.chosen_groups import choose
+from clip_client.dedup.store.choices import KEEP
+from clip_client.dedup.store.journal import new_run
+from clip_client.dedup.store.store import Store
+from clip_client.review.state.found_groups import STAGED, Filter
+from clip_client.review.state.plan_lines import MOVES, STAYS, PlanLine
+from clip_client.review.state.refusal import Busy
+from preprocess_ensemble.errors import ReportedError
+
+if TYPE_CHECKING:
+    from clip_client.dedup.actions.plan import AlbumEntry, Plan
+    from clip_client.dedup.store.choices import ChosenPhoto
+    from clip_client.dedup.types import DuplicateGroup
+    from clip_client.review.state.found_groups import FoundGroup
+    from clip_client.review.state.session import Session
+
+    _Decision = tuple[str, frozenset[tuple[str, int]]]
+    """What was decided, and how many files of each content it is about."""
+
+PLANNING: Final = "planning"
+MOVING: Final = "moving"
+RESTORING_RUN: Final = "restoring"
+
+_WANTED: Final = Filter(state=STAGED)
+_AT_ONCE: Final = 50
+"""Groups that are planned and moved together, so that any number of them takes little memory."""
+_INTERNAL: Final = "It stopped because of an error in clip-client itself; the terminal shows the details."
+
+
+@dataclass
+class Job:
+    """The last work in the background."""
+
+    what: str
+    """``planning``, ``moving`` or ``restoring``."""
+    number: int
+    """Counts the jobs of this server; ``apply`` names the plan by it."""
+    choices: int
+    """Which choices it was about, as :attr:`Session.choices_version`."""
+    merge_metadata: bool = False
+    done: int = 0
+    total: int = 0
+    run: str = ""
+    is_running: bool = True
+    error: str = ""
+    failed: tuple[Outcome, ...] = ()
+    """What could not be restored."""
+
+
+class Worker:
+    """Does one job at a time."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self.job: Job | None = None
+
+    def plan(self, *, merge_metadata: bool) -> None:
+        """Begin to find out what would move and what would stay. Raises Busy."""
+        self._start(PLANNING, self._plan, merge_metadata=merge_metadata)
+
+    def apply(self, number: int) -> None:
+        """Begin to carry out the plan of this number. Raises Busy, also if the choices have changed since."""
+        planned = self.job
+        is_whole = planned is not None and planned.what == PLANNING and not planned.is_running and not planned.error
+        if planned is None or not is_whole or planned.number != number:
+            raise Busy("there is no such plan any more; look at the plan again")
+        with self._session.lock:
+            if planned.choices != self._session.choices_version:
+                raise Busy("the choices have changed since they were planned; look at the plan again")
+            choices = self._session.groups.choices(_WANTED)
+        self._start(MOVING, lambda job: self._apply(job, choices), merge_metadata=planned.merge_metadata)
+
+    def restore(self, run: str) -> None:
+        """Begin to take back what one run moved and decided. Raises Busy."""
+        self._start(RESTORING_RUN, lambda job: self._restore(job, run))
+
+    def join(self) -> None:
+        """Wait for the job."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def _start(self, what: str, work: Callable[[Job], None], *, merge_metadata: bool = False) -> None:
+        with self._lock:
+            if self.job is not None and self.job.is_running:
+                raise Busy(f"wait until {self.job.what} has finished")
+            job = Job(
+                what=what,
+                number=self.job.number + 1 if self.job is not None else 1,
+                choices=self._session.choices_version,
+                merge_metadata=merge_metadata,
+            )
+            self.job = job
+        # No daemon: a process that ends in order finishes the files that it is moving.
+        self._thread = threading.Thread(target=self._run, args=(job, work), name=what)
+        self._thread.start()
+
+    def _run(self, job: Job, work: Callable[[Job], None]) -> None:
+        try:
+            work(job)
+        except ReportedError as error:
+            job.error = str(error)
+        except Exception:
+            traceback.print_exc()
+            job.error = _INTERNAL
+        finally:
+            job.is_running = False
+            self._session.changed()
+
+    def _plan(self, job: Job) -> None:
+        session = self._session
+        session.lines.clear()
+        job.total = session.groups.count(_WANTED)
+        with Store(session.store.directory) as store:
+            groups = session.groups.each(_WANTED)
+            while batch := list(islice(groups, _AT_ONCE)):
+                session.go_on()
+                plan, numbers = self._planned(batch, store, job)
+                session.lines.add(_lines(plan, numbers))
+                self._progress(job, job.done + len(batch))
+
+    def _apply(self, job: Job, choices: Collection[int]) -> None:
+        """Carry out ``choices``: those that were planned, and none that a person makes meanwhile."""
+        session = self._session
+        job.run, job.total = new_run(), len(choices)
+        groups = (found for found in session.groups.each(_WANTED) if found.choice in choices)
+        with Store(session.store.directory) as store:
+            # First the name of the run: if this process is killed, the next one knows which choices were begun.
+            while batch := session.begin_run(islice(groups, _AT_ONCE), job.run):
+                done: set[str] = set()
+                try:
+                    _record(batch, store)
+                    plan, _ = self._planned(batch, store, job)
+                    outcomes = apply(plan, store.journal, run=job.run).outcomes + _fill_album(plan.for_album)
+                    done = {os.path.abspath(outcome.path) for outcome in outcomes if outcome.done}
+                    session.lines.set_outcomes((one.path, one.done, one.message) for one in outcomes)
+                finally:
+                    session.set_run([one.choice for one in batch if not _is_begun(one, done)], "")
+                self._progress(job, job.done + len(batch))
+
+    def _restore(self, job: Job, run: str) -> None:
+        session = self._session
+        with Store(session.store.directory) as store:
+            outcomes = undo(store.journal, run=run)
+            choices = list(store.choices.all(run=run))
+            recorded = _recorded(store)
+            store.decisions.remove(
+                [one for choice in choices for one in recorded[_decision(choice.what, choice.photos)]]
+            )
+        job.run, job.failed = run, tuple(outcome for outcome in outcomes if not outcome.done)
+        job.done, job.total = len(outcomes) - len(job.failed), len(outcomes)
+        session.reopen([choice.id for choice in choices if choice.what != KEEP])
+
+    def _progress(self, job: Job, done: int) -> None:
+        job.done = done
+        self._session.changed()
+
+    def _planned(self, batch: Sequence[FoundGroup], store: Store, job: Job) -> tuple[Plan, dict[str, int]]:
+        """Return the plan for some groups, and path or label -> number of its group for each photo that should move.
+
+        What rules chose nobody has looked at, so everything holds for it that holds for ``dedup --apply``.
+        """
+        numbers: dict[str, int] = {}
+        unseen: set[str] = set()
+        groups: list[DuplicateGroup] = []
+        for found in batch:
+            if found.state == KEEP and (chosen := choose(found.group, found.chosen)):
+                group, moving = chosen
+                groups.append(group)
+                # A skip names a photo of Apple Photos by its label.
+                numbers |= {
+                    name: found.id for one in group.members if one.path in moving for name in (one.path, one.label)
+                }
+                if found.rules:
+                    unseen |= moving
+        plan = self._session.plan(groups, store, chosen=numbers, unseen=unseen, merge_metadata=job.merge_metadata)
+        return plan, numbers
+
+
+def _record(batch: Sequence[FoundGroup], store: Store) -> None:
+    """Record what is no duplicate, unless a process that was killed has done it already."""
+    declared = [found for found in batch if found.state != KEEP]
+    recorded = _recorded(store) if declared else {}
+    for found in declared:
+        if _decision(found.state, found.chosen) not in recorded:
+            store.decisions.add(found.state, [photo.sha256 for photo in found.chosen])
+
+
+def _recorded(store: Store) -> defaultdict[_Decision, list[int]]:
+    """Return what was decided about which contents -> the ids of the decisions that say so."""
+    ids: defaultdict[_Decision, list[int]] = defaultdict(list)
+    for one in store.decisions.all():
+        ids[one.what, frozenset(one.files.items())].append(one.id)
+    return ids
+
+
+def _decision(what: str, photos: Sequence[ChosenPhoto]) -> _Decision:
+    """Return what a choice decides."""
+    return what, frozenset(Counter(photo.sha256 for photo in photos).items())
+
+
+def _fill_album(entries: Sequence[AlbumEntry]) -> tuple[Outcome, ...]:
+    """Put photos into the album of Apple Photos; the outcomes name them by their paths."""
+    if not entries:
+        return ()
+    try:
+        outcomes = fill_album(entries)
+    except NoAlbum as error:
+        return tuple(Outcome(path=entry.duplicate.path, done=False, message=f"{error}.") for entry in entries)
+    return tuple(replace(one, path=entry.duplicate.path) for entry, one in zip(entries, outcomes, strict=True))
+
+
+def _is_begun(found: FoundGroup, done: set[str]) -> bool:
+    """Tell whether a part of the choice has been carried out."""
+    if found.state != KEEP:
+        return True
+    return any(photo.moves and (photo.path in done or not os.path.lexists(photo.path)) for photo in found.chosen)
+
+
+def _lines(plan: Plan, numbers: Mapping[str, int]) -> Iterator[PlanLine]:
+    for move in plan.moves:
+        duplicate, along = move.duplicate, len(move.companions)
+        number = numbers[duplicate.path]
+        yield PlanLine(number, duplicate.path, move.kept.label, duplicate.size_bytes, along, MOVES, "")
+    for entry in plan.for_album:
+        number, note = numbers[entry.duplicate.path], f"It goes into the album {ALBUM!r} of Apple Photos."
+        yield PlanLine(number, entry.duplicate.path, entry.kept.label, 0, 0, MOVES, note)
+    for skip in plan.skipped:
+        yield PlanLine(numbers.get(skip.path, 0), skip.path, "", 0, 0, STAYS, skip.reason)

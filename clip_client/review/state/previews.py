@@ -1,0 +1,100 @@
+"""The pictures of the pages: drawn when a page asks for them, and kept in the store up to a limit."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from clip_client.dedup.features.preview import preview_of, raw_preview
+from clip_client.dedup.files.file_types import is_raw
+from clip_client.dedup.files.reading import read_file
+from clip_client.dedup.types import PREVIEWS_MARK, FailedFile
+
+SIZES: Final = {"small": 480, "large": 1600, "full": 65_500}
+"""Longest side in pixels of each size. A JPEG cannot be larger than the last one."""
+_QUALITY: Final = {"small": 80, "large": 88, "full": 95}
+
+_MOST_BYTES: Final = 1_000_000_000
+"""About 30,000 small pictures, or 150 of 24 megapixels at full size."""
+_AFTER_CLEANING: Final = 0.8
+
+
+class Previews:
+    """JPEG files named after the content of their photo. Threads and processes may share the folder."""
+
+    def __init__(self, folder: Path, *, most_bytes: int = _MOST_BYTES) -> None:
+        self._folder = folder
+        self._most_bytes = most_bytes
+        self._lock = threading.Lock()
+        folder.mkdir(mode=0o700, exist_ok=True)
+        (folder / PREVIEWS_MARK).write_text(
+            "Pictures of clip-client review. clip-client does not search this folder.\n"
+        )
+        self._bytes = sum(size for _, size, _ in self._files())
+
+    def jpeg(self, sha256: str, paths: Iterable[str], size: str) -> bytes | None:
+        """Return the photo of this content, upright and whole, at most as large as one of :data:`SIZES`.
+
+        ``paths`` are files that had the content. None if none of them has it still, or if it cannot be decoded.
+        """
+        file = self._folder / f"{sha256}-{size}.jpg"
+        with suppress(OSError):
+            jpeg = file.read_bytes()
+            os.utime(file)  # the last to be removed
+            return jpeg
+        drawn = next(filter(None, (_draw(path, sha256, size) for path in paths)), None)
+        if drawn is not None:
+            self._keep(file, drawn)
+        return drawn
+
+    def _keep(self, file: Path, jpeg: bytes) -> None:
+        part = file.with_suffix(f".{threading.get_ident()}-{os.getpid()}.part")
+        with suppress(OSError):  # a full disk costs time, not the picture
+            part.write_bytes(jpeg)
+            os.replace(part, file)
+        with self._lock:
+            self._bytes += len(jpeg)
+            if self._bytes > self._most_bytes:
+                self._clean()
+
+    def _clean(self) -> None:
+        """Remove the files that were not used for the longest time."""
+        files = sorted(self._files())
+        self._bytes = sum(size for _, size, _ in files)
+        for _, size, path in files:
+            if self._bytes <= _AFTER_CLEANING * self._most_bytes:
+                return
+            with suppress(OSError):
+                os.unlink(path)
+            self._bytes -= size
+
+    def _files(self) -> Iterable[tuple[int, int, str]]:
+        with os.scandir(self._folder) as entries:
+            for entry in entries:
+                if entry.name.endswith((".jpg", ".part")):
+                    with suppress(OSError):
+                        status = entry.stat()
+                        yield status.st_mtime_ns, status.st_size, entry.path
+
+
+def _draw(path: str, sha256: str, size: str) -> bytes | None:
+    read = read_file(path)
+    if isinstance(read, FailedFile):
+        return None
+    _, data = read
+    # The file may have been replaced since the search, even by a link to a file that was never searched.
+    if hashlib.sha256(data).hexdigest() != sha256:
+        return None
+    seen = preview_of((is_raw(path) and raw_preview(data)) or data, path, SIZES[size])
+    if isinstance(seen, FailedFile):
+        return None
+    jpeg = io.BytesIO()
+    # At 1:1 a difference of colours must be the photos' own.
+    seen.image.save(jpeg, "JPEG", quality=_QUALITY[size], subsampling=0 if size == "full" else -1)
+    return jpeg.getvalue()

@@ -1,0 +1,268 @@
+"""One review: the search, the groups that it found, what was chosen about them, and the work in the background."""
+
+from __future__ import annotations
+
+import os
+import threading
+import traceback
+from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from anyio import to_thread
+
+from clip_client.dedup.actions.apply import recover
+from clip_client.dedup.actions.plan import plan_moves
+from clip_client.dedup.compare.reranking import keep_instead
+from clip_client.dedup.files.hashing import sha256_of
+from clip_client.dedup.store.choices import CHOICES, KEEP
+from clip_client.dedup.store.decisions import DIFFERENT
+from clip_client.dedup.store.journal import State
+from clip_client.dedup.store.sqlite import StoreError
+from clip_client.dedup.store.store import Store
+from clip_client.dedup.text import counted
+from clip_client.review.state.choosing import chosen_photos
+from clip_client.review.state.found_groups import APPLIED, FoundGroups
+from clip_client.review.state.plan_lines import PlanLines
+from clip_client.review.state.refusal import Busy, CannotChoose
+from preprocess_ensemble.errors import ReportedError
+
+if TYPE_CHECKING:
+    from clip_client.dedup.actions.plan import Plan
+    from clip_client.dedup.report import DuplicateReport
+    from clip_client.dedup.store.choices import ChosenPhoto
+    from clip_client.dedup.types import DuplicateGroup, Member, OnProgress
+    from clip_client.review.state.found_groups import FoundGroup
+
+    Search = Callable[[OnProgress], Awaitable[DuplicateReport]]
+
+SCANNING: Final = "scanning"
+READY: Final = "ready"
+FAILED: Final = "failed"
+
+_INTERNAL: Final = "The search stopped because of an error in clip-client itself; the terminal shows the details."
+
+
+class Session:
+    """What all pages of one server show. Threads may share it."""
+
+    def __init__(self, store: Store, roots: Sequence[str]) -> None:
+        self.store = store
+        self.roots = tuple(roots)
+        """The paths that are searched."""
+        self.groups = FoundGroups()
+        self.lines = PlanLines()
+        """What would move, and what came of it."""
+        self.lock = threading.RLock()
+        """Held while the store is used: one thread at a time may."""
+        self.phase = SCANNING
+        self.error = ""
+        """Why the search failed, one sentence."""
+        self.report: DuplicateReport | None = None
+        """The report of the search without its groups."""
+        self.progress: dict[str, tuple[int, int | None]] = {}
+        """What is being done -> (done, total)."""
+        self.notice = ""
+        """What a person should know before anything else, one sentence; mostly empty."""
+        self._changes = 0
+        self._choices_version = 0
+        self._is_stopping = False
+
+    @property
+    def version(self) -> int:
+        """A number that grows with every change that a page shows."""
+        with self.lock:
+            if self.phase == READY and self.store.choices.changed_elsewhere():
+                self._match_again()
+            return self._changes
+
+    @property
+    def choices_version(self) -> int:
+        """A number that grows with every choice that is made, taken back or carried out."""
+        with self.lock:
+            _ = self.version
+            return self._choices_version
+
+    def changed(self) -> None:
+        """Count a change."""
+        with self.lock:
+            self._changes += 1
+
+    async def search(self, search: Search) -> None:
+        """Run the search and take its groups. Never raises: a failure is what the pages show."""
+        try:
+            await to_thread.run_sync(self._finish_interrupted)
+            report = await search(self._show)
+            await to_thread.run_sync(self._take, report)
+        except ReportedError as error:
+            self.error, self.phase = str(error), FAILED
+        except Exception:
+            traceback.print_exc()
+            self.error, self.phase = _INTERNAL, FAILED
+        finally:
+            self.changed()
+
+    def _finish_interrupted(self) -> None:
+        """Complete or revert what a killed process was moving, so that the search finds all photos."""
+        with suppress(StoreError), self.lock:  # another clip-client is moving files at this moment
+            if unfinished := self.store.journal.entries((State.PLANNED, State.RESTORING, State.PURGING)):
+                with self.store.journal.exclusive():
+                    recover(self.store.journal)
+                photos = counted(len(unfinished), "photo")
+                self.notice = (
+                    f"A run was interrupted while it moved {photos}; what was half done has been put in order."
+                )
+
+    def stop(self) -> None:
+        """Let threads that search or apply end at the next step: before the next folder, or the next groups."""
+        self._is_stopping = True
+
+    def go_on(self) -> None:
+        """Raise Busy if the server is ending."""
+        if self._is_stopping:
+            raise Busy("the server has ended before this was finished; start clip-client review again")
+
+    def _show(self, what: str, done: int, total: int | None) -> None:
+        self.go_on()
+        self.progress[what] = (done, total)
+        self.changed()
+
+    def _take(self, report: DuplicateReport) -> None:
+        self.groups.fill(report)
+        self.report = replace(report, groups=())
+        with self.lock:
+            self._reopen()
+            self.groups.match(self.store.choices.all())
+            self.phase = READY
+
+    def _reopen(self) -> None:
+        """Let choices hold again whose group was found: their run was interrupted before them, or undone."""
+        back = [choice.id for choice in self.store.choices.all() if choice.run and self.groups.group_of(choice)]
+        self.store.choices.set_run(back, "")
+
+    def problem_of(self, member: Member) -> str:
+        """Return ``"missing"`` or ``"changed"`` if the file is not as it was when it was compared; else empty."""
+        try:
+            status = os.stat(member.path)
+        except OSError:
+            return "missing"
+        is_same = (status.st_size, status.st_mtime_ns) == (member.size_bytes, member.mtime_ns)
+        return "" if is_same else "changed"
+
+    def choose(self, number: int, what: str, *, keep: int = 0, move: Iterable[int] = ()) -> None:
+        """Record a choice about one group. ``keep`` and ``move`` are positions of members, for :data:`KEEP` only.
+
+        Raises CannotChoose for a group or members that do not exist, and for a choice that contradicts itself.
+        """
+        found = self.groups.get(number)
+        if found is None:
+            raise CannotChoose(f"there is no group {number}")
+        if found.state == APPLIED:
+            raise Busy("this choice has been applied; to choose again, take its run back in the history")
+        if what not in CHOICES:
+            raise CannotChoose(f"a choice is one of {', '.join(CHOICES)}, not {what!r}")
+        members = found.group.members
+        moving = set(move)
+        if what == KEEP:
+            if not {keep, *moving} <= set(range(len(members))):
+                raise CannotChoose(f"group {number} has {len(members)} photos")
+            if not moving or keep in moving:
+                raise CannotChoose("a photo stays and at least one other moves; to keep all, choose keep-all")
+        elif what == DIFFERENT and len({member.sha256 for member in members}) < 2:
+            raise CannotChoose("files with the same bytes are one photo; to keep all of them, choose keep-all")
+        self.stage([(what, chosen_photos(found.group, moving if what == KEEP else (), keep=keep))])
+
+    def stage(self, choices: Iterable[tuple[str, Sequence[ChosenPhoto]]], *, rules: str = "") -> int:
+        """Record choices as one step; return their number. ``rules`` made them, unless a person saw each group."""
+        with self.lock:
+            added = self.store.choices.add(choices, rules=rules)
+            self.groups.match(added, is_new=True)
+            self._choices_changed()
+        return len(added)
+
+    def take_back(self) -> bool:
+        """Undo the last step that has not been carried out; False if there is none."""
+        with self.lock:
+            ids = self.groups.last_step()
+            if ids:
+                self.store.choices.remove(ids)
+                self.groups.forget(ids)
+                self._choices_changed()
+        return bool(ids)
+
+    def begin_run(self, groups: Iterable[FoundGroup], run: str) -> list[FoundGroup]:
+        """Record which run carries out the choices of these groups, and forget those that they replaced.
+
+        Returns the groups, which are read while no choice can change. Raises Busy if the server is ending.
+        """
+        with self.lock:
+            batch = list(groups)
+            if batch:
+                self.go_on()
+                self.store.choices.remove([one for found in batch for one in self.groups.forget_superseded(found.id)])
+                self.set_run([found.choice for found in batch], run)
+        return batch
+
+    def set_run(self, choices: Sequence[int], run: str) -> None:
+        """Record which run carries out choices; an empty name says that none does."""
+        with self.lock:
+            self.store.choices.set_run(choices, run)
+            self.groups.set_run(choices, run)
+            self._choices_changed()
+
+    def reopen(self, choices: Sequence[int]) -> None:
+        """Let these choices hold again, and those of which all photos are back."""
+        with self.lock:
+            self.set_run([*choices, *self.store.choices.reopen()], "")
+
+    def plan(
+        self,
+        groups: Sequence[DuplicateGroup],
+        store: Store,
+        *,
+        chosen: Container[str] | None,
+        unseen: Container[str] = frozenset(),
+        merge_metadata: bool = False,
+    ) -> Plan:
+        """Plan the moves of ``chosen`` photos, or, for None, those of ``dedup --apply`` without options.
+
+        ``unseen`` are the chosen photos that rules chose. ``store`` belongs to the calling thread.
+        """
+        assert self.report is not None, "there is nothing to plan before the search has ended"
+        return plan_moves(
+            replace(self.report, groups=tuple(groups)),
+            self.roots,
+            merge_metadata=merge_metadata,
+            chosen=chosen,
+            unseen=unseen,
+            is_compared=self.groups.has_path,
+            hash_of=lambda path: store.files.sha256_of(path, sha256_of),
+        )
+
+    def refusals(self, found: FoundGroup, keep: int, move: Iterable[int]) -> dict[int, dict[str, str]]:
+        """Return why members of a group would stay: position -> ``chosen`` and ``apply``, both sentences or empty.
+
+        ``chosen`` is about a choice, of which ``move`` would move; ``apply`` about ``dedup --apply`` without a choice.
+        Raises CannotChoose for members that do not exist.
+        """
+        members = found.group.members
+        if not {keep, *move} <= set(range(len(members))):
+            raise CannotChoose(f"group {found.id} has {len(members)} photos")
+        with Store(self.store.directory) as store:
+            group = keep_instead(found.group, members[keep].path)
+            chosen = self.plan([group], store, chosen={members[place].path for place in move})
+            by_default = self.plan([found.group], store, chosen=None)
+        reasons = [{skip.path: skip.reason for skip in plan.skipped} for plan in (chosen, by_default)]
+        return {
+            place: {"chosen": reasons[0].get(member.label, ""), "apply": reasons[1].get(member.label, "")}
+            for place, member in enumerate(members)
+        }
+
+    def _match_again(self) -> None:
+        self.groups.match(self.store.choices.all())
+        self._choices_changed()
+
+    def _choices_changed(self) -> None:
+        self._choices_version += 1
+        self.changed()

@@ -1,0 +1,317 @@
+"""The review in Chromium: a person decides, and the test looks at the store and the files, not at the page."""
+
+from __future__ import annotations
+
+import io
+import re
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+from PIL import Image
+
+from clip_client.dedup import Member, Store
+from clip_client.dedup.types import SIMILAR
+from tests.browser.conftest import opened, press
+from tests.fixtures.albums import report, snapshot, without_access, write
+from tests.fixtures.reviews import of_report, review_of
+from tests.paths import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from playwright.sync_api import Browser, BrowserContext, Page
+
+    from tests.fixtures.reviews import Review
+
+expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
+
+GROUPS: Final = 6
+SERVER: Final = """
+import asyncio, itertools, sys, time
+from pathlib import Path
+from clip_client.dedup import Store
+from clip_client.review.server import serve
+from clip_client.review.state.session import Session
+from tests.fixtures.albums import member, report
+from tests.fixtures.reviews import of_report
+
+folder, place = map(Path, sys.argv[1:3])
+moves = itertools.count(1)
+
+def stall(event, arguments):
+    if event == "os.rename" and str(arguments[0]).startswith(str(folder)) and next(moves) > int(sys.argv[3]):
+        time.sleep(600)
+
+sys.addaudithook(stall)
+found = of_report(report(tuple(map(member, sorted(folder.glob("*.png"))))))
+with Store(place) as store:
+    asyncio.run(serve(Session(store, [str(folder)]), found, say=lambda line: print(line, flush=True)))
+"""
+
+
+def make_album(folder: Path) -> Path:
+    """Six groups, each of a picture, a copy of its pixels and a small one; each frees less than the one before."""
+    for number in range(GROUPS):
+        place = folder / f"trip {number}"
+        place.mkdir(parents=True)
+        picture = Image.radial_gradient("L").rotate(15 * number).crop((10 * number, 0, 256, 200)).convert("RGB")
+        picture.save(place / "photo.png")
+        picture.save(place / "photo copy.bmp")
+        picture.resize((picture.width // 2, picture.height // 2)).save(place / "photo small.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def review(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Review]:
+    folder = tmp_path_factory.mktemp("review")
+    with review_of(make_album(folder / "Pictures"), store=folder / "store") as running:
+        yield running
+
+
+@pytest.fixture
+def window(browser: Browser, review: Review) -> Iterator[BrowserContext]:
+    with opened(browser, review) as context:
+        yield context
+
+
+@pytest.fixture
+def page(window: BrowserContext, review: Review) -> Iterator[Page]:
+    """The list of groups; whatever a test decides is taken back."""
+    page = window.new_page()
+    page.goto(f"http://127.0.0.1:{review.port}/")
+    yield page
+    while review.session.take_back():
+        pass
+
+
+def decisions(review: Review) -> list[tuple[str, str, list[str]]]:
+    """Return what the store holds: what was chosen, the photo that stays, and those that move."""
+    with Store(review.session.store.directory) as store:
+        return [
+            (one.what, short(one.photos[0].path), [short(photo.path) for photo in one.photos if photo.moves])
+            for one in store.choices.all()
+        ]
+
+
+def short(path: str) -> str:
+    return "/".join(path.split("/")[-2:])
+
+
+def open_first(page: Page) -> None:
+    page.locator(".list a").first.click()
+    expect(page.locator(".group")).to_be_visible()
+
+
+def test_a_person_decides_with_the_keyboard_alone(page: Page, review: Review) -> None:
+    page.locator(".list a").first.focus()
+    press(page, "Enter", "2", "Enter", "d", "a", "s")
+    expect(page.locator("h1")).to_be_focused()
+    found = [review.session.groups.get(number) for number in range(1, 5)]
+    paths = [[member.path.split("/")[-1] for member in one.group.members] for one in found if one]
+    folders = [one.group.members[0].path.split("/")[-2] for one in found if one]
+    first = [f"{folders[0]}/{name}" for name in paths[0]]
+    assert decisions(review) == [
+        ("keep", first[1], [first[0], first[2]]),
+        ("different", f"{folders[1]}/{paths[1][0]}", []),
+        ("keep-all", f"{folders[2]}/{paths[2][0]}", []),
+        ("skip", f"{folders[3]}/{paths[3][0]}", []),
+    ]
+    press(page, "u")
+    expect(page).to_have_url(f"http://127.0.0.1:{review.port}/groups/4")
+    press(page, "u", "u")
+    assert [what for what, _, _ in decisions(review)] == ["keep"]
+
+
+def test_a_second_tab_shows_a_decision_and_a_reload_keeps_it(page: Page, review: Review) -> None:
+    with page.context.expect_page() as opened:
+        page.locator(".list a").first.click(modifiers=["Control"])
+    other = opened.value
+    other.wait_for_load_state()  # a picture that comes later moves what is clicked on
+    other.get_by_role("checkbox", name="Move").last.uncheck(force=True)
+    other.get_by_role("button", name="Keep 1, move 1 other").click()
+    expect(page.locator("li[data-group='1'] .state")).to_have_text("One stays")
+    expect(page.get_by_role("button", name="Apply 1 decision")).to_be_visible()
+    other.goto(f"http://127.0.0.1:{review.port}/groups/1")
+    assert [box.is_checked() for box in other.get_by_role("checkbox", name="Move").all()] == [True, False]
+    assert len(decisions(review)[0][2]) == 1
+
+
+def test_the_enlarged_view_stays_while_groups_are_decided(page: Page, review: Review) -> None:
+    open_first(page)
+    viewer = page.get_by_role("dialog")
+    press(page, "f", "ArrowRight", "ArrowRight", "c", "Enter")
+    expect(viewer).to_be_visible()
+    expect(page).to_have_url(f"http://127.0.0.1:{review.port}/groups/2")
+    assert decisions(review)[0][1].endswith("/photo small.png")
+    page.keyboard.press("Escape")
+    expect(viewer).to_be_hidden()
+
+
+def test_the_list_is_filtered_while_a_person_types(page: Page, review: Review) -> None:
+    search = page.get_by_role("searchbox")
+    page.keyboard.press("/")
+    page.keyboard.type("TRIP 3/")
+    expect(page).to_have_url(f"http://127.0.0.1:{review.port}/?text=TRIP+3%2F")
+    expect(page.locator(".list li")).to_have_count(1)
+    expect(search).to_be_focused()
+    page.locator(".list a").click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("to free in 3 photos")
+    expect(page.get_by_role("link", name="Next")).to_have_count(0)  # the only one that was looked for
+    page.go_back()
+    expect(search).to_have_value("TRIP 3/")
+    page.get_by_role("combobox").select_option("")
+    search.fill("nothing like it")
+    expect(page.get_by_text("No group fits.")).to_be_visible()
+
+
+def test_the_keys_are_listed(page: Page) -> None:
+    open_first(page)
+    page.keyboard.press("?")
+    rows = page.get_by_role("dialog").locator("tr")
+    for key, does in (
+        ("d", "Different photos"),
+        ("a", "Keep all"),
+        ("s", "Skip"),
+        ("u", "Take the last decision back"),
+    ):
+        assert rows.filter(has_text=does).locator("kbd").all_inner_texts() == [key]
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_be_hidden()
+
+
+def test_rules_decide_many_groups_and_one_undo_takes_all_of_it_back(page: Page, review: Review) -> None:
+    open_first(page)
+    page.get_by_role("link", name="Always prefer").first.click()
+    folder = page.get_by_role("textbox", name="In this folder")
+    expect(folder).to_have_value(re.compile("/trip"))
+    folder.fill("")
+    smallest = page.get_by_role("checkbox", name="Smallest file")
+    smallest.check()
+    counts = page.locator(".counts")
+    expect(counts).to_contain_text("In 0 of them another photo stays")
+    for _ in range(10):
+        page.get_by_role("button", name="Move up: Smallest file").press("Enter")
+    page.get_by_role("checkbox", name="Most pixels").uncheck()
+    page.locator("[data-rule=smallest]").drag_to(
+        page.locator("[data-rule='folder=']"), target_position={"x": 20, "y": 2}
+    )
+    expect(page.locator(".sortable li").first).to_contain_text("Smallest file")
+    expect(counts).to_contain_text(f"In {GROUPS} of them another photo stays")
+    page.get_by_role("textbox", name="Name", exact=True).fill("small ones")
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("button", name="small ones", exact=True)).to_be_visible()
+    with Store(review.session.store.directory) as store:
+        (rules,) = store.settings.keep_rules().values()
+    assert (rules[0], "pixels" in rules) == ("smallest", False)
+    page.get_by_role("button", name="small ones", exact=True).click()
+    expect(counts).to_contain_text(f"In {GROUPS} of them another photo stays")
+    page.get_by_role("button", name="Decide by these rules").click()
+    expect(page.get_by_role("button", name=f"Apply {GROUPS} decisions")).to_be_visible()
+    assert {keep.split("/")[-1] for _, keep, _ in decisions(review)} == {"photo small.png"}
+    assert len(decisions(review)) == GROUPS
+    page.get_by_role("link", name="Rules").focus()
+    press(page, "Enter", "u")
+    assert decisions(review) == []
+
+
+def test_decisions_are_applied_and_taken_back_with_the_keyboard(page: Page, review: Review) -> None:
+    before = snapshot(Path(review.session.roots[0]))
+    page.locator(".list a").first.focus()
+    press(page, "Enter", "Enter", "d", "p")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("2 decisions")
+    press(page, "Enter")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("2 photos moved to the quarantine")
+    names = {path.name for path in Path(review.session.roots[0]).glob("trip*/*")}
+    assert len(snapshot(Path(review.session.roots[0]))) == len(before), "nothing is deleted"
+    with Store(review.session.store.directory) as store:
+        assert [run.photos for run in store.journal.runs()] == [2]
+        assert [decision.what for decision in store.decisions.all()] == ["different"]
+    assert names
+    press(page, "h")
+    expect(page.get_by_role("heading", level=1)).to_have_text("History")
+    press(page, "u")
+    expect(page.get_by_text("2 photos came back.")).to_be_visible()
+    assert without_access(snapshot(Path(review.session.roots[0]))) == without_access(before)
+    with Store(review.session.store.directory) as store:
+        assert store.decisions.all() == []
+
+
+def test_ten_thousand_groups_open_page_by_page(browser: Browser, tmp_path: Path) -> None:
+    def photo(number: int, **more: Any) -> Member:
+        return Member(path=f"/photos/{number}.jpg", sha256=f"{number:064x}", width=40, height=30, size_bytes=9, **more)
+
+    groups = [
+        (photo(2 * number, similarity=1.0), photo(2 * number + 1, similarity=0.99, tier=SIMILAR))
+        for number in range(10_000)
+    ]
+    with review_of(tmp_path, store=tmp_path / "store", search=of_report(report(*groups))) as running:
+        with opened(browser, running, serves_photos=False) as context:
+            page = context.new_page()
+            page.goto(f"http://127.0.0.1:{running.port}/")
+            expect(page.locator(".list li")).to_have_count(50)
+            expect(page.get_by_text("1 to 50 of 10,000")).to_be_visible()
+            press(page, "r")
+            expect(page.locator(".counts")).to_contain_text("10,000 groups would stay open")
+            expect(page.locator("[data-goes-on]")).to_have_count(0)
+            press(page, "g")
+            press(page, "j")
+            expect(page.get_by_text("51 to 100 of 10,000")).to_be_visible()
+            page.get_by_role("searchbox").fill("/19999.jpg")
+            expect(page.locator(".list li")).to_have_count(1)
+            page.locator(".list a").click()
+            expect(page).to_have_url(re.compile(r"/groups/10000\?"))
+            press(page, "Enter")
+        assert decisions(running) == [("keep", "photos/19998.jpg", ["photos/19999.jpg"])]
+
+
+@contextmanager
+def served_by_a_process(
+    folder: Path, store: Path, *, most_moves: int = 1000
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run a review in a process of its own, and yield it with the address that it prints.
+
+    When it has moved this many photos, it hangs, as on a network drive that is gone.
+    """
+    command = [sys.executable, "-c", SERVER, str(folder), str(store), str(most_moves)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process, process.stdout.readline().split()[-1]
+        finally:
+            process.kill()
+
+
+def test_a_server_that_is_killed_while_it_applies_loses_nothing(browser: Browser, tmp_path: Path) -> None:
+    folder, store = tmp_path / "Pictures", tmp_path / "store"
+    picture = io.BytesIO()
+    Image.radial_gradient("L").save(picture, "PNG")
+    for number in range(20):
+        write(folder / f"{number}.png", picture.getvalue())
+    before = snapshot(folder)
+    page = browser.new_page()
+    with served_by_a_process(folder, store, most_moves=10) as (process, address):
+        page.goto(address)
+        page.locator(".list a").click()
+        page.get_by_role("button", name="Keep 1, move 19 others").click()
+        page.get_by_role("button", name="Apply 1 decision").click()
+        expect(page.get_by_role("heading", level=1)).to_contain_text("to the quarantine")
+        page.get_by_role("button", name="Apply 1 decision").click()
+        while len(list(folder.glob("*.png"))) > 10:
+            time.sleep(0.01)
+        process.kill()
+        expect(page.get_by_role("alert").last).to_contain_text("does not answer")
+    assert len(list(folder.glob("*.png"))) == 10, "it was killed in the middle"
+    assert sorted(data for data, _, _ in snapshot(folder).values()) == sorted(data for data, _, _ in before.values())
+    with served_by_a_process(folder, store) as (_, address):
+        page.goto(address)
+        expect(page.locator(".list")).to_be_visible()
+        page.get_by_role("link", name="History").click()
+        page.get_by_role("button", name="Bring back").click()
+        expect(page.get_by_text(re.compile("photos came back"))).to_be_visible()
+    assert without_access(snapshot(folder)) == without_access(before)
+    page.close()

@@ -1,0 +1,61 @@
+"""What the tests of a review look at: two groups, their files, and their states."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from clip_client.dedup.aligned import Match
+from clip_client.dedup.types import BURST, SIMILAR
+from tests.fixtures.albums import member, report, write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from clip_client.dedup.report import DuplicateReport
+    from tests.fixtures.reviews import Review
+
+LOOKS_ALIKE = (Match(test="embedding", value=0.9, threshold=0.85),)
+
+
+def found_in(album: Path) -> DuplicateReport:
+    """Make exact copies, and three photos that look alike; the last is a frame of a burst."""
+    copies = [write(album / f"{name}.jpg", b"copy") for name in ("a", "b")]
+    alike = [write(album / f"{name}.jpg", name.encode()) for name in ("x", "y", "z")]
+    looks: list[dict[str, Any]] = [
+        {},
+        {"tier": SIMILAR, "similarity": 0.9, "matches": LOOKS_ALIKE},
+        {"tier": SIMILAR, "similarity": 0.9, "matches": LOOKS_ALIKE, "moment": BURST},
+    ]
+    return report(
+        (member(copies[0]), member(copies[1], matches=(Match(test="bytes", value=1, threshold=1),))),
+        tuple(member(path, **more) for path, more in zip(alike, looks, strict=True)),
+    )
+
+
+ALL_NAMES = {"a.jpg", "b.jpg", "x.jpg", "y.jpg", "z.jpg"}
+
+
+def done(review: Review, path: str, body: Any = None) -> dict[str, Any]:
+    """Begin a job, wait for it, and return what it says."""
+    answer = review.post(path, body)
+    assert answer.status == 200, answer.text
+    while (job := review.get("/state").json["job"])["is_running"]:
+        time.sleep(0.005)
+    return dict(job)
+
+
+def applied(review: Review) -> str:
+    """Plan and apply everything; return the name of the run."""
+    job = done(review, "/apply", {"plan": done(review, "/plan")["number"]})
+    assert job["error"] == ""
+    return str(job["run"])
+
+
+def names(album: Path) -> set[str]:
+    return {path.name for path in album.glob("*.jpg")}
+
+
+def states(review: Review) -> dict[str, str]:
+    """Return tier -> state; each group has another tier."""
+    return {total["tier"]: total["state"] for total in review.get("/state").json["totals"]}

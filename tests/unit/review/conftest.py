@@ -1,0 +1,25 @@
+"""A review of two groups: exact copies, and photos that only look alike."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.fixtures.reviews import Review, of_report, review_of
+from tests.unit.review.albums import found_in
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def album(tmp_path: Path) -> Path:
+    return tmp_path / "album"
+
+
+@pytest.fixture
+def review(album: Path, tmp_path: Path) -> Iterator[Review]:
+    with review_of(album, store=tmp_path / "store", search=of_report(found_in(album))) as running:
+        yield running

@@ -1,0 +1,260 @@
+"""Choices are carried out and taken back through the journal; each test checks the files and the store."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from clip_client.dedup import Store
+from clip_client.dedup.files.file_types import EDITED as EDITED_VERSION
+from clip_client.dedup.store.decisions import DIFFERENT
+from clip_client.dedup.store.sqlite import StoreError
+from clip_client.dedup.types import EXACT, SIMILAR, Companion, LibraryPhoto
+from clip_client.review.state.applying import Worker
+from clip_client.review.state.plan_lines import OUTCOMES
+from clip_client.review.state.refusal import Busy
+from clip_client.review.state.session import FAILED, Session
+from tests.fixtures.albums import member, report, snapshot, without_access, write
+from tests.fixtures.photos_libraries import Photos, on_a_mac
+from tests.fixtures.reviews import Review, of_report, review_of
+from tests.fixtures.waiting import until
+from tests.unit.review.albums import ALL_NAMES, applied, done, found_in, names, states
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from clip_client.dedup.report import DuplicateReport
+    from clip_client.dedup.types import OnProgress
+    from clip_client.review.state.found_groups import FoundGroup
+
+
+def test_applied_choices_move_what_was_chosen_and_undo_brings_all_of_it_back(
+    review: Review, album: Path, tmp_path: Path
+) -> None:
+    before = without_access(snapshot(album))
+    assert review.post("/groups/1/choice", {"what": "keep", "keep": 1, "move": [0]}).status == 200
+    assert review.post("/groups/2/choice", {"what": "keep", "keep": 0, "move": [1, 2]}).status == 200
+    assert done(review, "/plan")["what"] == "planning"
+    assert without_access(snapshot(album)) == before
+    plan = review.get("/plan").text
+    assert "3 photos would move" in plan
+    run = applied(review)
+    assert names(album) == {"b.jpg", "x.jpg"}
+    assert states(review) == {"exact": "applied", SIMILAR: "applied"}
+    assert "3 photos moved to the quarantine" in review.get("/plan").text
+    assert run in review.get("/history").text
+    assert done(review, f"/history/{run}/undo")["error"] == ""
+    assert without_access(snapshot(album)) == before
+    # The choices wait again: of many, perhaps one was wrong.
+    assert states(review) == {"exact": "keep", SIMILAR: "keep"}
+    with Store(tmp_path / "store") as store:
+        assert {choice.run for choice in store.choices.all()} == {""}
+
+
+def test_different_is_a_decision_of_the_store_until_it_is_taken_back(
+    review: Review, album: Path, tmp_path: Path
+) -> None:
+    review.post("/groups/2/choice", {"what": "different"})
+    with Store(tmp_path / "store") as store:
+        assert store.decisions.all() == []
+    run = applied(review)
+    with Store(tmp_path / "store") as store:
+        (decision,) = store.decisions.all()
+        assert (decision.what, len(decision.contents)) == (DIFFERENT, 3)
+        assert store.journal.runs() == []
+    assert names(album) == ALL_NAMES
+    assert f'data-run="{run}"' in review.get("/history").text
+    done(review, f"/history/{run}/undo")
+    with Store(tmp_path / "store") as store:
+        assert store.decisions.all() == []
+
+
+def test_what_cannot_move_stays_with_its_reason_and_its_choice_waits(review: Review, album: Path) -> None:
+    write(album / "b.jpg.xmp", b"<x/>")
+    review.post("/groups/1/choice", {"what": "keep", "keep": 0, "move": [1]})
+    review.post("/groups/2/choice", {"what": "keep", "keep": 0, "move": [1]})
+    write(album / "y.jpg", b"changed since the search")
+    applied(review)
+    assert names(album) == ALL_NAMES
+    page = review.get("/plan").text
+    assert "It has a sidecar beside it, which the kept photo lacks." in page
+    assert "It has changed since it was compared." in page
+    assert states(review) == {"exact": "keep", SIMILAR: "keep"}
+
+
+def test_a_group_says_what_apply_would_refuse(review: Review, album: Path) -> None:
+    refusals = review.get("/groups/2/plan?keep=0&move=1&move=2").json
+    assert refusals["2"]["chosen"] == ""
+    assert "another frame of a burst" in refusals["2"]["apply"]
+    assert refusals["1"]["apply"] == "The tier similar was not selected."
+    write(album / "y.jpg.xmp", b"<x/>")
+    assert "sidecar" in review.get("/groups/2/plan?keep=0&move=1").json["1"]["chosen"]
+    assert review.get("/groups/2/plan?keep=3&move=1").status == 400
+
+
+def test_a_plan_of_other_choices_is_not_applied(review: Review, album: Path) -> None:
+    review.post("/groups/1/choice", {"what": "keep", "keep": 0, "move": [1]})
+    number = done(review, "/plan")["number"]
+    review.post("/groups/2/choice", {"what": "keep", "keep": 0, "move": [1]})
+    answer = review.post("/apply", {"plan": number})
+    assert (answer.status, answer.json["error"][:24]) == (409, "the choices have changed")
+    assert review.post("/apply", {"plan": number + 1}).status == 409
+    assert names(album) == ALL_NAMES
+
+
+def test_a_plan_that_could_not_be_finished_is_not_applied(album: Path, tmp_path: Path) -> None:
+    class OnAFullDisk(Session):
+        def plan(self, *_: Any, **__: Any) -> Any:
+            raise StoreError("the disk is full")
+
+    with Store(tmp_path / "store") as store:
+        session = OnAFullDisk(store, [str(album)])
+        asyncio.run(session.search(of_report(found_in(album))))
+        session.choose(1, "keep", keep=0, move=[1])
+        worker = Worker(session)
+        worker.plan(merge_metadata=False)
+        worker.join()
+        assert worker.job is not None
+        assert worker.job.error == "the disk is full"
+        with pytest.raises(Busy, match="no such plan"):
+            worker.apply(worker.job.number)
+
+
+@pytest.mark.parametrize("what", ["keep", "open", "skip"])
+def test_a_run_carries_out_what_was_planned_and_no_choice_that_is_made_meanwhile(
+    what: str, album: Path, tmp_path: Path
+) -> None:
+    pairs = [[write(album / f"{number:02}{name}.jpg", b"%02d" % number) for name in "ab"] for number in range(52)]
+    found = report(*(tuple(member(path) for path in pair) for pair in pairs))
+    last = len(pairs)
+
+    class AnotherTab(Session):
+        """A person who chooses about the last group when the first batch of groups has begun to move."""
+
+        def begin_run(self, groups: Iterable[FoundGroup], run: str) -> list[FoundGroup]:
+            batch = super().begin_run(groups, run)
+            if len(batch) > 2:
+                self.choose(last, what, keep=1, move=[0] if what == "keep" else ())
+            return batch
+
+    with Store(tmp_path / "store") as store:
+        session = AnotherTab(store, [str(album)])
+        asyncio.run(session.search(of_report(found)))
+        for number in range(1, last + (what != "keep")):
+            session.choose(number, "keep", keep=0, move=[1])
+        worker = Worker(session)
+        worker.plan(merge_metadata=False)
+        worker.join()
+        assert worker.job is not None
+        worker.apply(worker.job.number)
+        worker.join()
+        assert worker.job.error == ""
+        group = session.groups.get(last)
+        assert group is not None
+        assert group.state == what
+    assert names(album) == {"51a.jpg", "51b.jpg", *(f"{number:02}a.jpg" for number in range(51))}
+
+
+def test_the_last_step_is_taken_back_first_and_what_it_replaced_holds_again(review: Review) -> None:
+    for keep, move in ((0, 1), (1, 0)):
+        review.post("/groups/1/choice", {"what": "keep", "keep": keep, "move": [move]})
+    review.post("/groups/2/choice", {"what": "skip"})
+    assert states(review) == {"exact": "keep", SIMILAR: "skip"}
+    review.post("/undo")
+    assert states(review) == {"exact": "keep", SIMILAR: "open"}
+    review.post("/undo")
+    found = review.session.groups.get(1)
+    assert found is not None
+    assert [os.path.basename(photo.path) for photo in found.chosen] == ["a.jpg", "b.jpg"]
+    review.post("/undo")
+    assert review.post("/undo").status == 409
+    assert set(states(review).values()) == {"open"}
+
+
+def test_another_process_changes_what_the_page_shows(review: Review, album: Path, tmp_path: Path) -> None:
+    version = review.get("/state").json["version"]
+    with review_of(album, store=tmp_path / "store", search=of_report(found_in(album))) as second:
+        second.post("/groups/2/choice", {"what": "keep-all"})
+    state = review.get("/state").json
+    assert state["version"] > version
+    assert states(review)[SIMILAR] == "keep-all"
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ({"what": "keep", "keep": 0, "move": []}, "at least one other moves"),
+        ({"what": "keep", "keep": 1, "move": [1]}, "at least one other moves"),
+        ({"what": "keep", "keep": 0, "move": [2]}, "group 1 has 2 photos"),
+        ({"what": "keep", "keep": -1, "move": [0]}, "group 1 has 2 photos"),
+        ({"what": "keep", "keep": 0, "move": ["1"]}, "wrong type"),
+        ({"what": "delete"}, "a choice is one of"),
+        ({"what": "different"}, "files with the same bytes are one photo"),
+    ],
+)
+def test_a_choice_that_makes_no_sense_is_refused(body: Any, reason: str, review: Review) -> None:
+    answer = review.post("/groups/1/choice", body)
+    assert (answer.status, reason in answer.json["error"]) == (400, True)
+    assert set(states(review).values()) == {"open"}
+
+
+def library_copies(folder: Path) -> DuplicateReport:
+    """A photo, and two copies of it in a library of Apple Photos, of which one has an edited version."""
+    kept, *copies = (write(folder / name, b"copy") for name in ("a.jpg", "lib/1.jpg", "lib/2.jpg"))
+    known = [
+        LibraryPhoto(
+            path=str(path), library=str(folder / "lib"), uuid=path.stem, name=f"IMG_{path.stem}", taken_ns=None
+        )
+        for path in copies
+    ]
+    edited = Companion(path=str(folder / "lib" / "2.heic"), kind=EDITED_VERSION)
+    known[1] = replace(known[1], companions=(edited,))
+    return report((member(kept), *(member(path, in_library=one) for path, one in zip(copies, known, strict=True))))
+
+
+@pytest.mark.parametrize("has_photos", [True, False])
+def test_a_photo_of_apple_photos_goes_into_the_album_and_its_choice_is_applied(
+    has_photos: bool, album: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if has_photos:
+        on_a_mac(monkeypatch, Photos(["1"]))
+    with review_of(album, store=tmp_path / "store", search=of_report(library_copies(album))) as review:
+        review.post("/groups/1/choice", {"what": "keep", "keep": 0, "move": [1, 2]})
+        applied(review)
+        assert states(review) == {EXACT: "applied" if has_photos else "keep"}
+        lines = [line for name in OUTCOMES for line in review.session.lines.page(name, start=0, most=9)]
+        assert [(line.group, line.outcome) for line in lines] == [
+            (1, "stays"),
+            (1, "moved" if has_photos else "failed"),
+        ]
+
+
+def test_a_server_that_ends_stops_before_the_next_groups_and_their_choices_wait(review: Review, album: Path) -> None:
+    review.post("/groups/1/choice", {"what": "keep", "keep": 0, "move": [1]})
+    number = done(review, "/plan")["number"]
+    review.session.stop()
+    assert "the server has ended" in done(review, "/apply", {"plan": number})["error"]
+    assert names(album) == ALL_NAMES
+    assert states(review)[EXACT] == "keep"
+
+
+async def test_a_server_that_ends_stops_the_search(album: Path, tmp_path: Path) -> None:
+    def search_folders(on_progress: OnProgress) -> DuplicateReport:
+        while True:
+            on_progress("looking for photos", 1, None)
+
+    async def search(on_progress: OnProgress) -> DuplicateReport:
+        return await asyncio.to_thread(search_folders, on_progress)
+
+    with Store(tmp_path / "store") as store:
+        session = Session(store, [str(album)])
+        searching = asyncio.create_task(session.search(search))
+        await until(lambda: session.progress)
+        session.stop()
+        await searching
+    assert (session.phase, "has ended" in session.error) == (FAILED, True)

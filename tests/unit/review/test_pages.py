@@ -1,0 +1,84 @@
+"""What the pages show, and what a choice leaves in the store: the real server, and requests as a browser sends them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from anyio import to_thread
+from PIL import Image
+
+from clip_client.dedup import Store
+from clip_client.review.state.session import Session
+from tests.fixtures.albums import report, write
+from tests.fixtures.reviews import Review, review_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from clip_client.dedup.report import DuplicateReport
+    from clip_client.dedup.types import OnProgress
+
+
+@pytest.fixture
+def album(tmp_path: Path) -> Path:
+    root = tmp_path / "album"
+    for number, direction in enumerate(("linear", "radial")):
+        picture = getattr(Image, f"{direction}_gradient")("L").convert("RGB").rotate(40 * number)
+        (root / f"{direction}").mkdir(parents=True)
+        picture.save(root / direction / "a.png")
+        write(root / direction / "copy of a.png", (root / direction / "a.png").read_bytes())
+        picture.resize((128, 128)).save(root / direction / "small.png")
+    return root
+
+
+@pytest.fixture
+def review(album: Path, tmp_path: Path) -> Iterator[Review]:
+    with review_of(album, store=tmp_path / "store") as running:
+        yield running
+
+
+def test_the_list_shows_every_group_and_a_group_shows_every_photo(review: Review) -> None:
+    page = review.get("/")
+    assert page.status == 200
+    assert page.text.count("data-group=") == 2
+    group = review.get("/groups/1")
+    assert group.text.count("data-place=") == 3
+    assert review.get("/groups/3").status == 404
+
+
+def test_a_choice_is_in_the_store_and_in_the_next_session(review: Review, album: Path, tmp_path: Path) -> None:
+    answer = review.post("/groups/2/choice", {"what": "keep", "keep": 2, "move": [0]})
+    assert answer.status == 200
+    with Store(tmp_path / "store") as store:
+        (choice,) = store.choices.all()
+        assert (choice.what, choice.run) == ("keep", "")
+        assert [photo.moves for photo in choice.photos] == [False, True, False]
+    with review_of(album, store=tmp_path / "store") as second:
+        assert sorted(total["state"] for total in second.get("/state").json["totals"]) == ["keep", "open"]
+
+
+def test_a_page_made_at_the_end_of_the_search_is_loaded_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_end = threading.Event()
+    read_version: Callable[[Session], int] = vars(Session)["version"].fget
+
+    async def search(_on_progress: OnProgress) -> DuplicateReport:
+        await to_thread.run_sync(may_end.wait)
+        return report()
+
+    def version_after_the_end(session: Session) -> int:
+        if not may_end.is_set():
+            before = read_version(session)
+            may_end.set()
+            while read_version(session) == before:
+                time.sleep(0.001)
+        return read_version(session)
+
+    with review_of(tmp_path, store=tmp_path / "store", search=search, waits=False) as running:
+        monkeypatch.setattr(Session, "version", property(version_after_the_end))
+        page = running.get("/").text
+        is_old = f'data-version="{running.session.version}"' not in page
+        assert is_old or "Looking for duplicates" not in page
