@@ -1,0 +1,283 @@
+"""Divides components into groups around the photo to keep: each task searches its part as one machine would."""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from clip_client.dedup.compare.union_find import UnionFind
+from clip_client.dedup.features.collect import CollectedFeatures
+from clip_client.dedup.features.feature_tables import FeatureTable, VectorTable
+from clip_client.dedup.features.image_features import feature_columns
+from clip_client.dedup.files.reading import PhotoReader
+from clip_client.dedup.grouping import group_contents
+from clip_client.dedup.store.store import Store
+from clip_client.dedup.text import printable
+from clip_client.dedup.types import PhotoFile
+from clip_client.distributed.buckets import read_buckets, write_buckets
+from clip_client.distributed.cell_join import ROW
+from clip_client.distributed.chunks import vectors_in
+from clip_client.distributed.cluster import DistributedError
+from clip_client.distributed.storage import read_photo
+from preprocess_ensemble.errors import first_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from clip_client.dedup.grouping import Grouped, GroupRules
+    from clip_client.dedup.types import DuplicateGroup, RecallEstimate, Thresholds
+    from clip_client.distributed.chunks import Chunk
+    from clip_client.distributed.storage import Location
+
+    Indices = NDArray[np.intp]
+
+_READER: Final = PhotoReader(read=read_photo, threads=1)
+"""A task has one CPU, and one decoded photo at a time bounds its memory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DuplicateSummary:
+    """What :func:`.find_duplicates` found."""
+
+    output: str
+    """The folder of the groups, for ``ray.data.read_parquet``; see :func:`group_schema`."""
+    thresholds: Thresholds
+    photos: int
+    """Images that were compared, each path once."""
+    contents: int
+    """Those of them with different bytes."""
+    groups: int
+    grouped: int
+    """Photos in groups, the kept ones included."""
+    copies: int
+    """Those that are copies of another; frames of a burst and moments of a scene are none."""
+    unverified: int
+    """Photos in groups that could not be aligned with any other: their rows say why (``cannot_verify``)."""
+    pairs_left: int
+    """Pairs that were worth aligning, but left out because one worker could not have held all that belongs together."""
+    note: str
+    """For people: why no copy could be verified; empty if nothing hindered it."""
+    edges: int
+    """Pairs that were written to connect what is alike."""
+    recall: RecallEstimate
+    """How vectors were compared, and which share of the alike pairs was found."""
+    largest_cell: int
+    """Vectors in the largest cell."""
+    mean_cell: float
+    """Vectors in a cell, on average."""
+
+    @property
+    def skew(self) -> float:
+        """The largest cell over the mean: how unevenly the work is divided."""
+        return self.largest_cell / self.mean_cell if self.mean_cell else 1.0
+
+    def __str__(self) -> str:
+        recall, (low, high) = self.recall.recall, self.recall.recall_95
+        return (
+            f"{self.photos:,} photos: {self.groups:,} groups with {self.copies:,} copies; recall {recall:.4f} "
+            f"(95 % interval {low:.4f} to {high:.4f}, {self.recall.method}, {self.recall.pairs:,} pairs sampled)"
+        )
+
+
+def join_while_small(alike: Indices, pairs: Iterable[tuple[Indices, Indices]], most_rows: int) -> tuple[Indices, int]:
+    """Join the components ``alike``, (R,), by ``pairs``, arrays of (E,) rows, as far as a worker can hold the result.
+
+    That is a component of at most ``most_rows`` rows, and as many more as the largest that it was made of has. Returns
+    the labels, (R,), and the number of pairs that are left out.
+    """
+    sizes = np.bincount(alike, minlength=len(alike))[alike]
+    labels, left_out = alike, 0
+    for left, right in pairs:
+        joined = UnionFind(len(labels))
+        joined.labels = labels
+        joined.join(left, right)
+        largest = np.zeros(len(labels), dtype=np.intp)
+        np.maximum.at(largest, joined.labels, sizes)
+        fits = np.bincount(joined.labels, minlength=len(labels)) <= most_rows + largest
+        labels = np.where(fits[joined.labels], joined.labels, labels)
+        left_out += int((labels[left] != labels[right]).sum())
+    return labels, left_out
+
+
+def group_schema() -> Any:
+    """Return the ``pyarrow.Schema`` of the groups: a row for each photo of a group, the kept one first.
+
+    ``group`` is the number of the group in this output. The other columns are those of
+    :class:`~clip_client.dedup.types.Member` and, after ``group_``, of
+    :class:`~clip_client.dedup.types.DuplicateGroup`. ``why`` names the tests that the photo passed, and
+    ``cannot_verify`` says why it could not be aligned with any other, such as a file that no worker can read.
+    """
+    import pyarrow as pa
+
+    return pa.schema(
+        {
+            "group": pa.int64(),
+            "path": pa.string(),
+            "path_bytes": pa.binary(),
+            "kept": pa.bool_(),
+            "tier": pa.string(),
+            "similarity": pa.float64(),
+            "is_copy": pa.bool_(),
+            "why": pa.string(),
+            "cannot_verify": pa.string(),
+            "moment": pa.string(),
+            "sha256": pa.binary(32),
+            "size_bytes": pa.int64(),
+            "width": pa.int32(),
+            "height": pa.int32(),
+            "group_tier": pa.string(),
+            "group_min_similarity": pa.float64(),
+            "group_reason": pa.string(),
+        }
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class BucketGroups:
+    """What a task found."""
+
+    counts: NDArray[np.int64]
+    """As :func:`count_groups` returns them."""
+    grouped: Grouped
+    """Without the groups, unless they are wanted."""
+
+
+def put_into_components(chunk: Chunk, rows: Indices, buckets: Indices, count: int, place: Location) -> None:
+    """Write ``rows`` of a chunk into ``buckets`` below ``count``, both (M,)."""
+    import pyarrow as pa
+
+    table = chunk.read().take(rows).combine_chunks().append_column(ROW, pa.array(rows + chunk.first_row))
+    write_buckets(place, table, np.arange(len(rows)), buckets, count)
+
+
+def group_bucket(
+    bucket: int,
+    output: Location,
+    places: Sequence[Location],
+    rules: GroupRules,
+    working_folder: str | None,
+    returns_groups: bool,
+) -> BucketGroups:
+    """Write the groups of one bucket; relative paths are in ``working_folder``. Raises DistributedError."""
+    (table,) = read_buckets(places, bucket, bucket + 1)
+    table = table.sort_by(ROW)
+    with _working_in(working_folder):
+        grouped = group_photos(table, rules)
+    numbers = dict(zip(*(reversed(table.column(name).to_pylist()) for name in ("sha256", ROW)), strict=True))
+    write_groups(output, [row for group in grouped.groups for row in _rows(group, numbers)])
+    return BucketGroups(counts=count_groups(output), grouped=grouped if returns_groups else replace(grouped, groups=()))
+
+
+def count_groups(place: Location) -> NDArray[np.int64]:
+    """Return what a file of groups holds, (4,): groups, photos, copies, and photos that could not be verified.
+
+    Raises DistributedError.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with place.filesystem.open_input_file(place.path) as file:
+            table = pq.read_table(file, columns=["kept", "is_copy", "cannot_verify"])
+    except (OSError, pa.ArrowException) as error:
+        raise DistributedError(f"{place} cannot be read ({first_line(error)}); remove it and run again") from error
+    kept, is_copy, reasons = (column.to_pylist() for column in table.columns)
+    return np.array([sum(kept), len(kept), sum(is_copy), sum(map(bool, reasons))], dtype=np.int64)
+
+
+@contextmanager
+def _working_in(folder: str | None) -> Iterator[None]:
+    """Let relative paths be in ``folder`` until the end of the block: a worker does one task at a time."""
+    before = os.getcwd()
+    try:
+        os.chdir(folder or before)
+    except OSError as error:
+        raise DistributedError(f"{socket.gethostname()} has no folder {folder}: {error.strerror}") from error
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+def group_photos(table: Any, rules: GroupRules) -> Grouped:
+    """Divide photos, rows of :func:`.partition_folder.embedded_schema`, into groups.
+
+    Keypoints are in a temporary folder meanwhile.
+    """
+    collected = _collected(table)
+    contents, _ = collected.comparable()
+    with Store() as store:
+        return group_contents(collected, contents, rules, store, lambda what, done, total: None, reader=_READER)
+
+
+def _collected(table: Any) -> CollectedFeatures:
+    """Return what is known about the rows of some photos, by content."""
+    import pyarrow as pa
+
+    contents = [key.hex() for key in table.column("sha256").to_pylist()]
+    columns = (table.column(name).to_pylist() for name in ("path_bytes", "size_bytes", "mtime_ns"))
+    codes, messages = (table.column(name).to_pylist() for name in ("error_code", "error"))
+    vectors = vectors_in(table)
+    collected = CollectedFeatures(
+        features=FeatureTable(pa.schema({"sha256": pa.binary(32), **feature_columns()})),
+        vectors=VectorTable(len(contents), vectors.shape[1]),
+    )
+    first: dict[str, int] = {}
+    """Content -> the position of the row that stands for it: one with a vector, if there is any."""
+    for position, (sha256, path, size_bytes, mtime_ns) in enumerate(zip(contents, *columns, strict=True)):
+        file = PhotoFile(os.fsdecode(path), size_bytes or 0, mtime_ns or 0)
+        collected.copies.setdefault(sha256, []).append(file)
+        if sha256 not in first or (codes[first[sha256]] is not None and codes[position] is None):
+            first[sha256] = position
+    collected.features.add_table(list(first), table.take(np.array(list(first.values()), dtype=np.int64)))
+    embedded = {sha256: position for sha256, position in first.items() if codes[position] is None}
+    collected.vectors.add_rows(list(embedded), vectors[np.array(list(embedded.values()), dtype=np.intp)])
+    collected.refused.update(
+        (sha256, (codes[position], messages[position])) for sha256, position in first.items() if codes[position]
+    )
+    return collected
+
+
+def write_groups(output: Location, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write rows of :func:`group_schema`; raises DistributedError."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with output.replacing() as file:
+            pq.write_table(pa.Table.from_pylist(list(rows), schema=group_schema()), file)
+    except OSError as error:
+        raise DistributedError(f"{output} cannot be written: {first_line(error)}") from error
+
+
+def _rows(group: DuplicateGroup, numbers: Mapping[bytes, int]) -> Iterator[Mapping[str, Any]]:
+    """Yield the rows of a group; ``numbers`` maps each content to the number of its first row."""
+    number = numbers[bytes.fromhex(group.members[0].sha256)]
+    for member in group.members:
+        is_kept = member is group.members[0]
+        yield {
+            "group": number,
+            "path": printable(member.path),
+            "path_bytes": os.fsencode(member.path),
+            "kept": is_kept,
+            "tier": member.tier,
+            "similarity": member.similarity,
+            "is_copy": member.is_copy and not is_kept,
+            "why": member.why,
+            "cannot_verify": member.cannot_verify,
+            "moment": member.moment,
+            "sha256": bytes.fromhex(member.sha256),
+            "size_bytes": member.size_bytes,
+            "width": member.width,
+            "height": member.height,
+            "group_tier": group.tier,
+            "group_min_similarity": group.min_similarity,
+            "group_reason": group.reason,
+        }

@@ -1,0 +1,334 @@
+"""Where images come from: folders and buckets, Parquet files, and WebDataset tars, cut into partitions.
+
+A partition is a few kilobytes that say where some images are. Its images are read by the worker that embeds them, so
+they never pass through Ray's object store.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tarfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from clip_client._vectors.file_version import FileVersion
+from clip_client.dedup.files.file_types import PHOTO_SUFFIXES, suffix_of
+from clip_client.dedup.files.scanner import scan
+from clip_client.distributed.cluster import DistributedError
+from clip_client.distributed.storage import Location, is_url
+from preprocess_ensemble.errors import first_line
+
+if TYPE_CHECKING:
+    Address = str | os.PathLike[str]
+
+_FEWEST_ROWS: Final = 100
+_MOST_ROWS: Final = 10_000
+"""Images of a partition: 20 MB of vectors, as in the files that ``clip-client embed`` writes."""
+
+_PARQUET_ROWS_AT_ONCE: Final = 64
+"""Images that one read of a Parquet file holds in memory."""
+
+_FOOTERS_AT_ONCE: Final = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceImage:
+    """One image of a partition."""
+
+    file: FileVersion
+    """Its path or URL, or that of the file it is in and its name there, with size and time if they are known."""
+    read: Callable[[], bytes]
+    """Returns the bytes of its file; may block, and raises OSError."""
+
+
+class Partition(Protocol):
+    """Some images that are embedded together, into one file."""
+
+    @property
+    def name(self) -> str:
+        """For people."""
+
+    @property
+    def id(self) -> str:
+        """Differs from that of every other partition, and changes if the images change."""
+
+    @property
+    def count(self) -> int | None:
+        """Number of its images; None if only reading it would tell."""
+
+    def images(self) -> Iterator[SourceImage]:
+        """Yield the images. Raises DistributedError if the partition cannot be read; may block."""
+
+
+def image_files(paths: Iterable[Address]) -> list[Partition]:
+    """Return partitions of these files, each a path that every worker can open, or a URL.
+
+    A file that cannot be read, or does not exist, becomes a row with an error code.
+    """
+    files = [FileVersion(path=text) if is_url(text) else FileVersion.of(text) for text in map(os.fsdecode, paths)]
+    return _of_files(sorted(files, key=lambda file: os.fsencode(file.path)))
+
+
+def images_below(*addresses: Address) -> list[Partition]:
+    """Return partitions of all photos below folders and prefixes, such as ``"s3://bucket/photos"``.
+
+    A photo is a file whose name ends as in ``clip-client embed``. Every worker must be able to read the addresses. The
+    list of files is held in memory, 0.35 KB each: for more than some ten millions of images, list them in Parquet
+    (:func:`parquet_images`). Raises DistributedError if an address cannot be listed or has no photo.
+    """
+    partitions: list[Partition] = []
+    for address in addresses:
+        location = Location.of(address)
+        photos = list(_photos_below(location))
+        if not photos:
+            raise DistributedError(f"there is no photo below {location}")
+        partitions += _of_files(photos, location)
+    return partitions
+
+
+def parquet_images(*addresses: Address, column: str = "bytes", path_column: str | None = None) -> list[Partition]:
+    """Return partitions of the images in Parquet files, or in folders of them.
+
+    ``column`` holds the bytes of image files, or texts, which are paths or URLs; with a dot it is a field of a struct,
+    such as ``"image.bytes"``. ``path_column`` names the images; without it they are called ``FILE#ROW``, or by their
+    paths. Raises DistributedError for a file that cannot be read, lacks a column, or holds something else in it.
+    """
+    with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
+        found = list(_files_in(addresses, (".parquet",)))
+        parts = pool.map(lambda one: _row_groups(one[0], one[1], column, path_column), found)
+        return [partition for partitions in parts for partition in partitions]
+
+
+def webdataset_images(*addresses: Address) -> list[Partition]:
+    """Return one partition for each tar file, or each one in folders; every photo in it is an image.
+
+    The name of an image is that of its tar, a slash, and its name in the tar. Raises DistributedError if an address
+    cannot be listed.
+    """
+    return [
+        _TarPartition(location=location, size_bytes=info.size, mtime_ns=info.mtime_ns)
+        for location, info in _files_in(addresses, (".tar", ".tar.gz", ".tgz"))
+    ]
+
+
+def _files_in(addresses: Iterable[Address], endings: tuple[str, ...]) -> Iterator[tuple[Location, Any]]:
+    """Yield each file with its ``pyarrow.fs.FileInfo``; a file that was named may have any ending."""
+    for address in addresses:
+        place = Location.of(address)
+        files = place.files(recursive=True)
+        found = [info for info in files if info.path == place.path or info.path.lower().endswith(endings)]
+        if not found:
+            raise DistributedError(f"there is no file with the ending {' or '.join(endings)} in {place}")
+        yield from ((place.at(info.path), info) for info in found)
+
+
+def _photos_below(location: Location) -> Iterator[FileVersion]:
+    if not location.prefix:  # the walk knows hidden files, links, and names that are not UTF-8
+        found = scan([location.path])
+        yield from map(FileVersion.of, found.photos)
+        yield from (FileVersion(path=failure.path) for failure in found.failed)
+        return
+    for info in location.files(recursive=True):
+        if suffix_of(info.base_name) in PHOTO_SUFFIXES or info.path == location.path:
+            yield FileVersion(path=location.prefix + info.path, size_bytes=info.size, mtime_ns=info.mtime_ns)
+
+
+def _of_files(files: Sequence[FileVersion], below: Location | None = None) -> list[Partition]:
+    # A number that depends on nothing but the files, so that a second run makes the same partitions.
+    rows = min(_MOST_ROWS, max(_FEWEST_ROWS, len(files) // 64))
+    return [
+        _FilePartition(files=tuple(files[start : start + rows]), below=below) for start in range(0, len(files), rows)
+    ]
+
+
+def _id_of(*facts: object) -> str:
+    return hashlib.blake2b(repr(facts).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _FilePartition:
+    files: tuple[FileVersion, ...]
+    below: Location | None
+    """The folder or prefix that the files are in, whose file system may have options that their URLs lack."""
+
+    @property
+    def name(self) -> str:
+        more = f" and {len(self.files) - 1:,} more" if len(self.files) > 1 else ""
+        return f"{self.files[0].path}{more}"
+
+    @property
+    def id(self) -> str:
+        return _id_of([(file.path, file.size_bytes, file.mtime_ns) for file in self.files])
+
+    @property
+    def count(self) -> int:
+        return len(self.files)
+
+    def images(self) -> Iterator[SourceImage]:
+        for file in self.files:
+            below = self.below
+            location = Location.of(file.path) if below is None else below.at(file.path.removeprefix(below.prefix))
+            yield SourceImage(file=file, read=location.read)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _TarPartition:
+    location: Location
+    size_bytes: int
+    mtime_ns: int | None
+
+    @property
+    def name(self) -> str:
+        return str(self.location)
+
+    @property
+    def id(self) -> str:
+        return _id_of(self.name, self.size_bytes, self.mtime_ns)
+
+    @property
+    def count(self) -> None:
+        return None
+
+    def images(self) -> Iterator[SourceImage]:
+        location = self.location
+        try:
+            with (
+                location.filesystem.open_input_stream(location.path, compression=None) as file,
+                tarfile.open(fileobj=file, mode="r|*") as tar,
+            ):
+                for member in tar:
+                    if member.isfile() and suffix_of(member.name) in PHOTO_SUFFIXES:
+                        extracted = tar.extractfile(member)
+                        assert extracted is not None, "a regular file has content"
+                        data = extracted.read()
+                        version = FileVersion(path=f"{location}/{member.name}", size_bytes=len(data))
+                        yield SourceImage(file=version, read=lambda data=data: data)  # type: ignore[misc]
+        except (OSError, EOFError, tarfile.TarError) as error:
+            raise DistributedError(f"{location} cannot be read as a tar file: {first_line(error)}") from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ParquetPartition:
+    location: Location
+    size_bytes: int
+    mtime_ns: int | None
+    column: str
+    path_column: str | None
+    groups: tuple[int, ...]
+    first_row: int
+    rows: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.location}, rows {self.first_row:,} to {self.first_row + self.rows - 1:,}"
+
+    @property
+    def id(self) -> str:
+        return _id_of(str(self.location), self.size_bytes, self.mtime_ns, self.column, self.path_column, self.groups)
+
+    @property
+    def count(self) -> int:
+        return self.rows
+
+    def images(self) -> Iterator[SourceImage]:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        location = self.location
+        columns = [self.column] if self.path_column is None else [self.column, self.path_column]
+        row = self.first_row
+        try:
+            with (
+                location.filesystem.open_input_file(location.path) as file,
+                pq.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False) as parquet,
+            ):
+                for batch in parquet.iter_batches(_PARQUET_ROWS_AT_ONCE, row_groups=self.groups, columns=columns):
+                    values, *names = (column_values(batch, name) for name in columns)
+                    for offset, value in enumerate(values):
+                        named = names[0][offset] if names else value if isinstance(value, str) else None
+                        yield image_in_row(value, named or f"{location}#{row + offset}")
+                    row += len(values)
+        except (OSError, pa.ArrowException) as error:
+            raise DistributedError(f"{self.name} cannot be read: {first_line(error)}") from error
+
+
+def image_in_row(value: bytes | str | None, name: str | bytes) -> SourceImage:
+    """Return the image that a column holds: its bytes, or the path or URL of its file; null is an empty file."""
+    path = os.fsdecode(name)
+    if isinstance(value, str):
+        # An address that makes no sense is found out by reading, so it costs its own row only.
+        return SourceImage(file=FileVersion(path=path), read=lambda: Location.of(value).read())
+    data = value or b""
+    return SourceImage(file=FileVersion(path=path, size_bytes=len(data)), read=lambda: data)
+
+
+def column_values(batch: Any, column: str) -> list[Any]:
+    """Return a column of a ``pyarrow.RecordBatch`` or ``Table``; ``a.b`` is the field b of the struct a."""
+    import pyarrow.compute as pc
+
+    name, *fields = column.split(".") if column not in batch.schema.names else [column]
+    array = batch.column(name)
+    values: list[Any] = (pc.struct_field(array, fields) if fields else array).to_pylist()
+    return values
+
+
+def _row_groups(location: Location, info: Any, column: str, path_column: str | None) -> list[Partition]:
+    """Cut one Parquet file at its row groups."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with (
+            location.filesystem.open_input_file(location.path) as file,
+            pq.ParquetFile(file) as parquet,
+        ):
+            schema, metadata = parquet.schema_arrow, parquet.metadata
+            sizes = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+    except (OSError, pa.ArrowException) as error:
+        raise DistributedError(f"{location} cannot be read as a Parquet file: {first_line(error)}") from error
+    for name in filter(None, (column, path_column)):
+        check_column(schema, name, location)
+    partitions: list[Partition] = []
+    groups: list[int] = []
+    first_row = row = 0
+    for group, size in enumerate(sizes):
+        groups.append(group)
+        row += size
+        if row - first_row >= _MOST_ROWS or group == len(sizes) - 1:
+            partitions.append(
+                _ParquetPartition(
+                    location=location,
+                    size_bytes=info.size,
+                    mtime_ns=info.mtime_ns,
+                    column=column,
+                    path_column=path_column,
+                    groups=tuple(groups),
+                    first_row=first_row,
+                    rows=row - first_row,
+                )
+            )
+            groups, first_row = [], row
+    return partitions
+
+
+def check_column(schema: Any, column: str, place: object) -> None:
+    """Raise DistributedError if the ``pyarrow.Schema`` of ``place`` has no ``column`` of files, paths or URLs."""
+    import pyarrow as pa
+
+    name, *fields = column.split(".") if column not in schema.names else [column]
+    if name not in schema.names:
+        raise DistributedError(f"{place} has no column {name!r}; it has {', '.join(schema.names)}")
+    kind = schema.field(name).type
+    for field in fields:
+        if not pa.types.is_struct(kind) or kind.get_field_index(field) < 0:
+            raise DistributedError(f"{place} has no field {field!r} in its column {name!r}, which is {kind}")
+        kind = kind.field(field).type
+    types = pa.types
+    checks = (types.is_binary, types.is_large_binary, types.is_string, types.is_large_string, types.is_null)
+    if not any(check(kind) for check in checks):
+        raise DistributedError(
+            f"the column {column!r} of {place} holds {kind}; it must hold the bytes of image files, or their paths"
+        )

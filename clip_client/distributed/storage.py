@@ -1,0 +1,142 @@
+"""Folders and files by path or URL: on a disk, in S3, GCS, Azure or HDFS (pyarrow), or wherever fsspec reaches."""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final
+
+from clip_client.dedup.files.reading import open_file, read_file
+from clip_client.dedup.types import FailedFile, PhotoFile
+from clip_client.distributed.cluster import DistributedError
+from preprocess_ensemble.errors import first_line
+from preprocess_ensemble.whole_file import whole_file
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_URL: Final = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
+
+_KEYS: Final = re.compile(r"(?<=://)[^?]*@")
+"""A user and a password, or keys of a bucket, in a URL; a log must not have them."""
+
+_GCS_RETRIES_S: Final = 60
+"""pyarrow tries to reach an unreachable bucket for fifteen minutes otherwise."""
+
+
+def is_url(text: str) -> bool:
+    """Tell whether ``text`` is a URL with a scheme, not a path."""
+    return _URL.match(text) is not None
+
+
+def read_photo(address: str) -> tuple[PhotoFile, bytes] | FailedFile:
+    """Do what :func:`~clip_client.dedup.files.reading.read_file` does, with a path or a URL."""
+    if not is_url(address):
+        return read_file(address)
+    try:
+        data = Location.of(address).read()
+    except Exception as error:  # object stores and their libraries raise all kinds
+        return FailedFile(path=address, code="UNREADABLE", message=f"It cannot be read: {first_line(error)}.")
+    return PhotoFile(address, len(data), 0), data
+
+
+@dataclass(frozen=True, kw_only=True)
+class Location:
+    """A file or folder in a ``pyarrow.fs.FileSystem``."""
+
+    filesystem: Any
+    path: str
+    """As the file system has it, such as ``"bucket/folder"``."""
+    prefix: str
+    """What ``path`` lacks of the URL, such as ``"s3://"``; empty for a disk."""
+
+    def __str__(self) -> str:
+        return self.prefix + self.path
+
+    @classmethod
+    def of(cls, address: str | os.PathLike[str]) -> Self:
+        """Parse a path or URL; raise DistributedError if no installed package knows its scheme."""
+        from pyarrow import fs
+
+        text = os.fsdecode(address)
+        if text.startswith(("gs://", "gcs://")) and "retry_limit_seconds" not in text:
+            text += f"{'&' if '?' in text else '?'}retry_limit_seconds={_GCS_RETRIES_S}"
+        match = _URL.match(text)
+        if match is None:
+            return cls(filesystem=fs.LocalFileSystem(), path=os.path.abspath(text), prefix="")
+        try:
+            try:
+                filesystem, path = fs.FileSystem.from_uri(text)
+            except ValueError as error:
+                if not str(error).startswith("Unrecognized filesystem type"):
+                    raise
+                import fsspec
+
+                inner, path = fsspec.core.url_to_fs(text)
+                filesystem = fs.PyFileSystem(fs.FSSpecHandler(inner))
+        except (ImportError, OSError, ValueError) as error:
+            reason = first_line(error).replace(text, "the URL")
+            raise DistributedError(f"{_KEYS.sub('', text)} cannot be opened: {reason}") from error
+        is_local = filesystem.type_name == "local"
+        return cls(filesystem=filesystem, path=path.rstrip("/"), prefix="" if is_local else match[0])
+
+    def at(self, path: str) -> Location:
+        """Return another place in the same file system, by its path there."""
+        return Location(filesystem=self.filesystem, path=path, prefix=self.prefix)
+
+    def __truediv__(self, name: str) -> Location:
+        return self.at(f"{self.path}/{name}")
+
+    def files(self, *, recursive: bool) -> list[Any]:
+        """Return a ``pyarrow.fs.FileInfo`` for each file in this folder, in the order of their paths; or for this file.
+
+        Raises DistributedError if the place cannot be reached or does not exist.
+        """
+        from pyarrow import fs
+
+        try:
+            own = self.filesystem.get_file_info(self.path)
+            if own.type == fs.FileType.NotFound:
+                raise DistributedError(f"there is no file or folder {self}")
+            if own.is_file:
+                return [own]
+            found = self.filesystem.get_file_info(fs.FileSelector(self.path, recursive=recursive))
+        except OSError as error:
+            raise DistributedError(f"{self} cannot be listed: {first_line(error)}") from error
+        return sorted((info for info in found if info.is_file), key=lambda info: info.path)
+
+    def read(self) -> bytes:
+        """Read a whole file; raises OSError."""
+        if not self.prefix:  # pyarrow opens only UTF-8 paths, and waits for a writer of a FIFO
+            with open_file(self.path) as plain:
+                return plain.readall()
+        with self.filesystem.open_input_stream(self.path) as file:
+            data: bytes = file.read()
+        return data
+
+    @contextmanager
+    def replacing(self) -> Iterator[IO[bytes]]:
+        """Write a file that appears under its name only when the block ends without an exception.
+
+        Until then it is called ``.NAME.HEX.part`` in the same folder. Raises OSError.
+        """
+        folder, _, name = self.path.rpartition("/")
+        part = self.at(f"{folder}/.{name}.{uuid.uuid4().hex[:8]}.part")
+        if not self.prefix:
+            with whole_file(Path(self.path), part=Path(part.path)) as plain:
+                yield plain
+            return
+        try:
+            # Closing an object store's file makes it visible, even half written: hence the other name.
+            with self.filesystem.open_output_stream(part.path) as file:
+                yield file
+            self.filesystem.move(part.path, self.path)
+        except BaseException:
+            with suppress(OSError):
+                self.filesystem.delete_file(part.path)
+            raise

@@ -1,0 +1,180 @@
+"""The search for duplicates of one machine, whose work a cluster does.
+
+The cluster reads and embeds what the store lacks, and later divides the photos into groups. What lies between, and all
+that follows, is done by the program that asked, with the code of one machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from clip_client._sync import SyncClipClient
+from clip_client._vectors.file_model import FileModel
+from clip_client._vectors.file_version import FileVersion
+from clip_client._vectors.vector_file import vector_row
+from clip_client.dedup.features.image_features import cached_features
+from clip_client.dedup.files.file_types import is_raw
+from clip_client.dedup.grouping import group_contents
+from clip_client.dedup.types import FailedFile, PhotoFile
+from clip_client.distributed.embedding import embed_partitions
+from clip_client.distributed.folder_search import search_folder
+from clip_client.distributed.partition_folder import PartitionFile, embedded_schema
+from clip_client.distributed.sources import image_files
+from clip_client.distributed.storage import Location
+
+if TYPE_CHECKING:
+    from clip_client._config import ClientConfig
+    from clip_client.dedup.features.collect import CollectedFeatures
+    from clip_client.dedup.grouping import GroupContents, Grouped, GroupRules
+    from clip_client.dedup.store.store import Store
+    from clip_client.dedup.types import OnProgress
+
+_ROWS_PER_GROUP: Final = 1024
+_GROUPS_PER_FILE: Final = 64
+
+
+def cluster_folder(store: Store) -> Path:
+    """Return the folder of a store that a cluster uses; one program at a time."""
+    return store.directory / "cluster"
+
+
+def fill_store(
+    files: Sequence[PhotoFile],
+    store: Store,
+    config: ClientConfig,
+    *,
+    workers: int | None = None,
+    on_progress: Callable[[int, int | None], None] | None = None,
+) -> FileModel:
+    """Put the features and vectors of ``files`` that ``store`` lacks into it; return what model the vectors are of.
+
+    Every worker must see the files and the store. What a worker could not read, and RAW files without a preview, are
+    left to the search, which says why. The cluster writes into a folder of the store, from which finished partitions
+    are taken over, also those of an earlier call that was killed. Arguments and errors are those of
+    :func:`.embed_partitions`, which this calls; also raises StoreError.
+    """
+    with SyncClipClient(config=config) as clip:
+        model = clip.model()
+    own = FileModel(model.id, model.vector_id, model.dimension)
+    folder = cluster_folder(store) / hashlib.sha256(model.vector_id.encode()).hexdigest()[:16]
+    _take_over(folder, store, own)
+    known = store.files.known(files)
+    with_features, with_vector = (
+        table.key_filter() for table in (cached_features(store), store.vectors(own.vector_id, own.dimension))
+    )
+
+    def is_done(file: PhotoFile) -> bool:
+        key = bytes.fromhex(known.get(file.path, ""))
+        return bool(key) and key in with_features and (key in with_vector or is_raw(file.path))
+
+    partitions = image_files([file.path for file in files if not is_done(file)])
+    embed_partitions(
+        partitions,
+        output=folder,
+        features=True,
+        config=config,
+        workers=workers,
+        on_progress=on_progress,
+    )
+    _take_over(folder, store, own)
+    return own
+
+
+def grouping_on(model: FileModel) -> GroupContents:
+    """Return what divides contents into groups on a cluster that is connected, as :func:`.group_contents` does here.
+
+    It writes their vectors, of ``model``, into a folder of the store, which every worker must see. If it is killed and
+    called again with the same photos, it continues with the cells that are not compared. Raises DistributedError.
+    """
+
+    def group(
+        collected: CollectedFeatures, contents: Sequence[str], rules: GroupRules, store: Store, on_progress: OnProgress
+    ) -> Grouped:
+        if not contents:
+            return group_contents(collected, contents, rules, store, on_progress)
+        folder = cluster_folder(store) / "search"
+        _write_rows(collected, contents, model, folder / "vectors")
+        _, grouped = search_folder(
+            Location.of(folder / "vectors"),
+            Location.of(folder / "duplicates"),
+            lambda model: rules,
+            working_folder=os.getcwd(),
+            returns_groups=True,
+            on_progress=on_progress,
+        )
+        shutil.rmtree(folder, ignore_errors=True)
+        return grouped
+
+    return group
+
+
+def _write_rows(collected: CollectedFeatures, contents: Sequence[str], model: FileModel, folder: Path) -> None:
+    """Write a row for each file of ``contents``, as :func:`.embed_partitions` does; this empties the vectors."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    schema = embedded_schema(model, features=True)
+    rows = _rows(collected, contents)
+    groups = iter(lambda: list(itertools.islice(rows, _ROWS_PER_GROUP)), [])
+    for number in itertools.count():
+        if not (some := list(itertools.islice(groups, _GROUPS_PER_FILE))):
+            break
+        file = PartitionFile(Location.of(folder / f"part-{number:05}.parquet"), schema)
+        for group in some:
+            file.write(group)
+        file.commit()
+
+
+def _rows(collected: CollectedFeatures, contents: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+    vectors = collected.vectors.in_order(contents)
+    for vector, sha256 in zip(vectors, contents, strict=True):
+        features = collected.features[sha256]
+        code, message = collected.refused.get(sha256, (features.code, features.message))
+        columns = {"sha256": bytes.fromhex(sha256), **features.to_row()}
+        for file in collected.copies[sha256]:
+            version = FileVersion(path=file.path, size_bytes=file.size_bytes, mtime_ns=file.mtime_ns)
+            failure = FailedFile(path=file.path, code=code, message=message) if np.isnan(vector[0]) else None
+            yield {**vector_row(version, None if failure else vector, failure), **columns}
+
+
+def _take_over(folder: Path, store: Store, model: FileModel) -> None:
+    """Copy the rows of a cluster's files into the caches of the store, and remove the files."""
+    import pyarrow.parquet as pq
+
+    features, vectors = cached_features(store), store.vectors(model.vector_id, model.dimension)
+    columns = [name for name in features.schema.names if name != "sha256"]
+    for path in sorted(folder.glob("part-*.parquet")):
+        files = []
+        with open(path, "rb") as file, pq.ParquetFile(file) as parquet:
+            for batch in parquet.iter_batches(1024):
+                numbers = batch.column("vector").flatten().to_numpy().reshape(len(batch), model.dimension)
+                rest = batch.drop_columns(["vector"]).to_pylist()
+                for row, vector in zip(rest, numbers, strict=True):
+                    if row["sha256"] is None:
+                        continue
+                    features.add({"sha256": row["sha256"], **{name: row[name] for name in columns}})
+                    if (outcome := _outcome(row, vector)) is not None:
+                        vectors.add({"sha256": row["sha256"], **outcome})
+                    if row["mtime_ns"] is not None:
+                        version = PhotoFile(os.fsdecode(row["path_bytes"]), row["size_bytes"], row["mtime_ns"])
+                        files.append((version, row["sha256"].hex()))
+        features.flush()
+        vectors.flush()
+        store.files.remember(files)
+        path.unlink()
+
+
+def _outcome(row: dict[str, Any], vector: Any) -> dict[str, Any] | None:
+    """Return the columns of the store's vectors; None for a picture that was not sent."""
+    if row["error_code"] is None:
+        return {"vector": np.array(vector), "code": "", "message": ""}
+    if is_raw(os.fsdecode(row["path_bytes"])):
+        return None
+    return {"vector": None, "code": row["error_code"], "message": row["error"]}

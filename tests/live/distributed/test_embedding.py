@@ -1,0 +1,263 @@
+"""Embedding on a real Ray cluster of two nodes, through real servers. What is killed loses and doubles nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import ImageOps
+
+from clip_client import SyncClipClient, VectorsError, load_vectors, save_vectors
+from clip_client.cli.main import main
+from clip_client.dedup.types import EDITED, RE_ENCODED
+from clip_client.distributed import DistributedError, embed_dataset, embed_partitions, image_files
+from preprocess_ensemble.testing.sample_photos import coarse_noise
+from preprocess_ensemble.testing.server import QUIET, serving
+from tests.fixtures.images.scenes import resized, scene
+from tests.fixtures.ray_cluster import RAY_WARNINGS, DeadlyPartition, Gate, GatedPartition, connected, two_nodes
+from tests.fixtures.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from preprocess_ensemble.testing.server import Server
+
+pytestmark = pytest.mark.filterwarnings(*RAY_WARNINGS)
+
+_PARTITIONS: Final = 6
+_IMAGES: Final = 4
+"""Of each partition; the last of them is no image."""
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Any]:
+    with two_nodes() as running:
+        yield running
+
+
+@pytest.fixture
+def cluster(nodes: Any) -> Iterator[Any]:
+    """Two nodes with nothing on them: a test that fails takes no CPU from the next one."""
+    with connected(nodes):
+        yield nodes
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Iterator[Gate]:
+    """A gate that is open at the end of the test, whatever happens."""
+    folder = tmp_path / "gate"
+    folder.mkdir()
+    gate = Gate(folder)
+    yield gate
+    gate.open()
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """A folder for each partition."""
+    root = tmp_path_factory.mktemp("partitions")
+    files = iter(coarse_noise(_PARTITIONS * (_IMAGES - 1)))
+    found = []
+    for number in range(_PARTITIONS):
+        folder = root / f"folder-{number}"
+        folder.mkdir()
+        for image in range(_IMAGES - 1):
+            (folder / f"{image}.jpg").write_bytes(next(files))
+        (folder / "text.jpg").write_text("This is no image.")
+        found.append(folder)
+    return found
+
+
+def assert_each_once(output: Path, folders: Sequence[Path]) -> None:
+    """Check that the Parquet files hold each photo once, with a vector, and each text once, with an error code.
+
+    What a killed worker was writing has another name, which no reader takes.
+    """
+    table = pq.read_table(output, columns=["path", "vector", "error_code"])
+    expected = [str(path) for folder in folders for path in folder.iterdir()]
+    assert Counter(table.column("path").to_pylist()) == Counter(expected)
+    for path, vector, code in zip(*(column.to_pylist() for column in table.columns), strict=True):
+        is_text = path.endswith("text.jpg")
+        assert code == ("NOT_AN_IMAGE" if is_text else None)
+        assert bool(np.isnan(vector).all()) == is_text
+
+
+def test_a_killed_node_and_a_killed_server_lose_and_double_nothing(
+    cluster: Any, server: Server, tiny_repository: Path, folders: list[Path], gate: Gate, tmp_path: Path
+) -> None:
+    partitions = [GatedPartition(folder=folder, gate=gate) for folder in folders]
+    (node,) = cluster.worker_nodes
+    with serving(tiny_repository, *QUIET) as doomed, ThreadPoolExecutor(1) as thread:
+
+        def break_things() -> None:
+            try:
+                wait_until(lambda: len(gate.workers()) == 2, "both workers are in the middle of a partition")
+                cluster.remove_node(node, allow_graceful=False)
+                own = psutil.Process(doomed.process.pid)
+                for process in [own, *own.children(recursive=True)]:
+                    # A stub of the killed server may be gone by itself.
+                    with suppress(psutil.NoSuchProcess):
+                        process.kill()
+            finally:
+                gate.open()
+
+        breaking = thread.submit(break_things)
+        summary = embed_partitions(
+            partitions, [doomed.grpc_url, server.grpc_url], output=tmp_path / "output", workers=2
+        )
+        breaking.result()
+    assert (summary.partitions, summary.images, summary.failed) == (_PARTITIONS, _PARTITIONS * _IMAGES, _PARTITIONS)
+    assert_each_once(tmp_path / "output", folders)
+
+
+_DRIVER: Final = """
+import pickle, sys
+from clip_client.distributed import embed_partitions
+partitions, url, output, address = pickle.loads(bytes.fromhex(sys.argv[1]))
+embed_partitions(partitions, url, output=output, address=address, workers=1)
+"""
+
+
+def test_a_killed_driver_continues_with_what_is_not_finished(
+    cluster: Any, server: Server, folders: list[Path], gate: Gate, tmp_path: Path
+) -> None:
+    output = tmp_path / "output"
+    partitions = [
+        GatedPartition(folder=folder, gate=None if number < 2 else gate) for number, folder in enumerate(folders)
+    ]
+    arguments = pickle.dumps((partitions, server.grpc_url, str(output), cluster.address)).hex()
+    driver = subprocess.Popen([sys.executable, "-c", _DRIVER, arguments], stderr=subprocess.DEVNULL)
+    try:
+        wait_until(
+            lambda: len(list(output.glob("part-*.parquet"))) == 2 and gate.workers(),
+            "two partitions are finished and the third is in work",
+        )
+    finally:
+        driver.kill()
+        driver.wait()
+    first = {path.name: path.stat().st_mtime_ns for path in output.glob("part-*.parquet")}
+    (worker,) = gate.workers()
+    wait_until(lambda: not psutil.pid_exists(worker), "Ray ends the worker of a driver that is gone")
+    gate.open()
+
+    summary = embed_partitions(partitions, server.grpc_url, output=output)
+    assert (summary.partitions_before, summary.partitions) == (2, _PARTITIONS - 2)
+    now = {path.name: path.stat().st_mtime_ns for path in output.glob("part-*.parquet")}
+    assert first.items() <= now.items()
+    assert_each_once(output, folders)
+
+
+def test_a_partition_that_kills_its_workers_is_named_and_the_others_are_finished(
+    cluster: Any, server: Server, folders: list[Path], tmp_path: Path
+) -> None:
+    output = tmp_path / "output"
+    partitions = [GatedPartition(folder=folders[0]), DeadlyPartition(folder=folders[1], output=output)]
+    with pytest.raises(DistributedError, match=rf"{folders[1]}: 3 workers died .* the last 2 .* finished partitions"):
+        embed_partitions(partitions, server.grpc_url, output=output, workers=1)
+    assert_each_once(output, folders[:1])
+
+
+def test_either_engine_continues_the_folder_of_the_other(
+    cluster: Any, server: Server, folders: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output, first = tmp_path / "output", folders[0]
+    here = ["embed", "--url", server.grpc_url, "--output", str(output), "--json"]
+    assert main([*here, str(first)]) == 0
+    capsys.readouterr()
+    assert main([*here, str(first), str(folders[1]), "--engine", "ray", "--address", "auto"]) == 0
+    new = json.loads(capsys.readouterr().out)
+    assert (new["written"], new["failed"]) == (_IMAGES - 1, 1)
+    assert_each_once(output, folders[:2])
+
+    changed = first / "0.jpg"
+    shutil.copyfile(first / "1.jpg", changed)
+    try:
+        assert main([*here, *map(str, folders[:3])]) == 0
+        again = json.loads(capsys.readouterr().out)
+        assert (again["written"], again["done_before"]) == (_IMAGES - 1 + 1, 2 * _IMAGES - 1)
+        vectors = load_vectors(output)
+        rows = {path: row for row, path in enumerate(vectors.sources)}
+        assert len(rows) == 3 * _IMAGES
+        assert np.array_equal(vectors.vectors[rows[str(changed)]], vectors.vectors[rows[str(first / "1.jpg")]])
+    finally:
+        changed.write_bytes(coarse_noise(1)[0])
+
+
+def test_a_dataset_gets_the_vectors_of_the_local_client_with_one_cpu_that_is_free(
+    cluster: Any, server: Server, folders: list[Path], tmp_path: Path
+) -> None:
+    import ray
+
+    other = ray.remote(num_cpus=1)(Counter).remote()  # as Ray's own checkpoints hold one
+    ray.get(other.total.remote())
+    files = [path.read_bytes() for path in sorted(folders[0].iterdir())]
+    pq.write_table(pa.table({"name": ["a", "b", "c", "text"], "bytes": files}), tmp_path / "images.parquet")
+    images = ray.data.read_parquet(str(tmp_path))
+    with pytest.raises(DistributedError, match=r"the dataset has no column 'jpg'; it has name, bytes"):
+        embed_dataset(images, server.grpc_url, column="jpg")
+    dataset = embed_dataset(images, server.grpc_url, features=True)
+    rows = sorted(dataset.take_all(), key=lambda row: str(row["name"]))
+    with SyncClipClient(server.grpc_url) as clip:
+        batch = clip.embed(files)
+    assert [row["error_code"] for row in rows] == [None, None, None, "NOT_AN_IMAGE"]
+    np.testing.assert_array_equal(np.stack([row["vector"] for row in rows]), batch.vectors)
+    assert [row["width"] for row in rows] == [256, 256, 256, 0]
+
+
+def test_an_output_with_other_vectors_is_refused_before_the_work(
+    server: Server, folders: list[Path], tmp_path: Path
+) -> None:
+    with SyncClipClient(server.grpc_url, transfer="original") as clip:
+        batch = clip.embed([folders[0] / "0.jpg"])
+    save_vectors(tmp_path / "output", batch)
+    with pytest.raises(VectorsError, match=r"part-00000.parquet is about vectors of .*original, which must"):
+        embed_partitions(image_files([folders[0] / "1.jpg"]), server.grpc_url, output=tmp_path / "output")
+
+
+def test_dedup_on_ray_reports_what_the_local_engine_does(
+    cluster: Any, server: Server, folders: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    album, store = tmp_path / "album", tmp_path / "store"
+    album.mkdir()
+    for number in range(2):
+        scene(number).save(album / f"{number}.png")
+        resized(scene(number), 0.6).save(album / f"{number} small.jpg")
+        ImageOps.mirror(scene(number)).save(album / f"{number} mirrored.jpg")
+    (album / "0.xmp").write_text("This is a companion.")
+    shutil.copyfile(album / "0.png", album / "copy.png")
+    shutil.copyfile(folders[0] / "text.jpg", album / "text.jpg")
+    monkeypatch.chdir(tmp_path)
+    reports = []
+    for engine in (("ray", "--address", "auto"), ("local",)):
+        report = tmp_path / f"{engine[0]}.json"
+        command = [
+            "dedup",
+            "album",
+            "--url",
+            server.grpc_url,
+            "--json",
+            str(report),
+            "--quiet",
+            "--store",
+            str(store),
+        ]
+        assert main([*command, "--engine", *engine]) == 0
+        reports.append(json.loads(report.read_text()))
+    assert reports[0] == reports[1]
+    assert {member["tier"] for group in reports[0]["groups"] for member in group["members"]} >= {RE_ENCODED, EDITED}
+    assert [file["path"] for file in reports[0]["failed"]] == [os.path.join("album", "text.jpg")]
+    assert not list((store / "cluster").rglob("part-*.parquet"))

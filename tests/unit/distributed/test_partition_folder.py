@@ -1,0 +1,140 @@
+"""The folder that a cluster fills: what is finished, what is refused, and how its files are ordered."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import uuid
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from clip_client import VectorsError
+from clip_client._vectors.file_model import FileModel
+from clip_client._vectors.file_version import FileVersion
+from clip_client._vectors.vector_file import vector_row
+from clip_client._vectors.vector_folder import VectorFolder
+from clip_client.distributed import DistributedError, image_files
+from clip_client.distributed.partition_folder import PartitionFolder
+from clip_client.distributed.storage import Location
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from clip_client.distributed import Partition
+
+MODEL = FileModel("m", "m|p|original", 2)
+
+
+def folder_at(address: Path | str, model: FileModel = MODEL) -> PartitionFolder:
+    return PartitionFolder(location=Location.of(address), model=model, features=False)
+
+
+def partitions(*names: str) -> list[Partition]:
+    """Of one image each, which need not exist."""
+    return [partition for name in names for partition in image_files([f"/photos/{name}"])]
+
+
+def write(folder: PartitionFolder, partition: Partition, number: int, *values: float) -> None:
+    file = folder.open_file(partition, number)
+    version = FileVersion(path=partition.name)
+    file.write([vector_row(version, np.array(values, np.float32))])
+    file.commit()
+
+
+@pytest.fixture(params=["disk", "memory"])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return str(tmp_path / "out") if request.param == "disk" else f"memory://{uuid.uuid4().hex}/out"
+
+
+def test_a_run_that_starts_again_has_its_number_and_what_is_left(address: str) -> None:
+    folder, (a, b) = folder_at(address), partitions("a", "b")
+    first = folder.plan([a, b])
+    assert (first.number, list(first.partitions)) == (0, [a, b])
+    write(folder, a, first.number, 1, 0)
+    again = folder.plan([a, b])
+    assert (again.number, list(again.partitions), len(again.finished)) == (0, [b], 0)
+
+
+def test_other_input_gets_the_next_number_and_knows_finished_images(address: str) -> None:
+    folder, (a, b) = folder_at(address), partitions("a", "b")
+    write(folder, a, folder.plan([a]).number, 1, 0)
+    grown = image_files(["/photos/a", "/photos/b"])
+    plan = folder.plan(grown)
+    assert (plan.number, list(plan.partitions)) == (1, grown)
+    assert plan.finished.tolist() == [FileVersion(path="/photos/a").key]
+    assert folder.plan([b]).number == 2
+
+
+def test_the_later_run_counts_for_a_local_reader_whatever_its_key(tmp_path: Path) -> None:
+    folder = folder_at(tmp_path)
+    (a,) = partitions("a")
+    for number in range(8):  # the keys of the files are in no order
+        version = FileVersion(path="/photos/a", size_bytes=number)
+        file = folder.open_file(image_files([f"/photos/{number}"])[0], number)
+        file.write([vector_row(version, np.array([number, 0], np.float32))])
+        file.commit()
+    (batch,) = VectorFolder(tmp_path, MODEL).batches()
+    assert batch.vectors.tolist() == [[7, 0]]
+    local = VectorFolder(tmp_path, MODEL)
+    local.add(vector_row(FileVersion(path="/photos/a"), np.array([9, 0], np.float32)))
+    local.flush()
+    assert [path.name for path in local.written] == ["part-00008.parquet"]
+    assert folder.plan([a]).number == 9
+
+
+def test_a_file_appears_when_it_is_complete(address: str) -> None:
+    folder, (a,) = folder_at(address), partitions("a")
+    plan = folder.plan([a])
+    file = folder.open_file(a, plan.number)
+    file.write([vector_row(FileVersion(path="a"), np.array([1, 0], np.float32))])
+    assert len(folder.plan([a]).partitions) == 1
+    error = OSError("stop")
+    file.abort(error)
+    assert [info.base_name for info in folder.location.files(recursive=True)] == ["_manifest.json"]
+
+
+def test_what_a_killed_worker_left_is_removed_when_it_is_old(tmp_path: Path) -> None:
+    old, new = (tmp_path / f".part-00000-{'0' * 32}.parquet.{age}.part" for age in ("old", "new"))
+    for path in (old, new):
+        path.touch()
+    os.utime(old, (0, 0))
+    folder_at(tmp_path).plan([])
+    assert [old.exists(), new.exists()] == [False, True]
+    VectorFolder(tmp_path, MODEL).remove_abandoned()
+    assert not new.exists()
+
+
+def test_vectors_of_another_id_are_refused(tmp_path: Path) -> None:
+    folder, (a,) = folder_at(tmp_path), partitions("a")
+    write(folder, a, folder.plan([a]).number, 1, 0)
+    other = folder_at(tmp_path, FileModel("m", "m|p|thumb", 2))
+    with pytest.raises(VectorsError, match=r"is about vectors of m\|p\|original, .* those of m\|p\|thumb"):
+        other.plan([a])
+    (tmp_path / "_manifest.json").unlink()
+    with pytest.raises(VectorsError, match=r"part-00000-\w{32}\.parquet is about vectors of m\|p\|original"):
+        other.plan(partitions("b"))
+
+
+def test_a_damaged_manifest_or_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "part-00000.parquet").write_bytes(b"no Parquet")
+    with pytest.raises(DistributedError, match=r"part-00000\.parquet cannot be read"):
+        folder_at(tmp_path).plan(partitions("a"))
+    (tmp_path / "part-00000.parquet").unlink()
+    (tmp_path / "_manifest.json").write_text("{")
+    with pytest.raises(DistributedError, match=r"_manifest\.json is damaged"):
+        folder_at(tmp_path).plan(partitions("a"))
+
+
+def test_the_manifest_names_the_vector_id(tmp_path: Path) -> None:
+    folder_at(tmp_path).plan(partitions("a"))
+    assert json.loads((tmp_path / "_manifest.json").read_text())["vector_id"] == "m|p|original"
+
+
+def test_importing_the_package_loads_neither_ray_nor_pyarrow() -> None:
+    code = "import sys, clip_client.distributed; print(*{'ray', 'pyarrow', 'fsspec', 'faiss'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
