@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from clip_client._image_source import ImageSources
     from clip_client._model import ModelInfo
     from clip_client._transports.base import TransportFactory
-    from clip_client.dedup.types import DuplicateReport
+    from clip_client.dedup.report import DuplicateReport
 
 URL_VARIABLE = "CLIP_URL"
 """Environment variable that names the server if the code does not."""

@@ -13,29 +13,27 @@ from typing import Any, Final
 
 import numpy as np
 
-from clip_client._errors import (
-    ClipError,
-    DeadlineExceeded,
-    ModelNotReady,
-    Overloaded,
-    ProtocolMismatch,
-    Unauthorized,
-    Unavailable,
-)
+from clip_client import _errors
 from clip_client._transports.base import Answer, Transport
 from preprocess_ensemble import contract
 
-_ERRORS: Final[Mapping[int, tuple[type[ClipError], str]]] = {
-    401: (Unauthorized, "The server at {url} refused the credentials; check token=."),
-    403: (Unauthorized, "The server at {url} refused the credentials; check token=."),
-    404: (ProtocolMismatch, "The address {url} is not the plain service; check host and port."),
-    405: (ProtocolMismatch, "The address {url} is not the plain service; check host and port."),
-    413: (ProtocolMismatch, "The server at {url} does not accept a request of this size; lower max_request_bytes=."),
-    422: (ProtocolMismatch, "The server at {url} does not accept this client's requests; update the older of the two."),
-    429: (Overloaded, "The server at {url} is overloaded."),
-    502: (Unavailable, "The proxy at {url} cannot reach its server."),
-    503: (ModelNotReady, "The server at {url} has no model ready."),
-    504: (DeadlineExceeded, "The server at {url} did not answer in time."),
+_ERRORS: Final[Mapping[int, tuple[type[_errors.ClipError], str]]] = {
+    401: (_errors.Unauthorized, "The server at {url} refused the credentials; check token=."),
+    403: (_errors.Unauthorized, "The server at {url} refused the credentials; check token=."),
+    404: (_errors.ProtocolMismatch, "The address {url} is not the plain service; check host and port."),
+    405: (_errors.ProtocolMismatch, "The address {url} is not the plain service; check host and port."),
+    413: (
+        _errors.ProtocolMismatch,
+        "The server at {url} does not accept a request of this size; lower max_request_bytes=.",
+    ),
+    422: (
+        _errors.ProtocolMismatch,
+        "The server at {url} does not accept this client's requests; update the older of the two.",
+    ),
+    429: (_errors.Overloaded, "The server at {url} is overloaded."),
+    502: (_errors.Unavailable, "The proxy at {url} cannot reach its server."),
+    503: (_errors.ModelNotReady, "The server at {url} has no model ready."),
+    504: (_errors.DeadlineExceeded, "The server at {url} did not answer in time."),
 }
 """HTTP status -> error and sentence; the server's own text is never repeated."""
 
@@ -48,7 +46,7 @@ class HttpTransport(Transport):
         try:
             import aiohttp
         except ModuleNotFoundError:
-            raise ClipError("http:// needs aiohttp: pip install aiohttp") from None
+            raise _errors.ClipError("http:// needs aiohttp: pip install aiohttp") from None
         self.url = url
         self._aiohttp = aiohttp
         headers = {} if token is None else {"authorization": f"Bearer {token}"}
@@ -99,23 +97,25 @@ class HttpTransport(Transport):
                 if response.status != 200:
                     kind, sentence = _ERRORS.get(
                         response.status,
-                        (ClipError, "The server at {url} failed on this request; its log has the reason."),
+                        (_errors.ClipError, "The server at {url} failed on this request; its log has the reason."),
                     )
                     raise kind(sentence.format(url=self.url), request_id=request_id)
                 return json.loads(await response.read())
         except asyncio.TimeoutError:
-            raise DeadlineExceeded(f"The server at {self.url} did not answer in time.", request_id=request_id) from None
+            raise _errors.DeadlineExceeded(
+                f"The server at {self.url} did not answer in time.", request_id=request_id
+            ) from None
         except self._aiohttp.ClientConnectorError:
-            raise Unavailable(
+            raise _errors.Unavailable(
                 f"No server answers at {self.url}; is the service running there?", request_id=request_id
             ) from None
         except self._aiohttp.ClientError:
-            raise Unavailable(f"The connection to {self.url} was lost.", request_id=request_id) from None
+            raise _errors.Unavailable(f"The connection to {self.url} was lost.", request_id=request_id) from None
         except ValueError:
             raise _malformed(request_id) from None
         except RuntimeError:
             # aiohttp raises this if the session was closed.
-            raise Unavailable("This client is closed.", request_id=request_id) from None
+            raise _errors.Unavailable("This client is closed.", request_id=request_id) from None
 
 
 def _read_answer(document: Any, rows: int, request_id: str) -> Answer:
@@ -140,5 +140,7 @@ def _read_answer(document: Any, rows: int, request_id: str) -> Answer:
     return answer
 
 
-def _malformed(request_id: str | None) -> ProtocolMismatch:
-    return ProtocolMismatch("The answer does not follow the protocol of the plain service.", request_id=request_id)
+def _malformed(request_id: str | None) -> _errors.ProtocolMismatch:
+    return _errors.ProtocolMismatch(
+        "The answer does not follow the protocol of the plain service.", request_id=request_id
+    )

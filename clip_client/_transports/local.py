@@ -76,10 +76,10 @@ class LocalTransport(Transport):
 
     The first call loads the model. Images are decoded by the code of ``clip_preprocess`` with its default settings:
     large JPEG files at reduced size, the default limits, and the default time to decode. ``threads`` is the number of
-    threads for decoding and for the model; None means one per core. ``precision`` None means that of the environment,
-    or else ``"auto"``. ``make_preprocessor`` replaces the class ``Preprocessor``, and ``candidates`` the runtimes that
-    may run the model in place of ONNX Runtime's own, for tests. A call that is cancelled or out of time returns at
-    once; its batch runs to its end.
+    threads for decoding and for the model; None means one per core, and for the model of a hybrid processor one per
+    performance core. ``precision`` None means that of the environment, or else ``"auto"``. ``make_preprocessor``
+    replaces the class ``Preprocessor``, and ``candidates`` the runtimes that may run the model in place of ONNX
+    Runtime's own, for tests. A call that is cancelled or out of time returns at once; its batch runs to its end.
     """
 
     def __init__(
@@ -185,8 +185,10 @@ class LocalTransport(Transport):
     def _open_session(self, file: Path) -> InferenceSession:
         import onnxruntime
 
+        from preprocess_ensemble.runtimes.processor import performance_cores
+
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = self._threads or 0
+        options.intra_op_num_threads = self._threads or performance_cores()
         available = onnxruntime.get_available_providers()
         providers = [provider for provider in _PROVIDERS if provider in available]
         try:

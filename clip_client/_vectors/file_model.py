@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from clip_client._errors import VectorsError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class VectorModel(Protocol):
@@ -35,7 +32,7 @@ class FileModel(NamedTuple):
     dimension: int
 
     @classmethod
-    def of(cls, path: Path, metadata: Mapping[bytes, bytes]) -> FileModel:
+    def of(cls, path: object, metadata: Mapping[bytes, bytes]) -> FileModel:
         """Read the metadata of the Parquet file ``path``; raise VectorsError if it lacks the model."""
         try:
             return cls(metadata[b"model"].decode(), metadata[b"vector_id"].decode(), int(metadata[b"dimension"]))

@@ -16,6 +16,7 @@ from clip_client._optional import require
 from clip_client._results import EmbeddingBatch
 from clip_client._vectors.file_model import FileModel
 from preprocess_ensemble.errors import ReportedError, first_line
+from preprocess_ensemble.whole_file import whole_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -97,16 +98,8 @@ def _save_file(path: Path, batch: EmbeddingBatch) -> None:
     from clip_client._vectors.vector_file import npz_file, parquet_file
 
     opened = npz_file if path.suffix == ".npz" else parquet_file
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with open(part, "wb") as file:
-            with opened(file, _model_of(batch)) as add:
-                _add_rows(batch, add)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    with whole_file(path) as file, opened(file, _model_of(batch)) as add:
+        _add_rows(batch, add)
 
 
 def _save_folder(path: Path, batch: EmbeddingBatch) -> None:

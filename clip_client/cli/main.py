@@ -13,14 +13,14 @@ import os
 import sys
 from collections.abc import Sequence
 
-from clip_client.cli.commands import decide, dedup, embed, health, profile, purge, similar, undo
+from clip_client.cli.commands import decide, dedup, embed, health, profile, purge, review, rules, similar, tune, undo
 from clip_client.cli.doctor import command as doctor_command
 from clip_client.cli.errors import CommandMisused
 from clip_client.cli.parser import SHELLS, CompletionAction, Parser, VersionAction
 from clip_client.cli.termination import interruptible
 from preprocess_ensemble.errors import ReportedError
 
-_COMMANDS = (embed, similar, dedup, undo, purge, decide, health, profile, doctor_command)
+_COMMANDS = (embed, similar, dedup, review, undo, purge, decide, rules, tune, health, profile, doctor_command)
 """In the order of ``--help``."""
 
 

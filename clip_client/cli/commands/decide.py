@@ -1,48 +1,125 @@
-"""``clip-client decide``: record that photos are different or all wanted."""
+"""``clip-client decide``: record and list what a person decides about photos."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import time
+from typing import TYPE_CHECKING, Any
 
 from clip_client.cli.errors import CommandFailed, CommandMisused
 from clip_client.cli.options.store import add_store_option, opened_store
 from clip_client.dedup.files.hashing import hash_files
-from clip_client.dedup.text import counted
+from clip_client.dedup.store.choices import KEEP, ChosenPhoto
+from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
+from clip_client.dedup.text import counted, printable
+
+if TYPE_CHECKING:
+    from clip_client.dedup import Store
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command's options."""
     parser = commands.add_parser(
         "decide",
-        usage="%(prog)s [options] {different,keep-all,forget} PHOTO ...",
-        help="record that photos are different, or all wanted",
+        usage="%(prog)s [options] {keep,different,keep-all,forget,list} [PHOTO ...]",
+        help="record that photos are different, all wanted, or which of them stays",
         description="Record that photos are different pictures, or that you want to keep all of them. They are never "
-        "grouped with each other again, wherever you move them. New copies of any of them are still found.",
+        "grouped with each other again, wherever you move them. New copies of any of them are still found. With keep, "
+        "choose that the first photo stays and the others move: clip-client dedup --apply --act-on chosen moves them "
+        "if it finds them in one group, and clip-client review shows the choice.",
     )
     parser.add_argument(
         "what",
-        choices=("different", "keep-all", "forget"),
-        help="the decision; forget removes every decision about the photos",
+        choices=(KEEP, DIFFERENT, KEEP_ALL, "forget", "list"),
+        help="the decision; forget removes every decision and choice about the photos, list shows all of them",
     )
-    parser.add_argument("paths", nargs="+", metavar="PHOTO", help="two or more photos (forget: one or more)")
+    parser.add_argument("paths", nargs="*", metavar="PHOTO", help="two or more photos (forget: one or more)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     add_store_option(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Record the decision."""
+    """Record, forget or list decisions."""
+    if bool(arguments.paths) == (arguments.what == "list"):
+        arguments.parser.error("list takes no PHOTO, and everything else needs one")
     try:
-        contents = set(hash_files(map(os.path.expanduser, arguments.paths)).values())
+        hashes = hash_files(map(os.path.abspath, map(os.path.expanduser, arguments.paths)))
     except OSError as error:
         raise CommandFailed(str(error)) from None
+    # A link is no second file.
+    contents = {os.path.realpath(path): sha256 for path, sha256 in hashes.items()}.values()
     with opened_store(arguments.store) as store:
-        if arguments.what == "forget":
-            print(f"{counted(store.decisions.forget(contents), 'decision')} forgotten")
+        if arguments.what == "list":
+            decided = _decided(store)
+            print(json.dumps(decided, indent=2) if arguments.json else _in_words(decided))
             return 0
-        try:
-            decision = store.decisions.add(arguments.what, contents)
-        except ValueError as error:
-            raise CommandMisused(str(error)) from None
-    print(f"recorded: {counted(len(decision.contents), 'photo')}, {decision.what}")
+        if arguments.what == "forget":
+            forgotten = store.decisions.forget(contents) + store.choices.forget(hashes)
+            said, result = f"{counted(forgotten, 'decision')} forgotten", {"forgotten": forgotten}
+        elif arguments.what == KEEP:
+            kept, *others = (ChosenPhoto(path, sha256) for path, sha256 in hashes.items())
+            if not others:
+                raise CommandMisused("name the photo that stays, and then one or more that move")
+            store.choices.add([(KEEP, [kept, *(photo._replace(moves=True) for photo in others)])])
+            said = (
+                f"chosen: {counted(len(others), 'photo')} to move; clip-client dedup --apply --act-on chosen moves them"
+            )
+            result = {"chosen": len(others)}
+        else:
+            try:
+                decision = store.decisions.add(arguments.what, contents)
+            except ValueError as error:
+                raise CommandMisused(str(error)) from None
+            said, result = f"recorded: {counted(len(contents), 'photo')}, {decision.what}", {"id": decision.id}
+    print(json.dumps(result) if arguments.json else said)
     return 0
+
+
+def _decided(store: Store) -> dict[str, Any]:
+    """Return everything that was decided, as JSON holds it."""
+    decisions = store.decisions.all()
+    paths_of = store.files.paths_of(frozenset[str]().union(*(decision.contents for decision in decisions)))
+    return {
+        "decisions": [
+            {
+                "id": decision.id,
+                "what": decision.what,
+                "at": _when(decision.at_ns),
+                "photos": [
+                    {"sha256": sha256, "files": number, "seen_at": paths_of[sha256]}
+                    for sha256, number in sorted(decision.files.items())
+                ],
+            }
+            for decision in decisions
+        ],
+        "choices": [
+            {
+                "id": choice.id,
+                "what": choice.what,
+                "at": _when(choice.at_ns),
+                "run": choice.run or None,
+                "photos": [photo._asdict() for photo in choice.photos],
+            }
+            for choice in store.choices.all()
+        ],
+    }
+
+
+def _in_words(decided: dict[str, Any]) -> str:
+    lines = []
+    for decision in decided["decisions"]:
+        lines.append(f"{decision['at']}  {decision['what']}")
+        for photo in decision["photos"]:
+            seen = ", ".join(map(printable, photo["seen_at"])) or f"SHA-256 {photo['sha256']}, not seen by a search"
+            lines.append(f"   {seen}")
+    for choice in decided["choices"]:
+        lines.append(f"{choice['at']}  {choice['what']}{', run ' + choice['run'] if choice['run'] else ''}")
+        lines += [f"   {printable(photo['path'])}{'  moves' if photo['moves'] else ''}" for photo in choice["photos"]]
+    return "\n".join(lines) or "nothing was decided"
+
+
+def _when(at_ns: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(at_ns / 1e9))

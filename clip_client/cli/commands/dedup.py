@@ -5,21 +5,25 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from clip_client.cli.errors import CommandFailed
 from clip_client.cli.options.connection import connected
 from clip_client.cli.options.dedup import DedupOptions, add_dedup_options, check_action_tiers, read_dedup_options
+from clip_client.cli.options.search import NO_PHOTO
 from clip_client.cli.options.store import opened_store
-from clip_client.cli.output.output_file import STDOUT, output
+from clip_client.cli.output.output_file import STDOUT, locked, output
 from clip_client.cli.output.progress import ProgressBars, progress_bars
-from clip_client.dedup import DuplicateReport, Scan, Store, find_duplicates
 from clip_client.dedup.features.preview import can_read_raw, thumbnail
+from clip_client.dedup.grouping import group_contents
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_NOTHING: Final = "there is no photo to compare in the given paths"
+    from clip_client.cli.options.engine import EngineOptions
+    from clip_client.dedup import DuplicateReport, Scan, Store
+    from clip_client.dedup.grouping import GroupContents
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -48,10 +52,13 @@ def run(arguments: argparse.Namespace) -> int:
     found = _scan(options, printer)
     with opened_store(options.store) as store:
         with progress_bars(quiet=options.quiet) as show:
-            report = asyncio.run(_search(found, options, store, show))
+            if options.engine is None:
+                report = asyncio.run(_search(found, options, store, show))
+            else:
+                report = _search_on_ray(found, options, options.engine, store, show)
             _write(report, options, show, arguments.words)
         printer.print_report(report)
-        return apply_report(report, options.walk.paths, store, options.action, say=printer.say)
+        return apply_report(report, options.search.walk.paths, store, options.action, say=printer.say)
 
 
 def _scan(options: DedupOptions, printer: _Printer) -> Scan:
@@ -63,11 +70,11 @@ def _scan(options: DedupOptions, printer: _Printer) -> Scan:
     from clip_client.dedup.reporting.terminal import print_failed, print_skipped
 
     with progress_bars(quiet=options.quiet) as show:
-        found = options.walk.scan(options.references, raw=True, show=show)
+        found = options.search.scan(show)
     if not found.files:
         print_failed(found.failed, printer.notes)
         print_skipped(found.skipped, printer.notes)
-        raise CommandFailed(_NOTHING)
+        raise CommandFailed(NO_PHOTO)
     if options.action.apply and found.in_libraries:
         from clip_client.dedup.actions.apple_photos_album import check_photos
 
@@ -75,20 +82,36 @@ def _scan(options: DedupOptions, printer: _Printer) -> Scan:
     return found
 
 
-async def _search(found: Scan, options: DedupOptions, store: Store, show: ProgressBars) -> DuplicateReport:
-    async with connected(options.config, quiet=options.quiet) as clip:
+async def _search(
+    found: Scan,
+    options: DedupOptions,
+    store: Store,
+    show: ProgressBars,
+    group: GroupContents = group_contents,
+) -> DuplicateReport:
+    async with connected(options.search.config, quiet=options.quiet) as clip:
         check_action_tiers(options.action, (await clip.model()).id)
-        return await find_duplicates(
-            clip,
-            found,
-            threshold=options.threshold,
-            near_identical=options.near_identical,
-            hash_bits=options.hash_bits,
-            references=options.references,
-            keep=options.keep,
-            store=store,
-            on_progress=show,
+        return await options.search.find(clip, found, store, show, group)
+
+
+def _search_on_ray(
+    found: Scan, options: DedupOptions, engine: EngineOptions, store: Store, show: ProgressBars
+) -> DuplicateReport:
+    """Let a cluster read, embed and compare the photos. The search finds what was read in the store."""
+    from clip_client.distributed.cluster import cluster
+    from clip_client.distributed.store_search import cluster_folder, fill_store, grouping_on
+
+    config = engine.servers(options.search.config, quiet=options.quiet)
+    with locked(cluster_folder(store)), cluster(engine.address):
+        model = fill_store(
+            found.files,
+            store,
+            config,
+            workers=engine.workers,
+            on_progress=lambda done, total: show("embedding on Ray", done, total),
         )
+        search = replace(options.search, config=config)
+        return asyncio.run(_search(found, replace(options, search=search), store, show, grouping_on(model)))
 
 
 def _write(report: DuplicateReport, options: DedupOptions, show: ProgressBars, words: Sequence[str]) -> None:
@@ -148,7 +171,7 @@ class _Printer:
             sys.stdout.flush()
         print_notes(report, self.notes, can_read_raw=can_read_raw(), verbose=self._options.verbose)
         if report.compared == 0 and not report.groups:
-            raise CommandFailed(_NOTHING)
+            raise CommandFailed(NO_PHOTO)
         for path in self._options.outputs:
             if path != STDOUT:
                 self.say(f"written: {path}")

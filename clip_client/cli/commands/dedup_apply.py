@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from clip_client.cli.commands.undo import print_failures
@@ -13,6 +14,7 @@ from clip_client.cli.output.progress import progress_bars
 from clip_client.dedup.actions.apple_photos_album import ALBUM, NoAlbum, fill_album
 from clip_client.dedup.actions.apply import HARDLINK, QUARANTINE, apply
 from clip_client.dedup.actions.plan import SAFE_TIERS, Plan, plan_moves
+from clip_client.dedup.compare.chosen_groups import chosen_groups
 from clip_client.dedup.files.hashing import sha256_of
 from clip_client.dedup.text import counted, human_bytes, printable
 from clip_client.dedup.types import EXACT
@@ -20,6 +22,7 @@ from clip_client.dedup.types import EXACT
 if TYPE_CHECKING:
     from clip_client.cli.options.dedup import ActionOptions
     from clip_client.dedup import DuplicateReport, Store
+    from clip_client.dedup.store.choices import Choice
 
 
 def apply_report(
@@ -35,12 +38,19 @@ def apply_report(
     ``paths`` is what was searched; ``say`` prints a line.
     """
     tiers = (EXACT,) if options.hard_link else options.tiers or SAFE_TIERS
+    wanted, chosen = report, None
+    if options.is_chosen:
+        wanted, chosen = chosen_groups(report, store.choices.all())
+    photos = {os.path.abspath(member.path) for group in report.groups for member in group.members}
     plan = plan_moves(
-        report,
+        wanted,
         paths,
         tiers=tiers,
         hard_link=options.hard_link,
         merge_metadata=options.merge_metadata,
+        chosen=chosen,
+        unseen={path for path, choice in (chosen or {}).items() if choice.rules},
+        is_compared=photos.__contains__,
         hash_of=lambda path: store.files.sha256_of(path, sha256_of),
     )
     is_requested = options.apply or options.dry_run
@@ -48,11 +58,11 @@ def apply_report(
         for skip in plan.skipped:
             if skip.is_blocked or not skip.tier:
                 say(f"stays: {printable(skip.path)}: {printable(skip.reason)}")
-        _print_skipped_tiers(plan, say)
     elif blocked := sum(skip.is_blocked for skip in plan.skipped):
         say(f"{counted(blocked, 'copy', 'copies')} cannot be moved; --dry-run says why")
+    _print_skipped_tiers(plan, say)
     if options.apply:
-        return _apply_plan(plan, store, options, say)
+        return _apply_plan(plan, store, options, say, chosen or {})
     if options.dry_run:
         _print_plan(plan, say)
     _print_totals(plan, say)
@@ -64,7 +74,7 @@ def _print_skipped_tiers(plan: Plan, say: Callable[[str], None]) -> None:
     by_tier = Counter(skip.tier for skip in plan.skipped if skip.tier)
     for tier, number in sorted(by_tier.items()):
         verb = "stays" if number == 1 else "stay"
-        say(f"{counted(number, 'copy', 'copies')} {verb}: tier {tier}, without --act-on {tier}")
+        say(f"{counted(number, f'{tier} copy', f'{tier} copies')} {verb} without --act-on {tier}")
 
 
 def _print_plan(plan: Plan, say: Callable[[str], None]) -> None:
@@ -85,11 +95,15 @@ def _print_totals(plan: Plan, say: Callable[[str], None]) -> None:
         say(f"{counted(len(plan.for_album), 'photo')} of Apple Photos would go into its album {ALBUM!r}")
 
 
-def _apply_plan(plan: Plan, store: Store, options: ActionOptions, say: Callable[[str], None]) -> int:
+def _apply_plan(
+    plan: Plan, store: Store, options: ActionOptions, say: Callable[[str], None], chosen: Mapping[str, Choice]
+) -> int:
     method = HARDLINK if options.hard_link else QUARANTINE
     with progress_bars() as show:
         applied = apply(plan, store.journal, method=method, on_progress=show)
     moved = sum(outcome.done for outcome in applied.outcomes)
+    if chosen:
+        store.choices.set_run({chosen[outcome.path].id for outcome in applied.outcomes if outcome.done}, applied.run)
     # undo needs to know the store unless it is the default one.
     where = "" if options.store is None else f" --store {shlex.quote(str(options.store))}"
     back = f"; restore them with: clip-client undo --run {applied.run}{where}" if moved else ""

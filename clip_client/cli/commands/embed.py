@@ -18,8 +18,10 @@ from clip_client._vectors.file_version import FileVersion
 from clip_client._vectors.files import VECTOR_SUFFIXES
 from clip_client._vectors.vector_file import npz_file, parquet_file, vector_row
 from clip_client._vectors.vector_folder import VectorFolder
+from clip_client.cli.commands import embed_on_ray
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
 from clip_client.cli.options.connection import add_model_options, add_timeout_option, connected, read_config
+from clip_client.cli.options.engine import add_engine_options, read_engine_options
 from clip_client.cli.options.numbers import number_type
 from clip_client.cli.options.paths import add_walk_options, read_walk_options, user_path
 from clip_client.cli.output.output_file import check_place, locked, replacing
@@ -54,6 +56,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     add_walk_options(parser)
     add_model_options(parser)
     add_timeout_option(parser, default_s=_OUTAGE_S, meaning="how long a photo may wait for an absent server")
+    add_engine_options(parser)
+    embed_on_ray.add_source_options(parser)
     parser.add_argument(
         "--output",
         required=True,
@@ -82,7 +86,16 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Embed, write, and print the counts."""
+    """Embed on the chosen engine, and print the counts."""
+    engine = read_engine_options(arguments)
+    if engine is not None:
+        return embed_on_ray.run(arguments, engine)
+    if isinstance(arguments.output, str) or arguments.source != "photos":
+        raise CommandMisused("URLs, Parquet files and WebDataset tars need --engine ray")
+    return _run_here(arguments)
+
+
+def _run_here(arguments: argparse.Namespace) -> int:
     into_file = arguments.output.suffix in VECTOR_SUFFIXES and not os.path.isdir(arguments.output)
     if into_file and (arguments.retry_failed or arguments.shard_rows is not None):
         raise CommandMisused(f"--retry-failed and --shard-rows are for a folder, and {arguments.output} is a file")
@@ -246,7 +259,11 @@ class _Counts:
         return f"{text}, {self.seen / elapsed_s:,.1f} photos/s" if elapsed_s >= 1 else text
 
 
-def _output_path(text: str) -> Path:
+def _output_path(text: str) -> Path | str:
+    from clip_client.distributed.storage import is_url
+
+    if is_url(text):
+        return text
     path = user_path(text)
     if os.path.isdir(path) or text.endswith(os.sep) or path.suffix in ("", *VECTOR_SUFFIXES):
         return path

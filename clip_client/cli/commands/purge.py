@@ -6,13 +6,15 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from typing import Final, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 
-from clip_client.cli.commands.undo import outcomes_json, print_failures
+from clip_client.cli.commands.undo import outcomes_json, print_failures, quarantined
 from clip_client.cli.errors import CommandFailed, need
 from clip_client.cli.options.store import add_store_option, opened_store
-from clip_client.dedup.store.journal import IN_QUARANTINE, JournalEntry
 from clip_client.dedup.text import counted, human_bytes, printable
+
+if TYPE_CHECKING:
+    from clip_client.dedup.store.journal import JournalEntry
 
 _MOST_FOLDERS: Final = 20
 
@@ -44,12 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     from clip_client.dedup.actions.purge import purge
 
     with opened_store(arguments.store) as store:
-        entries = store.journal.entries(IN_QUARANTINE, run=arguments.of_run)
-        if not entries and arguments.of_run is not None:
-            raise CommandFailed(
-                f"nothing in the quarantine was moved by a run {arguments.of_run!r}; "
-                "clip-client undo --list shows the runs"
-            )
+        entries = quarantined(store.journal, arguments.of_run)
         # With --json, what people are told before they agree is no part of the result.
         notes = sys.stderr if arguments.json else sys.stdout
         size = human_bytes(sum(map(_size, entries)))

@@ -45,12 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     paths = [os.path.abspath(os.path.expanduser(path)) for path in arguments.paths]
     with opened_store(arguments.store) as store:
-        entries = store.journal.entries(IN_QUARANTINE, run=arguments.of_run)
-        if not entries and arguments.of_run is not None:
-            raise CommandFailed(
-                f"nothing in the quarantine was moved by a run {arguments.of_run!r}; clip-client undo --list shows the "
-                "runs"
-            )
+        entries = quarantined(store.journal, arguments.of_run)
         if arguments.list:
             wanted = set(paths)
             listed = [e for e in entries if not wanted or not wanted.isdisjoint(file.original for file in e.files)]
@@ -59,6 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
         # Before undo: a companion is restored with its photo, and the outcome names only the photo.
         unknown = _unknown(paths, store.journal, arguments.of_run)
         outcomes = undo(store.journal, run=arguments.of_run, paths=paths or None) + unknown
+        store.choices.reopen()
     done = sum(outcome.done for outcome in outcomes)
     if arguments.json:
         print(outcomes_json(outcomes))
@@ -67,6 +63,16 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print(_EMPTY)
     return 0 if print_failures(outcomes) == 0 else 1
+
+
+def quarantined(journal: Journal, run: str | None) -> list[JournalEntry]:
+    """Return what is in the quarantine, or what ``run`` moved there. Raises CommandFailed if that is nothing."""
+    entries = journal.entries(IN_QUARANTINE, run=run)
+    if not entries and run is not None:
+        raise CommandFailed(
+            f"nothing in the quarantine was moved by a run {run!r}; clip-client undo --list shows the runs"
+        )
+    return entries
 
 
 def _print_list(entries: Sequence[JournalEntry], *, as_json: bool) -> None:

@@ -25,6 +25,8 @@ _OPTIONAL: Final = (
     (("pyarrow",), "Parquet files need it", "cli"),
     (("jinja2",), "the page of dedup needs it", "cli"),
     (("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino"), "embedding without a server needs it", "local"),
+    (("pillow-heif",), "HEIC photos need it", "phone"),
+    (("pillow-jxl-plugin",), "JPEG XL images need it", "phone"),
 )
 """Distributions of which one is enough, what needs them, and the extra that installs them."""
 

@@ -7,22 +7,20 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from clip_client.cli.errors import CommandFailed, CommandMisused, need
-from clip_client.cli.options.connection import add_model_options, read_config
-from clip_client.cli.options.numbers import number_type
-from clip_client.cli.options.paths import WalkOptions, add_walk_options, read_walk_options, user_path
+from clip_client.cli.errors import CommandMisused, need
+from clip_client.cli.options.connection import add_model_options
+from clip_client.cli.options.engine import EngineOptions, add_engine_options, read_engine_options
+from clip_client.cli.options.paths import user_path
+from clip_client.cli.options.search import SearchOptions, add_search_options, read_search_options
 from clip_client.cli.options.store import add_store_option
 from clip_client.cli.output.output_file import STDOUT, check_place
-from clip_client.dedup.compare.keep_rules import DEFAULT_RULES, KeepRules
 from clip_client.dedup.files.file_types import COMPANION_KINDS, PHOTO_SUFFIXES, suffix_of
 from clip_client.dedup.types import EXACT
 
-if TYPE_CHECKING:
-    from clip_client import ClientConfig
-
-_SIMILARITY: Final = number_type(float, lambda value: 0 <= value <= 1, expected="a cosine similarity between 0 and 1")
+CHOSEN: Final = "chosen"
+"""For ``--act-on``: what a person chose, instead of tiers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +29,8 @@ class ActionOptions:
 
     tiers: tuple[str, ...] = ()
     """Tiers to move; empty for the default."""
+    is_chosen: bool = False
+    """Move what a person chose, and nothing else."""
     apply: bool = False
     dry_run: bool = False
     hard_link: bool = False
@@ -43,13 +43,9 @@ class ActionOptions:
 class DedupOptions:
     """Everything that the command line says."""
 
-    walk: WalkOptions
-    config: ClientConfig
-    references: tuple[str, ...]
-    keep: tuple[str, ...]
-    threshold: float | None
-    near_identical: float | None
-    hash_bits: int
+    search: SearchOptions
+    engine: EngineOptions | None
+    """How to read and embed on a cluster; None for this process."""
     json: Path | None
     csv: Path | None
     page: Path | None
@@ -66,30 +62,24 @@ class DedupOptions:
 
 def add_dedup_options(parser: argparse.ArgumentParser) -> None:
     """Add every option of the command."""
-    add_walk_options(parser)
+    add_search_options(parser)
     add_store_option(parser)
-    _add_search_options(parser.add_argument_group("search"))
     _add_output_options(parser.add_argument_group("reports"))
     _add_action_options(parser.add_argument_group("moving duplicates"))
     add_model_options(parser)
+    add_engine_options(parser)
 
 
 def read_dedup_options(arguments: argparse.Namespace) -> DedupOptions:
     """Check the parsed arguments.
 
-    Raises CommandMisused for options that contradict each other, and CommandFailed for a missing package, reference
-    folder or output folder.
+    Raises CommandMisused for options that contradict each other, and CommandFailed for a missing package or output
+    folder; also what :func:`~clip_client.cli.options.search.read_search_options` raises.
     """
     need("rich", *(["jinja2"] if arguments.report else []))
-    need("defusedxml", extra="dedup")
     options = DedupOptions(
-        walk=read_walk_options(arguments),
-        config=read_config(arguments),
-        references=tuple(map(os.path.expanduser, arguments.reference)),
-        keep=_keep_rules(arguments),
-        threshold=arguments.threshold,
-        near_identical=arguments.near_identical,
-        hash_bits=arguments.hash_bits,
+        search=read_search_options(arguments),
+        engine=read_engine_options(arguments),
         json=arguments.json,
         csv=arguments.csv,
         quiet=arguments.quiet,
@@ -97,7 +87,8 @@ def read_dedup_options(arguments: argparse.Namespace) -> DedupOptions:
         page=arguments.report,
         store=arguments.store,
         action=ActionOptions(
-            tiers=tuple(arguments.act_on or ()),
+            tiers=tuple(tier for tier in arguments.act_on or () if tier != CHOSEN),
+            is_chosen=CHOSEN in (arguments.act_on or ()),
             apply=arguments.apply,
             dry_run=arguments.dry_run,
             hard_link=arguments.hard_link,
@@ -106,59 +97,14 @@ def read_dedup_options(arguments: argparse.Namespace) -> DedupOptions:
         ),
     )
     _check_outputs(options.outputs)
-    if arguments.near_identical is not None and arguments.near_identical < (options.threshold or 0):
-        raise CommandMisused("--near-identical must not be below --threshold")
     check_action_tiers(options.action)
+    if options.action.is_chosen and options.action.tiers:
+        raise CommandMisused(f"--act-on {CHOSEN} moves what you chose and nothing else; leave the tiers out")
     if options.action.hard_link and set(options.action.tiers) - {EXACT}:
         raise CommandMisused(
             f"--hard-link only replaces copies of the same bytes: the only tier for it is --act-on {EXACT}"
         )
-    for folder in options.references:
-        # A misspelt reference folder would let --apply move what should stay.
-        if not os.path.exists(folder):
-            raise CommandFailed(f"there is no folder {folder}: see --reference")
     return options
-
-
-def _add_search_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--threshold",
-        type=_SIMILARITY,
-        metavar="T",
-        help="minimum cosine similarity to the kept photo, 0 to 1 (default: depends on the model)",
-    )
-    group.add_argument(
-        "--near-identical",
-        type=_SIMILARITY,
-        metavar="T",
-        help="minimum cosine similarity between any two photos of a near-identical group (default: depends on the "
-        "model)",
-    )
-    group.add_argument(
-        "--hash-bits",
-        type=int,
-        choices=range(-1, 17),
-        default=3,
-        metavar="N",
-        help="also match photos whose 64-bit perceptual hashes differ in at most N bits, 0 to 16; -1 turns this off "
-        "(default: 3)",
-    )
-    group.add_argument(
-        "--reference",
-        action="append",
-        default=[],
-        metavar="DIR",
-        help="also search this folder, but never move its photos and prefer to keep them; can be given several times",
-    )
-    group.add_argument(
-        "--keep",
-        action="append",
-        metavar="RULE",
-        help="how to choose the photo to keep; can be given several times, and the first rule that prefers one photo "
-        "decides. RULE is reference, original (as a camera wrote it), companions, pixels, bytes, metadata, oldest, "
-        "name (no copy mark), newest, format=A,B, path=PATTERN or not-path=PATTERN (default: the first eight, in this "
-        "order; oldest and name always break ties)",
-    )
 
 
 def _add_output_options(group: argparse._ArgumentGroup) -> None:
@@ -185,8 +131,10 @@ def _add_action_options(group: argparse._ArgumentGroup) -> None:
         "--act-on",
         action="append",
         metavar="TIER",
-        help="what --apply moves: exact, same-pixels, near-identical or similar; can be given several times (default: "
-        "exact and same-pixels). Frames of a burst and other moments of a scene are never moved",
+        help="what --apply moves: exact, same-pixels, re-encoded, edited, near-identical or similar; can be given "
+        "several times (default: exact, same-pixels and re-encoded). Altered pictures, frames of a burst and other "
+        "moments of a scene are never moved. chosen moves instead what you chose in clip-client review or with "
+        "clip-client decide keep, whatever it is",
     )
     group.add_argument(
         "--hard-link",
@@ -219,13 +167,6 @@ def _check_outputs(outputs: Sequence[Path]) -> None:
             )
     if len(set(map(os.path.abspath, outputs))) < len(outputs):
         raise CommandMisused("--json, --csv and --report must not write to the same file")
-
-
-def _keep_rules(arguments: argparse.Namespace) -> tuple[str, ...]:
-    try:
-        return KeepRules(arguments.keep or DEFAULT_RULES).names
-    except ValueError as error:
-        raise CommandMisused(str(error)) from None
 
 
 def check_action_tiers(options: ActionOptions, model: str | None = None) -> None:

@@ -11,11 +11,10 @@ from typing import IO, Final
 
 from clip_client.cli.errors import CommandFailed
 from clip_client.dedup.store.lock import AlreadyLocked, exclusive_lock
+from preprocess_ensemble.whole_file import whole_file
 
 STDOUT: Final = Path("-")
 """Names standard output where a file is expected."""
-
-_PART: Final = ".part"
 
 
 def check_place(path: Path) -> None:
@@ -35,27 +34,16 @@ def replacing(path: Path, *, final: Callable[[], Path] | None = None) -> Iterato
     name another file in the same folder to replace instead. Raises CommandFailed if the file cannot be written.
     """
     check_place(path)
-    # Not Path's methods, which raise if a folder above may not be read.
-    in_place = os.path.exists(path) and not os.path.isfile(path)
-    target = path if in_place else path.with_name(f".{path.name}.{os.getpid()}{_PART}")
     try:
-        file = open(target, "wb")
-    except OSError as error:
-        raise CommandFailed(f"cannot write {path}: {error.strerror}") from None
-    try:
-        with file:
-            yield file
-            if not in_place:
-                # The name must not reach the disk before the content does.
-                file.flush()
-                os.fsync(file.fileno())
-        if not in_place:
-            os.replace(target, path if final is None else final())
+        # Not Path's methods, which raise if a folder above may not be read.
+        if os.path.exists(path) and not os.path.isfile(path):
+            with open(path, "wb") as file:
+                yield file
+        else:
+            with whole_file(path, final=final) as file:
+                yield file
     except OSError as error:
         raise CommandFailed(f"cannot write {path}: {error.strerror or error}") from error
-    finally:
-        if not in_place:
-            target.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from clip_client.cli import errors
 from clip_client.cli.main import main
 from clip_client.cli.output.output_file import replacing
 from clip_client.dedup import FailedFile
-from tests.fixtures.models import model_info
+from tests.fixtures.models.model_info import model_info
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -43,6 +44,17 @@ def test_wrong_usage_is_two_lines_and_names_what_was_meant(
     assert said.count("\n") == 2
 
 
+def test_every_command_that_reports_has_json(capsys: pytest.CaptureFixture[str]) -> None:
+    commands = re.findall(r"^    (\w+) ", refused([], capsys), re.MULTILINE)
+    lacking = []
+    for command in commands:
+        with pytest.raises(SystemExit):
+            main([command, "--help"])
+        if "--json" not in capsys.readouterr().out:
+            lacking.append(command)
+    assert lacking == ["review"]
+
+
 def test_no_command_at_all_shows_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert "find duplicate photos" in refused([], capsys)
 
@@ -60,6 +72,12 @@ def test_the_package_runs_as_a_module_and_tells_its_version() -> None:
         [sys.executable, "-m", "clip_client", "--version"], capture_output=True, text=True, check=True
     )
     assert done.stdout.startswith("clip-client ")
+
+
+def test_a_command_of_one_machine_does_not_load_the_code_for_clusters() -> None:
+    loaded = "import sys, clip_client.cli.main; print([name for name in sys.modules if 'distributed' in name])"
+    done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["dedup", "--help"], ["--version"]])

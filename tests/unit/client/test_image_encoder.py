@@ -15,7 +15,7 @@ from clip_client._encoding import IMAGE_ENCODINGS
 from clip_client._pipeline.encoder import ImageEncoder
 from preprocess_ensemble.imaging.decode import DecodeError, decode
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
-from tests.fixtures.models import model_info
+from tests.fixtures.models.model_info import model_info
 
 if TYPE_CHECKING:
     from pathlib import Path

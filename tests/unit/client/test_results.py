@@ -10,7 +10,7 @@ import pytest
 
 from clip_client import ClipClient, EmbeddedItem, EmbeddingBatch, ImageError
 from clip_client.testing import FakeTriton, InMemoryTransports, Reply
-from tests.fixtures.models import model_info
+from tests.fixtures.models.model_info import model_info
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,7 +18,7 @@ from clip_client.cli.errors import CommandFailed
 from clip_client.cli.output.output_file import locked
 from clip_client.dedup import FailedFile, StoreError
 from clip_client.dedup.store.layout import NUMBERED
-from tests.fixtures.models import model_info
+from tests.fixtures.models.model_info import model_info
 
 if TYPE_CHECKING:
     from pathlib import Path

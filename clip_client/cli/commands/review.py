@@ -1,0 +1,84 @@
+"""``clip-client review``: decide about duplicates in the browser."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from clip_client.cli.errors import CommandFailed, need
+from clip_client.cli.options.connection import add_model_options, connected
+from clip_client.cli.options.numbers import number_type
+from clip_client.cli.options.search import NO_PHOTO, SearchOptions, add_search_options, read_search_options
+from clip_client.cli.options.store import add_store_option, opened_store
+
+if TYPE_CHECKING:
+    from clip_client.dedup import DuplicateReport, Store
+    from clip_client.dedup.types import OnProgress
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command's options."""
+    parser = commands.add_parser(
+        "review",
+        usage="%(prog)s [options] PATH ...",
+        help="decide about duplicates in the browser",
+        description="Search for duplicates as clip-client dedup does, and show them in the browser: compare photos, "
+        "choose which ones stay, and move the others to the quarantine. Nothing moves before you apply your choices. "
+        "The pages are served on this computer only, to the browser that has the printed address.",
+        epilog="On another computer: ssh -L 8765:127.0.0.1:8765 HOST, then clip-client review --no-browser --port 8765 "
+        "there, and open the printed address here.",
+    )
+    add_search_options(parser)
+    add_store_option(parser)
+    parser.add_argument(
+        "--port",
+        type=number_type(int, lambda port: 0 <= port <= 65535, expected="a port from 0 to 65535"),
+        default=0,
+        metavar="N",
+        help="port to serve the pages on (default: a free one)",
+    )
+    parser.add_argument("--no-browser", action="store_true", help="only print the address")
+    add_model_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve the pages until the command is interrupted."""
+    need("starlette", "uvicorn", "jinja2", extra="review")
+    options = read_search_options(arguments)
+    # The search and the pages work at the same time, and one thread at a time may use a store.
+    with opened_store(arguments.store) as for_search, opened_store(arguments.store) as for_pages:
+        asyncio.run(_serve(options, for_search, for_pages, arguments))
+    return 0
+
+
+async def _serve(options: SearchOptions, for_search: Store, for_pages: Store, arguments: argparse.Namespace) -> None:
+    from clip_client.review.server import serve
+    from clip_client.review.state.session import Session
+
+    async with connected(options.config) as clip:
+
+        async def search(on_progress: OnProgress) -> DuplicateReport:
+            found = await asyncio.to_thread(options.scan, on_progress)
+            if not found.files:
+                raise CommandFailed(NO_PHOTO)
+            return await options.find(clip, found, for_search, on_progress)
+
+        session = Session(for_pages, options.walk.paths)
+        opens_browser = not arguments.no_browser and has_screen(sys.platform, os.environ)
+        await serve(session, search, port=arguments.port, opens_browser=opens_browser, say=_say)
+
+
+def has_screen(platform: str, environment: Mapping[str, str]) -> bool:
+    """Tell whether a browser would open a window. Without one, a text browser could take over the terminal."""
+    if platform in ("win32", "darwin"):
+        return "SSH_CONNECTION" not in environment
+    return "DISPLAY" in environment or "WAYLAND_DISPLAY" in environment
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)

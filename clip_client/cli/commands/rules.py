@@ -1,0 +1,55 @@
+"""``clip-client rules``: keep rules under a name, for ``--keep @NAME``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from clip_client.cli.errors import CommandFailed, CommandMisused
+from clip_client.cli.options.search import check_keep_rules, saved_or_plain
+from clip_client.cli.options.store import add_store_option, opened_store
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command's options."""
+    parser = commands.add_parser(
+        "rules",
+        usage="%(prog)s [options] {save NAME RULE ...,list,delete NAME}",
+        help="save keep rules under a name",
+        description="Save the rules that choose the photo to keep under a name, and use them with --keep @NAME. "
+        "clip-client dedup --help lists the rules.",
+    )
+    parser.add_argument("what", choices=("save", "list", "delete"))
+    parser.add_argument("name", nargs="?", metavar="NAME", help="letters, digits, spaces and . _ -")
+    parser.add_argument("rules", nargs="*", metavar="RULE", help="in the order in which they decide")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_store_option(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Save, list or delete rules."""
+    result: dict[str, Any]
+    what, name, rules = arguments.what, arguments.name, arguments.rules
+    if (bool(name), bool(rules)) != (what != "list", what == "save"):
+        arguments.parser.error("save takes a NAME and rules, delete takes a NAME, and list takes neither")
+    with opened_store(arguments.store) as store:
+        if what == "save":
+            wanted = [one for rule in rules for one in saved_or_plain(rule, store)]
+            check_keep_rules(wanted)
+            try:
+                store.settings.save_keep_rules(name, wanted)
+            except ValueError as error:
+                raise CommandMisused(str(error)) from None
+            said, result = f"saved; use them with: --keep '@{name}'", {"rules": {name: wanted}}
+        elif what == "delete":
+            if not store.settings.delete_keep_rules(name):
+                raise CommandFailed(f"no rules are saved as {name}: see clip-client rules list")
+            said, result = "deleted", {"deleted": name}
+        else:
+            saved = store.settings.keep_rules()
+            said = "\n".join(f"@{name}: {', '.join(rules)}" for name, rules in saved.items()) or "no rules are saved"
+            result = {"rules": saved}
+    print(json.dumps(result, indent=2) if arguments.json else said)
+    return 0

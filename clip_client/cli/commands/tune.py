@@ -1,0 +1,124 @@
+"""``clip-client tune``: thresholds for a model from what a person decided about photos."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from clip_client.cli.errors import CommandFailed
+from clip_client.cli.options.connection import add_model_options, connected, read_config
+from clip_client.cli.options.store import add_store_option, opened_store
+from clip_client.dedup import thresholds_for
+from clip_client.dedup.compare.tuning import (
+    LEAST_DIFFERENT,
+    NEAR_IDENTICAL_PRECISION,
+    SIMILAR_PRECISION,
+    Precision,
+    Tuning,
+    labels_for,
+    needed_labels,
+    tune,
+)
+from clip_client.dedup.text import counted
+
+if TYPE_CHECKING:
+    from clip_client import ClientConfig, ModelInfo
+    from clip_client.dedup import Thresholds
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command's options."""
+    parser = commands.add_parser(
+        "tune",
+        usage="%(prog)s [options]",
+        help="derive the thresholds of a model from your decisions",
+        description="Derive the thresholds of a model from your decisions: photos that you called different, and "
+        "copies that you chose and moved. Later searches with this store use them.",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="show the thresholds, and store nothing")
+    parser.add_argument("--reset", action="store_true", help="use the model's own thresholds again")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_store_option(parser)
+    add_model_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Tune, store and print."""
+    config = read_config(arguments)
+    with opened_store(arguments.store) as store:
+        model = asyncio.run(_model(config, quiet=arguments.json))
+        if model.is_random:
+            raise CommandFailed(
+                f"the weights of {model.id} are random, so no decision says anything about them; export a model with "
+                "trained weights"
+            )
+        if arguments.reset:
+            store.settings.set_tuned(model.vector_id, None)
+            present = thresholds_for(model.id)
+            print(_as_json(model, present, None) if arguments.json else f"again: {present.source}")
+            return 0
+        labels, unusable = labels_for(store, model.vector_id, model.dimension)
+        tuning = tune(labels, unusable=unusable)
+        present = thresholds_for(model.id, tuned=store.settings.tuned(model.vector_id))
+        tuned = tuning.thresholds(present)
+        if tuned is not None and not arguments.dry_run:
+            store.settings.set_tuned(model.vector_id, tuned)
+    print(_as_json(model, tuned or present, tuning) if arguments.json else _in_words(model, present, tuning))
+    if tuned is None:
+        raise CommandFailed(_too_few(tuning))
+    return 0
+
+
+async def _model(config: ClientConfig, *, quiet: bool) -> ModelInfo:
+    async with connected(config, quiet=quiet) as clip:
+        return await clip.model()
+
+
+def _in_words(model: ModelInfo, present: Thresholds, tuning: Tuning) -> str:
+    lines = [f"{model.id}: {counted(tuning.labels, 'label')}, {tuning.different} of them different"]
+    if tuning.unusable:
+        lines.append(
+            f"{counted(tuning.unusable, 'decision')} without vectors of this model, or without a search before: search "
+            "these photos with this model, then decide"
+        )
+    for name, was, found, wanted in (
+        ("similar", present.similar, tuning.similar, SIMILAR_PRECISION),
+        ("near-identical", present.near_identical, tuning.near_identical, NEAR_IDENTICAL_PRECISION),
+    ):
+        new = f"{found.threshold:g}: {found}" if found else f"no threshold is certain to reach a precision of {wanted}"
+        lines.append(f"{name}: was {was:g}; {new}")
+    return "\n".join(lines)
+
+
+def _too_few(tuning: Tuning) -> str:
+    if tuning.different < LEAST_DIFFERENT:
+        return (
+            f"too few labels: {tuning.different} of {LEAST_DIFFERENT} that say what is different; record more with "
+            "clip-client review or decide different"
+        )
+    return (
+        f"too few labels: at least {needed_labels(SIMILAR_PRECISION)} pairs that are the same are needed, and more for "
+        "each different pair among them; the thresholds stay as they are"
+    )
+
+
+def _as_json(model: ModelInfo, used: Thresholds, tuning: Tuning | None) -> str:
+    def precision(found: Precision | None) -> dict[str, Any] | None:
+        if found is None:
+            return None
+        return {**asdict(found), "precision": found.value, "interval_95": found.interval}
+
+    found = tuning and {
+        "labels": tuning.labels,
+        "different": tuning.different,
+        "unusable": tuning.unusable,
+        "similar": precision(tuning.similar),
+        "near_identical": precision(tuning.near_identical),
+    }
+    return json.dumps(
+        {"model": model.id, "vectors": model.vector_id, "thresholds": asdict(used), "tuning": found}, indent=2
+    )

@@ -1,0 +1,183 @@
+"""What a search for duplicates compares, and how: the options that ``dedup`` and ``review`` share."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from clip_client.cli.errors import CommandFailed, CommandMisused, need
+from clip_client.cli.options.connection import read_config
+from clip_client.cli.options.numbers import number_type
+from clip_client.cli.options.paths import WalkOptions, add_walk_options, read_walk_options
+from clip_client.cli.options.store import opened_store
+from clip_client.dedup import DuplicateReport, Scan, Store, find_duplicates
+from clip_client.dedup.compare.keep_rules import DEFAULT_RULES, KeepRules
+from clip_client.dedup.grouping import CANDIDATES, VERIFY_MODES, group_contents
+
+if TYPE_CHECKING:
+    from clip_client import ClientConfig, ClipClient
+    from clip_client.dedup.grouping import GroupContents
+
+_SIMILARITY: Final = number_type(float, lambda value: 0 <= value <= 1, expected="a cosine similarity between 0 and 1")
+
+NO_PHOTO: Final = "there is no photo to compare in the given paths"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions:
+    """What to search, on which server, and what counts as a duplicate."""
+
+    walk: WalkOptions
+    config: ClientConfig
+    references: tuple[str, ...]
+    keep: tuple[str, ...]
+    threshold: float | None
+    near_identical: float | None
+    hash_bits: int
+    verify: str
+
+    def scan(self, show: Callable[[str, int, int | None], None]) -> Scan:
+        """Find the photos."""
+        return self.walk.scan(self.references, raw=True, show=show)
+
+    async def find(
+        self,
+        clip: ClipClient,
+        found: Scan,
+        store: Store,
+        show: Callable[[str, int, int | None], None],
+        group: GroupContents = group_contents,
+    ) -> DuplicateReport:
+        """Search the photos that :meth:`scan` found."""
+        return await find_duplicates(
+            clip,
+            found,
+            threshold=self.threshold,
+            near_identical=self.near_identical,
+            hash_bits=self.hash_bits,
+            references=self.references,
+            keep=self.keep,
+            store=store,
+            verify=self.verify,
+            on_progress=show,
+            group=group,
+        )
+
+
+def add_search_options(parser: argparse.ArgumentParser) -> None:
+    """Add the paths and the options of the search; ``add_model_options`` adds the rest."""
+    add_walk_options(parser)
+    _add_search_options(parser.add_argument_group("search"))
+
+
+def read_search_options(arguments: argparse.Namespace) -> SearchOptions:
+    """Check the parsed arguments.
+
+    Raises CommandMisused for options that contradict each other, and CommandFailed for a missing package or reference
+    folder.
+    """
+    need("defusedxml", extra="dedup")
+    options = SearchOptions(
+        walk=read_walk_options(arguments),
+        config=read_config(arguments),
+        references=tuple(map(os.path.expanduser, arguments.reference)),
+        keep=_keep_rules(arguments),
+        threshold=arguments.threshold,
+        near_identical=arguments.near_identical,
+        hash_bits=arguments.hash_bits,
+        verify=arguments.verify,
+    )
+    if arguments.near_identical is not None and arguments.near_identical < (options.threshold or 0):
+        raise CommandMisused("--near-identical must not be below --threshold")
+    for folder in options.references:
+        # A misspelt reference folder would let photos move that should stay.
+        if not os.path.exists(folder):
+            raise CommandFailed(f"there is no folder {folder}: see --reference")
+    return options
+
+
+def _add_search_options(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--threshold",
+        type=_SIMILARITY,
+        metavar="T",
+        help="minimum cosine similarity to the kept photo, 0 to 1 (default: depends on the model)",
+    )
+    group.add_argument(
+        "--near-identical",
+        type=_SIMILARITY,
+        metavar="T",
+        help="minimum cosine similarity between any two photos of a near-identical group (default: depends on the "
+        "model)",
+    )
+    group.add_argument(
+        "--hash-bits",
+        type=int,
+        choices=range(-1, 17),
+        default=3,
+        metavar="N",
+        help="also match photos whose 64-bit perceptual hashes differ in at most N bits, 0 to 16; -1 turns this off "
+        "(default: 3)",
+    )
+    group.add_argument(
+        "--verify",
+        choices=VERIFY_MODES,
+        default=CANDIDATES,
+        help="candidates: align the photos that may show the same, which proves copies and says what was done to them; "
+        "off: compare by bytes, pixels, hashes and vectors only (default: candidates)",
+    )
+    group.add_argument(
+        "--reference",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="also search this folder, but never move its photos and prefer to keep them; can be given several times",
+    )
+    group.add_argument(
+        "--keep",
+        action="append",
+        metavar="RULE",
+        help="how to choose the photo to keep; can be given several times, and the first rule that prefers one photo "
+        "decides. RULE is reference, original (as a camera wrote it), companions, undoubted (not made from another of "
+        "the photos), pixels, bytes, metadata, oldest, name (no copy mark), newest, smallest, folder=DIR, format=A,B, "
+        "path=PATTERN or not-path=PATTERN (default: the first nine, in this order; oldest and name always break ties), "
+        "or @NAME for rules that clip-client rules has saved",
+    )
+
+
+def _keep_rules(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """Return the rules that ``--keep`` names, saved ones in the place of their names.
+
+    Raises CommandMisused for an unknown rule, and CommandFailed for an unknown name or folder.
+    """
+    names = list(arguments.keep or DEFAULT_RULES)
+    if any(name.startswith("@") for name in names):
+        with opened_store(arguments.store) as store:
+            names = [rule for name in names for rule in saved_or_plain(name, store)]
+    check_keep_rules(names)
+    return tuple(names)
+
+
+def saved_or_plain(rule: str, store: Store) -> tuple[str, ...]:
+    """Return the rules that are saved under ``@NAME``, or the rule itself. Raises CommandFailed for an unknown name."""
+    if not rule.startswith("@"):
+        return (rule,)
+    saved = store.settings.keep_rules()
+    if rule[1:] not in saved:
+        raise CommandFailed(f"no rules are saved as {rule}: see clip-client rules list")
+    return saved[rule[1:]]
+
+
+def check_keep_rules(rules: Sequence[str]) -> None:
+    """Raise CommandMisused for an unknown rule, and CommandFailed if it names a folder that does not exist."""
+    try:
+        KeepRules(rules)
+    except ValueError as error:
+        raise CommandMisused(str(error)) from None
+    for name, _, folder in (rule.partition("=") for rule in rules):
+        # A misspelt folder would silently prefer nothing.
+        if name == "folder" and not os.path.isdir(os.path.expanduser(folder)):
+            raise CommandFailed(f"there is no folder {folder}: see --keep")
