@@ -14,10 +14,15 @@ case $extras in
     # The versions of an export or the baseline follow PyTorch.
     *export* | *baseline*) set -- ".[$extras]" ;;
     # What a server needs beside Triton.
-    *) set -- ".${extras:+[$extras]}" 'psutil>=6' 'PyTurboJPEG>=1.7,<2' --constraint containers/constraints.txt ;;
+    *)
+        set -- ".${extras:+[$extras]}" 'pillow-heif>=1.8' 'pillow-jxl-plugin>=1.3.8' 'psutil>=6' \
+            'PyTurboJPEG>=1.7,<2' --constraint containers/constraints.txt
+        ;;
 esac
 pip=$(python3 -c 'import pathlib, pip; print(pathlib.Path(pip.__file__).parents[1])')
 python3 -m venv --without-pip "$target"
 # Packages beside that pip are not in the environment, so pip must not count them as installed.
-PYTHONPATH=$pip exec "$target/bin/python3" -m pip install \
+PYTHONPATH=$pip "$target/bin/python3" -m pip install \
     --no-cache-dir --disable-pip-version-check --ignore-installed "$@"
+# NumPy's wheel has its tests inside.
+find "$target/lib" -type d -path '*/numpy/*' -name tests -prune -exec rm -r {} +

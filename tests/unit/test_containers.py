@@ -6,18 +6,22 @@ import importlib.util
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 from configparser import ConfigParser
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 from packaging.requirements import Requirement
 
 from tests.paths import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 CONTAINERS = ROOT / "containers"
 DOCKERFILES = sorted(CONTAINERS.glob("*.Dockerfile"))
@@ -127,70 +131,214 @@ def _size(text: str) -> int:
 
 
 def test_shared_memory_fits_a_full_batch_of_the_largest_images() -> None:
-    (limit,) = re.findall(r"max_request_bytes: (\d+)", (CONTAINERS / "envoy" / "envoy.yaml").read_text())
+    (limit,) = re.findall(r"max_request_bytes: (\d+)", (CONTAINERS / "chart" / "files" / "envoy.yaml").read_text())
     config = (ROOT / "triton_models" / "clip_preprocess" / "config.pbtxt").read_text(encoding="utf-8")
     (rows,) = re.findall(r"^max_batch_size: (\d+)", config, re.M)
     needed = int(_run(CONTAINERS / "scripts" / "shared-memory-size.sh", rows, limit, str(224 * 224 * 3)))
     assert needed > int(rows) * int(limit)
     assert _size(_yaml("compose.yaml")["services"]["triton"]["shm_size"]) >= needed
-    volumes = _manifest("deployment.yaml")["spec"]["template"]["spec"]["volumes"]
-    (shared,) = [volume["emptyDir"] for volume in volumes if volume["name"] == "shared-memory"]
+    (shared,) = [volume["emptyDir"] for volume in _pod(_chart(*EDGE))["volumes"] if volume["name"] == "shared-memory"]
     assert shared["medium"] == "Memory"
     assert _size(shared["sizeLimit"]) >= needed
 
 
-def _manifest(name: str) -> Any:
-    return _yaml(f"kubernetes/base/{name}")
+EDGE = ("edge.tlsSecret=tls", "edge.jwksSecret=keys")
+"""What the chart demands."""
 
 
-@pytest.mark.parametrize("overlay", ["base", "gpu"])
-def test_kustomize_builds_valid_manifests(overlay: str) -> None:
+def _helm(*settings: str) -> subprocess.CompletedProcess[str]:
+    options = [option for setting in settings for option in ("--set", setting)]
+    command = [_tool("helm"), "template", "clip", str(CONTAINERS / "chart"), "--namespace", "photos", *options]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+def _chart(*settings: str) -> dict[str, Any]:
+    """Kind -> resource of the chart, rendered with ``settings`` and checked against the schemas of Kubernetes."""
     kubernetes_validate = pytest.importorskip("kubernetes_validate")
-    built = _run(_tool("kubectl"), "kustomize", CONTAINERS / "kubernetes" / overlay)
-    resources = list(yaml.safe_load_all(built))
-    kinds = {resource["kind"] for resource in resources}
-    assert kinds >= {
-        "Deployment",
-        "Service",
-        "HorizontalPodAutoscaler",
-        "PodDisruptionBudget",
-        "NetworkPolicy",
-        "Namespace",
-    }
+    done = _helm(*settings)
+    assert done.returncode == 0, done.stderr
+    resources = [resource for resource in yaml.safe_load_all(done.stdout) if resource is not None]
     for resource in resources:
-        kubernetes_validate.validate(resource, "1.31", strict=True)
+        assert resource["metadata"]["namespace"] == "photos"
+        if resource["apiVersion"].split("/")[0] in ("v1", "apps", "policy", "networking.k8s.io", "autoscaling"):
+            kubernetes_validate.validate(resource, "1.31", strict=True)
     by_kind = {resource["kind"]: resource for resource in resources}
-    pod = by_kind["Deployment"]["spec"]["template"]
-    labels = pod["metadata"]["labels"].items()
-    assert by_kind["Service"]["spec"]["selector"].items() <= labels
-    assert by_kind["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"].items() <= labels
-    assert by_kind["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"].items() <= labels
-    limits = pod["spec"]["containers"][0]["resources"]["limits"]
-    assert ("nvidia.com/gpu" in limits) == (overlay == "gpu")
+    assert len(by_kind) == len(resources)
+    return by_kind
 
 
-def test_pods_are_probed_by_the_canary_and_have_time_to_drain() -> None:
-    pod = _manifest("deployment.yaml")["spec"]["template"]["spec"]
-    (container,) = pod["containers"]
-    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+def _pod(resources: dict[str, Any]) -> Any:
+    return resources["Deployment"]["spec"]["template"]["spec"]
+
+
+def _container(resources: dict[str, Any], name: str) -> Any:
+    (container,) = [one for one in _pod(resources)["containers"] if one["name"] == name]
+    return container
+
+
+def test_the_parts_of_the_chart_find_each_other() -> None:
+    resources = _chart(*EDGE, "autoscaling.kind=hpa", "monitoring.enabled=true", "monitoring.labels.release=prometheus")
+    labels = resources["Deployment"]["spec"]["template"]["metadata"]["labels"].items()
+    assert resources["Deployment"]["spec"]["selector"]["matchLabels"].items() <= labels
+    assert resources["Service"]["spec"]["selector"].items() <= labels
+    assert resources["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"].items() <= labels
+    assert resources["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"].items() <= labels
+    monitor = resources["ServiceMonitor"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= resources["Service"]["metadata"]["labels"].items()
+    assert monitor["metadata"]["labels"]["release"] == "prometheus"
+    served = {port["name"] for port in resources["Service"]["spec"]["ports"]}
+    assert {endpoint["port"] for endpoint in monitor["spec"]["endpoints"]} < served
+    assert resources["HorizontalPodAutoscaler"]["spec"]["scaleTargetRef"]["name"] == "clip"
+    assert "replicas" not in resources["Deployment"]["spec"], "each upgrade would undo the autoscaler's work"
+
+
+def test_only_envoy_of_the_same_pod_reaches_triton() -> None:
+    resources = _chart(*EDGE)
+    triton, envoy = (_container(resources, name) for name in ("triton", "envoy"))
+    assert triton["args"][-2:] == ["--", "--grpc-address=127.0.0.1"]
+    assert [port["containerPort"] for port in envoy["ports"] if port["name"] == "grpc"] == [8443]
+    config = yaml.safe_load(resources["ConfigMap"]["data"]["envoy.yaml"])
+    shipped = _yaml("chart/files/envoy.yaml")
+    (upstream,) = [one for one in config["static_resources"]["clusters"] if one["name"] == "triton"]
+    (endpoint,) = upstream["load_assignment"]["endpoints"][0]["lb_endpoints"]
+    assert endpoint["endpoint"]["address"]["socket_address"] == {"address": "127.0.0.1", "port_value": 8001}
+    assert config["static_resources"]["listeners"] == shipped["static_resources"]["listeners"]
+    mounted = {mount["mountPath"] for mount in envoy["volumeMounts"]}
+    assert mounted == {"/etc/envoy", "/run/secrets"}
+    open_to_all = _chart("edge.enabled=false")
+    assert [port["containerPort"] for port in _container(open_to_all, "triton")["ports"] if port["name"] == "grpc"] == [
+        8001
+    ]
+    assert "--" not in _container(open_to_all, "triton")["args"]
+
+
+@pytest.mark.parametrize("container", ["triton", "envoy"])
+def test_containers_of_the_chart_have_no_privileges(container: str) -> None:
+    resources = _chart(*EDGE)
+    context = _container(resources, container)["securityContext"]
+    assert context["readOnlyRootFilesystem"] is True
+    assert context["allowPrivilegeEscalation"] is False
+    assert context["capabilities"] == {"drop": ["ALL"]}
+    assert _pod(resources)["securityContext"]["runAsNonRoot"] is True
+    assert _pod(resources)["automountServiceAccountToken"] is False
+
+
+@pytest.mark.parametrize(
+    ("setting", "is_read_only", "may_connect"),
+    [("model.existingClaim=offline", True, False), ("model.download=ViT-B-32", False, True)],
+)
+def test_a_model_in_a_volume(setting: str, is_read_only: bool, may_connect: bool) -> None:
+    resources = _chart(*EDGE, setting)
+    (mount,) = [one for one in _container(resources, "triton")["volumeMounts"] if one["mountPath"] == "/models"]
+    (volume,) = [one["persistentVolumeClaim"] for one in _pod(resources)["volumes"] if one["name"] == mount["name"]]
+    assert mount["readOnly"] is volume["readOnly"] is is_read_only
+    assert bool(resources["NetworkPolicy"]["spec"]["egress"]) is may_connect
+    if may_connect:
+        assert resources["PersistentVolumeClaim"]["metadata"]["name"] == volume["claimName"]
+        assert resources["PersistentVolumeClaim"]["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+        assert "--model=ViT-B-32" in _container(resources, "triton")["args"]
+    else:
+        assert volume["claimName"] == "offline"
+
+
+def test_an_image_by_digest_on_gpus() -> None:
+    digest = "sha256:" + "0" * 64
+    resources = _chart(*EDGE, f"image.digest={digest}", "image.repository=registry.example/clip", "gpus=2")
+    triton = _container(resources, "triton")
+    assert triton["image"] == f"registry.example/clip@{digest}"
+    assert triton["resources"]["limits"] == {"memory": "8Gi", "nvidia.com/gpu": 2}
+    # The root file system is read-only, so --tensorrt needs a place for its engines.
+    (cache,) = [one["value"] for one in triton["env"] if one["name"] == "XDG_CACHE_HOME"]
+    assert f"{cache}/clip-triton" in [mount["mountPath"] for mount in triton["volumeMounts"]]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ((), "edge.jwksSecret is empty: name a Secret"),
+        (("edge.jwksSecret=keys",), "edge.tlsSecret is empty: name a Secret"),
+        ((*EDGE, "model.download=ViT-B-32", "model.existingClaim=offline"), "not both"),
+        ((*EDGE, "model.pretrained=openai"), "model.download, which is empty"),
+        ((*EDGE, "autoscaling.maximum=1"), "autoscaling.maximum (1) is less than autoscaling.minimum (2)"),
+        ((*EDGE, "image.digest=latest"), "digest"),
+        ((*EDGE, "modle.download=ViT-B-32"), "modle"),
+    ],
+)
+def test_the_chart_refuses_values_that_contradict(settings: tuple[str, ...], message: str) -> None:
+    done = _helm(*settings)
+    assert done.returncode != 0
+    assert message in done.stderr
+
+
+def test_pods_of_the_chart_are_probed_by_the_canary_and_have_time_to_drain() -> None:
+    resources = _chart(*EDGE, "autoscaling.kind=hpa")
+    triton = _container(resources, "triton")
+    ports = {port["name"]: port["containerPort"] for port in triton["ports"]}
     entry_point = (CONTAINERS / "server.Dockerfile").read_text(encoding="utf-8")
     assert f'"--health-port", "{ports["health"]}"' in entry_point
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
-        assert container[probe]["httpGet"] == {"path": "/healthz", "port": "health"}
-    assert container["securityContext"]["readOnlyRootFilesystem"] is True
-    assert pod["securityContext"]["runAsNonRoot"] is True
+        assert triton[probe]["httpGet"] == {"path": "/healthz", "port": "health"}
+    startup_s = triton["startupProbe"]["periodSeconds"] * triton["startupProbe"]["failureThreshold"]
+    assert resources["Deployment"]["spec"]["progressDeadlineSeconds"] > startup_s
+    assert _container(resources, "envoy")["readinessProbe"]["tcpSocket"] == {"port": "grpc"}
     # clip-serve drains for 30 s and gives Triton 10 s more; the hook before it takes 5 s.
-    assert pod["terminationGracePeriodSeconds"] >= 45
-    assert _manifest("service.yaml")["spec"]["clusterIP"] == "None"
-    assert _manifest("network.yaml")["spec"]["egress"] == []
-    (metric,) = _manifest("autoscaler.yaml")["spec"]["metrics"]
-    recorded = [rule.get("record") for rule in _yaml("prometheus/rules.yaml")["groups"][0]["rules"]]
+    assert _pod(resources)["terminationGracePeriodSeconds"] >= 45
+    assert resources["Service"]["spec"]["clusterIP"] == "None"
+    (metric,) = resources["HorizontalPodAutoscaler"]["spec"]["metrics"]
+    recorded = [rule.get("record") for rule in _yaml("chart/files/rules.yaml")["groups"][0]["rules"]]
     assert metric["pods"]["metric"]["name"] in recorded
+    scaled = _chart(*EDGE, "autoscaling.kind=keda")["ScaledObject"]["spec"]
+    (trigger,) = scaled["triggers"]
+    assert metric["pods"]["metric"]["name"] in trigger["metadata"]["query"]
+
+
+def test_the_operator_gets_the_same_rules_and_jobs_as_compose(tmp_path: Path) -> None:
+    resources = _chart(*EDGE, "monitoring.enabled=true")
+    assert resources["PrometheusRule"]["spec"] == _yaml("chart/files/rules.yaml")
+    jobs = {
+        relabeling["replacement"]
+        for endpoint in resources["ServiceMonitor"]["spec"]["endpoints"]
+        for relabeling in endpoint["relabelings"]
+    }
+    assert jobs == {job["job_name"] for job in _yaml("prometheus/prometheus.yaml")["scrape_configs"]}
+
+
+def _pods(part: Any) -> Iterator[Any]:
+    """Yield the specifications of pods inside a manifest: whatever has containers."""
+    if isinstance(part, dict):
+        if "containers" in part:
+            yield {key: part[key] for key in part.keys() & {"containers", "volumes", "securityContext"}}
+        part = list(part.values())
+    if isinstance(part, list):
+        for inner in part:
+            yield from _pods(inner)
+
+
+@pytest.mark.parametrize(("path", "number"), [("kserve.yaml", 1), ("ray-job.yaml", 2)])
+def test_pods_in_other_manifests_are_valid(path: str, number: int) -> None:
+    kubernetes_validate = pytest.importorskip("kubernetes_validate")
+    manifest = list(yaml.safe_load_all((CONTAINERS / "kubernetes" / path).read_text(encoding="utf-8")))
+    pods = list(_pods(manifest))
+    assert len(pods) == number
+    for pod in pods:
+        resource = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": pod}
+        kubernetes_validate.validate(resource, "1.31", strict=True)
+
+
+def test_the_ray_job_runs_a_command_that_exists() -> None:
+    spec = _yaml("kubernetes/ray-job.yaml")["spec"]
+    program, command, *arguments = shlex.split(spec["entrypoint"])
+    assert (program, command) == ("clip-client", "embed")
+    known = _run(sys.executable, "-m", "clip_client", command, "--help")
+    for option in (argument for argument in arguments if argument.startswith("--")):
+        assert re.search(rf"^  {option}\b", known, re.M), f"{option} is no option of clip-client {command}"
+    for group in spec["rayClusterSpec"]["workerGroupSpecs"]:
+        assert group["minReplicas"] <= group["maxReplicas"]
 
 
 def test_alerts_fire_when_they_should_and_only_then() -> None:
     promtool = _tool("promtool")
-    _run(promtool, "check", "rules", CONTAINERS / "prometheus" / "rules.yaml")
+    _run(promtool, "check", "rules", CONTAINERS / "chart" / "files" / "rules.yaml")
     _run(promtool, "check", "config", "--syntax-only", CONTAINERS / "prometheus" / "prometheus.yaml")
     _run(promtool, "test", "rules", CONTAINERS / "prometheus" / "rules_test.yaml")
 
