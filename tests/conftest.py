@@ -7,19 +7,32 @@ import signal
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from preprocess_ensemble.testing.sample_photos import write_originals
+from preprocess_ensemble.testing.tiny_model import TINY_CLIP
 from tests.skipped import pytest_terminal_summary
 
 __all__ = ("pytest_terminal_summary",)
 
 TESTS = Path(__file__).parent
 
+LONG_FILES = (
+    "benchmarks/test_benchmarks.py",
+    "distributed/test_embedding.py",
+    "packaging/test_readme.py",
+    "serving/test_fidelity.py",
+    "serving/test_serve.py",
+)
+"""Those of tests/live that take half a minute or more."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test with its folder. The last folder begins with its long files: no process is left alone with one."""
+    long_files = [TESTS / "live" / name for name in LONG_FILES]
     for item in items:
-        folder = item.path.relative_to(TESTS).parts[0]
-        item.add_marker(getattr(pytest.mark, folder))
+        item.add_marker(getattr(pytest.mark, item.path.relative_to(TESTS).parts[0]))
+    items.sort(key=lambda item: 0 if not item.get_closest_marker("live") else 1 if item.path in long_files else 2)
 
 
 os.environ["CLIP_PRECISION"] = "fp32"
@@ -50,3 +63,22 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("photos")
     write_originals(directory)
     return directory
+
+
+@pytest.fixture(scope="session")
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all processes of pytest-xdist share; who fills it locks a file in it."""
+    folder = tmp_path_factory.getbasetemp()
+    return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+
+
+@pytest.fixture(scope="session")
+def tiny_repository(shared_folder: Path) -> Path:
+    """A model repository with the small CLIP, which no test changes."""
+    from preprocess_ensemble.export.exporter import export_model  # most tests run without it
+
+    repository = shared_folder / "tiny_repository" / "triton_models"
+    with FileLock(shared_folder / "tiny_repository.lock"):
+        if not repository.exists():
+            export_model(model=str(TINY_CLIP), pretrained="random:0", repository=repository)
+    return repository

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
 
-from preprocess_ensemble.export.exporter import export_model
 from preprocess_ensemble.testing.server import QUIET, Server, serving
-from preprocess_ensemble.testing.tiny_model import TINY_CLIP
-from tests.fixtures.installed_wheel import InstalledWheel, build_distributions, install_wheel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-
-@pytest.fixture(scope="session")
-def tiny_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model repository with the small CLIP."""
-    repository = tmp_path_factory.mktemp("repository") / "triton_models"
-    export_model(model=str(TINY_CLIP), pretrained="random:0", repository=repository)
-    return repository
 
 
 @pytest.fixture(scope="session")
@@ -34,14 +25,14 @@ def server(tiny_repository: Path) -> Iterator[Server]:
         yield running
 
 
-@pytest.fixture(scope="session")
-def distributions(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The wheel and the source distribution of this tree."""
-    pytest.importorskip("build", reason="the package build is not installed")
-    return build_distributions(tmp_path_factory.mktemp("dist"))
-
-
-@pytest.fixture(scope="session")
-def installed(distributions: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> InstalledWheel:
-    """An environment with the wheel in it."""
-    return install_wheel(distributions[0], tmp_path_factory.mktemp("environment") / "venv")
+@pytest.fixture
+def album(photos: Path, tmp_path: Path) -> Path:
+    """Three photos, a copy under a name that is not UTF-8, and a file that is no photo."""
+    folder = tmp_path / "album"
+    folder.mkdir()
+    for name in ("coffee.jpg", "rocket.webp", "cell.jpg"):
+        source = photos / name if (photos / name).exists() else next(photos.glob(f"{name.partition('.')[0]}.*"))
+        shutil.copyfile(source, folder / source.name)
+    shutil.copyfile(photos / "coffee.jpg", folder / os.fsdecode(b"caf\xe9.jpg"))
+    (folder / "text.jpg").write_text("This is no image.")
+    return folder

@@ -21,7 +21,7 @@ from tests.paths import ROOT
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.fixtures.installed_wheel import InstalledWheel
+    from tests.fixtures.packaging.installed_wheel import InstalledWheel
 
 PAGES: Final = (ROOT / "README.md", ROOT / "docs" / "package.md")
 _BLOCK: Final = re.compile(

@@ -30,7 +30,7 @@ from clip_client import ClientConfig, ClipClient, ClipError, DeadlineExceeded, P
 from clip_client._transports.grpc import TritonTransport, transport_factory
 from clip_client._transports.grpc_errors import ERROR_TABLE, ErrorRow, find_row
 from preprocess_ensemble.testing.server import free_port, python_with_shared_memory, serving
-from tests.fixtures import image_files
+from tests.fixtures.images import image_files
 from tests.fixtures.service_errors import SEEN
 from tests.fixtures.waiting import until
 from tests.live.bare import launched, wait_until_live

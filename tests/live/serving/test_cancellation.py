@@ -15,7 +15,7 @@ import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from clip_client import ClipClient
-from tests.fixtures import image_files
+from tests.fixtures.images import image_files
 
 if TYPE_CHECKING:
     from preprocess_ensemble.testing.server import Server

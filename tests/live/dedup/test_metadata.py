@@ -11,7 +11,7 @@ from PIL import Image, ImageEnhance
 from clip_client.cli.main import main
 from clip_client.dedup.files.metadata import read_sidecar
 from tests.fixtures.albums import snapshot, without_access
-from tests.fixtures.camera_files import exif, packet
+from tests.fixtures.images.camera_files import exif, packet
 
 if TYPE_CHECKING:
     from pathlib import Path

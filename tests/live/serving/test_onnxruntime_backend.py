@@ -14,7 +14,7 @@ from tritonclient.grpc import InferenceServerClient, InferInput, InferRequestedO
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from preprocess_ensemble.testing.server import free_port
-from tests.fixtures import tiny_onnx
+from tests.fixtures.models import tiny_onnx
 from tests.live.bare import launched, wait_until_live
 
 if TYPE_CHECKING:

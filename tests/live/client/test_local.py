@@ -15,11 +15,13 @@ from clip_client._transports.local import LocalTransport
 from clip_client.cli.errors import CommandFailed
 from clip_client.cli.options.connection import connected
 from preprocess_ensemble.contract import ImageStatus
+from preprocess_ensemble.imaging.decode import decode
 from preprocess_ensemble.imaging.preprocessor import Preprocessed, Preprocessor
 from preprocess_ensemble.runtimes.model import OpenModel
 from preprocess_ensemble.runtimes.openvino_model import open_openvino
 from preprocess_ensemble.runtimes.selection import Candidate
 from preprocess_ensemble.testing.server import free_port
+from tests.fixtures.images import image_files, phone_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -52,6 +54,23 @@ async def test_vectors_are_those_of_the_server_bit_by_bit(photos: Path, server: 
         together = (await local.embed(files_in(photos))).vectors
         cosines = (together * (await remote.embed(files_in(photos))).vectors).sum(axis=1)
     assert cosines.min() >= 0.999999
+
+
+async def test_photos_of_phones_are_read_by_both(server: Server) -> None:
+    turned = phone_files.exif(6)
+    images = {
+        "HEIC": phone_files.heic(exif=turned),
+        "JPEG XL": phone_files.jxl(exif=turned),
+        "JPEG XL of a JPEG": phone_files.JXL_OF_A_JPEG,
+        "AVIF": phone_files.avif_of_10_bits(),
+    }
+    async with ClipClient(server.grpc_url) as remote, ClipClient(f"local:{server.repository}") as local:
+        for name, data in images.items():
+            upright = image_files.encoded(decode(data), "PNG")
+            here, there, expected = await local.embed(data), await remote.embed(data), await local.embed(upright)
+            np.testing.assert_array_equal(here.vectors, there.vectors, err_msg=name)
+            np.testing.assert_array_equal(here.vectors, expected.vectors, err_msg=name)
+            assert not np.isnan(here.vectors).any(), name
 
 
 async def test_bad_images_have_the_servers_codes_and_sentences(photos: Path, server: Server) -> None:

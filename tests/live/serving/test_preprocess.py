@@ -17,7 +17,7 @@ from preprocess_ensemble.imaging.decode import decode
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
 from preprocess_ensemble.model_repository.config import installed_passport
 from preprocess_ensemble.testing.server import Server, peak_memory, serving
-from tests.fixtures import image_files
+from tests.fixtures.images import image_files
 from tests.live.raw import infer
 
 if TYPE_CHECKING:
@@ -25,17 +25,22 @@ if TYPE_CHECKING:
 
 LARGE = image_files.jpeg(size=(1204, 1001))
 GOOD = (LARGE, image_files.jpeg(size=(300, 280)), image_files.encoded(image_files.picture(), "PNG"))
-BAD = {
-    b"": ImageStatus.EMPTY,
-    b"no image": ImageStatus.NOT_AN_IMAGE,
-    LARGE[: len(LARGE) // 2]: ImageStatus.TRUNCATED,
-    image_files.png_bomb(): ImageStatus.TOO_LARGE,
-    image_files.jpeg_header(65_000, 65_000): ImageStatus.TOO_LARGE,
-    image_files.endless_tiff(): ImageStatus.LIMIT,
-    image_files.jpeg(icc_profile=bytes(9_000_000)): ImageStatus.LIMIT,
-}
 LIGHT_BYTES = 400 * 2**20
 """Far more than the interpreter and small images need, far less than a decoded bomb."""
+
+
+@pytest.fixture(scope="module")
+def bad() -> dict[bytes, ImageStatus]:
+    """Files that are refused, some of them large."""
+    return {
+        b"": ImageStatus.EMPTY,
+        b"no image": ImageStatus.NOT_AN_IMAGE,
+        LARGE[: len(LARGE) // 2]: ImageStatus.TRUNCATED,
+        image_files.png_bomb(): ImageStatus.TOO_LARGE,
+        image_files.jpeg_header(65_000, 65_000): ImageStatus.TOO_LARGE,
+        image_files.endless_tiff(): ImageStatus.LIMIT,
+        image_files.jpeg(icc_profile=bytes(9_000_000)): ImageStatus.LIMIT,
+    }
 
 
 @pytest.fixture(scope="module")
@@ -78,23 +83,23 @@ def test_metrics_count_images_decode_paths_and_requests(server: Server) -> None:
     }
 
 
-def test_bad_files_are_named_and_change_no_neighbour(server: Server) -> None:
+def test_bad_files_are_named_and_change_no_neighbour(server: Server, bad: dict[bytes, ImageStatus]) -> None:
     alone = [infer(server.grpc_url, "clip_image", [data], outputs=["embedding"])["embedding"][0] for data in GOOD]
-    rows = [GOOD[0], *BAD, GOOD[1], GOOD[2]]
+    rows = [GOOD[0], *bad, GOOD[1], GOOD[2]]
     answer = infer(server.grpc_url, "clip_image", rows, outputs=["embedding", "status", "error"])
-    assert answer["status"].ravel().tolist() == [0, *BAD.values(), 0, 0]
+    assert answer["status"].ravel().tolist() == [0, *bad.values(), 0, 0]
     assert np.isnan(answer["embedding"][1:-2]).all()
     for vector, expected in zip(answer["embedding"][[0, -2, -1]], alone, strict=True):
         assert np.array_equal(vector, expected)
     assert b"900.0 megapixels (30000 x 30000); the limit is 128." in answer["error"][4, 0]
 
 
-def test_bombs_cost_no_memory(tiny_repository: Path) -> None:
+def test_bombs_cost_no_memory(tiny_repository: Path, bad: dict[bytes, ImageStatus]) -> None:
     with serving(tiny_repository) as fresh:
         with ThreadPoolExecutor(4) as executor:
             list(
                 executor.map(
-                    lambda _: infer(fresh.grpc_url, "clip_preprocess", list(BAD), outputs=["status"]), range(8)
+                    lambda _: infer(fresh.grpc_url, "clip_preprocess", list(bad), outputs=["status"]), range(8)
                 )
             )
         memory = peak_memory(fresh)

@@ -14,8 +14,10 @@ from PIL import ExifTags, Image
 from clip_client import ClipClient
 from clip_client.cli.main import main
 from clip_client.dedup import find_duplicates
+from clip_client.dedup.actions.plan import plan_moves
 from clip_client.dedup.types import EXACT, SAME_PIXELS
-from tests.fixtures.embedded_files import MP4
+from tests.fixtures.images import phone_files
+from tests.fixtures.images.embedded_files import MP4
 
 if TYPE_CHECKING:
     from clip_client.dedup import DuplicateReport, Member
@@ -108,6 +110,26 @@ def test_a_copy_that_cannot_be_decoded_is_moved(
     assert (group["tier"], group["min_similarity"]) == (EXACT, 1)
     assert main(["undo", *store]) == 0
     assert len(list(folder.glob("*.heic"))) == 2
+
+
+async def test_a_photo_of_a_phone_is_found_in_every_form(server: Server, folder: Path) -> None:
+    """The HEIC of an iPhone, an export of it, and a JPEG XL made from the export without loss."""
+    photo = sample("astronaut.png")
+    heic = phone_files.heic(photo, exif=phone_files.exif(6), tile_size=256, quality=90)
+    (folder / "IMG_1.HEIC").write_bytes(heic)
+    (folder / "motion.heic").write_bytes(heic + MP4)
+    photo.transpose(Image.Transpose.ROTATE_270).save(folder / "export.jpg", quality=90)
+    (folder / "archive.jxl").write_bytes(phone_files.jxl_of((folder / "export.jpg").read_bytes()))
+    report = await find(server, folder)
+    members = by_name(report)
+    assert members.keys() == {"IMG_1.HEIC", "motion.heic", "export.jpg", "archive.jxl"}
+    assert {(member.width, member.height) for member in members.values()} == {(512, 512)}
+    assert members["motion.heic"].embedded == "film"
+    assert report.groups[0].keep.endswith("motion.heic"), "an original, and it holds a film"
+    assert members["IMG_1.HEIC"].tier == SAME_PIXELS
+    plan = plan_moves(report, [folder])
+    assert {os.path.basename(move.duplicate.path) for move in plan.moves} >= {"IMG_1.HEIC"}
+    assert all(move.duplicate.path != members["motion.heic"].path for move in plan.moves)
 
 
 def test_what_a_file_holds_beyond_its_picture_is_never_moved_away(

@@ -18,7 +18,7 @@ from tests.live.raw import infer
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.fixtures.installed_wheel import InstalledWheel
+    from tests.fixtures.packaging.installed_wheel import InstalledWheel
 
 
 def test_the_package_page_is_complete_and_has_no_broken_links(distributions: tuple[Path, Path]) -> None:

@@ -73,7 +73,7 @@ def _prometheus(directory: Path, server: Server, health_port: int) -> Iterator[P
         if job["job_name"] in targets
     ]
     (directory / "prometheus.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
-    shutil.copy(CONTAINERS / "prometheus" / "rules.yaml", directory)
+    shutil.copy(CONTAINERS / "chart" / "files" / "rules.yaml", directory)
     port = free_port()
     command = [str(PROMETHEUS), f"--config.file={directory / 'prometheus.yaml'}", "--log.level=error"]
     command += [f"--storage.tsdb.path={directory / 'data'}", f"--web.listen-address=127.0.0.1:{port}"]

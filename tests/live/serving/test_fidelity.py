@@ -10,10 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pytest
-import torch
-from open_clip.transform import PreprocessCfg, image_transform_v2
 from PIL import Image, ImageOps
-from safetensors.torch import save_file
 
 from clip_client import ClipClient
 from preprocess_ensemble.export.exporter import export_model, load_model
@@ -26,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import numpy.typing as npt
+    import torch
 
 LEAST_COSINE = 0.999999
 
@@ -34,6 +32,9 @@ class Reference:
     """EXIF orientation, open_clip's transform, PyTorch fp32: what every vector is measured against."""
 
     def __init__(self, model: str) -> None:
+        import torch
+        from open_clip.transform import PreprocessCfg, image_transform_v2
+
         self.network = cast("Any", load_model(model, "random:0"))
         config = PreprocessCfg(**self.network.visual.preprocess_cfg)
         self.mean = torch.tensor(config.mean).view(3, 1, 1)
@@ -46,10 +47,14 @@ class Reference:
         return tensor
 
     def pixels(self, path: Path) -> npt.NDArray[np.uint8]:
+        import torch
+
         unit = self.tensor(path) * self.std + self.mean  # (3, H, W) in [0, 1]
         return (unit * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
 
     def vectors(self, paths: list[Path]) -> npt.NDArray[np.float64]:
+        import torch
+
         with torch.inference_mode():
             images = torch.stack([self.tensor(path) for path in paths])
             vectors: npt.NDArray[np.float64] = self.network.encode_image(images, normalize=True).double().numpy()
@@ -59,6 +64,11 @@ class Reference:
 @pytest.fixture(scope="module")
 def tiny_reference() -> Reference:
     return Reference(str(TINY_CLIP))
+
+
+@pytest.fixture(scope="module")
+def full_reference() -> Reference:
+    return Reference("ViT-B-32")
 
 
 def paths_in(photos: Path) -> list[Path]:
@@ -111,21 +121,27 @@ def full_server(full_repository: Path) -> Iterator[Server]:
 
 
 @pytest.mark.timeout(300)  # half a minute on two idle cores: 350 MB are exported, served and loaded again
-async def test_the_full_model_is_that_of_open_clip(photos: Path, full_server: Server) -> None:
+async def test_the_full_model_is_that_of_open_clip(
+    photos: Path, full_server: Server, full_reference: Reference
+) -> None:
     paths = paths_in(photos)
     async with ClipClient(full_server.grpc_url, transfer="original") as clip:
         batch = await clip.embed(paths)
     batch.raise_for_errors()
     assert batch.model_id.startswith("ViT-B-32/random:0@")
     assert batch.vectors.shape == (len(paths), 512)
-    cosines = (batch.vectors.astype(np.float64) * Reference("ViT-B-32").vectors(paths)).sum(axis=1)
+    cosines = (batch.vectors.astype(np.float64) * full_reference.vectors(paths)).sum(axis=1)
     assert cosines.min() >= LEAST_COSINE
 
 
 @pytest.mark.timeout(300)
-def test_the_shipped_skeleton_gives_the_file_that_pytorch_gives(full_repository: Path, tmp_path: Path) -> None:
+def test_the_shipped_skeleton_gives_the_file_that_pytorch_gives(
+    full_repository: Path, full_reference: Reference, tmp_path: Path
+) -> None:
     """If it differs, record it again: ``clip-export --model ViT-B-32 --skeleton FILE`` (see CONTRIBUTING.md)."""
-    save_file(load_model("ViT-B-32", "random:0").state_dict(), tmp_path / "weights.safetensors")
+    from safetensors.torch import save_file
+
+    save_file(full_reference.network.state_dict(), tmp_path / "weights.safetensors")
     program = (
         "import sys; sys.modules['torch'] = None; from preprocess_ensemble.export.command import main; sys.exit(main())"
     )
@@ -143,7 +159,7 @@ def test_the_shipped_skeleton_gives_the_file_that_pytorch_gives(full_repository:
 
 @pytest.mark.timeout(300)
 async def test_the_fast_path_keeps_the_cosine_that_it_promises(
-    photos: Path, full_server: Server, tmp_path: Path
+    photos: Path, full_server: Server, full_reference: Reference, tmp_path: Path
 ) -> None:
     """Fine grass, enlarged to a camera's size: decoded to an eighth, it would have a cosine of 0.99989."""
     path = tmp_path / "grass.jpg"
@@ -153,5 +169,5 @@ async def test_the_fast_path_keeps_the_cosine_that_it_promises(
     async with ClipClient(full_server.grpc_url, transfer="original") as clip:
         batch = await clip.embed([path])
     batch.raise_for_errors()
-    cosine = (batch.vectors.astype(np.float64) * Reference("ViT-B-32").vectors([path])).sum()
+    cosine = (batch.vectors.astype(np.float64) * full_reference.vectors([path])).sum()
     assert 0.9999 <= cosine < LEAST_COSINE

@@ -1,0 +1,209 @@
+"""What remains of a stream or a call that is left, cancelled or closed: nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import itertools
+import threading
+import time
+from collections import Counter
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+
+from clip_client import ClientConfig, ClipClient, ImageSources, ProtocolMismatch, Unavailable
+from clip_client.testing import FakeTriton, Reply
+from tests.fixtures.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+
+def other_tasks() -> set[str]:
+    return {
+        task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("clip_client") and not task.done()
+    }
+
+
+@pytest.mark.parametrize("kind", ["list", "thread", "async"])
+@pytest.mark.parametrize("how", ["cancel", "break", "aclose"])
+async def test_leaving_early_leaves_nothing_behind(kind: str, how: str) -> None:
+    async def endless_async() -> AsyncIterator[bytes]:
+        while True:
+            yield b"x"
+
+    def endless() -> Iterator[bytes]:
+        while True:
+            yield b"x"
+
+    async with FakeTriton() as server, ClipClient(server.url) as clip:
+        server.answer_always(Reply(delay_s=0.01))
+        sources: dict[str, ImageSources] = {"list": [b"x"] * 1000, "thread": endless(), "async": endless_async()}
+        source = sources[kind]
+
+        async def consume() -> None:
+            async with aclosing(clip.embed_stream(source)) as items:
+                async for _ in items:
+                    if how == "break":
+                        break
+
+        if how == "aclose":
+            items = clip.embed_stream(source)
+            await anext(items)
+            await items.aclose()
+        else:
+            task = asyncio.create_task(consume())
+            if how == "cancel":
+                await until(lambda: len(server.requests) >= 3)
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+            await asyncio.wait({task})
+        await until(lambda: not clip.stats().images_in_flight)
+        assert other_tasks() == set()
+        # And the client still works.
+        assert (await clip.embed(b"y")).errors == {}
+
+
+async def test_a_scope_of_anyio_that_ends_leaves_nothing_behind() -> None:
+    class Stuck(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            reached.set()
+            go_on.wait(20)
+            return b""
+
+    class Stalled(FakeTriton):
+        async def ModelConfig(self, request: Any, context: Any) -> Any:
+            if self.handshakes > 1:
+                await asyncio.Event().wait()
+            return await super().ModelConfig(request, context)
+
+    reached, go_on = threading.Event(), threading.Event()
+    async with Stalled() as server:
+        with anyio.CancelScope() as scope:
+            async with ClipClient(server.url) as clip, anyio.create_task_group() as group:
+                group.start_soon(clip.embed, (Stuck() for _ in itertools.count()))
+                await until(reached.is_set)
+                # The answer of another model makes the client repeat the handshake, which the scope cancels.
+                server.script(Reply(fingerprint=(9, 9)))
+                with pytest.raises(ProtocolMismatch):
+                    await clip.embed(b"a")
+                group.start_soon(clip.model)
+                await until(lambda: server.handshakes == 2)
+                scope.cancel()
+        go_on.set()
+        # anyio cancels again at each await, including those that clean up.
+        assert other_tasks() == set()
+
+
+@pytest.mark.parametrize("kind", ["thread", "async"])
+async def test_a_source_that_is_cancelled_ends_the_stream(kind: str) -> None:
+    async def images_async() -> AsyncIterator[bytes]:
+        yield b"a"
+        raise asyncio.CancelledError("by what the source waited for")
+
+    def images() -> Iterator[bytes]:
+        yield b"a"
+        raise asyncio.CancelledError("by what the source waited for")
+
+    async with FakeTriton() as server, ClipClient(server.url) as clip:
+        items = clip.embed_stream(images() if kind == "thread" else images_async())
+        assert (await anext(items)).index == 0
+        with pytest.raises(asyncio.CancelledError, match="waited for"):
+            await asyncio.wait_for(anext(items), 20)
+        assert other_tasks() == set()
+
+
+async def test_cancelling_embed_cancels_its_request_on_the_server() -> None:
+    # The request's own deadline would end it on the server, too, so it is far beyond what this test waits for.
+    config = ClientConfig(timeout_s=3600)
+    async with FakeTriton() as server, ClipClient(server.url, config=config) as clip:
+        server.script(Reply(delay_s=float("inf")))
+        task = asyncio.create_task(clip.embed(b"a"))
+        await until(lambda: server.in_flight)
+        assert other_tasks() == {"clip_client request"}
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.wait_for(until(lambda: not server.in_flight), 20)
+        assert other_tasks() == set()
+        assert clip.stats().images_in_flight == 0
+
+
+async def test_what_a_cancelled_call_has_not_sent_is_never_sent() -> None:
+    async with FakeTriton(seconds_per_image=0.005) as server, ClipClient(server.url) as clip:
+        task = asyncio.create_task(clip.embed([b"%d" % number for number in range(500)]))
+        await until(lambda: server.requests)
+        sent = clip.stats().images_in_flight
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert (await clip.embed(b"last")).errors == {}
+        assert clip.stats().images_waiting == 0
+        # Fewer if a request was cancelled before the server received it.
+        assert sum(len(request.images) for request in server.requests) <= sent + 1
+        assert sent <= 16
+
+
+async def test_a_cancelled_call_behind_another_is_never_sent() -> None:
+    async with FakeTriton(seconds_per_image=0.005) as server, ClipClient(server.url) as clip:
+        await clip.model()
+        first = asyncio.create_task(clip.embed([b"first"] * 40))
+        second = asyncio.create_task(clip.embed([b"second"] * 40))
+        await until(lambda: server.requests)
+        second.cancel()
+        await asyncio.wait({second})
+        assert (await first).errors == {}
+        assert (await clip.embed(b"last")).errors == {}
+        assert Counter(image for request in server.requests for image in request.images) == {b"first": 40, b"last": 1}
+
+
+async def test_cancelled_calls_do_not_pile_up_on_the_server() -> None:
+    """A server keeps decoding cancelled images, and the next caller would wait for all of them."""
+    config = ClientConfig(urls=("unused",), target_latency_s=0.5)
+    async with FakeTriton(seconds_per_image=0.01) as server:
+        async with ClipClient(server.url, config=config) as clip:
+            await clip.model()
+            started = time.monotonic()
+            for _ in range(100):
+                task = asyncio.create_task(clip.embed([b"x"] * 8))
+                await asyncio.sleep(0.001)
+                task.cancel()
+                await asyncio.wait({task})
+            assert (await clip.embed(b"last")).errors == {}
+            seconds = time.monotonic() - started
+        # 800 images were cancelled. Sixteen may be in flight at once, at first for a sixteenth of a second, then for
+        # twice as long each time, up to half a second.
+        assert server.images_worked_on <= 16 * (seconds / 0.5 + 4)
+
+
+async def test_closing_the_client_ends_its_streams() -> None:
+    async with FakeTriton() as server:
+        server.answer_always(Reply(delay_s=float("inf")))
+        async with ClipClient(server.url) as clip:
+            task = asyncio.ensure_future(anext(clip.embed_stream([b"a", b"b"])))
+            await until(lambda: server.requests)
+        with pytest.raises(Unavailable):
+            await task
+        assert other_tasks() == set()
+
+
+async def test_images_that_arrive_after_the_client_is_closed_fail_at_once() -> None:
+    go_on = asyncio.Event()
+
+    async def images() -> AsyncIterator[bytes]:
+        yield b"a"
+        await go_on.wait()
+        yield b"b"
+
+    async with FakeTriton() as server:
+        async with ClipClient(server.url) as clip:
+            items = clip.embed_stream(images())
+            await anext(items)
+        go_on.set()
+        with pytest.raises(Unavailable, match="closed"):
+            await asyncio.wait_for(anext(items), 20)
+        assert other_tasks() == set()

@@ -1,0 +1,220 @@
+"""``clip-client`` against a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import csv
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from clip_client.cli.main import main
+from clip_client.dedup import Store
+from clip_client.dedup.features.image_features import cached_features
+from tests.fixtures.report_schema import check
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from preprocess_ensemble.testing.server import Server
+
+
+def test_dedup_writes_json_and_a_page(
+    server: Server, album: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    groups, page = tmp_path / "groups.json", tmp_path / "report.html"
+    arguments = ["--url", server.grpc_url, "--json", str(groups), "--report", str(page)]
+    assert main(["dedup", str(album), *arguments]) == 0
+    written = json.loads(groups.read_text("ascii"))
+    check(written)
+    assert written["model"].startswith("tiny_clip/random:0@")
+    (group,) = written["groups"]
+    assert {os.fsencode(os.path.basename(member["path"])) for member in group["members"]} == {
+        b"coffee.jpg",
+        b"caf\xe9.jpg",
+    }
+    assert (group["tier"], group["min_similarity"]) == ("exact", 1.0)
+    assert [(os.path.basename(file["path"]), file["code"]) for file in written["failed"]] == [
+        ("text.jpg", "NOT_AN_IMAGE")
+    ]
+    html = page.read_text("utf-8")
+    assert html.count("<img") == 2
+    assert "weights of this model are random" in html
+    printed = capsys.readouterr()
+    copy, kept = (album / name for name in ("caf\\xe9.jpg", "coffee.jpg"))
+    assert printed.out == f"exact\t{kept.stat().st_size}\t{copy}\t{kept}\n"
+    assert "4 photos compared, 1 copy of" in printed.err
+    assert str(page) in printed.err
+
+
+def test_dedup_in_a_terminal_prints_groups_in_plain_words(server: Server, album: Path) -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "clip_client.cli.main", "dedup", str(album), "--url", server.grpc_url]
+    environment = {**os.environ, "COLUMNS": "200", "TERM": "dumb"}
+    with subprocess.Popen(command, stdout=theirs, stderr=subprocess.DEVNULL, env=environment):
+        os.close(theirs)
+        said = b""
+        with contextlib.suppress(OSError):  # Linux raises when the other side is closed
+            while part := os.read(ours, 65536):
+                said += part
+        os.close(ours)
+    lines = said.decode().splitlines()
+    assert re.fullmatch(r"1\. .* in 1 copy: identical, byte for byte; kept: .*", lines[0])
+    assert [line.split()[0] for line in lines[1:3]] == ["keep", "copy"]
+    assert "--apply would move 1 photo" in lines[-1]
+
+
+@pytest.mark.parametrize(("option", "first"), [("--json", "{"), ("--csv", "group,kept,tier,path,")])
+def test_dedup_writes_nothing_else_to_standard_output(
+    server: Server, album: Path, option: str, first: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["dedup", str(album), "--url", server.grpc_url, option, "-", "--quiet"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.startswith(first)
+    assert printed.err == ""
+    if option == "--json":
+        assert len(json.loads(printed.out)["groups"]) == 1
+    else:
+        assert len(list(csv.reader(printed.out.splitlines()))) == 3
+
+
+def test_dedup_without_a_photo_fails_and_lists_why(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "text.jpg").write_text("This is no image.")
+    assert main(["dedup", str(tmp_path), "--url", server.grpc_url]) == 1
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert "NOT_AN_IMAGE" in output.err
+    assert "no photo to compare" in output.err
+
+
+def test_a_threshold_of_zero_groups_everything(
+    server: Server, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    groups = tmp_path / "groups.json"
+    arguments = ["--url", server.grpc_url, "--threshold", "0", "--json", str(groups)]
+    assert main(["dedup", str(photos), *arguments]) == 0
+    assert len(json.loads(groups.read_text())["groups"][0]["members"]) == 20
+
+
+def test_similar_finds_the_same_in_photos_and_in_their_vectors(
+    server: Server, photos: Path, album: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    vectors = tmp_path / "vectors"
+    assert main(["embed", str(photos), "--url", server.grpc_url, "--output", str(vectors)]) == 0
+    capsys.readouterr()
+    photo = str(photos / "coffee.jpg")
+    found = []
+    for folder in (photos, vectors):
+        command = ["similar", photo, "--in", str(folder), "--url", server.grpc_url]
+        assert main([*command, "--top", "5", "--json"]) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    in_photos, in_vectors = found
+    assert in_photos["compared"] == in_vectors["compared"] == 20
+    assert len(in_photos["similar"]) == 5
+    assert photo not in [entry["path"] for entry in in_photos["similar"]]
+    assert [entry["path"] for entry in in_photos["similar"]] == [entry["path"] for entry in in_vectors["similar"]]
+    similarities = [entry["similarity"] for entry in in_photos["similar"]]
+    assert similarities == sorted(similarities, reverse=True)
+    np.testing.assert_allclose(similarities, [entry["similarity"] for entry in in_vectors["similar"]], atol=2e-6)
+
+    assert main(["similar", photo, "--in", str(album), "--url", server.grpc_url]) == 0
+    said = capsys.readouterr()
+    assert said.out.startswith("1.0000\t")
+    assert said.out.count("\n") == 4
+    assert "NOT_AN_IMAGE" in said.err
+    assert "4 photos compared, 1 file not compared" in said.err
+    assert "weights of this model are random" in said.err
+
+
+def test_vectors_of_random_weights_are_not_acted_on_and_nothing_is_searched(
+    server: Server, album: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["dedup", str(album), "--act-on", "similar", "--store", str(tmp_path), "--url", server.grpc_url]
+    assert main(command) == 2
+    captured = capsys.readouterr()
+    assert "the weights of tiny_clip/random:0@" in captured.err
+    assert captured.out == ""
+    with Store(tmp_path) as store:
+        assert cached_features(store).read().num_rows == 0
+
+
+def test_similar_says_what_is_wrong_with_the_photo(
+    server: Server, album: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for photo in (album / "text.jpg", album / "absent.jpg"):
+        assert main(["similar", str(photo), "--in", str(album), "--url", server.grpc_url]) == 1
+        assert f"{photo} cannot be compared: " in capsys.readouterr().err
+    (tmp_path / "empty").mkdir()
+    command = ["similar", str(album / "coffee.jpg"), "--url", server.grpc_url, "--in"]
+    assert main([*command, str(tmp_path / "empty")]) == 1
+    assert "no photo to compare with" in capsys.readouterr().err
+    assert main([*command, str(tmp_path / "absent")]) == 1
+    assert "there is no folder" in capsys.readouterr().err
+
+
+def test_doctor_tells_about_the_server(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--url", server.grpc_url, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    found = {finding["name"]: finding["value"] for finding in report["findings"]}
+    assert report["ok"] is True
+    assert found["Triton"] == "2.51.0 (triton)"
+    assert found["provider"] == "onnxruntime, on CPU"
+    assert found["precision"] == 'auto, by its configuration; its log says what the model "runs on"'
+    assert found["decoder threads"] == "one for each core of the server"
+    assert found["model"].startswith("tiny_clip/random:0@")
+    assert re.fullmatch(r"-?\d+ -?\d+", found["fingerprint"])
+    assert main(["doctor", "--url", server.grpc_url]) == 0
+    assert "its weights are random" in capsys.readouterr().out
+
+
+def test_doctor_at_the_wrong_port_names_the_step(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--url", server.http_url.removeprefix("http://")]) == 1
+    assert "! health" in capsys.readouterr().out
+
+
+def test_a_quiet_probe_of_a_whole_server_says_nothing(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["health", "--quiet", "--timeout", "30", "--url", server.grpc_url]) == 0
+    assert capsys.readouterr() == ("", "")
+
+
+def test_health_of_a_whole_server(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["health", "--url", server.grpc_url]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert all(line.startswith("ok ") for line in lines)
+    assert "canary" in lines[-1]
+
+
+def test_health_and_embed_print_json(
+    server: Server, album: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["health", "--json", "--url", server.grpc_url]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["ok"] is True
+    assert {step["error"] for step in report["steps"]} == {None}
+    assert main(["health", "--json", "--url", server.http_url.removeprefix("http://")]) == 1
+    assert json.loads(capsys.readouterr().out)["steps"][0]["error"] == "Unavailable"
+    output = tmp_path / "vectors.npz"
+    assert main(["embed", str(album), "--output", str(output), "--json", "--url", server.grpc_url]) == 0
+    counts = json.loads(capsys.readouterr().out)
+    assert counts == {"output": str(output), "written": 4, "failed": 1, "done_before": 0, "skipped": {}}
+
+
+def test_health_at_the_wrong_port_names_the_step(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = server.http_url.removeprefix("http://")
+    assert main(["health", "--url", wrong]) == 1
+    assert capsys.readouterr().out.startswith("failed  connect")
+
+
+def test_commands_work_where_a_loop_was_used_before(server: Server) -> None:
+    asyncio.run(asyncio.sleep(0))
+    assert main(["health", "--url", server.grpc_url]) == 0
