@@ -18,7 +18,7 @@ EXPERIMENTS: Final = {
     ),
     "client": ("client", "overload", "serialisation", "transfer"),
     "imaging": ("preprocess", "decode_threads", "fidelity", "fuzz"),
-    "dedup": ("accuracy", "first_scan", "grouping", "scan"),
+    "dedup": ("accuracy", "distributed", "first_scan", "grouping", "review", "scan", "verify"),
     "packaging": ("install_size",),
     "robustness": ("compare_checkouts", "faults", "soak"),
 }  # fmt: skip

@@ -21,8 +21,8 @@ OUTPUT: Final = Path("demo")
 REPOSITORY: Final = Path("triton_models")
 PRETRAINED: Final = "laion2b_s34b_b79k"
 WITHOUT_WEIGHTS: Final = (
-    "[yellow]The trained weights are not available, so the model has seeded random ones: the groups show only "
-    "re-encoded and resized copies. With a network or a checkpoint file: "
+    "[yellow]The trained weights are not available, so the model has seeded random ones: alignment proves copies, "
+    "but strong crops and edits may be missing. With a network or a checkpoint file: "
     "clip-export --pretrained TAG|PATH --force[/yellow]"
 )
 
@@ -65,7 +65,3 @@ def main() -> int:
             return subprocess.run(command, check=False).returncode
     except ServerDidNotStart:
         return 1  # clip-serve has said why
-
-
-if __name__ == "__main__":
-    sys.exit(main())

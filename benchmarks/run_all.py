@@ -13,13 +13,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from benchmarks.harness.checkpoint import CHECKPOINTS, Checkpoint, say
 from benchmarks.harness.results import RESULTS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 QUICK_RESULTS: Final = CHECKPOINTS / "quick"
 
@@ -28,33 +25,23 @@ class Step(NamedTuple):
     """One experiment of ``all``."""
 
     name: str
-    minutes: float
-    """On two cores of an AMD EPYC 9004. Used for the remaining time only, and corrected by finished steps."""
     quick: str
     """Options for the shortest run; the defaults fit into the hour."""
     takes_repository: bool = True
 
 
 STEPS: Final = (
-    Step("three_way", 13, "--concurrency 1 4 --rounds 1 --seconds 0.3"),
-    Step("queue_delay", 8, "--delays-us 0 10000 --concurrency 1 4 --rounds 1 --seconds 0.3"),
-    Step("latency", 7, "--concurrency 1 2 4 --rows 1 4 --rounds 1 --seconds 0.3"),
-    Step("end_to_end", 5, "--rounds 1 --seconds 0.3"),
-    Step("precision", 5, "--rounds 1 --seconds 0.3"),
-    Step("serialisation", 6, "--rows 1 8 --link-rows 1 --rounds 1 --seconds 0.1", takes_repository=False),
-    Step("ensemble_tax", 4, "--rounds 1 --seconds 0.3"),
-    Step("perf_analyzer", 4, "--concurrency 1 2 --requests 10"),
-    Step("scaling", 2, "--rounds 1 --seconds 0.3"),
-    Step("operators", 1, "--runs 2"),
+    Step("three_way", "--concurrency 1 4 --rounds 1 --seconds 0.3"),
+    Step("queue_delay", "--delays-us 0 10000 --concurrency 1 4 --rounds 1 --seconds 0.3"),
+    Step("latency", "--concurrency 1 2 4 --rows 1 4 --rounds 1 --seconds 0.3"),
+    Step("end_to_end", "--rounds 1 --seconds 0.3"),
+    Step("precision", "--rounds 1 --seconds 0.3"),
+    Step("serialisation", "--rows 1 8 --link-rows 1 --rounds 1 --seconds 0.1", takes_repository=False),
+    Step("ensemble_tax", "--rounds 1 --seconds 0.3"),
+    Step("perf_analyzer", "--concurrency 1 2 --requests 10"),
+    Step("scaling", "--rounds 1 --seconds 0.3"),
+    Step("operators", "--runs 2"),
 )
-
-
-def minutes_left(steps: Sequence[Step], seconds: Mapping[str, float]) -> float:
-    """Minutes for the steps that are not in ``seconds``, if they are as slow as the finished ones."""
-    done = [step for step in steps if step.name in seconds]
-    expected = sum(step.minutes for step in done)
-    slower = sum(seconds[step.name] for step in done) / 60 / expected if done else 1.0
-    return slower * sum(step.minutes for step in steps if step.name not in seconds)
 
 
 def main() -> int:
@@ -73,9 +60,7 @@ def main() -> int:
     for step in steps:
         if done.has(step.name):
             continue
-        seconds = {name: cell["seconds"] for name, cell in done.cells.items()}
-        left = "" if options.quick else f", about {minutes_left(steps, seconds):.0f} min left"
-        say(f"== {step.name}; {(time.perf_counter() - start) / 60:.0f} min so far{left}")
+        say(f"== {step.name}; {(time.perf_counter() - start) / 60:.0f} min so far")
         arguments = ["--results", str(results), *(step.quick.split() if options.quick else ())]
         if step.takes_repository:
             arguments += ["--repository", str(options.repository)]
@@ -100,7 +85,3 @@ def _timed(name: str, *arguments: str) -> dict[str, float]:
     start = time.perf_counter()
     subprocess.run([sys.executable, "-m", "benchmarks", name, *arguments], check=True)
     return {"seconds": time.perf_counter() - start}
-
-
-if __name__ == "__main__":
-    sys.exit(main())

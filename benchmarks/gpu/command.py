@@ -12,16 +12,13 @@ import json
 import shutil
 import subprocess
 import sys
-import threading
 import time
-from collections import deque
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 from benchmarks.gpu.parts import PARTS, Part, Plan, Run
 from benchmarks.harness import process_cleanup
-from benchmarks.harness.environment import environment
+from benchmarks.harness.results import commit, environment
 from preprocess_ensemble.serving.tensorrt import usable_gpus
 
 TERMINATE_S: Final = 15.0
@@ -58,12 +55,12 @@ def execute(command: list[str], limit_s: float, log: Path) -> str | None:
     Returns None, or why it is not complete: the end of its output after a failure, or ``cut after ...``. Every process
     that it started has ended when this returns.
     """
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True
-    )
-    last: deque[str] = deque(maxlen=ERROR_LINES)
-    listener = threading.Thread(target=_listen, args=(process.stdout, last, log), daemon=True)
-    listener.start()
+    with log.open("ab") as file:
+        start = file.tell()
+    tee = subprocess.Popen(["tee", "--append", log], stdin=subprocess.PIPE, stdout=sys.stderr)
+    process = subprocess.Popen(command, stdout=tee.stdin, stderr=subprocess.STDOUT, start_new_session=True)
+    assert tee.stdin is not None, "it is a pipe"
+    tee.stdin.close()
     try:
         code = process.wait(limit_s)
         why = f"exit code {code}: {{}}" if code else None
@@ -72,76 +69,53 @@ def execute(command: list[str], limit_s: float, log: Path) -> str | None:
     finally:
         # A process that is left over, also after Ctrl-C, would hold the card's memory during the next run.
         process_cleanup.end_group(process.pid, within_s=TERMINATE_S)
-        process_cleanup.kill_children(within_s=TERMINATE_S)
         process.wait()
-        listener.join(timeout=TERMINATE_S)
-    return why and why.format("".join(last))
+        tee.wait()
+    printed = log.read_bytes()[start:].decode(errors="replace").splitlines(keepends=True)
+    return why and why.format("".join(printed[-ERROR_LINES:]))
 
 
-def _listen(lines: IO[str], last: deque[str], log: Path) -> None:
-    with lines, log.open("a") as file:
-        for line in lines:
-            sys.stderr.write(line)
-            file.write(line)
-            file.flush()
-            last.append(line)
-
-
-@dataclass(frozen=True, kw_only=True)
 class PartRunner:
-    """Runs the experiments of one part and keeps what they measure in ``gpu_<part>.json``."""
+    """Runs the experiments of one part and keeps what they measure in ``gpu_<part>.json``.
 
-    name: str
-    part: Part
-    plan: Plan
-    least_s: float = TERMINATE_S
-    """A run does not start with less time than this."""
+    An earlier command's measurements count if they are of the same code, model, device and length.
+    """
 
-    @property
-    def _folder(self) -> Path:
-        return self.plan.output / "runs" / self.name
-
-    def forget(self) -> None:
-        """Discard everything that the part has measured."""
-        shutil.rmtree(self._folder, ignore_errors=True)
-        self.plan.result_of(self.name).unlink(missing_ok=True)
-
-    def _kept(self) -> dict[str, Any]:
-        """What an earlier command measured on this device with this model; empty if there is nothing."""
-        path = self.plan.result_of(self.name)
-        kept: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-        same = (kept.get("device"), kept.get("model")) == (self.plan.device, self.plan.model)
-        return kept if same else {}
+    def __init__(self, *, name: str, part: Part, plan: Plan, least_s: float = TERMINATE_S) -> None:
+        """``least_s`` is the least time in which a run may start."""
+        self.name = name
+        self._part, self._plan, self._least_s = part, plan, least_s
+        self._path, self._folder = plan.result_of(name), plan.output / "runs" / name
+        self._setting = {key: getattr(plan, key) for key in ("device", "model", "seconds", "quick")}
+        self._kept: dict[str, Any] = {"complete": False, "cells": {}, "cut": {}}
+        earlier = json.loads(self._path.read_text()) if self._path.exists() else {}
+        same = all(earlier.get(key) == value for key, value in self._setting.items())
+        if same and earlier["environment"]["commit"] == commit():
+            self._kept = {key: earlier[key] for key in self._kept}
 
     @property
     def is_complete(self) -> bool:
-        """Whether an earlier command finished the part on this device with this model; failed runs count as done."""
-        return bool(self._kept().get("complete"))
+        """Whether every run has been measured; failed runs count as done."""
+        return bool(self._kept["complete"])
 
     def measure(self, end: float) -> str:
         """Run what is not measured yet, until the part's limit or ``end`` (monotonic seconds); return one line."""
-        runs = self.part.runs(self.plan)
-        end = min(end, time.monotonic() + self.part.limit_s)
-        plan = {key: getattr(self.plan, key) for key in ("device", "model", "seconds", "quick")}
-        record = {"experiment": f"gpu_{self.name}", "environment": environment(), **plan}
-        cells: dict[str, Any] = {}
-        cut: dict[str, Any] = {}
-        earlier_cuts: dict[str, Any] = {}
-        if (kept := self._kept()) and _setting(kept) == _setting(record):
-            cells, earlier_cuts = kept["cells"], kept["cut"]
+        runs = self._part.runs(self._plan)
+        end = min(end, time.monotonic() + self._part.limit_s)
+        cells, cut = self._kept["cells"], self._kept["cut"]
         for run in runs:
             if run.label in cells:
                 continue
             # Twice the fair share, so that a run that hangs does not take the time of the others.
-            limit_s = min(end - time.monotonic(), max(60.0, 2 * self.part.limit_s / len(runs)))
-            found = self._measured(run, limit_s, earlier_cuts.get(run.label, {}).get("times", 0))
+            limit_s = min(end - time.monotonic(), max(60.0, 2 * self._part.limit_s / len(runs)))
+            found = self._measured(run, limit_s, cut.pop(run.label, {}).get("times", 0))
             (cut if "cut" in found else cells)[run.label] = found
-            complete = all(one.label in cells for one in runs)
-            self._write({**record, "complete": complete, "cells": cells, "cut": cut})
+            self._kept["complete"] = all(one.label in cells for one in runs)
+            self._write()
         errors = [cell["error"].strip().splitlines()[-1] for cell in cells.values() if "error" in cell]
         failures = f", but {len(errors)} of {len(runs)} failed ({errors[0]}; see {LOG})" if errors else ""
         state = f"cut: {', '.join(cut)}" if cut else "complete"
-        return f"{state}{failures}; kept in {self.plan.result_of(self.name)}"
+        return f"{state}{failures}; kept in {self._path}"
 
     def _measured(self, run: Run, limit_s: float, times_cut: int) -> dict[str, Any]:
         """The summary of a run, its ``error``, or why it was ``cut`` and the ``cells`` that it has measured.
@@ -153,10 +127,10 @@ class PartRunner:
         folder = self._folder / "".join(letter if letter.isalnum() else "_" for letter in run.label)
         folder.mkdir(parents=True, exist_ok=True)
         before = _checkpoint_cells(folder)
-        if limit_s < self.least_s:
+        if limit_s < self._least_s:
             return {"cut": "no time left", "cells": before, "times": times_cut}
-        options = ("--results", str(folder), *(("--checkpoints", str(folder)) if run.keeps_checkpoint else ()))
-        why = execute([sys.executable, "-m", run.module, *run.options, *options], limit_s, self.plan.output / LOG)
+        options = ("--results", str(folder), "--checkpoints", str(folder))
+        why = execute([sys.executable, "-m", run.module, *run.options, *options], limit_s, self._plan.output / LOG)
         if why is None:
             newest = max(folder.glob("*.json"), key=lambda path: path.stat().st_mtime)
             summary: dict[str, Any] = json.loads(newest.read_text())["summary"]
@@ -169,16 +143,11 @@ class PartRunner:
             return {"cut": why, "cells": cells, "times": times_cut}
         return {"error": f"{why}, {MOST_CUTS} times in a row without a new measurement", "cells": cells}
 
-    def _write(self, record: dict[str, Any]) -> None:
-        path = self.plan.result_of(self.name)
-        new = path.with_suffix(".new")
+    def _write(self) -> None:
+        record = {"experiment": f"gpu_{self.name}", "environment": environment(), **self._setting, **self._kept}
+        new = self._path.with_suffix(".new")
         new.write_text(json.dumps(record, indent=1) + "\n")
-        new.replace(path)
-
-
-def _setting(record: dict[str, Any]) -> tuple[Any, ...]:
-    """Measurements of different code, or of another length, do not belong in one table."""
-    return record["environment"]["commit"], record.get("seconds"), record.get("quick")
+        new.replace(self._path)
 
 
 def _checkpoint_cells(folder: Path) -> dict[str, Any]:
@@ -219,11 +188,12 @@ def main() -> int:
         from benchmarks.gpu.offline_bundle import write_photos  # needs scikit-image, which an offline bundle lacks
 
         write_photos(plan.photos)
-    runners = {name: PartRunner(name=name, part=PARTS[name], plan=plan) for name in PARTS}
     for name in arguments.again:
-        runners[name].forget()
+        shutil.rmtree(plan.output / "runs" / name, ignore_errors=True)
+        plan.result_of(name).unlink(missing_ok=True)
     process_cleanup.adopt()
-    wanted = [runners[name] for name in arguments.parts if name not in arguments.skip]
+    parts = (name for name in arguments.parts if name not in arguments.skip)
+    wanted = [PartRunner(name=name, part=PARTS[name], plan=plan) for name in parts]
     for runner in wanted:
         if runner.is_complete:
             print(f"{runner.name}: complete already")

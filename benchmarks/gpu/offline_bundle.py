@@ -9,22 +9,19 @@ from __future__ import annotations
 import argparse
 import configparser
 import hashlib
-import json
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from PIL import Image, ImageOps
 
-from benchmarks.harness.environment import output
+from benchmarks.harness.results import output
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.testing.sample_photos import write_originals, write_thumbnails
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 ROOT: Final = Path(__file__).parents[2]
 TREE: Final = ("benchmarks", "clip_client", "preprocess_ensemble")
@@ -140,18 +137,12 @@ def write_photos(target: Path) -> None:
                 square.save(squares / f"{path.stem}.jpg", quality=QUALITY)
 
 
-def write_manifest(directory: Path) -> int:
-    """Write the size and SHA-256 of every file to ``MANIFEST.json``, for ``run.py`` to check; return the total size."""
-    files = {}
-    total = 0
-    for path in sorted(directory.rglob("*")):
-        if path.is_file() and path.name != "MANIFEST.json":
-            content = path.read_bytes()
-            digest = hashlib.sha256(content).hexdigest()
-            files[str(path.relative_to(directory))] = {"bytes": len(content), "sha256": digest}
-            total += len(content)
-    (directory / "MANIFEST.json").write_text(json.dumps(files, indent=1) + "\n")
-    return total
+def write_checksums(directory: Path) -> int:
+    """Write the SHA-256 of every file to ``SHA256SUMS``, for ``run.py`` to check; return the total size."""
+    paths = sorted(path for path in directory.rglob("*") if path.is_file() and path.name != "SHA256SUMS")
+    lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(directory)}\n" for path in paths]
+    (directory / "SHA256SUMS").write_text("".join(lines))
+    return sum(path.stat().st_size for path in paths)
 
 
 def main() -> int:
@@ -192,9 +183,5 @@ def main() -> int:
             f"not installed here, so not in the bundle: {', '.join(missing)} (apt-get install libturbojpeg0 libb64-0d)",
             file=sys.stderr,
         )
-    print(f"{bundle}: {write_manifest(bundle) / 1e6:.0f} MB; on the other machine: python3 {bundle.name}/run.py")
+    print(f"{bundle}: {write_checksums(bundle) / 1e6:.0f} MB; on the other machine: python3 {bundle.name}/run.py")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from benchmarks.fixtures.server_setting import ServerSetting
 from preprocess_ensemble.model_repository.config import installed_passport
 from preprocess_ensemble.serving.tensorrt import TensorrtMissing, check_tensorrt
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
 
 ROWS: Final = 32
 """Images in a request of ``throughput``: the ensemble's largest batch, and so the least ``max_batch_size``."""
@@ -57,8 +55,6 @@ class Run:
     label: str
     options: tuple[str, ...]
     module: str = "benchmarks"
-    keeps_checkpoint: bool = True
-    """Whether the experiment takes ``--checkpoints``, and so can continue after it was cut."""
     cannot: str | None = None
     """One sentence that says why it cannot run here."""
 
@@ -71,30 +67,25 @@ class Part:
     limit_s: float
 
 
-def _run(
-    plan: Plan, experiment: str, precision: str, setting: ServerSetting, words: str, *, label: str = "", **paths: Path
-) -> Run:
-    """An experiment on one export: ``words`` are options without spaces, ``paths`` are options by their names."""
-    paths["repository"] = plan.exports / precision
-    named = [word for name, path in paths.items() for word in (f"--{name.replace('_', '-')}", str(path))]
-    standard = setting.name if setting.tf32 else ", ".join(filter(None, (precision, setting.name)))
-    return Run(label=label or standard, options=(experiment, *words.split(), *setting.options, *named))
+LATENCY: Final = (
+    "latency --rows --offered --rounds 1 --seconds {seconds} --start-timeout-s {start_s} "
+    "--reference {exports}/fp32 --photos {photos}/224"
+)
+"""Its curve by concurrency alone, with vectors compared with fp32 on the CPU."""
 
 
-def _latency(
-    plan: Plan,
-    precision: str,
-    setting: ServerSetting,
-    words: str,
-    *,
-    photos: str = "224",
-    label: str = "",
-    **paths: Path,
-) -> Run:
-    """The experiment ``latency``: its curve by concurrency alone, with vectors compared with fp32 on the CPU."""
-    words = f"--rows --offered --rounds 1 --seconds {plan.seconds} --start-timeout-s {START_S[plan.device]} {words}"
-    paths |= {"reference": plan.exports / "fp32", "photos": plan.photos / photos}
-    return _run(plan, "latency", precision, setting, words, label=label, **paths)
+def _run(plan: Plan, command: str, precision: str = "", setting: ServerSetting | None = None, label: str = "") -> Run:
+    """An experiment by its command line; its words may name what the plan holds.
+
+    With a ``precision``, the options of the export and of ``setting`` follow, and tell the runs of a part apart.
+    """
+    start_s = START_S[plan.device]
+    words = [word.format(**vars(plan), short=plan.seconds / 4, start_s=start_s) for word in command.split()]
+    if precision:
+        setting = setting or ServerSetting()
+        words += [*setting.options, "--repository", str(plan.exports / precision)]
+        label = label or (setting.name if setting.tf32 else ", ".join(filter(None, (precision, setting.name))))
+    return Run(label=label, options=tuple(words))
 
 
 def _sized(plan: Plan, setting: ServerSetting) -> ServerSetting:
@@ -103,18 +94,17 @@ def _sized(plan: Plan, setting: ServerSetting) -> ServerSetting:
 
 
 def _peak_throughput(plan: Plan) -> list[Run]:
-    words = f"peak_throughput --device {plan.device} --seconds {plan.seconds / 4}"
-    return [Run(label=plan.device, options=tuple(words.split()), keeps_checkpoint=False)]
+    return [_run(plan, "peak_throughput --device {device} --seconds {short}", label=plan.device)]
 
 
 def _options(plan: Plan) -> list[Run]:
     devices = ("cuda", "tensorrt") if plan.device == "cuda" else ("cpu",)
-    return [Run(label=name, options=("provider_options", "--device", name), keeps_checkpoint=False) for name in devices]
+    return [_run(plan, f"provider_options --device {name}", label=name) for name in devices]
 
 
 def _session(plan: Plan) -> list[Run]:
     batches = (1, 2) if plan.quick else (1, 2, 4, 8, 16, 32, 64, 128)
-    words = f"--seconds {plan.seconds / 4} --batch {' '.join(map(str, batches))}"
+    command = f"session_latency --seconds {{short}} --batch {' '.join(map(str, batches))}"
     plain = ServerSetting(device=plan.device, max_batch_size=max(batches))
     settings = (
         ("fp16", replace(plain, graphs=True)),
@@ -123,7 +113,7 @@ def _session(plan: Plan) -> list[Run]:
         ("fp32", replace(plain, tf32=True)),
         ("fp32", replace(plain, tf32=True, graphs=True)),
     )
-    return [_run(plan, "session_latency", *one, words) for one in settings[: 2 if plan.quick else None]]
+    return [_run(plan, command, *one) for one in settings[: 2 if plan.quick else None]]
 
 
 def graphs_start(plan: Plan) -> bool:
@@ -146,10 +136,9 @@ def _throughput(plan: Plan, *, photos: str, most: int) -> list[Run]:
         replace(fast, decoders=1),
         ServerSetting(max_batch_size=32),
     )
-    callers = "1 2" if plan.quick else "2 4 8 16 32 64"
-    words = f"--concurrency {callers} --request-rows {ROWS} --load-processes {max(1, cores // 4)}"
-    chosen = settings[: 1 if plan.quick else most]
-    return [_latency(plan, "fp16", _sized(plan, setting), words, photos=photos) for setting in chosen]
+    load = f"--request-rows {ROWS} --load-processes {max(1, cores // 4)} --photos {{photos}}/{photos}"
+    command = f"{LATENCY} {load} --concurrency {'1 2' if plan.quick else '2 4 8 16 32 64'}"
+    return [_run(plan, command, "fp16", _sized(plan, one)) for one in settings[: 1 if plan.quick else most]]
 
 
 def _single(plan: Plan) -> list[Run]:
@@ -160,21 +149,21 @@ def _single(plan: Plan) -> list[Run]:
         ("fp32", plain),
         ("fp32", replace(plain, tf32=True)),
     )
-    return [_latency(plan, *one, "--concurrency 1") for one in settings[: 1 if plan.quick else None]]
+    return [_run(plan, f"{LATENCY} --concurrency 1", *one) for one in settings[: 1 if plan.quick else None]]
 
 
 def _queue_delay(plan: Plan) -> list[Run]:
     setting = _sized(plan, ServerSetting(graphs=graphs_start(plan), max_batch_size=64, decoders=2))
     load = "--delays-us 500 --concurrency 2" if plan.quick else "--delays-us 0 500 2000 --concurrency 1 16 64 256"
-    words = f"--instances 1 {load} --rounds 1 --seconds {plan.seconds}"
-    return [_run(plan, "queue_delay", "fp16", setting, words, photos=plan.photos / "224")]
+    command = f"queue_delay --instances 1 {load} --rounds 1 --seconds {{seconds}} --photos {{photos}}/224"
+    return [_run(plan, command, "fp16", setting)]
 
 
 def _operators(plan: Plan) -> list[Run]:
     rows, runs = (2, 2) if plan.quick else (32, 20)
-    words = f"--device {plan.device} --runs {runs} --peak-seconds 0.1 --batch"
+    command = f"operators --device {{device}} --runs {runs} --peak-seconds 0.1 --batch"
     batches = (("fp16", f"1 {rows}"), ("fp32", f"{rows}"))
-    return [_run(plan, "operators", precision, ServerSetting(), f"{words} {sizes}") for precision, sizes in batches]
+    return [_run(plan, f"{command} {sizes}", precision) for precision, sizes in batches]
 
 
 def _tensorrt(plan: Plan) -> list[Run]:
@@ -184,11 +173,9 @@ def _tensorrt(plan: Plan) -> list[Run]:
         cannot = None
     except TensorrtMissing as missing:
         cannot = str(missing)
-    words = f"--concurrency 1 64 --start-timeout-s {ENGINE_START_S}"
+    command = f"{LATENCY} --concurrency 1 64 --start-timeout-s {ENGINE_START_S} --tensorrt-cache {{output}}/engines"
     labels = ("engine built", "engine in the cache")
-    cache = plan.output / "engines"
-    runs = [_latency(plan, "fp32", ServerSetting(), words, label=label, tensorrt_cache=cache) for label in labels]
-    return [replace(run, cannot=cannot) for run in runs]
+    return [replace(_run(plan, command, "fp32", label=label), cannot=cannot) for label in labels]
 
 
 PARTS: Final = {

@@ -7,14 +7,11 @@ import os
 import statistics
 import sys
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from benchmarks.harness.environment import LOAD_BEFORE, output
-from benchmarks.harness.results import RESULTS, write_result
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+from benchmarks.harness.results import LOAD_BEFORE, RESULTS, output, write_result
 
 CHECKPOINTS: Final = Path("build") / "benchmarks"
 """Interrupted runs keep here what they have measured."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,35 +28,35 @@ from preprocess_ensemble.testing.sample_photos import write_thumbnails
 from preprocess_ensemble.testing.server import QUIET, Server, serving
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
     from preprocess_ensemble.model_repository.passport import Passport
 
-    Option = Callable[[argparse.ArgumentParser], argparse.Action]
+Option = Callable[[argparse.ArgumentParser], argparse.Action]
 
 _NOT_PLANNED: Final = frozenset({"repository", "results", "checkpoints", "photos"})
 """Options that do not change what is measured."""
 
 
 def option(*flags: str, **settings: Any) -> Option:
-    """An option of the command line; flags and settings as for ``ArgumentParser.add_argument``."""
+    """An option of the command line, as for ``ArgumentParser.add_argument``; its help states its default."""
+    if settings.get("default") and "default:" not in settings["help"]:
+        settings["help"] += " (default: %(default)s)"
     return lambda parser: parser.add_argument(*flags, **settings)
 
 
 def rounds(default: int, what: str = "in each round every system is measured once") -> Option:
     """The number of interleaved rounds."""
-    return option("--rounds", type=int, default=default, help=f"{what} (default: %(default)s)")
+    return option("--rounds", type=int, default=default, help=what)
 
 
 def seconds(default: float, what: str) -> Option:
     """The length of one measurement."""
-    return option("--seconds", type=float, default=default, help=f"{what} (default: %(default)s)")
+    return option("--seconds", type=float, default=default, help=what)
 
 
-REPOSITORY: Final = option(
-    "--repository", type=Path, default=Path("triton_models"), help="model repository (default: %(default)s)"
-)
+REPOSITORY: Final = option("--repository", type=Path, default=Path("triton_models"), help="model repository")
 PHOTOS: Final = option("--photos", type=Path, metavar="DIR", help="JPEG files (default: sample photos of 256 pixels)")
+_RESULTS: Final = option("--results", type=Path, default=RESULTS, help="folder of the result")
+_CHECKPOINTS: Final = option("--checkpoints", type=Path, default=CHECKPOINTS, help="folder of unfinished runs")
 MODEL: Final = option("--model", help="JSON file of a model that open_clip does not know by name")
 
 
@@ -117,10 +118,13 @@ class Run:
         self.saved = Checkpoint(self.name, self.plan, self.options.checkpoints, total=total)
         return self.saved
 
-    def in_rounds(self, cells: Mapping[str, Callable[[], dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
-        """Measure every cell once per round, in turn; return name -> its results in order of the rounds."""
-        saved = self.saved or self.checkpoint(total=len(cells) * len(self.rounds))
-        for number in self.rounds:
+    def in_rounds(
+        self, cells: Mapping[str, Callable[[], dict[str, Any]]], rounds: range | None = None
+    ) -> dict[str, list[dict[str, Any]]]:
+        """Measure every cell in turn, in each of ``rounds`` (default: the option's); return name -> its results."""
+        rounds = rounds or self.rounds
+        saved = self.saved or self.checkpoint(total=len(cells) * len(rounds))
+        for number in rounds:
             for name, measure in cells.items():
                 saved.cell(f"{name} round {number}", measure)
         return {name: of_rounds(saved.cells, name) for name in cells}
@@ -143,15 +147,13 @@ class Run:
         """Start a worker process."""
         return self.stack.enter_context(Worker(name, module, *arguments))
 
-    def load(self, adapter: str, url: str, *arguments: str, name: str = "load") -> Worker:
-        """Start a load generator that sends :attr:`photos` to ``url``."""
-        return self.worker(name, "benchmarks.load.worker", adapter, "--url", url, *self.common, *arguments)
-
-    @property
-    def common(self) -> tuple[str, ...]:
-        """Options that every worker takes."""
-        repository = getattr(self.options, "repository", None)
-        return "--photos", str(self.photos), *(("--repository", str(repository)) if repository else ())
+    def load(self, adapter: str, url: str = "", *, name: str = "load") -> Worker:
+        """Start a load generator that sends :attr:`photos` to ``url``, or embeds them in its own process."""
+        named = {"photos": self.photos, "url": url}
+        named |= {key: value for key in ("repository", "model") if (value := getattr(self.options, key, None))}
+        return self.worker(
+            name, "benchmarks.load.worker", adapter, *(f"--{key}={value}" for key, value in named.items())
+        )
 
 
 @dataclass(frozen=True)
@@ -168,12 +170,8 @@ class Experiment:
     def main(self, arguments: Sequence[str] | None = None) -> int:
         """Run with the arguments of a command line; return the exit code."""
         parser = argparse.ArgumentParser(prog=f"python -m benchmarks {self.name}", description=self.description)
-        for add in self.options:
+        for add in (*self.options, _RESULTS, _CHECKPOINTS):
             add(parser)
-        parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the result (default: %(default)s)")
-        parser.add_argument(
-            "--checkpoints", type=Path, default=CHECKPOINTS, help="folder of unfinished runs (default: %(default)s)"
-        )
         options = parser.parse_args(arguments)
         with ExitStack() as stack:
             run = Run(self.name, options, stack)

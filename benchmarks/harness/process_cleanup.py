@@ -21,24 +21,16 @@ def adopt() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def end_group(group: int, *, within_s: float) -> None:
-    """Let a process group end, including clip-serve's tritonserver, and kill the rest of it after ``within_s``.
+def end_group(group: int, *, within_s: float) -> int:
+    """Let a process group end, including clip-serve's tritonserver; kill what is left of all descendants.
 
-    The second signal tells clip-serve not to wait for requests under way: their callers are gone.
+    Waits up to ``within_s`` before it kills, and up to as long afterwards. Returns how many were killed. The second
+    signal tells clip-serve not to wait for requests under way: their callers are gone.
     """
     with suppress(ProcessLookupError):
         os.killpg(group, signal.SIGTERM)
         os.killpg(group, signal.SIGINT)
-        end = time.monotonic() + within_s
-        while time.monotonic() < end:
-            _reap()
-            os.killpg(group, 0)
-            time.sleep(POLL_S)
-        os.killpg(group, signal.SIGKILL)
-
-
-def kill_children(*, within_s: float) -> int:
-    """Kill all descendants of this process, and those that they start meanwhile; return their number."""
+    psutil.wait_procs(psutil.Process().children(recursive=True), timeout=within_s)
     killed: set[int] = set()
     end = time.monotonic() + within_s
     while (left := psutil.Process().children(recursive=True)) and time.monotonic() < end:
@@ -48,10 +40,3 @@ def kill_children(*, within_s: float) -> int:
         killed |= {child.pid for child in left}
         psutil.wait_procs(left, timeout=POLL_S)
     return len(killed)
-
-
-def _reap() -> None:
-    """Collect children that have ended, so that their group no longer exists."""
-    with suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass

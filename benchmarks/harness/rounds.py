@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 Key = TypeVar("Key")
 LEAST_COSINE: Final = 0.9999
@@ -34,14 +32,10 @@ def in_turn(systems: Mapping[Key, Callable[[float], float]], count: int, seconds
 
 def cosine_to_first(vectors: Mapping[str, Any]) -> dict[str, float]:
     """Name -> the least cosine of any of its vectors (N, D) to the first system's vector of the same image."""
-    unit = {name: _unit(np.asarray(rows, dtype=np.float64)) for name, rows in vectors.items()}
+    exact = {name: np.asarray(rows, dtype=np.float64) for name, rows in vectors.items()}
+    unit = {name: rows / np.linalg.norm(rows, axis=1, keepdims=True) for name, rows in exact.items()}
     first = next(iter(unit.values()))
     return {name: float((first * rows).sum(axis=1).min()) for name, rows in unit.items()}
-
-
-def _unit(rows: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    lengths: np.ndarray[Any, np.dtype[np.float64]] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    return lengths
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
@@ -57,6 +51,11 @@ def percentiles(latencies_ms: Sequence[float]) -> dict[str, float]:
     return {"p50": cuts[49], "p95": cuts[94], "p99": cuts[98]}
 
 
+def ratios(of: Iterable[Mapping[str, Any]], to: Iterable[Mapping[str, Any]]) -> list[float]:
+    """Results of two systems -> the ratio of their ``rate`` in each round, in which both met the same machine."""
+    return [one["rate"] / other["rate"] for one, other in zip(of, to, strict=True)]
+
+
 def of_rounds(cells: Mapping[str, dict[str, Any]], name: str) -> list[dict[str, Any]]:
     """The results of the cells ``"NAME round 1"``, ``"NAME round 2"`` and so on."""
     keys = (f"{name} round {number}" for number in itertools.count(1))
@@ -66,3 +65,11 @@ def of_rounds(cells: Mapping[str, dict[str, Any]], name: str) -> list[dict[str, 
 def median_of(results: Iterable[Mapping[str, Any]], key: str) -> float:
     """The median of one value of all ``results``."""
     return float(statistics.median(result[key] for result in results))
+
+
+def growth_exponent(results: Sequence[Mapping[str, Any]]) -> float | None:
+    """The exponent by which ``seconds`` grow with ``rows``, by least squares; None for fewer than two results."""
+    if len(results) < 2:
+        return None
+    sizes, seconds = np.log([(float(one["rows"]), one["seconds"]) for one in results]).T
+    return float(np.polyfit(sizes, seconds, 1)[0])

@@ -5,18 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import multiprocessing
-import os
 import subprocess
 import sys
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping
-    from contextlib import AbstractContextManager, ExitStack
-
     from typing_extensions import Self
 
 
@@ -28,19 +26,14 @@ class Worker:
     """One system under test, in a process of its own that loads once and measures on request.
 
     The process runs ``python -m MODULE ARGUMENTS`` and writes lines of JSON: ``{"ready": ...}`` once it is warm, then
-    one answer for each order that it reads. ``cores`` pins it. The constructor does not wait, so several workers start
-    in parallel.
+    one answer for each order that it reads. The constructor does not wait, so several workers start in parallel.
     """
 
-    def __init__(
-        self, name: str, module: str, *arguments: str, python: str | Path = sys.executable, cores: Iterable[int] = ()
-    ) -> None:
+    def __init__(self, name: str, module: str, *arguments: str) -> None:
         self.name = name
         self._process = subprocess.Popen(
-            [python, "-m", module, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-m", module, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        if cores := set(cores):
-            os.sched_setaffinity(self._process.pid, cores)
 
     @cached_property
     def ready(self) -> dict[str, Any]:
@@ -53,10 +46,6 @@ class Worker:
     def __exit__(self, *error: object) -> None:
         self._process.terminate()
         self._process.communicate()
-
-    def measure(self, seconds: float) -> dict[str, Any]:
-        """Let the worker run for about ``seconds`` and return what it counted."""
-        return self.ask({"seconds": seconds})
 
     def ask(self, order: Mapping[str, Any]) -> dict[str, Any]:
         """Send one order, ``seconds`` and whatever else this worker knows, and return its answer."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness.gpu_meter import GpuMeter
+from benchmarks.harness.meters import GpuMeter
 from clip_client._config import ClientConfig
 from clip_client._transports.grpc import transport_factory
 
@@ -38,7 +38,7 @@ def measured(workers: Sequence[Worker], url: str, order: Mapping[str, Any]) -> d
     utilisation and memory (``gpu``).
     """
     before = statistics(url)
-    with GpuMeter() as meter:
+    with GpuMeter.running() as meter:
         answer = workers[0].ask(order) if len(workers) == 1 else _together(workers, order)
     models = {}
     for name, after in statistics(url).items():

@@ -2,7 +2,7 @@
 
 A worker (see ``harness.worker``). Its orders are ``{"seconds": s, "concurrency": n}``, a closed loop of n callers, and
 ``{"seconds": s, "rate": r}``, an open loop of r images a second on average. ``rows`` is the number of images in a
-request (default: 1). See ``loops`` for both.
+request (default: 1), or in a batch of a model in this process. See ``loops`` for both.
 """
 
 from __future__ import annotations
@@ -13,24 +13,23 @@ import itertools
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from benchmarks.harness.experiment import REPOSITORY
+from benchmarks.harness.experiment import MODEL, REPOSITORY
 from benchmarks.harness.worker import serve_orders
-from benchmarks.load.adapters import ADAPTERS
+from benchmarks.load.adapters import ADAPTERS, Embed
 from benchmarks.load.loops import closed_loop, open_loop, poisson
-
-if TYPE_CHECKING:
-    from benchmarks.load.adapters import Embed
+from benchmarks.peers.in_process import Target
 
 
-async def work(adapter: str, url: str, files: list[bytes], repository: Path) -> None:
+async def work(adapter: str, target: Target) -> None:
     """Answer each order; warm up and send all vectors first."""
-    async with ADAPTERS[adapter](url, files, repository) as embed:
-        vectors = np.concatenate([await embed([number]) for number in range(len(files))])
-        await serve_orders({"vectors": vectors.tolist()}, lambda order: carry_out(embed, len(files), order))
+    count = len(target.files)
+    async with ADAPTERS[adapter](target) as embed:
+        vectors = np.concatenate([await embed([number]) for number in range(count)])
+        await serve_orders({"vectors": vectors.tolist()}, lambda order: carry_out(embed, count, order))
 
 
 async def carry_out(embed: Embed, count: int, order: Mapping[str, Any]) -> dict[str, Any]:
@@ -59,11 +58,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("adapter", choices=ADAPTERS)
     parser.add_argument("--photos", type=Path, required=True, help="folder of JPEG files")
-    parser.add_argument("--url", required=True)
-    REPOSITORY(parser)
+    parser.add_argument("--url", default="")
+    for shared in (REPOSITORY, MODEL):
+        shared(parser)
     arguments = parser.parse_args()
     files = [path.read_bytes() for path in sorted(arguments.photos.iterdir())]
-    asyncio.run(work(arguments.adapter, arguments.url, files, arguments.repository))
+    target = Target(url=arguments.url, files=files, repository=arguments.repository, model=arguments.model)
+    asyncio.run(work(arguments.adapter, target))
 
 
 if __name__ == "__main__":

@@ -10,13 +10,20 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from benchmarks.harness.venvs import BUILD, venv_python
 from benchmarks.peers.in_process import device
 from preprocess_ensemble.testing.server import ServerDidNotStart, free_port
 
 START_S: Final = 180.0
+
+
+class Service(NamedTuple):
+    """A service that runs."""
+
+    url: str
+    process_id: int
 
 
 @contextmanager
@@ -26,21 +33,21 @@ def plain_service(model: str, pretrained: str, *, max_batch: int = 32) -> Iterat
     if device() == "cpu":
         environment["CUDA_VISIBLE_DEVICES"] = ""  # or it would use a GPU that the other systems do not use
     command = (sys.executable, "-m", "benchmarks.peers.baseline")
-    with _running("the plain service", command, "/healthz", environment) as url:
-        yield url
+    with _running("the plain service", command, "/healthz", environment) as service:
+        yield service.url
 
 
 @contextmanager
-def infinity(model: str, pretrained: str) -> Iterator[str]:
-    """infinity in fp32 on the device of the other systems, with the same weights; gives its URL."""
+def infinity(model: str, pretrained: str) -> Iterator[Service]:
+    """infinity in fp32 on the device of the other systems, with the same weights."""
     python = venv_python("infinity")
     directory = _infinity_model(python, model, pretrained)
     options = ("--model-id", str(directory), "--served-model-name", "clip", "--engine", "torch", "--dtype", "float32")
     other = ("--device", device(), "--host", "127.0.0.1", "--log-level", "warning", "--no-model-warmup")
     command = (str(python.with_name("infinity_emb")), "v2", *options, *other)
     environment = {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1", "INFINITY_ANONYMOUS_USAGE_STATS": "0"}
-    with _running("infinity", command, "/health", environment) as url:
-        yield url
+    with _running("infinity", command, "/health", environment) as service:
+        yield service
 
 
 def _infinity_model(python: Path, model: str, pretrained: str) -> Path:
@@ -64,8 +71,8 @@ def _infinity_model(python: Path, model: str, pretrained: str) -> Path:
 
 
 @contextmanager
-def _running(name: str, command: tuple[str, ...], health: str, environment: Mapping[str, str]) -> Iterator[str]:
-    """Run ``command`` on a free port; gives its URL once the path ``health`` answers."""
+def _running(name: str, command: tuple[str, ...], health: str, environment: Mapping[str, str]) -> Iterator[Service]:
+    """Run ``command`` on a free port, once the path ``health`` answers."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     process = subprocess.Popen([*command, "--port", str(port)], env={**os.environ, **environment}, stdout=sys.stderr)
@@ -75,7 +82,7 @@ def _running(name: str, command: tuple[str, ...], health: str, environment: Mapp
             if process.poll() is not None or time.monotonic() > deadline:
                 raise ServerDidNotStart(f"{name} did not start: {' '.join(command)}")
             time.sleep(0.2)
-        yield url
+        yield Service(url, process.pid)
     finally:
         process.terminate()
         process.wait(timeout=60)

@@ -19,19 +19,15 @@ import time
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from benchmarks.experiments.serving.perf_analyzer import Unstable, analyze, find_or_install, write_input
 from benchmarks.fixtures.null_repository import write_null_repository
 from benchmarks.harness.experiment import REPOSITORY, Run, experiment, option, rounds, seconds
 from benchmarks.harness.results import show
-from benchmarks.harness.rounds import of_rounds
 from preprocess_ensemble.contract import ENSEMBLE
 
-if TYPE_CHECKING:
-    from benchmarks.harness.checkpoint import Checkpoint
-
-    Cell = tuple[int, int]
+Cell = tuple[int, int]
 
 ADAPTERS: Final = {"ClipClient": "client", "tritonclient": "tritonclient"}
 SYSTEMS: Final = (*ADAPTERS, "perf_analyzer")
@@ -63,17 +59,8 @@ def measure_perf_analyzer(url: str, data: Path, order: dict[str, Any], rate: flo
     }
 
 
-def measure_model(run: Run, checkpoint: Checkpoint, model: str, cells: list[Cell]) -> None:
-    """Measure all systems in turn, round after round, with one encoder."""
-    count = run.options.rounds if model == "null" else run.options.real_rounds
-    names = {
-        (cell, system, number): f"{model}, {cell[0]} x {cell[1]}, {system} round {number}"
-        for number in range(1, count + 1)
-        for cell in cells
-        for system in SYSTEMS
-    }
-    if checkpoint.has(*names.values()):
-        return
+def measure_model(run: Run, model: str, cells: list[Cell], rounds: range) -> dict[str, list[dict[str, Any]]]:
+    """Measure all systems in turn, round after round, with one encoder; return the results by cell and system."""
     data = run.scratch / "input.json"
     write_input(data, run.files)
     rates: dict[Cell, float] = {}
@@ -82,7 +69,7 @@ def measure_model(run: Run, checkpoint: Checkpoint, model: str, cells: list[Cell
         url = run.serve(null, "--open-statistics").grpc_url  # perf_analyzer reads statistics.
         workers = {system: run.load(adapter, url, name=system) for system, adapter in ADAPTERS.items()}
 
-        def measured(system: str, cell: Cell) -> dict[str, Any]:
+        def measured(cell: Cell, system: str) -> dict[str, Any]:
             order = {"concurrency": cell[0], "rows": cell[1], "seconds": run.options.seconds}
             if system in workers:
                 result = workers[system].ask(order)
@@ -93,8 +80,13 @@ def measure_model(run: Run, checkpoint: Checkpoint, model: str, cells: list[Cell
                 result = measure_perf_analyzer(url, data, order, rate)
             return {"offered_in_flight": cell[0] * cell[1], **result}
 
-        for (cell, system, _), name in names.items():
-            checkpoint.cell(name, partial(measured, system, cell))
+        every = [(cell, system) for cell in cells for system in SYSTEMS]
+        return run.in_rounds({named(model, *one): partial(measured, *one) for one in every}, rounds)
+
+
+def named(model: str, cell: Cell, system: str) -> str:
+    """The name of a measurement."""
+    return f"{model}, {cell[0]} x {cell[1]}, {system}"
 
 
 def summarize(measured: Mapping[str, Any], model: str, cells: list[Cell]) -> dict[str, Any]:
@@ -105,11 +97,11 @@ def summarize(measured: Mapping[str, Any], model: str, cells: list[Cell]) -> dic
         return statistics.median(known) if known else None
 
     found: dict[str, Any] = {}
-    for concurrency, rows in cells:
-        of = {system: of_rounds(measured, f"{model}, {concurrency} x {rows}, {system}") for system in SYSTEMS}
+    for cell in cells:
+        of = {system: measured[named(model, cell, system)] for system in SYSTEMS}
         pairs = zip(of["ClipClient"], of["perf_analyzer"], strict=True)
         stable = {name: [one for one in results if one["rate"] is not None] for name, results in of.items()}
-        found[f"{concurrency} x {rows}"] = {
+        found[f"{cell[0]} x {cell[1]}"] = {
             "to_perf_analyzer": median(ours["rate"] / one["rate"] for ours, one in pairs if one["rate"]),
             "images_per_second": {name: median(one["rate"] for one in runs) for name, runs in stable.items()},
             "cpu_us_per_image": {
@@ -130,27 +122,22 @@ def _text(value: float | None, digits: int = 0) -> str:
     option("--concurrency", type=int, nargs="+", default=[1, 16, 64], help="numbers of callers"),
     option("--rows", type=int, nargs="+", default=[1, 32], help="images per call"),
     rounds(3, "with the null encoder"),
-    option("--real-rounds", type=int, default=2, help="with the real encoder (default: %(default)s)"),
-    option(
-        "--real-in-flight",
-        type=int,
-        default=64,
-        help="most images in flight with the real encoder: a CPU needs minutes for more (default: %(default)s)",
-    ),
+    option("--real-rounds", type=int, default=2, help="with the real encoder"),
+    option("--real-in-flight", type=int, default=64, help="most images in flight with the real encoder, which is slow"),
     seconds(2.5, "per client and round"),
 )
 def measure(run: Run) -> dict[str, Any]:
     """Measure with the null encoder and with the real one."""
     options = run.options
-    checkpoint = run.checkpoint()
+    run.checkpoint()
     headings = ("callers x rows", *(f"{name}: images/s, CPU us" for name in SYSTEMS), "to perf_analyzer")
     summaries: dict[str, Any] = {}
     for model in options.models:
         most = options.real_in_flight if model == "real" else math.inf
         every = ((concurrency, rows) for rows in options.rows for concurrency in options.concurrency)
         cells = [cell for cell in every if math.prod(cell) <= most]
-        measure_model(run, checkpoint, model, cells)
-        summaries[model] = summarize(checkpoint.cells, model, cells)
+        rounds = run.rounds if model == "null" else range(1, options.real_rounds + 1)
+        summaries[model] = summarize(measure_model(run, model, cells, rounds), model, cells)
         lines = []
         for cell, line in summaries[model].items():
             rates, costs = line["images_per_second"], line["cpu_us_per_image"]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -22,6 +21,7 @@ import psutil
 
 from benchmarks.fixtures.null_repository import write_null_repository
 from benchmarks.harness.experiment import Run, experiment, option, seconds
+from benchmarks.harness.meters import sampling
 from preprocess_ensemble.testing.server import free_port, serving
 
 if TYPE_CHECKING:
@@ -31,10 +31,8 @@ CLIENTS: Final = 4
 CALLERS: Final = 64
 CAPACITY: Final = 200.0
 """Images per second of the model."""
-PEAK_S: Final = 10.0
-"""Of the closed loop that finds the peak."""
-CALM_S: Final = 10.0
-"""Of the half load after the overload."""
+SHORT_S: Final = 10.0
+"""Of the closed loop that finds the peak, and of the half load after the overload."""
 SAMPLE_S: Final = 0.5
 
 
@@ -45,21 +43,14 @@ def watch(processes: Mapping[str, Sequence[psutil.Process]], health_url: str) ->
     Gives the samples, to which more are added: seconds, ``status``, and the MiB of each of ``processes``.
     """
     samples: list[dict[str, Any]] = []
-    ended = threading.Event()
+    start = time.monotonic()
 
     def sample() -> None:
-        start = time.monotonic()
-        while not ended.wait(SAMPLE_S):
-            memory = {name: sum(map(_family_mb, members)) for name, members in processes.items()}
-            samples.append({"s": time.monotonic() - start, "status": health(health_url), **memory})
+        memory = {name: sum(map(_family_mb, members)) for name, members in processes.items()}
+        samples.append({"s": time.monotonic() - start, "status": health(health_url), **memory})
 
-    with ThreadPoolExecutor(1) as thread:
-        sampling = thread.submit(sample)
-        try:
-            yield samples
-        finally:
-            ended.set()
-            sampling.result()
+    with sampling(sample, SAMPLE_S):
+        yield samples
 
 
 def _family_mb(process: psutil.Process) -> float:
@@ -97,11 +88,11 @@ def measure_clients(
 ) -> dict[str, Any]:
     """The peak, then ten times the peak, then half of it, from all workers together."""
     ask_all(workers, {"callers": CALLERS, "seconds": 2.0})
-    peak = sum(answer["rate"] for answer in ask_all(workers, {"callers": CALLERS, "seconds": PEAK_S}))
+    peak = sum(answer["rate"] for answer in ask_all(workers, {"callers": CALLERS, "seconds": SHORT_S}))
     share = peak / len(workers)
     clients = [child for child in psutil.Process().children() if child.pid != server.pid]
     with watch({"server_mb": [server], "clients_mb": clients}, health_url) as samples:
-        answers = ask_all(workers, {"phases": [[10 * share, seconds], [0.5 * share, CALM_S]]})
+        answers = ask_all(workers, {"phases": [[10 * share, seconds], [0.5 * share, SHORT_S]]})
     loud, calm = ([answer["phases"][number] for answer in answers] for number in (0, 1))
     during = [sample for sample in samples if sample["s"] <= seconds]
     calm_per_second = [sum(counts) for counts in zip(*(phase["good_per_second"] for phase in calm), strict=True)]
@@ -146,13 +137,7 @@ def _recovered(samples: Sequence[Mapping[str, Any]]) -> bool:
 
 @experiment(
     seconds(60.0, "of overload"),
-    option(
-        "--unlimited-seconds",
-        "--flood-seconds",
-        type=float,
-        default=8.0,
-        help="of the client without a limit (default: %(default)s)",
-    ),
+    option("--unlimited-seconds", "--flood-seconds", type=float, default=8.0, help="of the client without a limit"),
 )
 def measure(run: Run) -> dict[str, Any]:
     """Measure our clients, then the client without a limit."""

@@ -13,24 +13,23 @@ import json
 import shutil
 import statistics
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from benchmarks import fixtures
 from benchmarks.fixtures.bare_encoder import exact_pixels
-from benchmarks.fixtures.null_repository import write_null_repository
+from benchmarks.fixtures.null_repository import write_config, write_null_repository
 from benchmarks.harness.experiment import Run, experiment, option, rounds, seconds
 from benchmarks.harness.results import show
 from benchmarks.harness.rounds import median_of
-from benchmarks.load.adapters import json_tensor, normalised
+from benchmarks.load.adapters import normalised
 from benchmarks.load.loops import closed_loop
 from benchmarks.load.slow_link import slow_link
+from benchmarks.load.triton_requests import triton_requests
 from preprocess_ensemble.imaging.transform import PreprocessConfig
 
 FORMS: Final[Mapping[str, str]] = {
@@ -66,10 +65,7 @@ def write_sinks(directory: Path) -> Path:
             output=[model_config_pb2.ModelOutput(name="sum", data_type="TYPE_FP64", dims=[1])],
             instance_group=[model_config_pb2.ModelInstanceGroup(kind="KIND_CPU", count=1)],
         )
-        version = directory / config.name / "1"
-        version.mkdir(parents=True)
-        (version.parent / "config.pbtxt").write_text(text_format.MessageToString(config))
-        shutil.copy(Path(fixtures.__path__[0], "sink_model.py"), version / "model.py")
+        shutil.copy(Path(fixtures.__path__[0], "sink_model.py"), write_config(directory, config) / "model.py")
     return directory
 
 
@@ -82,39 +78,18 @@ def payloads(files: Sequence[bytes], rows: int) -> dict[str, Any]:
 
 async def measure_form(form: str, array: Any, grpc: str, http: str, seconds: float) -> dict[str, Any]:
     """Send ``array`` again and again, one request at a time; milliseconds, images a second and bytes of a request."""
-    import aiohttp
-    import tritonclient.grpc.aio as triton_grpc
-    import tritonclient.http.aio as triton_http
-
-    name, _, way = form.partition("-")
+    name, _, protocol = form.partition("-")
     rows = [np.frombuffer(row.item(), np.uint8) if name == "jpeg" else row for row in array]
     expected = [row.sum(dtype=np.float64) for row in rows]
-    kind = {"fp32": "FP32", "uint8": "UINT8", "jpeg": "BYTES"}[name]
-    async with AsyncExitStack() as stack:
-        if way == "json":
-            session = await stack.enter_async_context(aiohttp.ClientSession())
-
-            async def send() -> list[float]:
-                body = json.dumps({"inputs": [json_tensor("payload", array)]})
-                async with session.post(f"http://{http}/v2/models/sink_{name}/infer", data=body) as response:
-                    response.raise_for_status()
-                    return list((await response.json())["outputs"][0]["data"])
-
-            payload_bytes = len(json.dumps(array.ravel().tolist()))
-        else:
-            triton: Any = triton_grpc if way == "grpc" else triton_http
-            client = await stack.enter_async_context(triton.InferenceServerClient(grpc if way == "grpc" else http))
-
-            async def send() -> list[float]:
-                tensor = triton.InferInput("payload", list(array.shape), kind)
-                tensor.set_data_from_numpy(array)
-                answer = await client.infer(f"sink_{name}", [tensor])
-                return list(answer.as_numpy("sum").ravel())
-
-            payload_bytes = sum(4 + len(row.item()) for row in array) if name == "jpeg" else array.nbytes
-        if not np.allclose(await send(), expected):
+    if protocol == "json":
+        payload_bytes = len(json.dumps(array.ravel().tolist()))
+    else:
+        payload_bytes = sum(4 + row.nbytes for row in rows) if name == "jpeg" else array.nbytes
+    async with triton_requests(grpc if protocol == "grpc" else http, f"sink_{name}", ["sum"], protocol) as infer:
+        (sums,) = await infer({"payload": array})
+        if not np.allclose(sums.ravel(), expected):
             raise RuntimeError(f"{form}: the payload changed on its way")
-        answers = await closed_loop(lambda _: send(), callers=1, seconds=seconds)
+        answers = await closed_loop(lambda _: infer({"payload": array}), callers=1, seconds=seconds)
     p50 = statistics.median(answers.latencies_ms)
     return {"p50_ms": p50, "ms_per_image": p50 / len(array), "rate": 1e3 * len(array) / p50, "bytes": payload_bytes}
 

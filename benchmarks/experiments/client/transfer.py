@@ -11,34 +11,31 @@ trained model tells pictures apart.
 
 from __future__ import annotations
 
-import io
 import json
 import statistics
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 import numpy as np
 from PIL import Image
 
 from benchmarks.fixtures.bare_encoder import bare_encoder, exact_pixels
 from benchmarks.fixtures.null_encoder import write_null_repository
+from benchmarks.fixtures.pictures import encoded, psnr_db
 from benchmarks.harness.experiment import REPOSITORY, Run, experiment, rounds, seconds
 from benchmarks.harness.results import show
-from benchmarks.harness.rounds import spread
+from benchmarks.harness.rounds import ratios, spread
 from benchmarks.load.adapters import normalised
 from benchmarks.load.slow_link import slow_link
 from clip_client import ClientConfig, ModelInfo
-from clip_client._encoding import IMAGE_ENCODINGS
+from clip_client._encoding import IMAGE_ENCODINGS, TransferName
 from clip_client._pipeline.encoder import ImageEncoder
 from preprocess_ensemble.imaging.decode import decode
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
 from preprocess_ensemble.testing.sample_photos import write_originals
-
-if TYPE_CHECKING:
-    from clip_client._encoding import TransferName
 
 WAYS: Final = {
     "original": ("client", 128),
@@ -78,13 +75,11 @@ def compare_settings(photos: list[bytes], repository: Path, config: PreprocessCo
         sizes, times_ms, psnr, arrived = [], [], [], []
         for picture, pixels in zip(pictures, exact, strict=True):
             started = time.thread_time()
-            buffer = io.BytesIO()
-            Image.fromarray(picture).save(buffer, image_format, **options)
+            thumbnail = encoded(Image.fromarray(picture), image_format, **options)
             times_ms.append(1e3 * (time.thread_time() - started))
-            sizes.append(len(buffer.getvalue()))
-            arrived.append(preprocess(decode(buffer.getvalue()), config))
-            error = np.mean((arrived[-1].astype(np.float64) - pixels) ** 2)
-            psnr.append(float(10 * np.log10(255**2 / error)) if error else float("inf"))
+            sizes.append(len(thumbnail))
+            arrived.append(preprocess(decode(thumbnail), config))
+            psnr.append(psnr_db(arrived[-1], pixels))
         cosines = (encode(np.stack(arrived)) * reference).sum(axis=1)
         found[name] = {
             "mean_kb": statistics.fmean(sizes) / 1e3,
@@ -103,9 +98,7 @@ def enlarged(photo: Path, pixels: int) -> bytes:
     with Image.open(photo) as image:
         scale = (pixels / (image.width * image.height)) ** 0.5
         size = (round(image.width * scale), round(image.height * scale))
-        buffer = io.BytesIO()
-        image.convert("RGB").resize(size, Image.Resampling.LANCZOS).save(buffer, "JPEG", quality=90)
-    return buffer.getvalue()
+        return encoded(image.convert("RGB").resize(size, Image.Resampling.LANCZOS), quality=90)
 
 
 def prepare(way: str, photo: bytes, model: ModelInfo) -> bytes:
@@ -154,13 +147,13 @@ def measure(run: Run) -> dict[str, Any]:
     photos = [enlarged(path, PIXELS) for path in originals]
     costs = preparation(photos, model)
     large = preparation([enlarged(path, 6 * PIXELS) for path in originals[:4]], model)
-    rates = {way: [one["rate"] for one in results] for way, results in send_all(run, photos).items()}
+    sent = send_all(run, photos)
+    rates = {way: [one["rate"] for one in results] for way, results in sent.items()}
     rows = []
     for way, cost in costs.items():
-        # The ratio is taken within each round, in which both met the same machine.
-        ratios = [ours / theirs for ours, theirs in zip(rates[way], rates["FP32 tensor"], strict=True)]
         times = (f"{cost['client_ms']:.1f}", f"{large[way]['client_ms']:.1f}")
-        medians = (f"{statistics.median(values):,.1f}" for values in (rates[way], ratios))
+        faster = ratios(sent[way], sent["FP32 tensor"])
+        medians = (f"{statistics.median(values):,.1f}" for values in (rates[way], faster))
         rows.append((way, f"{cost['mean_kb']:,.1f}", *times, *medians))
     title = "Photos of 2 megapixels over {megabits_per_s:g} Mbit/s and {round_trip_ms:g} ms, null encoder"
     show(title.format_map(LINE), ("", "KB", "client ms", "(12 MP)", "images/s", "x FP32"), rows, width=110)

@@ -50,6 +50,20 @@ class Detector:
     """(N, N)"""
     groups: list[list[int]]
     """Rows, the kept one first."""
+    moved: Bools | None = None
+    """(N,), of a plan: the files that move. They count as found, whichever file of their picture stays for them."""
+
+
+def best_first(facts: Sequence[Facts]) -> NDArray[np.intp]:
+    """Return the rows (N,) in the order in which photos are kept: by pixels, then by bytes."""
+    area = [-one.features.width * one.features.height for one in facts]
+    rank: NDArray[np.intp] = np.lexsort(([-one.size_bytes for one in facts], area))
+    return rank
+
+
+def equal_pixels(facts: Sequence[Facts]) -> Bools:
+    """Return (N, N), which files have the same pixels; those that cannot be decoded are compared by their bytes."""
+    return _equal([one.pixels or one.sha256 for one in facts])
 
 
 def own_detectors(
@@ -62,30 +76,28 @@ def own_detectors(
     """
     all_features = [one.features for one in facts]
     flat = np.array([features.is_flat for features in all_features])
-    rank = np.lexsort(
-        ([-one.size_bytes for one in facts], [-features.width * features.height for features in all_features])
-    )
+    rank = best_first(facts)
     bits = _differing_bits([features.perceptual_hash for features in all_features], flat)
     closeness = -bits.astype(np.float64)
     exact = _equal([one.sha256 for one in facts])
-    pixels = exact | _equal([one.pixels or one.sha256 for one in facts])
+    pixels = exact | equal_pixels(facts)
     cosines = {transfer: _cosines(rows, flat) for transfer, rows in vectors.items()}
     first, *others = cosines
     cosine = cosines[first]
     found = [
-        _detector("same bytes", exact, rank, pixels + 0.0),
-        _detector("same pixels (default of --apply)", pixels, rank, pixels + 0.0),
+        grouped("same bytes", exact, rank, pixels + 0.0),
+        grouped("same pixels", pixels, rank, pixels + 0.0),
     ]
-    found += [_detector(f"pHash, {most} bits", pixels | (bits <= most), rank, closeness) for most in HASH_BITS]
-    found += [_detector(f"embedding {least:g}", pixels | (cosine >= least), rank, cosine) for least in COSINES]
+    found += [grouped(f"pHash, {most} bits", pixels | (bits <= most), rank, closeness) for most in HASH_BITS]
+    found += [grouped(f"embedding {least:g}", pixels | (cosine >= least), rank, cosine) for least in COSINES]
     found += [
-        _detector(f"embedding {shipped:g}, {other}", pixels | (cosines[other] >= shipped), rank, cosines[other])
+        grouped(f"embedding {shipped:g}, {other}", pixels | (cosines[other] >= shipped), rank, cosines[other])
         for other in others
     ]
     all_tiers = pixels | (bits <= DEFAULT_HASH_BITS) | (cosine >= shipped)
     name = f"all tiers: pixels, pHash {DEFAULT_HASH_BITS}, embedding {shipped:g}"
-    found.append(_detector(name, all_tiers, rank, cosine))
-    found.append(_detector("the same, connected components", all_tiers, rank, cosine, chained=True))
+    found.append(grouped(name, all_tiers, rank, cosine))
+    found.append(grouped("the same, connected components", all_tiers, rank, cosine, chained=True))
     return found, {"pHash": closeness, **{f"embedding, {transfer}": scores for transfer, scores in cosines.items()}}
 
 
@@ -105,7 +117,7 @@ def imagededup_detectors(
     bits = _differing_bits([int(one or "0", 16) for one in hashes], unread)
     closeness = -bits.astype(np.float64)
     name = f"imagededup pHash, {_IMAGEDEDUP_BITS} bits (its default)"
-    found = [_detector(name, bits <= _IMAGEDEDUP_BITS, rank, closeness)]
+    found = [grouped(name, bits <= _IMAGEDEDUP_BITS, rank, closeness)]
     scores = {"imagededup pHash": closeness}
     if not _cnn_weights_are_here():
         missing = (
@@ -119,7 +131,7 @@ def imagededup_detectors(
         features[row] = network.encode_image(str(paths[row]))[0]
     cosine = _cosines(features, unread)
     name = f"imagededup CNN, {_IMAGEDEDUP_COSINE} (its default)"
-    found.append(_detector(name, cosine >= _IMAGEDEDUP_COSINE, rank, cosine))
+    found.append(grouped(name, cosine >= _IMAGEDEDUP_COSINE, rank, cosine))
     return found, {**scores, "imagededup CNN": cosine}, []
 
 
@@ -154,7 +166,7 @@ def _equal(keys: list[str]) -> Bools:
     return same
 
 
-def _detector(name: str, alike: Bools, rank: NDArray[np.intp], score: Scores, *, chained: bool = False) -> Detector:
+def grouped(name: str, alike: Bools, rank: NDArray[np.intp], score: Scores, *, chained: bool = False) -> Detector:
     """Group the best photo first: in stars as the product does, or in whole components for comparison."""
     ordered = alike[np.ix_(rank, rank)]
     if chained:

@@ -1,16 +1,21 @@
 """How many photos a second does a first search take, from folder to groups?
 
-Searches a folder with an empty store, in this process (``local:``) and through a running ``clip-serve``, for originals
-of 12 megapixels, 2 megapixels and 256 pixels, and tells where the processor time goes. The photos are cut from the
-sample photos, no two alike; one in ten has a copy at half the size. Python's start and loading the model are not
-counted, and shown on their own. Processor time is that of the client and the server together; unlike the rate, it says
-little about what else the machine does.
+Searches a folder with an empty store, in this process (``local:``), with alignment and without, and through a running
+``clip-serve``, for originals of 12 megapixels, 2 megapixels and 256 pixels, and tells where the processor time goes.
+The photos are cut from the sample photos, no two alike; one in ten has a copy at half the size. So each photo resembles
+some others and is aligned with them, which happens to few photos of a usual folder. Python's start and loading the
+model are not counted, and shown on their own. Processor time is that of the client and the server together; unlike the
+rate, it says little about what else the machine does.
+
+``--peers`` measures other systems on the same files, in the same rounds: infinity, which embeds with the same weights
+but finds no groups, and fastdup, which searches with a small network of its own or with the same weights. A peer that
+pip cannot install here is left out.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
+import itertools
 import time
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -18,20 +23,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import psutil
 from PIL import Image
 
 from benchmarks.experiments.dedup import large_store
+from benchmarks.experiments.dedup.second_decode import compare_decodes
 from benchmarks.experiments.dedup.step_times import REST, STEPS, StepTimes
+from benchmarks.fixtures.float_models import write_images_model
+from benchmarks.harness.checkpoint import say
 from benchmarks.harness.experiment import REPOSITORY, Run, experiment, option, rounds
+from benchmarks.harness.processor_time import Stopwatch
 from benchmarks.harness.results import show
 from benchmarks.harness.rounds import median_of
+from benchmarks.harness.venvs import EnvironmentFailed, venv_python
 from benchmarks.harness.worker import in_new_process, peak_memory_mb
+from benchmarks.peers.folder_search import embed_with_infinity, search_with_fastdup
+from benchmarks.peers.services import infinity
 from clip_client import ClipClient
+from clip_client.dedup.grouping import CANDIDATES, OFF
 from preprocess_ensemble.testing.sample_photos import write_originals
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 SIZES: Final[Mapping[str, tuple[int, int]]] = {
     "12 MP": (4000, 3000),
@@ -42,13 +54,23 @@ SIZES: Final[Mapping[str, tuple[int, int]]] = {
 }
 """Name -> width and height of the originals in pixels."""
 USUAL: Final = ("12 MP", "2 MP", "256 px")
-SYSTEMS: Final = ("local:", "clip-serve")
+SYSTEMS: Final[Mapping[str, str]] = {
+    "local:": "this, in process",
+    "unaligned": "this, in process, `--verify off`",
+    "clip-serve": "this, through `clip-serve`",
+    "infinity": "infinity, fp32: vectors, no groups",
+    "fastdup-clip": "fastdup, the same weights, fp32",
+    "fastdup": "fastdup, a small network of its own",
+}
+OWN: Final = ("local:", "unaligned", "clip-serve")
+PEERS: Final = {"infinity": "infinity", "fastdup-clip": "fastdup", "fastdup": "fastdup"}
+"""System -> its environment."""
 _COPY_EVERY: Final = 10
 _GRAIN: Final = 5
 """Levels of 255: with it, a JPEG of 12 megapixels has about 3 MB, as from a camera."""
 
 
-def write_photo(source: str, path: str, size: tuple[int, int], number: int) -> None:
+def write_photo(source: Path, path: Path, size: tuple[int, int], number: int) -> None:
     """Write a part of ``source``, enlarged to ``size``, with grain and a camera's EXIF data; part and grain depend on
     ``number``.
     """
@@ -79,112 +101,132 @@ def write_photos(folder: Path, name: str, count: int) -> None:
     folder.mkdir()
     sources = write_originals(folder.parent / "originals")
     originals = range(round(count * _COPY_EVERY / (_COPY_EVERY + 1)))
-    with ProcessPoolExecutor(os.cpu_count()) as pool:
-        jobs = [
-            pool.submit(
-                write_photo,
-                str(sources[number % len(sources)]),
-                str(folder / f"IMG_{number:05}.{suffix}"),
-                size,
-                number,
-            )
-            for number in originals
-        ]
-        for job in jobs:
-            job.result()
+    paths = [folder / f"IMG_{number:05}.{suffix}" for number in originals]
+    with ProcessPoolExecutor() as pool:
+        list(pool.map(write_photo, itertools.cycle(sources), paths, itertools.repeat(size), originals))
 
 
-def search(url: str, photos: Path, store: Path, server: int | None) -> dict[str, Any]:
+def search(url: str, photos: Path, store: Path, server: int | None, verify: str) -> dict[str, Any]:
     """Search once, with an empty store; ``server`` is the process of the server, whose time counts too."""
-    return asyncio.run(_search(url, photos, sorted(photos.iterdir())[0], store, server))
+    return asyncio.run(_search(url, photos, sorted(photos.iterdir())[0], store, server, verify))
 
 
-async def _search(url: str, photos: Path, first: Path, store: Path, server: int | None) -> dict[str, Any]:
+async def _search(url: str, photos: Path, first: Path, store: Path, server: int | None, verify: str) -> dict[str, Any]:
     times = StepTimes()
     started = time.perf_counter()
     async with ClipClient(url) as clip:
         await clip.embed(first)  # loads the model
-        ready, before_s, server_before_s = time.perf_counter(), time.process_time(), tree_s(server)
+        start_s = time.perf_counter() - started
+        stopwatch = Stopwatch(server)
         with times.counting():
-            report, _ = await large_store.timed_search(clip, [photos], store)
-        seconds, own_s, server_s = (
-            time.perf_counter() - ready, time.process_time() - before_s, tree_s(server) - server_before_s,
-        )  # fmt: skip
+            report, _ = await large_store.timed_search(clip, [photos], store, verify=verify)
+        spent = stopwatch.per_photo(report.compared)
     assert not report.failed, report.failed
-    counted = {step: times.seconds[step] for step in STEPS}
+    steps = {step: 1e3 * times.seconds[step] / report.compared for step in STEPS}
     return {
         "photos": report.compared,
         "groups": len(report.groups),
-        "start_s": ready - started,
-        "photos_per_second": report.compared / seconds,
-        "processor_ms_per_photo": 1e3 * (own_s + server_s) / report.compared,
-        "server_ms_per_photo": 1e3 * server_s / report.compared,
-        "steps_ms_per_photo": {
-            step: 1e3 * spent / report.compared
-            for step, spent in {**counted, REST: own_s + server_s - sum(counted.values())}.items()
-        },
+        "start_s": start_s,
+        **spent,
+        "steps_ms_per_photo": {**steps, REST: spent["processor_ms_per_photo"] - sum(steps.values())},
         "peak_mb": peak_memory_mb(),
     }
-
-
-def tree_s(process: int | None) -> float:
-    """Processor seconds of a process and its children so far; 0 without a process."""
-    if process is None:
-        return 0.0
-    parent = psutil.Process(process)
-    times = [one.cpu_times() for one in (parent, *parent.children(recursive=True))]
-    return float(sum(one.user + one.system for one in times))
 
 
 def measure_own(run: Run, system: str, photos: Path, server: Any) -> dict[str, Any]:
     """Search ``photos`` once in a new process, with a new store."""
     store = run.scratch / f"store of {system} {photos.name} {time.monotonic_ns()}"
-    url = server.grpc_url if system == "clip-serve" else f"local:{run.options.repository}"
-    return in_new_process(search, url, photos, store, server.process.pid if system == "clip-serve" else None)
+    url, process = f"local:{run.options.repository}", None
+    if system == "clip-serve":
+        url, process = server.grpc_url, server.process.pid
+    return in_new_process(search, url, photos, store, process, OFF if system == "unaligned" else CANDIDATES)
+
+
+def start_peers(run: Run) -> dict[str, Callable[[Path], dict[str, Any]]]:
+    """Install and start the peers of the options; return how each measures a folder once.
+
+    One that cannot be installed is said to be left out, and is no longer in the options.
+    """
+    for name in tuple(run.options.peers):
+        try:
+            venv_python(PEERS[name])
+        except EnvironmentFailed as error:
+            say(f"{name} is left out: {error}")
+            run.options.peers.remove(name)
+    started: dict[str, Callable[[Path], dict[str, Any]]] = {}
+    for name in run.options.peers:
+        if name == "infinity":
+            service = run.stack.enter_context(infinity(run.passport.model, run.passport.pretrained))
+            started[name] = partial(in_new_process, embed_with_infinity, service, run.options.repository)
+        else:
+            model = []
+            if name == "fastdup-clip":
+                model = [str(run.scratch / "clip.onnx"), str(run.passport.dimension)]
+                write_images_model(run.options.repository, Path(model[0]))
+            started[name] = partial(search_with_fastdup, run.scratch / name, model)
+    return started
 
 
 @experiment(
     REPOSITORY,
     rounds(3),
-    option("--files", type=int, default=66, help="photos of each size, copies included (default: %(default)s)"),
+    option("--files", type=int, default=66, help="photos of each size, copies included"),
     option("--sizes", nargs="+", choices=tuple(SIZES), default=USUAL, help="default: %(default)s"),
+    option("--peers", nargs="+", choices=PEERS, default=[], help="measured beside it, in environments that pip makes"),
 )
 def measure(run: Run) -> dict[str, Any]:
     """Measure every size with every system, in turn."""
-    cells = {}
+    cells, decodes = {}, {}
+    peers = start_peers(run)
     server = run.serve()
     for size in run.options.sizes:
         folder = run.scratch / size
         write_photos(folder, size, run.options.files)
-        for system in SYSTEMS:
+        decodes[size] = compare_decodes(sorted(folder.iterdir()), run.options.repository)
+        for system in OWN:
             cells[f"{size}, {system}"] = partial(measure_own, run, system, folder, server)
+        for system, measure_peer in peers.items():
+            cells[f"{size}, {system}"] = partial(measure_peer, folder)
     results = run.in_rounds(cells)
+    columns = {
+        "photos/s": ("photos_per_second", "%.1f"),
+        "processor ms/photo": ("processor_ms_per_photo", "%.1f"),
+        "of which server": ("server_ms_per_photo", "%.1f"),
+        "peak MB": ("peak_mb", "%.0f"),
+        "groups": ("groups", "%.0f"),
+        "start s": ("start_s", "%.1f"),
+    }
     show(
         "First search, from folder to groups",
-        ("", "photos/s", "processor ms/photo", "of which server", "peak MB", "groups", "start s"),
+        ("", *columns),
         [
-            (
-                name,
-                *(
-                    f"{median_of(one, key):.1f}"
-                    for key in ("photos_per_second", "processor_ms_per_photo", "server_ms_per_photo")
-                ),
-                *(f"{median_of(one, key):.0f}" for key in ("peak_mb", "groups")),
-                f"{median_of(one, 'start_s'):.1f}",
-            )
+            (name, *(form % median_of(one, key) if key in one[0] else "-" for key, form in columns.values()))
             for name, one in results.items()
         ],
     )
     steps = [*STEPS, REST]
+    own = {name: one for name, one in results.items() if "steps_ms_per_photo" in one[0]}
     show(
         "Processor time, ms per photo",
-        ("", *results),
+        ("", *own),
         [
             (
                 step,
-                *(f"{median_of([found['steps_ms_per_photo'] for found in one], step):.2f}" for one in results.values()),
+                *(f"{median_of([found['steps_ms_per_photo'] for found in one], step):.2f}" for one in own.values()),
             )
             for step in steps
         ],
     )
-    return {"searches": results}
+    show(
+        "JPEG files that are decoded twice: hashes, if they were made from the picture that the model needs",
+        ("", "files", "changed hashes", "bits at most", "ms for the hash's decode"),
+        [
+            (
+                size,
+                *(f"{found[key]}" for key in ("decoded_twice", "hashes_changed", "most_bits")),
+                "-" if found["hash_decode_ms"] is None else f"{found['hash_decode_ms']:.1f}",
+            )
+            for size, found in decodes.items()
+        ],
+    )
+    return {"searches": results, "decodes": decodes}

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    Bools = NDArray[np.bool_]
-
-_CURVE_POINTS: Final = 100
+Bools = NDArray[np.bool_]
 
 
 def pair_figures(found: Bools, same: Bools) -> dict[str, float]:
@@ -42,14 +37,12 @@ def curve(
 
 
 def ranking_figures(scores: NDArray[np.float64], same: Bools) -> dict[str, Any]:
-    """Return uAP (micro average precision) and the recall at 90 % precision, as DISC21 defines them, and the curve."""
+    """Return uAP (micro average precision) and the recall at 90 % precision, as DISC21 defines them."""
     _, precision, recall = curve(scores, same)
     at_90 = recall[precision >= 0.9]
-    drawn = np.unique(np.searchsorted(recall, np.linspace(0, recall[-1], _CURVE_POINTS)))
     return {
         "uap": float((precision * np.diff(recall, prepend=0.0)).sum()),
         "recall_at_p90": float(at_90.max()) if len(at_90) else 0.0,
-        "curve": {"recall": recall[drawn].tolist(), "precision": precision[drawn].tolist()},
     }
 
 
@@ -76,18 +69,22 @@ def group_figures(groups: Sequence[Sequence[int]], family: NDArray[np.intp], ali
 
 
 def delete_figures(
-    groups: Sequence[Sequence[int]], family: NDArray[np.intp], pixels: NDArray[np.intp]
+    groups: Sequence[Sequence[int]], family: NDArray[np.intp], cut_from: NDArray[np.intp], pixels: NDArray[np.intp]
 ) -> dict[str, float]:
     """Return the most important figure: of 1,000 photos deleted, how many had no copy left.
 
-    All but the first of each group are deleted; a hard negative is a family of its own. ``keeper_right`` is the share
-    of groups of one family whose first has the most ``pixels``.
+    All but the first of each group are deleted; a hard negative is a family of its own. If it was cut out of another
+    family, ``cut_from`` (N,), a kept photo of that family shows it, too. ``keeper_right`` is the share of groups of one
+    family whose first has the most ``pixels``.
     """
     deleted = np.zeros(len(family), dtype=bool)
     for members in groups:
         deleted[list(members[1:])] = True
     kept_families = set(family[~deleted].tolist())
-    harmful = sum(number not in kept_families for number in family[deleted].tolist())
+    harmful = sum(
+        kept_families.isdisjoint(shown)
+        for shown in zip(family[deleted].tolist(), cut_from[deleted].tolist(), strict=True)
+    )
     pure = [members for members in groups if len(set(family[list(members)].tolist())) == 1]
     right = sum(pixels[members[0]] == pixels[list(members)].max() for members in pure)
     return {

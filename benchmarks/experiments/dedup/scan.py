@@ -98,7 +98,7 @@ def search_generated(run: Run) -> dict[str, Any]:
 
 
 @experiment(
-    option("--files", type=int, default=10_000, help="generated files; 0 leaves them out (default: %(default)s)"),
+    option("--files", type=int, default=10_000, help="generated files; 0 leaves them out"),
     option("--known", type=int, default=1_000_000, help="files of the large store; 0 leaves it out"),
 )
 def measure(run: Run) -> dict[str, Any]:

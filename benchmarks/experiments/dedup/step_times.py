@@ -6,12 +6,10 @@ import functools
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+from typing import Any, Final
 
 STEPS: Final[dict[str, tuple[str, ...]]] = {
     "list the files": ("clip_client.dedup.search:scan",),
@@ -31,9 +29,14 @@ STEPS: Final[dict[str, tuple[str, ...]]] = {
     "compare": (
         "clip_client.dedup.features.collect:CollectedFeatures.comparable",
         "clip_client.dedup.features.pixel_hash:pixel_hash_of",
-        "clip_client.dedup.search:join_vectors",
-        "clip_client.dedup.search:join_hashes",
-        "clip_client.dedup.search:make_groups",
+        "clip_client.dedup.grouping:join_vectors",
+        "clip_client.dedup.grouping:join_hashes",
+        "clip_client.dedup.grouping:make_groups",
+    ),
+    "align": (
+        "clip_client.dedup.features.keypoints:keypoints_of",
+        "clip_client.dedup.features.keypoints:align",
+        "clip_client.dedup.features.keypoints:doubt_about",
     ),
     "write the store": (
         "clip_client.dedup.features.collect:FeatureCollector.save",

@@ -19,10 +19,12 @@ import os
 import statistics
 import threading
 import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from multiprocessing.synchronize import Barrier
+from typing import Any, Final
 from unittest import mock
 
 import numpy as np
@@ -36,10 +38,6 @@ from preprocess_ensemble.imaging import turbojpeg_decoder
 from preprocess_ensemble.imaging.preprocessor import Preprocessor
 from preprocess_ensemble.imaging.transform import PreprocessConfig
 from preprocess_ensemble.imaging.turbojpeg_decoder import TurboJpeg
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from multiprocessing.synchronize import Barrier
 
 CONFIG: Final = PreprocessConfig(size=(224, 224), mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
 SIZES: Final = {"256 px": (341, 256), "12 MP": (4000, 3000)}

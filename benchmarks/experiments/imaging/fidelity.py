@@ -13,9 +13,11 @@ and *texture*, one small texture repeated over the whole picture.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image
 
 from benchmarks.fixtures.bare_encoder import bare_encoder, preprocessing
@@ -25,17 +27,10 @@ from benchmarks.harness.experiment import REPOSITORY, Run, experiment
 from benchmarks.harness.results import show
 from preprocess_ensemble.imaging import turbojpeg_decoder
 from preprocess_ensemble.imaging.decode import DecodePath, decode, decode_image
-from preprocess_ensemble.imaging.transform import SCALING_FLOOR, preprocess
+from preprocess_ensemble.imaging.transform import SCALING_FLOOR, PreprocessConfig, preprocess
 from preprocess_ensemble.testing.sample_photos import write_originals
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import numpy.typing as npt
-
-    from preprocess_ensemble.imaging.transform import PreprocessConfig
-
-    Embed = Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.float32]]
+Embed = Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.float32]]
 
 SIZES: Final = {
     "1.2 MP": (1280, 960),

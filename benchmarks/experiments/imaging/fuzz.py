@@ -20,12 +20,15 @@ import signal
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import tritonclient.grpc as triton
 
 from benchmarks.fixtures.damaged_images import mutate, seeds
@@ -36,16 +39,8 @@ from preprocess_ensemble.contract import EMBEDDING, ENSEMBLE, IMAGE, STATUS, Ima
 from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, decode
 from preprocess_ensemble.imaging.formats import identify
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
-from preprocess_ensemble.testing.server import peak_memory
+from preprocess_ensemble.testing.server import Server, peak_memory
 from preprocess_ensemble.testing.tiny_model import TINY_CLIP
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from multiprocessing.sharedctypes import Synchronized
-
-    import numpy.typing as npt
-
-    from preprocess_ensemble.testing.server import Server
 
 HANG_S: Final = 5.0
 """Longest processor time of one input; live, the longest time of one request."""
@@ -261,9 +256,9 @@ def report(title: str, outcome: Outcome, inputs: Inputs, findings: Path) -> dict
 
 
 @experiment(
-    option("--count", type=int, default=100_000, help="inputs in process (default: %(default)s)"),
+    option("--count", type=int, default=100_000, help="inputs in process"),
     option("--live", type=int, default=0, help="inputs through a server (default: none)"),
-    option("--seed", type=int, default=0, help="of the inputs (default: %(default)s)"),
+    option("--seed", type=int, default=0, help="of the inputs"),
     option("--findings", type=Path, default=Path("findings"), help="folder for inputs that fail"),
 )
 def measure(run: Run) -> dict[str, Any]:

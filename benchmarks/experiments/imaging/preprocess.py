@@ -16,16 +16,19 @@ import random
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import open_clip
 import simplejpeg
 import torch
 import torchvision.io
 from PIL import Image, ImageOps
+from torchvision.transforms import functional
 
 from benchmarks.fixtures.fidelity_pictures import mosaic
 from benchmarks.fixtures.pictures import encoded, psnr_db
@@ -37,12 +40,7 @@ from preprocess_ensemble.imaging.preprocessor import Preprocessor
 from preprocess_ensemble.imaging.transform import PreprocessConfig
 from preprocess_ensemble.testing.sample_photos import write_originals
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import numpy.typing as npt
-
-    Pixels = npt.NDArray[np.uint8]
+Pixels = npt.NDArray[np.uint8]
 
 SIDE: Final = 224
 CONFIG: Final = PreprocessConfig(
@@ -66,12 +64,8 @@ _exact = Preprocessor(CONFIG, threads=1, fast_decode=False)
 
 def resize_and_crop(image: Image.Image) -> Pixels:
     """Resize the shortest side to 224, bicubic, and crop the middle."""
-    shorter = min(image.size)
-    if shorter != SIDE:
-        size = (int(SIDE * image.width / shorter), int(SIDE * image.height / shorter))
-        image = image.resize(size, Image.Resampling.BICUBIC)
-    left, top = round((image.width - SIDE) / 2), round((image.height - SIDE) / 2)
-    return np.asarray(image.crop((left, top, left + SIDE, top + SIDE)))
+    resized = functional.resize(image, SIDE, functional.InterpolationMode.BICUBIC)
+    return np.asarray(functional.center_crop(resized, SIDE))
 
 
 def cropped(pixels: Pixels) -> Pixels:

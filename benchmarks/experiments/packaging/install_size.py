@@ -17,26 +17,26 @@ import subprocess
 import sys
 import time
 import venv
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from benchmarks.harness.experiment import Run, experiment, option
 from benchmarks.harness.results import show
 from preprocess_ensemble.errors import ReportedError
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 ROOT: Final = Path(__file__).parents[3]
 EXTRAS: Final[Mapping[str, str]] = {
     "": "the Python client",
     "cli": "`clip-client embed`, `similar`, `health`, `profile`, `doctor`",
-    "cli,dedup": "and `clip-client dedup`, `undo`, `purge`, `decide`",
+    "cli,dedup": "and `clip-client dedup`, `undo`, `purge`, `decide`, `rules`, `tune`",
+    "cli,dedup,review": "and `clip-client review`",
     "cli,local": "the model in your own process",
-    "laptop": "`cli`, `dedup`, `local` and `raw`: all that a photographer needs",
+    "laptop": "`cli`, `dedup`, `local`, `phone`, `raw` and `review`: all that a photographer needs",
     "laptop,photos": "and libraries of Apple Photos",
     "server,local": "`clip-serve` and `tritonserver` on a CPU (Linux x86-64, Python 3.10 to 3.12)",
+    "ray": "`cli` and `dedup` with `--engine ray`",
     "export,local": "PyTorch and open_clip, for models that `clip-export` cannot write without them",
 }
 """Extras as in ``pip install 'clip-triton[EXTRAS]'`` -> what they bring."""

@@ -14,8 +14,8 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import tempfile
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,10 +29,7 @@ from preprocess_ensemble.testing.server import free_port
 from preprocess_ensemble.testing.tiny_model import TINY_CLIP
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import NDArray
-
 
 Results = dict[str, "NDArray[np.generic] | str"]
 
@@ -141,7 +138,3 @@ def main() -> int:
         print(line)
     print(f"{len(results['old'])} results compared, {len(found)} differ")
     return int(bool(found))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

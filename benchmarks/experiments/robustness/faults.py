@@ -23,13 +23,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
-import psutil
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
@@ -37,14 +37,10 @@ from benchmarks.harness.experiment import REPOSITORY, Run, experiment, option, s
 from benchmarks.harness.results import show
 from benchmarks.load.loops import closed_loop, open_loop
 from clip_client import ClipClient, ClipError
+from preprocess_ensemble.contract import PREPROCESSOR
 from preprocess_ensemble.testing.sample_photos import coarse_noise
-from preprocess_ensemble.testing.server import python_with_shared_memory, serving
+from preprocess_ensemble.testing.server import Server, python_with_shared_memory, serving
 from preprocess_ensemble.testing.tiny_model import TINY_CLIP
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from preprocess_ensemble.testing.server import Server
 
 PICTURES: Final = 24
 MOST_RATE: Final = 8.0
@@ -73,17 +69,6 @@ class Outcome:
     lost_by: dict[str, int] = field(default_factory=dict)
     """The client's error -> how many were lost by it."""
     remark: str = ""
-
-
-def _triton(server: Server) -> psutil.Process:
-    """tritonserver itself, the only child of clip-serve."""
-    (triton,) = psutil.Process(server.process.pid).children()
-    return triton
-
-
-def _kill_stub(server: Server) -> None:
-    stubs = _triton(server).children()
-    next(stub for stub in stubs if "/clip_preprocess/" in " ".join(stub.cmdline())).kill()
 
 
 def _export_to_a_full_disk(server: Server) -> str:
@@ -128,12 +113,9 @@ def _search(folder: Path, server: Server, *, threshold: float) -> tuple[Path, tu
 
 def _on_a_full_disk(module: str, *options: str, limit: int = 1_000_000) -> str:
     """Run a command that may write no file over ``limit`` bytes; return its exit code and its last line of errors."""
-    code = (
-        f"import resource, runpy, signal, sys; resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit})); "
-        f"signal.signal(signal.SIGXFSZ, signal.SIG_IGN); sys.argv[0] = {module!r}; "
-        f"runpy.run_module({module!r}, run_name='__main__')"
-    )
-    done = subprocess.run([sys.executable, "-c", code, *options], capture_output=True, text=True, check=False)
+    # Python ignores the signal that comes with the error.
+    command = ("prlimit", f"--fsize={limit}", sys.executable, "-m", module, *options)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     return f"exit code {done.returncode}: {(done.stderr.strip().splitlines() or [''])[-1]}"
 
 
@@ -157,9 +139,9 @@ def _swap_models(server: Server) -> str:
 
 
 FAULTS: Final[dict[str, Callable[[Server], str | None]]] = {
-    "stub killed": _kill_stub,
-    "server killed": lambda server: _triton(server).kill(),
-    "server frozen": lambda server: _triton(server).suspend(),
+    "stub killed": lambda server: server.stub(PREPROCESSOR).kill(),
+    "server killed": lambda server: server.triton.kill(),
+    "server frozen": lambda server: server.triton.suspend(),
     "disk full, export": _export_to_a_full_disk,
     "disk full, embedding store": _store_on_a_full_disk,
     "disk full, journal": _journal_on_a_full_disk,

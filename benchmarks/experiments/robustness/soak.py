@@ -3,8 +3,8 @@
 The load is steady: 200,000 requests or an hour, whichever ends first. Once a second, this reads the memory of every
 process, open files and shared-memory regions. Caches and pools may fill during the first tenth of the run. After it,
 the median memory of the last tenth may be 5 % above that of the second tenth, and files and regions may not exceed the
-most of the second tenth. The full model on two cores reaches the hour first; to reach the 200,000 requests, give
-``--repository`` a small model. A run of less than a minute has too few readings and fails.
+most of the second tenth; tritonserver may not restart. The full model on two cores reaches the hour first; to reach the
+200,000 requests, give ``--repository`` a small model. A run of less than a minute has too few readings and fails.
 
 With ``--mixed``, of 15 calls one sends a 12-megapixel original and two send bad files, and every fourth is cancelled
 right after it is sent.
@@ -17,9 +17,10 @@ import contextlib
 import math
 import statistics
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import psutil
 
@@ -28,15 +29,13 @@ from benchmarks.harness.experiment import REPOSITORY, Run, experiment, option, s
 from benchmarks.harness.results import show
 from benchmarks.load.loops import closed_loop
 from clip_client import ClipClient
+from preprocess_ensemble.contract import ENCODER, PREPROCESSOR
 from preprocess_ensemble.serving.cleanup import SHARED_MEMORY, region_prefix
 from preprocess_ensemble.testing.sample_photos import coarse_noise
-from preprocess_ensemble.testing.server import serving
+from preprocess_ensemble.testing.server import Server, serving
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from clip_client._encoding import TransferName
-    from preprocess_ensemble.testing.server import Server
 
 PICTURES: Final = 24
 CANCELLED_AFTER_S: Final = 0.002
@@ -67,23 +66,28 @@ class Series:
         return {"flat": flat, "exact": self.exact, "second_tenth": early, "last_tenth": late, "values": kept}
 
 
+def records(series: Mapping[str, Series]) -> dict[str, dict[str, Any]]:
+    """Return the record of each series. A restart is never flat, even a late one, which a median would hide."""
+    found = {name: one.record() for name, one in series.items()}
+    found["restarts"]["flat"] = not any(series["restarts"].values)
+    return found
+
+
 class Watch:
     """Reads clip-serve, tritonserver, its stubs and this process."""
 
     def __init__(self, server: Server) -> None:
         self.series: dict[str, Series] = {}
         """What was read, by name."""
-        self._serve = psutil.Process(server.process.pid)
+        self._server = server
         self._restarts = 0
         self._find()
 
     def _find(self) -> None:
-        (triton,) = self._serve.children()
-        processes = {"client": psutil.Process(), "clip-serve": self._serve, "tritonserver": triton}
-        for model in ("clip_preprocess", "clip_encoder"):
-            (processes[model],) = (child for child in triton.children() if f"/{model}/" in " ".join(child.cmdline()))
+        own, serve, triton = psutil.Process(), psutil.Process(self._server.process.pid), self._server.triton
+        stubs = {model: self._server.stub(model) for model in (PREPROCESSOR, ENCODER)}
+        self._processes = {"client": own, "clip-serve": serve, "tritonserver": triton, **stubs}
         self._prefix = region_prefix(triton.pid)
-        self._processes = processes
 
     def read(self) -> None:
         """Read everything once; nothing while clip-serve replaces a process, which counts as a restart."""
@@ -138,8 +142,7 @@ def mixed_calls() -> list[Call]:
     return calls
 
 
-@dataclass(frozen=True, kw_only=True)
-class Soaked:
+class Soaked(NamedTuple):
     """What was sent, and what was read meanwhile."""
 
     model_id: str
@@ -181,20 +184,14 @@ async def soak(
             watch.read()
             await asyncio.wait({load}, timeout=1.0)
         await load
-    return Soaked(
-        model_id=model_id,
-        requests=sent,
-        cancelled=cancelled,
-        seconds=time.monotonic() - start,
-        series=watch.series,
-    )
+    return Soaked(model_id, sent, cancelled, time.monotonic() - start, watch.series)
 
 
 @experiment(
     REPOSITORY,
-    option("--requests", type=int, default=200_000, help="most requests (default: %(default)s)"),
+    option("--requests", type=int, default=200_000, help="most requests"),
     seconds(3600.0, "most seconds"),
-    option("--concurrency", type=int, default=16, help="callers (default: %(default)s)"),
+    option("--concurrency", type=int, default=16, help="callers"),
     option("--mixed", action="store_true", help="with 12-megapixel originals, bad files and cancellations"),
 )
 def measure(run: Run) -> dict[str, Any]:
@@ -217,7 +214,7 @@ def measure(run: Run) -> dict[str, Any]:
             f"{soaked.requests:,} requests took {soaked.seconds:.0f} s: {readings} readings, one a second, too few "
             f"to tell whether anything grows. {LEAST_READINGS} are needed: raise --requests or --seconds."
         )
-    series = {name: one.record() for name, one in soaked.series.items()}
+    series = records(soaked.series)
     rows = [
         (name, f"{one['second_tenth']:,.1f}", f"{one['last_tenth']:,.1f}", "yes" if one["flat"] else "NO")
         for name, one in series.items()

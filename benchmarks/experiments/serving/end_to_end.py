@@ -12,11 +12,13 @@ from typing import Any, Final
 
 from benchmarks.harness.experiment import MODEL, REPOSITORY, Run, experiment, rounds, seconds
 from benchmarks.harness.results import show
-from benchmarks.harness.rounds import cosine_to_first, median_of, spread
-from benchmarks.peers import in_process
+from benchmarks.harness.rounds import cosine_to_first, median_of, ratios, spread
 
 CONCURRENCIES: Final = (1, 8, 32)
 SYSTEMS: Final = {"session": "ONNX Runtime, ready pixels", "pytorch": "open_clip, PyTorch loop", "ensemble": "ensemble"}
+ADAPTERS: Final = {"session": "session", "pytorch": "pytorch", "ensemble": "client"}
+COUNTED: Final = {"session": "rows", "pytorch": "rows", "ensemble": "concurrency"}
+"""System -> what the size stands for: images in a batch, or callers with one image each."""
 LEAST_COSINE: Final = 0.999999
 """All systems run the same fp32 weights on the same pixels; less than this means that they do not do the same work."""
 
@@ -24,30 +26,25 @@ LEAST_COSINE: Final = 0.999999
 @experiment(REPOSITORY, MODEL, rounds(4), seconds(6.0, "per system and round"))
 def measure(run: Run) -> dict[str, Any]:
     """Measure all systems in turn."""
-    client = run.load("client", run.serve().grpc_url, name="ensemble")
-    workers = {
-        f"{system} {size}": client
-        if system == "ensemble"
-        else in_process.start(run, system, size, name=f"{system} {size}")
-        for size in CONCURRENCIES
-        for system in SYSTEMS
-    }
+    url = run.serve(None, "--precision", "fp32").grpc_url
+    workers = {system: run.load(ADAPTERS[system], url, name=system) for system in SYSTEMS}
     cosine = min(cosine_to_first({name: worker.ready["vectors"] for name, worker in workers.items()}).values())
     if cosine < LEAST_COSINE:
         raise SystemExit(f"the systems do not agree: least cosine {cosine:.7f}, at least {LEAST_COSINE} expected")
-    order = {"seconds": run.options.seconds}
     found = run.in_rounds(
-        {name: partial(worker.ask, {**order, "concurrency": int(name.split()[1])}) for name, worker in workers.items()}
+        {
+            f"{system} {size}": partial(worker.ask, {"seconds": run.options.seconds, COUNTED[system]: size})
+            for size in CONCURRENCIES
+            for system, worker in workers.items()
+        }
     )
     summary = {}
     rows = []
     for size in CONCURRENCIES:
-        rates = {system: [one["rate"] for one in found[f"{system} {size}"]] for system in SYSTEMS}
-        # The ratio is taken within each round, in which both met the same machine.
-        ratio = spread([ours / bare for ours, bare in zip(rates["ensemble"], rates["session"], strict=True)])
+        ratio = spread(ratios(found[f"ensemble {size}"], found[f"session {size}"]))
         latencies = [one["latency_ms"] for one in found[f"ensemble {size}"]]
         p50, p95 = (median_of(latencies, name) for name in ("p50", "p95"))
-        spreads = {system: spread(values) for system, values in rates.items()}
+        spreads = {system: spread([one["rate"] for one in found[f"{system} {size}"]]) for system in SYSTEMS}
         summary[size] = {
             "images_per_second": spreads,
             "ensemble_to_session": ratio,

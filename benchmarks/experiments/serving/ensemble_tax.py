@@ -30,7 +30,7 @@ from preprocess_ensemble.imaging.preprocessor import Preprocessor
 if TYPE_CHECKING:
     from preprocess_ensemble.imaging.transform import PreprocessConfig
 
-    Load = Callable[[float], float]
+Load = Callable[[float], float]
 
 REQUESTS: Final = {"32 images a request": (32, 3), "1 image a request": (1, 64)}
 """Name -> images per request, requests in flight."""

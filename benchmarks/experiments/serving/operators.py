@@ -92,15 +92,9 @@ def served_plan(repository: Path, setting: ServerSetting) -> SessionPlan:
 @experiment(
     REPOSITORY,
     option("--batch", type=int, nargs="+", default=[1, 32], help="batch sizes (default: 1 and 32)"),
-    option("--runs", type=int, default=10, help="of each batch size (default: %(default)s)"),
+    option("--runs", type=int, default=10, help="of each batch size"),
     *session_options(device="cpu"),
-    option(
-        "--peak-seconds",
-        "--roof-seconds",
-        type=float,
-        default=2.0,
-        help="seconds for the machine's peak throughput without a model (default: %(default)s)",
-    ),
+    option("--peak-seconds", "--roof-seconds", type=float, default=2.0, help="for the machine's peak throughput alone"),
 )
 def measure(run: Run) -> dict[str, Any]:
     """Profile every batch size."""

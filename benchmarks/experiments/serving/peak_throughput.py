@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import numpy.typing as npt
 from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks.harness.experiment import Run, experiment, option, seconds
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
     import onnxruntime
 
 SIDES: Final = {"cuda": 8192, "cpu": 1536}

@@ -16,14 +16,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.fixtures.repository_variants import variant
+from benchmarks.fixtures.server_setting import variant
 from benchmarks.harness.experiment import MODEL, REPOSITORY, Run, experiment, option, rounds, seconds
 from benchmarks.harness.results import show
-from benchmarks.harness.rounds import cosine_to_first, spread
+from benchmarks.harness.rounds import cosine_to_first, ratios, spread
 from benchmarks.harness.worker import start_together
+from preprocess_ensemble.contract import ENCODER
 from preprocess_ensemble.export.parity import REQUIRED_COSINE
 from preprocess_ensemble.runtimes.processor import has_fast_bf16
-from preprocess_ensemble.testing.server import QUIET, serving
+from preprocess_ensemble.testing.server import QUIET, Server, serving
 
 ROWS: Final[Mapping[str, str]] = {
     "fp32": "ONNX Runtime CPU, fp32",
@@ -40,40 +41,33 @@ _RUNS_ON: Final = re.compile(rb'runs on (.+ \(.+\))"?$', re.MULTILINE)
 
 
 @contextmanager
-def openvino_serving(repository: Path, precision: str) -> Iterator[str]:
-    """The ensemble with the encoder on OpenVINO; gives the gRPC address."""
+def openvino_serving(repository: Path, precision: str) -> Iterator[Server]:
+    """The ensemble with the encoder on OpenVINO."""
 
     def change(config: Any) -> None:
         accelerator = config.optimization.execution_accelerators.cpu_execution_accelerator.add(name="openvino")
         accelerator.parameters["precision"] = precision.upper()
 
-    with variant(repository, change) as changed, serving(changed, *QUIET, "--precision", "auto") as server:
-        yield server.grpc_url
+    with variant(repository, {ENCODER: change}) as changed, serving(changed, *QUIET, "--precision", "auto") as server:
+        yield server
 
 
 @contextmanager
-def exported_serving(run: Run, precision: str) -> Iterator[str]:
-    """The model of ``run``, exported again in another precision; gives the gRPC address."""
+def exported_serving(run: Run, precision: str) -> Iterator[Server]:
+    """The model of ``run``, exported again in another precision."""
     with tempfile.TemporaryDirectory() as exported:
         which = ("--model", run.options.model or run.passport.model, "--pretrained", run.passport.pretrained)
         options = (*which, "--precision", precision, "--repository", exported)
         command = (sys.executable, "-m", "preprocess_ensemble.export.command", *options)
         subprocess.run(command, check=True, stdout=sys.stderr)
         with serving(Path(exported), *QUIET) as server:
-            yield server.grpc_url
+            yield server
 
 
-@contextmanager
-def plain_serving(repository: Path, precision: str, log: Path) -> Iterator[str]:
-    """The ensemble as it is, in ``precision``; gives the gRPC address."""
-    with serving(repository, *QUIET, "--precision", precision, "--log-file", str(log)) as server:
-        yield server.grpc_url
-
-
-def row_serving(run: Run, row: str) -> AbstractContextManager[str]:
-    """The server of one row; gives its gRPC address."""
+def row_serving(run: Run, row: str) -> AbstractContextManager[Server]:
+    """The server of one row."""
     if row in ("fp32", "auto"):
-        return plain_serving(run.options.repository, row, log_of(run, row))
+        return serving(run.options.repository, *QUIET, "--precision", row, "--log-file", str(log_of(run, row)))
     provider, _, precision = row.rpartition("-")
     return openvino_serving(run.options.repository, precision) if provider else exported_serving(run, precision)
 
@@ -102,8 +96,8 @@ def measure(run: Run) -> dict[str, Any]:
     for row in run.options.rows:
         if row not in rows:
             print(f"{row} is left out: {NO_BF16}", file=sys.stderr)
-    urls = start_together(run.stack, {row: row_serving(run, row) for row in rows})
-    workers = {row: run.load("transport", url, name=row) for row, url in urls.items()}
+    servers = start_together(run.stack, {row: row_serving(run, row) for row in rows})
+    workers = {row: run.load("transport", server.grpc_url, name=row) for row, server in servers.items()}
     cosines = cosine_to_first({row: worker.ready["vectors"] for row, worker in workers.items()})
     found = run.in_rounds(
         {
@@ -130,8 +124,7 @@ def measure(run: Run) -> dict[str, Any]:
         print(f"the default runs on {summary['auto']['runtime']}")
         summary["auto"]["times_fp32"] = {}
         for size in SIZES:
-            pairs = zip(found[f"auto x{size}"], found[f"fp32 x{size}"], strict=True)
-            times = spread([auto["rate"] / fp32["rate"] for auto, fp32 in pairs])
+            times = spread(ratios(found[f"auto x{size}"], found[f"fp32 x{size}"]))
             summary["auto"]["times_fp32"][size] = times
             print(f"auto / fp32 at {size} callers: {times['median']:.2f} ({times['min']:.2f} to {times['max']:.2f})")
     return {"summary": summary}

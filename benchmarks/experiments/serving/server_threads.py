@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks.experiments.serving.ensemble_tax import REQUESTS
 from benchmarks.fixtures.null_encoder import write_null_repository
-from benchmarks.fixtures.repository_variants import variant
+from benchmarks.fixtures.server_setting import variant
 from benchmarks.harness.experiment import REPOSITORY, Run, experiment, option, rounds, seconds
 from benchmarks.harness.results import show
 from benchmarks.harness.rounds import in_turn
@@ -42,10 +42,8 @@ def served(run: Run, repository: Path, *, decoding: int, instances: int = 1, enc
     def change_encoder(config: Any) -> None:
         config.parameters["intra_op_thread_count"].string_value = str(encoding)
 
-    repository = run.stack.enter_context(variant(repository, change_preprocessor, PREPROCESSOR))
-    if encoding is not None:
-        repository = run.stack.enter_context(variant(repository, change_encoder, ENCODER))
-    return run.serve(repository).grpc_url
+    changes = {PREPROCESSOR: change_preprocessor, **({} if encoding is None else {ENCODER: change_encoder})}
+    return run.serve(run.stack.enter_context(variant(repository, changes))).grpc_url
 
 
 def loads(run: Run, question: str) -> dict[tuple[str, str], Callable[[float], float]]:

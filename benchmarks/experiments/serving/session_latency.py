@@ -20,7 +20,7 @@ from benchmarks.experiments.serving.peak_throughput import bound_run, timed
 from benchmarks.fixtures.bare_encoder import exact_pixels, preprocessing
 from benchmarks.fixtures.server_setting import ServerSetting, session_options
 from benchmarks.harness.experiment import REPOSITORY, Run, experiment, option, seconds
-from benchmarks.harness.gpu_meter import GpuMeter
+from benchmarks.harness.meters import GpuMeter
 from benchmarks.harness.rounds import percentiles
 from preprocess_ensemble.model_repository.config import encoder_directory
 
@@ -48,7 +48,7 @@ def measure(run: Run) -> dict[str, Any]:
     """Load, check the canary, and time each batch size. Raises what the backend raises."""
     options, canary = run.options, run.passport.canary
     setting = ServerSetting.from_arguments(options)
-    with GpuMeter() as meter:
+    with GpuMeter.running() as meter:
         start = time.perf_counter()
         from preprocess_ensemble.backends.onnxruntime.batch import Runner
         from preprocess_ensemble.backends.onnxruntime.session import open_session

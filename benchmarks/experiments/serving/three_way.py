@@ -13,21 +13,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from benchmarks.experiments.serving.precision import NO_BF16, openvino_serving
 from benchmarks.fixtures.float_models import write_float_model
 from benchmarks.harness.experiment import MODEL, REPOSITORY, Run, experiment, option, rounds, seconds
 from benchmarks.harness.results import show
-from benchmarks.harness.rounds import LEAST_COSINE, cosine_to_first, median_of, spread
-from benchmarks.harness.worker import start_together
-from benchmarks.peers import in_process
-from benchmarks.peers.services import infinity, plain_service
+from benchmarks.harness.rounds import LEAST_COSINE, cosine_to_first, median_of, ratios, spread
+from benchmarks.harness.worker import Worker, start_together
+from benchmarks.peers.services import Service, infinity, plain_service
 from preprocess_ensemble.runtimes.processor import has_fast_bf16
 from preprocess_ensemble.testing.server import QUIET, Server, serving
-
-if TYPE_CHECKING:
-    from benchmarks.harness.worker import Worker
 
 SYSTEMS: Final[Mapping[str, str]] = {
     "pytorch": "open_clip in process, fp32",
@@ -46,7 +42,8 @@ OWN_SERVICE: Final = frozenset({"plain", "plain-batched", "openvino-bf16", "infi
 """The other systems that need a server share one Triton."""
 BY_TRANSPORT: Final = frozenset({"ensemble", "openvino-bf16", "plain", "plain-batched"})
 """Systems with the adapter ``transport``; the others have an adapter of their own name."""
-IN_PROCESS: Final[Mapping[str, str]] = {"pytorch": "fp32", "pytorch-bf16": "bf16"}
+IN_PROCESS: Final = frozenset({"pytorch", "pytorch-bf16"})
+"""They get batches in place of callers."""
 RATIOS: Final = (
     ("ensemble", "plain-batched", 1.05),
     ("ensemble", "plain", 1.5),
@@ -88,13 +85,13 @@ def triton(repository: Path) -> Iterator[Server]:
             yield server
 
 
-def worker(run: Run, system: str, size: int, running: Mapping[str, Any]) -> Worker:
-    """The load on ``system``, or the system itself if it runs in process, with batches of ``size``."""
-    if system in IN_PROCESS:
-        return in_process.start(run, "pytorch", size, "--precision", IN_PROCESS[system], name=f"{system} {size}")
-    url = running[service_of(system)]
+def worker(run: Run, system: str, running: Mapping[str, Any]) -> Worker:
+    """The load on ``system``, or the system itself if it runs in process."""
+    url = "" if system in IN_PROCESS else running[service_of(system)]
     if isinstance(url, Server):
         url = url.http_url if system in ("triton-json", "triton-http") else url.grpc_url
+    elif isinstance(url, Service):
+        url = url.url
     return run.load("transport" if system in BY_TRANSPORT else system, url, name=system)
 
 
@@ -114,20 +111,17 @@ def measure(run: Run) -> dict[str, Any]:
     systems, concurrencies = run.options.systems, run.options.concurrency
     run.checkpoint(total=len(systems) * len(concurrencies) * run.options.rounds)
     running = start_together(run.stack, services(run))
-    # A worker in process has one batch size; it stands for a caller that sends that many images at once.
-    workers = {
-        (system, size): worker(run, system, size, running)
-        for system in systems
-        for size in (concurrencies if system in IN_PROCESS else concurrencies[:1])
-    }
-    for started in workers.values():
-        assert started.ready
-    cosines = cosine_to_first({system: workers[system, concurrencies[0]].ready["vectors"] for system in systems})
+    workers = {system: worker(run, system, running) for system in systems}
+    cosines = cosine_to_first({system: one.ready["vectors"] for system, one in workers.items()})
     found: dict[str, list[dict[str, Any]]] = {}
-    for concurrency in concurrencies:
-        order = {"seconds": run.options.seconds, "concurrency": concurrency}
-        asked = {system: workers.get((system, concurrency), workers[system, concurrencies[0]]) for system in systems}
-        found |= run.in_rounds({f"{system} x{concurrency}": partial(one.ask, order) for system, one in asked.items()})
+    for size in concurrencies:
+        orders = {system: "rows" if system in IN_PROCESS else "concurrency" for system in systems}
+        found |= run.in_rounds(
+            {
+                f"{system} x{size}": partial(one.ask, {"seconds": run.options.seconds, orders[system]: size})
+                for system, one in workers.items()
+            }
+        )
     summary = summarise(found, cosines, systems, concurrencies)
     print_summary(summary, concurrencies, run.options.rounds)
     return {"summary": summary}
@@ -140,10 +134,6 @@ def summarise(
     concurrencies: Sequence[int],
 ) -> dict[str, Any]:
     """Medians with spread per system and concurrency, and the ratios that the README states."""
-
-    def rates(system: str, concurrency: int) -> list[float]:
-        return [one["rate"] for one in found[f"{system} x{concurrency}"]]
-
     rows = {
         system: {
             "cosine": cosines[system],
@@ -151,7 +141,7 @@ def summarise(
             "valid": cosines[system] >= LEAST_COSINE,
             "at": {
                 str(size): {
-                    "images_per_second": spread(rates(system, size)),
+                    "images_per_second": spread([one["rate"] for one in found[f"{system} x{size}"]]),
                     "p50_ms": median_of((one["latency_ms"] for one in found[f"{system} x{size}"]), "p50"),
                 }
                 for size in concurrencies
@@ -160,19 +150,19 @@ def summarise(
         for system in systems
     }
     most = max(concurrencies)
-    ratios: list[dict[str, Any]] = [
+    compared: list[dict[str, Any]] = [
         {
             "of": one,
             "to": other,
             "at_concurrency": most,
             "required": required,
-            **spread([a / b for a, b in zip(rates(one, most), rates(other, most), strict=True)]),
+            **spread(ratios(found[f"{one} x{most}"], found[f"{other} x{most}"])),
         }
         for one, other, required in RATIOS
         if one in systems and other in systems
     ]
-    honest = all(ratio["median"] >= ratio["required"] for ratio in ratios if ratio["of"] == "plain-batched")
-    return {"systems": rows, "ratios": ratios, "valid": honest and all(row["valid"] for row in rows.values())}
+    honest = all(ratio["median"] >= ratio["required"] for ratio in compared if ratio["of"] == "plain-batched")
+    return {"systems": rows, "ratios": compared, "valid": honest and all(row["valid"] for row in rows.values())}
 
 
 def print_summary(summary: Mapping[str, Any], concurrencies: Sequence[int], count: int) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
 
 import uvicorn
+from pydantic import ValidationError
 
-from benchmarks.peers.baseline.service import SettingError, Settings, make_app
+from benchmarks.peers.baseline.service import Settings, make_app
 
 
 def main() -> int:
@@ -20,9 +22,10 @@ def main() -> int:
     # open_clip logs a warning about random weights; /healthz and /model name the weights.
     logging.basicConfig(level=logging.ERROR)
     try:
-        settings = Settings.from_environment()
-    except SettingError as error:
-        print(f"plain service: {error}", file=sys.stderr)
+        settings = Settings.model_validate(dict(os.environ))
+    except ValidationError as error:
+        for one in error.errors():
+            print(f"plain service: {one['loc'][0]}: {one['msg']}", file=sys.stderr)
         return 2
     uvicorn.run(make_app(settings), host=arguments.host, port=arguments.port, log_level="warning")
     return 0

@@ -1,4 +1,4 @@
-"""The settings, read from the environment once, and the endpoints.
+"""The endpoints of the plain service, and its settings, which are read from the environment once.
 
 ===========================  =============================================================================
 ``POST /embed``              a form (multipart) with one or more fields ``images``, each an image file
@@ -15,51 +15,27 @@ images: its ``embedding`` is null, ``status`` the number of an ``ImageStatus`` a
 import base64
 import binascii
 import json
-import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 from fastapi import FastAPI, HTTPException, Response, UploadFile
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, PositiveInt
 
 from benchmarks.peers.baseline.batcher import Batcher
 from benchmarks.peers.baseline.network import Network, Result
 
 
-class SettingError(ValueError):
-    """A variable has a wrong value; the message is one sentence that names it."""
+class Settings(BaseModel, frozen=True):
+    """Which model to serve, and how. Each comes from the variable that it names."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """Which model to serve, and how."""
-
-    model: str = "ViT-B-32"
-    """``CLIP_MODEL``: open_clip's name, or the path of one of its JSON files."""
-    pretrained: str = "laion2b_s34b_b79k"
-    """``CLIP_PRETRAINED``: a tag, the path of a checkpoint, or ``random[:SEED]``."""
-    max_batch: int = 32
-    """``CLIP_MAX_BATCH``: most images in one run of the model, from several requests; 1 turns batching off."""
-    max_request_images: int = 32
-    """``CLIP_MAX_REQUEST_IMAGES``: most images in one request."""
-
-    @classmethod
-    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Settings":
-        """Read the variables; raises SettingError."""
-
-        def positive(variable: str, default: int) -> int:
-            text = environment.get(variable, str(default))
-            if not text.isdecimal() or int(text) < 1:
-                raise SettingError(f"{variable} must be a whole number of at least 1, not {text!r}.")
-            return int(text)
-
-        return cls(
-            model=environment.get("CLIP_MODEL", cls.model),
-            pretrained=environment.get("CLIP_PRETRAINED", cls.pretrained),
-            max_batch=positive("CLIP_MAX_BATCH", cls.max_batch),
-            max_request_images=positive("CLIP_MAX_REQUEST_IMAGES", cls.max_request_images),
-        )
+    model: str = Field("ViT-B-32", alias="CLIP_MODEL")
+    """open_clip's name, or the path of one of its JSON files."""
+    pretrained: str = Field("laion2b_s34b_b79k", alias="CLIP_PRETRAINED")
+    """A tag, the path of a checkpoint, or ``random[:SEED]``."""
+    max_batch: PositiveInt = Field(32, alias="CLIP_MAX_BATCH")
+    """Most images in one run of the model, from several requests; 1 turns batching off."""
+    max_request_images: PositiveInt = Field(32, alias="CLIP_MAX_REQUEST_IMAGES")
+    """Most images in one request."""
 
 
 class Base64Images(BaseModel):

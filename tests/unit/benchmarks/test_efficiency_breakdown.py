@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from benchmarks.experiments.serving.operators import FLOP_PER_IMAGE
-from benchmarks.report import efficiency_breakdown, plots
-from benchmarks.report.cards import card
+from benchmarks.report import efficiency_breakdown
+from benchmarks.report.efficiency_breakdown import card
 from benchmarks.report.gpu_rows import RATE_GOALS, rows_of
 
 H200 = "NVIDIA H200, 580.159.04"
@@ -72,15 +72,12 @@ def test_the_breakdown_of_a_card_leads_from_its_peak_to_the_service() -> None:
     assert [round(step["rate"]) for step in shown.steps] == [112_177, 32_000, 16_000, 8_000]
     assert shown.steps[1]["of_above"] == pytest.approx(32_000 / 112_176.9, rel=1e-4)
     assert [step["of_above"] for step in shown.steps[2:]] == [0.5, 0.5]
-    assert shown.compute == pytest.approx(989.4e12 / FLOP_PER_IMAGE)
-    assert dict(shown.curves["kernels, fp16, CUDA graphs"]) == {1: 1_000.0, 32: 32_000.0}
+    assert shown.steps[0]["rate"] == pytest.approx(989.4e12 / FLOP_PER_IMAGE)
     measured = efficiency_breakdown.of_gpu(
         {**results, "gpu_peak_throughput": on_card("peak_throughput", cuda=peak_cell(882_000.0))}
     )
     assert measured is not None
     assert [round(step["rate"]) for step in measured.steps] == [112_177, 100_000, 32_000, 16_000, 8_000]
-    assert measured.compute == pytest.approx(100_000)
-    assert plots.png(plots.roofline(measured)).startswith(b"\x89PNG")
 
 
 def test_without_a_rate_there_is_no_breakdown_of_a_card() -> None:
@@ -169,9 +166,8 @@ def test_the_breakdown_of_a_cpu_leads_from_bare_products_to_the_ensemble() -> No
     shown = efficiency_breakdown.of_cpu(cpu_results())
     assert shown is not None
     assert [round(step["rate"], 2) for step in shown.steps] == [10.0, 100.0, 8.0, 7.0, 6.0]
-    assert shown.steps[-1]["of_first"] == pytest.approx(0.6)
+    assert shown.steps[-1]["of_above"] == pytest.approx(6 / 7)
     assert shown.machine.startswith("2 cores of a CPU, no GPU used")
-    assert plots.png(plots.roofline(shown)).startswith(b"\x89PNG")
 
 
 def test_results_of_another_machine_or_a_faster_hour_are_left_out() -> None:
@@ -181,6 +177,5 @@ def test_results_of_another_machine_or_a_faster_hour_are_left_out() -> None:
         shown = efficiency_breakdown.of_cpu(results)
         assert shown is not None
         assert len(shown.steps) == 3
-        assert list(shown.curves) == ["the model's nodes"]
     without_peak = {key: value for key, value in cpu_results()["operators"].items() if key != "roofs"}
     assert efficiency_breakdown.of_cpu({"operators": without_peak}) is None

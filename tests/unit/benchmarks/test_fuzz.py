@@ -14,7 +14,7 @@ from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, decode
 from preprocess_ensemble.imaging.formats import identify
 from preprocess_ensemble.imaging.pillow_decoder import large_image_lock
-from tests.fixtures import image_files
+from tests.fixtures.images import image_files
 
 INPUTS = 2000
 

@@ -1,0 +1,195 @@
+"""How long does a person wait for the next group on the review pages?
+
+Reports of 100 to 100,000 groups of three photos that do not exist are served by the real server, one report in each
+process. Every time is that of a whole HTTP request without pictures: the first page after the search has ended, other
+pages of the list, group after group, a decision, and how much keep rules would choose for all groups: the first rules
+that are tried, others that keep the same photos, and others that keep another photo of every group. Memory is that of
+the process after the requests, compared with the same process before there was a report.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import queue
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from http.client import HTTPConnection
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+import psutil
+from anyio.from_thread import start_blocking_portal
+
+from benchmarks.harness.experiment import Run, experiment, option
+from benchmarks.harness.results import show
+from benchmarks.harness.rounds import percentiles
+from benchmarks.harness.worker import in_new_process
+from clip_client.dedup import Store, thresholds_for
+from clip_client.dedup.aligned import Match
+from clip_client.dedup.report import DuplicateReport
+from clip_client.dedup.types import NEAR_IDENTICAL, CaptureTime, DuplicateGroup, Member, Metadata
+from clip_client.review.server import serve
+from clip_client.review.state.session import Session
+
+if TYPE_CHECKING:
+    from clip_client.dedup.types import OnProgress
+
+_MODEL: Final = "ViT-B-32/laion2b_s34b_b79k@00000000"
+_REQUESTS: Final = 200
+_RULES: Final = {"first": "pixels", "same": "bytes", "other": "smallest"}
+
+
+def group(number: int) -> DuplicateGroup:
+    """Return a photo and two smaller copies, with the metadata that a camera writes."""
+    metadata = Metadata(taken="2024-05-17T12:30:05", lens="RF24-105mm F4 L IS USM", has_exposure=True)
+    return DuplicateGroup(
+        tier=NEAR_IDENTICAL,
+        min_similarity=0.99,
+        reason="most pixels: 6000x4000, next 3000x2000",
+        members=tuple(
+            Member(
+                path=f"/photos/{number // 1000:03d}/copy {place}/IMG_{number:07d}.jpg",
+                similarity=1.0 if place == 0 else 0.99,
+                width=6000 // (place + 1),
+                height=4000 // (place + 1),
+                size_bytes=8_000_000 // (place + 1) + number,
+                sha256=f"{number:032x}{place:032x}",
+                tier=NEAR_IDENTICAL,
+                matches=(Match(test="embedding", value=0.99, threshold=0.97),) if place else (),
+                format="JPEG",
+                capture_time=CaptureTime(taken_ms=number * 1000, camera="Canon Canon EOS R5", fields=60),
+                metadata=metadata,
+            )
+            for place in range(3)
+        ),
+    )
+
+
+class Browser:
+    """One connection to the server, with its cookie."""
+
+    def __init__(self, address: str) -> None:
+        url = urlsplit(address)
+        self._connection = HTTPConnection(url.hostname or "", url.port, timeout=300)
+        self._headers = {"Origin": f"http://{url.netloc}"}
+        self._connection.request("GET", f"/?{url.query}")
+        response = self._connection.getresponse()
+        self._headers["Cookie"] = (response.getheader("Set-Cookie") or "").partition(";")[0]
+        response.read()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def ms(self, path: str, body: Any = None) -> float:
+        """Send a request, and return how long its answer took, in milliseconds."""
+        started = time.perf_counter()
+        self.answer(path, body)
+        return (time.perf_counter() - started) * 1000
+
+    def answer(self, path: str, body: Any = None) -> bytes:
+        """Send a request; return its answer."""
+        data = None if body is None else json.dumps(body)
+        self._connection.request("GET" if body is None else "POST", path, data, self._headers)
+        response = self._connection.getresponse()
+        answer = response.read()
+        assert response.status == 200, answer
+        return answer
+
+    def count_s(self, rule: str) -> tuple[float, float]:
+        """Count what a rule would choose; return the seconds until the first figures, and until all are there."""
+        started = time.perf_counter()
+        goes_on = b"data-goes-on" in self.answer(f"/rules/count?rule={rule}")
+        first_s = time.perf_counter() - started
+        while goes_on:
+            goes_on = b"data-goes-on" in self.answer(f"/rules/count?rule={rule}")
+        return first_s, time.perf_counter() - started
+
+
+def memory_mb() -> float:
+    """Return the resident memory of this process."""
+    gc.collect()
+    return float(psutil.Process().memory_info().rss / 1e6)
+
+
+def measure_one(groups: int) -> dict[str, Any]:
+    """Serve a report of ``groups`` groups, and time the requests of one person."""
+    addresses: queue.Queue[str] = queue.Queue()
+    found_at = 0.0
+
+    async def search(_on_progress: OnProgress) -> DuplicateReport:
+        nonlocal found_at
+        await asyncio.sleep(0.2)  # until the memory before has been read
+        found = await asyncio.to_thread(lambda: tuple(map(group, range(groups))))
+        found_at = time.perf_counter()
+        return DuplicateReport(
+            model=_MODEL, thresholds=thresholds_for(_MODEL), compared=3 * groups, groups=found, failed=()
+        )
+
+    with ExitStack() as stack:
+        store = stack.enter_context(Store(stack.enter_context(tempfile.TemporaryDirectory())))
+        portal = stack.enter_context(start_blocking_portal())
+        session = Session(store, ["/photos"])
+        running = portal.start_task_soon(lambda: serve(session, search, say=addresses.put))
+        browser = stack.enter_context(closing(Browser(addresses.get().partition(": ")[2])))
+        browser.answer("/")
+        before_mb = memory_mb()
+        while json.loads(browser.answer("/state"))["phase"] == "scanning":
+            time.sleep(0.01)
+        first_ms = browser.ms("/")
+        first_s = time.perf_counter() - found_at
+        step = max(1, groups // _REQUESTS)
+        numbers = range(1, groups + 1, step)[:_REQUESTS]
+        result = {
+            "groups": groups,
+            "first_s": first_s,
+            "first_page_ms": first_ms,
+            "pages_ms": [browser.ms(f"/rows?start={number}") for number in numbers],
+            "next_ms": [browser.ms(f"/groups/{number}?state=open") for number in numbers],
+            "decision_ms": [
+                browser.ms(f"/groups/{number}/choice", {"what": "keep", "keep": 0, "move": [1, 2]})
+                for number in numbers
+            ],
+            "rules_s": {name: browser.count_s(rule) for name, rule in _RULES.items()},
+            "memory_mb": memory_mb() - before_mb,
+        }
+        running.cancel()
+    return result
+
+
+@experiment(
+    option("--groups", type=int, nargs="+", default=[100, 1_000, 10_000, 100_000], help="numbers of groups"),
+)
+def measure(run: Run) -> dict[str, Any]:
+    """Measure each number of groups in a process of its own."""
+    results: Sequence[dict[str, Any]] = [in_new_process(measure_one, groups) for groups in run.options.groups]
+    title = "Review pages: p50 / p95 of a request without pictures, ms; rules: first figures / all groups"
+    columns = (
+        "groups",
+        "first page, s",
+        "list",
+        "next group",
+        "decision",
+        *(f"{name} rules, s" for name in _RULES),
+        "MB",
+    )
+    rows = [
+        (
+            f"{one['groups']:,}",
+            f"{one['first_s']:.2f}",
+            *(" / ".join(f"{of[share]:.0f}" for share in ("p50", "p95")) for of in _percentiles(one)),
+            *(" / ".join(f"{seconds:.2f}" for seconds in one["rules_s"][name]) for name in _RULES),
+            f"{one['memory_mb']:+.0f}",
+        )
+        for one in results
+    ]
+    show(title, columns, rows)
+    return {"review": results}
+
+
+def _percentiles(one: dict[str, Any]) -> list[dict[str, float]]:
+    return [percentiles(one[name]) for name in ("pages_ms", "next_ms", "decision_ms")]
