@@ -1,7 +1,7 @@
-"""What do the report page and the terminal look like? Makes the pictures of the README and the documentation.
+"""What do the pages look like? Makes the pictures of the README and the documentation.
 
-Searches the sample photos with ``clip-client dedup``, as you would, and opens the page in Chromium. With random weights
-the page and the terminal say so.
+Searches the sample photos with ``clip-client dedup`` and ``clip-client review``, as you would, and opens their pages in
+Chromium. With random weights the pages say so.
 """
 
 from __future__ import annotations
@@ -9,17 +9,15 @@ from __future__ import annotations
 import argparse
 import io
 import os
-import pty
-import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-
-from rich.console import Console
-from rich.text import Text
 
 from preprocess_ensemble.testing.sample_photos import write_with_copies
 
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
 
 IMAGES: Final = Path("docs/images")
 MOST_BYTES: Final = 300_000
-COLUMNS: Final = 100
 SEARCH: Final = ("dedup", "Pictures", "--report", "report.html")
 
 
@@ -42,58 +39,44 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         write_with_copies(folder / "Pictures")
-        printed = search(folder, arguments.repository.resolve())
-        (arguments.output / "terminal.svg").write_text(as_svg(printed), encoding="utf-8")
-        photograph(folder / "report.html", arguments.output)
+        search(folder, arguments.repository.resolve())
+        with reviewed(folder, arguments.repository.resolve()) as address:
+            photograph(folder / "report.html", address, arguments.output)
     for path in sorted(arguments.output.iterdir()):
         print(f"{path}: {path.stat().st_size / 1000:.0f} kB")
     return 0
 
 
-def search(folder: Path, repository: Path) -> str:
-    """Search ``Pictures`` in ``folder`` on a pseudo-terminal; return what was printed, with colours."""
-    environment = {
+def environment(folder: Path, repository: Path) -> dict[str, str]:
+    """Return the environment of a command whose home and store are in ``folder``."""
+    return {
         **os.environ,
         "CLIP_URL": f"local:{repository}",
         "CLIP_STORE": str(folder / "store"),
-        "COLUMNS": str(COLUMNS),
         "HOME": str(folder),
-        "TERM": "xterm-256color",
     }
-    ours, terminal = pty.openpty()
+
+
+@contextmanager
+def reviewed(folder: Path, repository: Path) -> Iterator[str]:
+    """Run ``clip-client review``; yield the address that it prints."""
+    command = [sys.executable, "-m", "clip_client.cli.main", "review", "Pictures", "--no-browser"]
+    with subprocess.Popen(command, cwd=folder, env=environment(folder, repository), stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None, "it is a pipe"
+        try:
+            yield process.stdout.readline().decode().split()[-1]
+        finally:
+            process.send_signal(signal.SIGINT)
+
+
+def search(folder: Path, repository: Path) -> None:
+    """Search ``Pictures`` in ``folder``, and write the report page beside it."""
     command = [sys.executable, "-m", "clip_client.cli.main", *SEARCH]
-    # Progress goes to standard error; it would draw over the lines.
-    process = subprocess.Popen(
-        command, cwd=folder, env=environment, stdout=terminal, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
-    )
-    os.close(terminal)
-    printed = b""
-    with open(ours, "rb", buffering=0) as lines:
-        while True:
-            try:
-                piece = lines.read(65_536)
-            except OSError:  # the other end of a pseudo-terminal is closed
-                break
-            if not piece:
-                break
-            printed += piece
-    _, errors = process.communicate()
-    if process.returncode:
-        raise SystemExit(errors.decode(errors="replace"))
-    return printed.decode().replace("\r\n", "\n")
+    subprocess.run(command, cwd=folder, env=environment(folder, repository), stdout=subprocess.DEVNULL, check=True)
 
 
-def as_svg(printed: str) -> str:
-    """Draw what a terminal showed."""
-    console = Console(record=True, width=COLUMNS, file=io.StringIO())
-    console.print(Text(f"$ clip-client {' '.join(SEARCH)}", style="bold"))
-    console.print(Text.from_ansi(printed.rstrip()))
-    # The fonts that rich names would be fetched from the internet.
-    return re.sub(r"@font-face \{.*?\}\s*", "", console.export_svg(title="clip-client"), flags=re.DOTALL)
-
-
-def photograph(page: Path, output: Path) -> None:
-    """Take the pictures of the report page."""
+def photograph(page: Path, review: str, output: Path) -> None:
+    """Take the pictures of the report page, and of the review at this address."""
     from playwright.sync_api import sync_playwright
 
     executable = shutil.which("chromium") or shutil.which("google-chrome")
@@ -101,18 +84,20 @@ def photograph(page: Path, output: Path) -> None:
         raise SystemExit("there is no Chromium: apt-get install chromium")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=executable, chromium_sandbox=os.geteuid() != 0)
-        shoot(browser, page, output / "report.png", (1280, 1000), click=".chip:has-text('Near-identical')")
-        shoot(browser, page, output / "compare.png", (1280, 800), click="figure:has-text('astronaut, sent by') a.mat")
+        shoot(browser, page.as_uri(), output / "report.png", (1280, 1000), click=".chip:has-text('Re-encoded')")
+        photo = "figure:has-text('astronaut, sent by') a.mat"
+        shoot(browser, page.as_uri(), output / "compare.png", (1280, 800), click=photo)
+        shoot(browser, review, output / "review.png", (1280, 1000), click=".list a:has-text('3 photos') >> nth=0")
         browser.close()
 
 
-def shoot(browser: Browser, page: Path, output: Path, size: tuple[int, int], *, click: str) -> None:
+def shoot(browser: Browser, address: str, output: Path, size: tuple[int, int], *, click: str) -> None:
     """Take one picture of the screen, with at most 256 colours, which keeps it small."""
     from PIL import Image
 
     context = browser.new_context(viewport={"width": size[0], "height": size[1]}, color_scheme="light")
     view = context.new_page()
-    view.goto(page.as_uri())
+    view.goto(address)
     view.locator(click).click()
     view.wait_for_load_state("networkidle")
     with Image.open(io.BytesIO(view.screenshot())) as picture:
@@ -121,7 +106,3 @@ def shoot(browser: Browser, page: Path, output: Path, size: tuple[int, int], *, 
             if output.stat().st_size < MOST_BYTES:
                 break
     context.close()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

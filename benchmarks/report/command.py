@@ -1,4 +1,4 @@
-"""What do the kept results show? Writes one page, its pictures, and the tables in the documents.
+"""What do the kept results show? Writes one page, the README's picture, and the tables in the documents.
 
 The newest JSON of each experiment counts. No number is typed by hand: the text in the README and in
 docs/performance.md between marker lines is written here (see ``markdown_tables``).
@@ -7,35 +7,41 @@ docs/performance.md between marker lines is written here (see ``markdown_tables`
 from __future__ import annotations
 
 import argparse
-import base64
+import io
 import json
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from benchmarks.experiments.serving.three_way import SYSTEMS
 from benchmarks.harness.results import RESULTS
-from benchmarks.peers.published import FIGURES, HARDWARE
-from benchmarks.report import efficiency_breakdown, markdown_tables, plots
+from benchmarks.report import efficiency_breakdown, markdown_tables
 from benchmarks.report.gpu_rows import rows_of
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+Results = Mapping[str, Mapping[str, Any]]
 
-    from matplotlib.figure import Figure
-
-    Results = Mapping[str, Mapping[str, Any]]
-
-PICTURES: Final[Mapping[str, tuple[Callable[[Mapping[str, Any]], Figure], ...]]] = {
-    "three_way": (plots.three_way,),
-    "queue_delay": (plots.queue_delay, plots.batches),
-    "latency": (plots.latency,),
-    "serialisation": (plots.serialisation, plots.links),
-    "precision": (plots.precision,),
-    "operators": (plots.operators,),
-    "scaling": (plots.scaling,),
-}
-"""Experiment -> the functions that draw its result. A function's name is that of its picture."""
+_RESULTS_FOLDER: Final = re.compile(r"\]\((\.\./)?benchmarks/results/")
 DOCUMENTS: Final = (Path("README.md"), Path("docs/performance.md"))
 """Files with generated tables between markers."""
+INK: Final = "#1f2933"
+OURS: Final = "#2563eb"
+OTHERS: Final = "#9aa5b1"
+STYLE: Final[dict[Any, Any]] = {
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": OTHERS,
+    "axes.labelcolor": INK,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "figure.constrained_layout.use": True,
+    "savefig.dpi": 130,
+}
 
 
 def newest(directory: Path) -> dict[str, dict[str, Any]]:
@@ -54,63 +60,51 @@ def _newest(paths: Iterable[Path]) -> dict[str, dict[str, Any]]:
     return {result["experiment"]: result for result in sorted(kept, key=lambda one: one["environment"]["time"])}
 
 
-def measured_here(results: Results) -> dict[str, float]:
-    """Our values for the comparison with the published ones; those that were not measured are missing."""
-    values: dict[str, float] = {}
-    if latency := results.get("latency"):
-        curve = latency["summary"]["by_concurrency"]
-        model_ms = curve[0]["server_ms"]["clip_encoder"]["compute_infer"]
-        p50 = curve[0]["latency_ms"]["p50"]
-        values = {
-            "single_p50_ms": p50,
-            "single_model_ms": model_ms,
-            "single_other_percent": max(0.0, 100 * (1 - model_ms / p50)),
-            "saturated_rate": max(point["rate"] for point in curve),
-        }
-    if delay := results.get("queue_delay"):
-        cells = plots.recommended_cells(delay["summary"])
-        values["share_batched_percent"] = 100 * max(cells, key=lambda cell: cell["concurrency"])["share_batched"]
-    return values
-
-
 def render(results: Results, directory: Path, *, price_per_hour: float | None = None) -> Path:
-    """Write the pictures and ``report.html``, which embeds them, into ``directory``; return the page's path."""
-    drawn = {
-        draw.__name__: draw(results[name]["summary"])
-        for name, functions in PICTURES.items()
-        if name in results
-        for draw in functions
-    }
-    on_a_card = markdown_tables.of_gpus(results)
-    breakdowns = {
-        "roofline": efficiency_breakdown.of_cpu(results),
-        "gpu_roofline": efficiency_breakdown.of_gpu(on_a_card),
-    }
-    drawn |= {name: plots.roofline(shown) for name, shown in breakdowns.items() if shown and shown.can_be_drawn}
-    pictures = {}
-    for name, figure in drawn.items():
-        data = plots.png(figure)
-        (directory / f"{name}.png").write_bytes(data)
-        pictures[name] = base64.b64encode(data).decode("ascii")
-    page = markdown_tables.ENVIRONMENT.get_template("report.html").render(
+    """Write ``report.md`` and the README's picture into ``directory``; return the page's path."""
+    if "three_way" in results:
+        (directory / "three_way.png").write_bytes(three_way(results["three_way"]["summary"]))
+    text = markdown_tables.ENVIRONMENT.get_template("report.md").render(
         results=results,
-        pictures=pictures,
-        missing=[name for name in PICTURES if name not in results],
-        breakdowns=breakdowns,
-        published=FIGURES,
-        ours=measured_here(results),
-        hardware=HARDWARE,
+        titles=markdown_tables.TITLES,
+        tables={name: markdown_tables.part_of(name, results) for name in (*markdown_tables.TITLES, "gpu")},
+        cpu=efficiency_breakdown.of_cpu(results),
+        gpu=[(result, rows_of(result)) for _, result in sorted(markdown_tables.of_gpus(results).items())],
         price_per_hour=price_per_hour,
-        gpu=[(result, rows_of(result)) for _, result in sorted(on_a_card.items())],
-        others=[results[name] for name in sorted(results.keys() - PICTURES.keys()) if not name.startswith("gpu_")],
     )
-    path = directory / "report.html"
-    path.write_text(page, encoding="utf-8")
+    path = directory / "report.md"
+    # The links of the tables are those of the documents; the results lie beside this page.
+    path.write_text(_RESULTS_FOLDER.sub("](", text), encoding="utf-8")
     return path
 
 
+def three_way(summary: Mapping[str, Any]) -> bytes:
+    """Images per second of each system at the highest concurrency, with the range over the rounds, as PNG."""
+    systems = dict(reversed(summary["systems"].items()))
+    most = max(next(iter(systems.values()))["at"], key=int)
+    rates = [row["at"][most]["images_per_second"] for row in systems.values()]
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(8, 0.42 * len(systems) + 1))
+        axes = figure.subplots()
+        bars = axes.barh(
+            [SYSTEMS[name] for name in systems],
+            [rate["median"] for rate in rates],
+            xerr=[[rate["median"] - rate["min"] for rate in rates], [rate["max"] - rate["median"] for rate in rates]],
+            ecolor=INK,
+            color=[OURS if name in ("ensemble", "client", "openvino-bf16") else OTHERS for name in systems],
+            height=0.7,
+        )
+        invalid = ["" if row["valid"] else "  invalid: other vectors" for row in systems.values()]
+        labels = [f"{rate['median']:.1f}{why}" for rate, why in zip(rates, invalid, strict=True)]
+        axes.bar_label(bars, labels, padding=5)
+        axes.set(xlabel=f"images per second, concurrency {most}; line: slowest to fastest round", xmargin=0.12)
+        picture = io.BytesIO()
+        figure.savefig(picture)
+    return picture.getvalue()
+
+
 def main() -> None:
-    """Write page and pictures, and the tables in the documents."""
+    """Write the page and the picture, and the tables in the documents."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of JSON files; the page is written there")
     parser.add_argument(
@@ -123,7 +117,3 @@ def main() -> None:
     for document in () if arguments.page_only else DOCUMENTS:
         document.write_text(markdown_tables.fill(document.read_text(encoding="utf-8"), results), encoding="utf-8")
         print(f"tables: {document}")
-
-
-if __name__ == "__main__":
-    main()

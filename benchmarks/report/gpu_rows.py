@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
-from benchmarks.report.cards import card
-from benchmarks.report.efficiency_breakdown import points_that_count, precision_of
+from benchmarks.report.efficiency_breakdown import card, points_that_count, precision_of
 from benchmarks.report.markdown_tables import ENVIRONMENT
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    Result = Mapping[str, Any]
+Result = Mapping[str, Any]
 
 RATE_GOALS: Final = {"throughput_224": 20_000.0, "throughput_256": 6_000.0}
 """Part -> images per second that one H200 with 16 cores should reach."""

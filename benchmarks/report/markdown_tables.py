@@ -9,38 +9,43 @@ from __future__ import annotations
 
 import re
 import statistics
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, UndefinedError, select_autoescape
 
+from benchmarks.experiments.dedup import first_scan
+from benchmarks.experiments.dedup.step_times import REST
 from benchmarks.experiments.packaging.install_size import EXTRAS
 from benchmarks.experiments.serving.operators import EXPORTED, FLOP_PER_IMAGE
 from benchmarks.experiments.serving.three_way import SYSTEMS
+from benchmarks.harness.rounds import median_of
 from benchmarks.report import efficiency_breakdown
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    Result = Mapping[str, Any]
-    Results = Mapping[str, Result]
+Result = Mapping[str, Any]
+Results = Mapping[str, Result]
 
 MARKED: Final = re.compile(r"(<!-- (?P<name>[a-z_]+) -->\n).*?(<!-- /(?P=name) -->)", re.DOTALL)
-PARTS: Final = {
-    "three_way": "three_way",
-    "end_to_end": "end_to_end",
-    "ratios": "three_way",
-    "queue_delay": "queue_delay",
-    "latency": "latency",
-    "precision": "precision",
-    "travel": "serialisation",
-    "operators": "operators",
-    "scaling": "scaling",
-    "install_size": "install_size",
+TITLES: Final = {
+    "figures": "Single figures",
+    "three_way": "Ways of serving one model",
+    "ratios": "Ratios between them",
+    "end_to_end": "Bare inference and the ensemble",
+    "queue_delay": "How long a batch should wait, and how many instances",
+    "latency": "Latency and saturation",
+    "travel": "The form in which an image travels",
+    "precision": "Precisions and providers",
+    "operators": "The model, operator by operator",
+    "scaling": "More servers",
+    "first_scan": "A first search for duplicates",
+    "install_size": "What an installation takes",
 }
-"""Marker and macro -> the experiment whose result it shows."""
+"""Marker and macro of a table -> its heading on the page."""
+EXPERIMENTS: Final = {"ratios": "three_way", "travel": "serialisation"}
+"""Marker -> the experiment whose result it shows, if it has another name."""
 FIGURES: Final = {
     "benchmarks": ("readme_figures.md", "benchmarks/results"),
     "figures": ("figures.md", "../benchmarks/results"),
@@ -59,10 +64,10 @@ _ROW: Final = re.compile(r"^\|.*?(?=^[|{]|\Z)", re.DOTALL | re.MULTILINE)
 
 
 def fill(text: str, results: Results) -> str:
-    """Return ``text`` with its marked parts rewritten; a marker that :data:`PARTS` does not know stays as it is."""
+    """Return ``text`` with its marked parts rewritten; an unknown marker stays as it is."""
 
     def part(match: re.Match[str]) -> str:
-        known = match["name"] in (*PARTS, *FIGURES, "gpu")
+        known = match["name"] in (*TITLES, *FIGURES, "gpu")
         return f"{match[1]}{part_of(match['name'], results)}\n{match[3]}" if known else match[0]
 
     return MARKED.sub(part, text)
@@ -76,7 +81,7 @@ def part_of(name: str, results: Results) -> str:
         on_a_card = of_gpus(results)
         breakdown = efficiency_breakdown.of_gpu(on_a_card)
         return _macro("on_a_gpu")(list(on_a_card.values()), breakdown.steps if breakdown else ())
-    experiment = PARTS[name]
+    experiment = EXPERIMENTS.get(name, name)
     if experiment not in results:
         return f"Not measured yet: `python -m benchmarks {experiment}`."
     return _macro(name)(results[experiment])
@@ -125,8 +130,11 @@ def _memory_growth(series: Mapping[str, Mapping[str, float]]) -> float:
 ENVIRONMENT.globals.update(
     SYSTEMS=SYSTEMS,
     EXTRAS=EXTRAS,
+    FIRST_SCAN_SYSTEMS=first_scan.SYSTEMS,
+    REST=REST,
     EXPORTED=EXPORTED,
     FLOP_PER_IMAGE=FLOP_PER_IMAGE,
+    median_of=median_of,
     median_ratio=_median_ratio,
     memory_growth=_memory_growth,
 )
