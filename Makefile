@@ -19,10 +19,11 @@ $(BIN)/python:
 	    || { echo "Python 3.10 to 3.12 is needed, and $(PYTHON) is `$(PYTHON) --version`: make PYTHON=python3.11 ..."; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-# Without PyTorch. Of scikit-image only the photos are used, which need none of its dependencies. Bytecode is compiled
+# Without PyTorch, and without OpenVINO, which only makes some processors faster: of the extra local, the export needs
+# ONNX Runtime alone. Of scikit-image only the photos are used, which need none of its dependencies. Bytecode is compiled
 # when it is needed: most of it never is.
 $(DEMO_INSTALLED): setup.cfg pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --no-compile --editable '.[cli,dedup,local,server]'
+	$(BIN)/python -m pip install --no-compile --editable '.[cli,dedup,server]' 'onnxruntime>=1.19'
 	$(BIN)/python -m pip install --no-compile --no-deps 'scikit-image>=0.24'
 	touch $@
 
@@ -36,8 +37,10 @@ install: $(INSTALLED)  ## make .venv with everything that development needs
 demo: $(DEMO_INSTALLED)  ## find the duplicates among sample photos, or in PHOTOS=dir
 	$(BIN)/python -m benchmarks demo $(if $(PHOTOS),--photos '$(PHOTOS)')
 
+# Much of the time goes to waiting for servers, so three processes share the files, also on two cores. Each has a server
+# of its own: no -n auto.
 test: $(INSTALLED)  ## run all tests, or those in TESTS=path
-	$(BIN)/python -m pytest $(TESTS)
+	$(BIN)/python -m pytest $(or $(TESTS),--numprocesses 3 --dist loadfile --no-loadscope-reorder)
 
 lint: $(INSTALLED)  ## check style and types
 	$(BIN)/ruff check .

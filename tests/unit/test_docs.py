@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 PAGES = (*sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md", ROOT / "README.md")
 TRACKED_FOLDERS = ("benchmarks", "clip_client", "containers", "docs", "examples", "preprocess_ensemble", "tests")
-MADE_BY_COMMANDS = ("benchmarks/results/report.html",)
+MADE_BY_COMMANDS = ("benchmarks/results/report.md",)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -30,3 +30,27 @@ def test_the_table_of_status_codes_is_the_code() -> None:
     assert re.findall(r"^\| (\d+) \| ([A-Z_]+) \|", page, re.MULTILINE) == [
         (str(int(status)), status.name) for status in ImageStatus
     ]
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: page.name)
+def test_links_lead_to_files_and_headings_that_exist(page: Path) -> None:
+    for link in re.findall(r"\]\((?!https?:)([^)\s]+)\)", page.read_text()):
+        name, _, heading = link.partition("#")
+        target = page.parent / name if name else page
+        assert target.exists(), link
+        assert not heading or heading in _anchors(target), link
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: page.name)
+def test_lines_that_a_person_writes_have_at_most_120_characters(page: Path) -> None:
+    written = re.sub(r"<!-- (\w+) -->\n.*?<!-- /\1 -->", "", page.read_text(), flags=re.DOTALL)
+    lines = re.sub(r"https?://\S+", "", written).splitlines()
+    assert [line for line in lines if len(line) > 120 and not line.startswith("|")] == []
+
+
+def _anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(
+        r"^#+ (.*)$", re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE), re.M
+    )
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
