@@ -43,7 +43,7 @@ def wait_until_live(server: subprocess.Popen[bytes], http_port: int, log: Path, 
     url = f"http://127.0.0.1:{http_port}/v2/health/{'ready' if ready else 'live'}"
     while True:
         try:
-            with urllib.request.urlopen(url, timeout=5):
+            with urllib.request.urlopen(url, timeout=60):
                 return
         except OSError as error:
             if isinstance(error, urllib.error.HTTPError):

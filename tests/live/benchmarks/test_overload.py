@@ -46,7 +46,7 @@ def test_more_than_the_server_can_do(tmp_path: Path) -> None:
         assert all(phase["good_per_second"][-1] >= 0.8 * rates[1] for phase in calm)
 
         # What the supervisor found amid the noise is true until it looks again.
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while health(f"http://127.0.0.1:{port}/healthz") != "ready":
             assert time.monotonic() < deadline, "it does not recover"
             time.sleep(0.1)

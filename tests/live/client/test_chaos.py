@@ -26,7 +26,7 @@ STUB_DIES_AT: Final = 600
 
 
 def _report(port: int) -> dict[str, Any]:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=10) as response:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=60) as response:
         report: dict[str, Any] = json.load(response)
         return report
 

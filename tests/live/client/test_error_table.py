@@ -347,7 +347,7 @@ async def test_a_server_whose_shared_memory_is_full(
 
     def health() -> tuple[int, dict[str, object]]:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=60) as answer:
                 return answer.status, json.load(answer)
         except urllib.error.HTTPError as error:
             with error:

@@ -140,12 +140,16 @@ def test_a_killed_driver_continues_with_what_is_not_finished(
         GatedPartition(folder=folder, gate=None if number < 2 else gate) for number, folder in enumerate(folders)
     ]
     arguments = pickle.dumps((partitions, server.grpc_url, str(output), cluster.address)).hex()
-    driver = subprocess.Popen([sys.executable, "-c", _DRIVER, arguments], stderr=subprocess.DEVNULL)
+    log = tmp_path / "driver.log"
+
+    def holds_the_third_partition() -> bool:
+        assert driver.poll() is None, log.read_text()
+        return len(list(output.glob("part-*.parquet"))) == 2 and bool(gate.workers())
+
+    with log.open("wb") as said:
+        driver = subprocess.Popen([sys.executable, "-c", _DRIVER, arguments], stderr=said)
     try:
-        wait_until(
-            lambda: len(list(output.glob("part-*.parquet"))) == 2 and gate.workers(),
-            "two partitions are finished and the third is in work",
-        )
+        wait_until(holds_the_third_partition, "two partitions are finished and the third is in work")
     finally:
         driver.kill()
         driver.wait()

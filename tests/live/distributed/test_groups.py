@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from clip_client.dedup import DuplicateReport
     from preprocess_ensemble.testing.server import Server
 
-pytestmark = [pytest.mark.filterwarnings(*RAY_WARNINGS), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.filterwarnings(*RAY_WARNINGS)]
 
 THRESHOLD: Final = 0.95
 
@@ -180,7 +180,7 @@ def test_cells_find_the_pairs_and_a_killed_driver_continues_at_the_finished_cell
 
     options: dict[str, Any] = {"output": str(tmp_path), "threshold": THRESHOLD, "exact_rows": 0, "rows_at_once": 1000}
     arguments = json.dumps([str(embedded), ray.get_runtime_context().gcs_address, options])
-    driver = subprocess.run([sys.executable, "-c", _DRIVER, arguments], capture_output=True, timeout=60, check=False)
+    driver = subprocess.run([sys.executable, "-c", _DRIVER, arguments], capture_output=True, timeout=120, check=False)
     assert driver.returncode == -signal.SIGKILL, driver.stderr
     compared = written_in(tmp_path / "edges")
     assert len(compared) >= 5

@@ -98,7 +98,7 @@ def test_folder_watcher(server: Server, album: Path, tmp_path: Path) -> None:
 def answer_to(url: str, body: bytes | None = None, content_type: str = "") -> tuple[int, Any]:
     request = urllib.request.Request(url, body, {"Content-Type": content_type} if body else {})
     try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as error:
         with error:

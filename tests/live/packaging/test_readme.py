@@ -66,7 +66,6 @@ def script(page: str, address: str) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-@pytest.mark.timeout(240)
 def test_what_a_page_shows_runs_as_it_stands(
     page: Path, installed: InstalledWheel, tiny_repository: Path, tmp_path: Path
 ) -> None:

@@ -44,7 +44,6 @@ def test_the_environment_has_the_code_of_the_wheel_and_not_of_the_tree(
         assert shown.startswith(f"{installed.bin.parent}/lib/")
 
 
-@pytest.mark.timeout(90)
 def test_pip_installs_a_tritonserver_that_works_in_an_empty_folder(
     installed: InstalledWheel, tiny_repository: Path, photos: Path, tmp_path: Path
 ) -> None:

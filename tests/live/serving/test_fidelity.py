@@ -120,7 +120,6 @@ def full_server(full_repository: Path) -> Iterator[Server]:
         yield running
 
 
-@pytest.mark.timeout(300)  # half a minute on two idle cores: 350 MB are exported, served and loaded again
 async def test_the_full_model_is_that_of_open_clip(
     photos: Path, full_server: Server, full_reference: Reference
 ) -> None:
@@ -134,7 +133,6 @@ async def test_the_full_model_is_that_of_open_clip(
     assert cosines.min() >= LEAST_COSINE
 
 
-@pytest.mark.timeout(300)
 def test_the_shipped_skeleton_gives_the_file_that_pytorch_gives(
     full_repository: Path, full_reference: Reference, tmp_path: Path
 ) -> None:
@@ -157,7 +155,6 @@ def test_the_shipped_skeleton_gives_the_file_that_pytorch_gives(
     assert (without.fingerprint, without.canary) == (with_pytorch.fingerprint, with_pytorch.canary)
 
 
-@pytest.mark.timeout(300)
 async def test_the_fast_path_keeps_the_cosine_that_it_promises(
     photos: Path, full_server: Server, full_reference: Reference, tmp_path: Path
 ) -> None:

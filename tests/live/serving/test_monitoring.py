@@ -52,7 +52,7 @@ class Prometheus:
 
     def ask(self, path: str, **parameters: str) -> Any:
         query = urllib.parse.urlencode(parameters)
-        with urllib.request.urlopen(f"{self.url}/api/v1/{path}?{query}", timeout=10) as answer:
+        with urllib.request.urlopen(f"{self.url}/api/v1/{path}?{query}", timeout=60) as answer:
             found = json.load(answer)
         assert found["status"] == "success"
         return found["data"]
@@ -93,7 +93,7 @@ def _images() -> list[bytes]:
 
 def _wait_for(prometheus: Prometheus, expression: str, server: Server) -> None:
     """Keep the server busy until the expression has a sample."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while True:
         infer(server.grpc_url, "clip_image", _images(), outputs=["embedding", "status", "error", "fingerprint"])
         try:

@@ -28,7 +28,6 @@ def repository(tmp_path: Path, tiny_repository: Path) -> Path:
     return copy
 
 
-@pytest.mark.timeout(90)
 def test_the_tracked_repository_loads_without_auto_completion(repository: Path, tmp_path: Path, photos: Path) -> None:
     grpc, http = free_port(), free_port()
     addresses = [f"--{protocol}-address=127.0.0.1" for protocol in ("grpc", "http")]

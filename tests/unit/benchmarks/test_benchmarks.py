@@ -297,7 +297,7 @@ def test_other_vectors_make_a_row_and_the_run_invalid() -> None:
 
 
 def test_systems_start_together_and_one_that_fails_leaves_none_running() -> None:
-    together = threading.Barrier(2, timeout=30)
+    together = threading.Barrier(2, timeout=60)
     running: set[str] = set()
 
     @contextmanager

@@ -156,11 +156,11 @@ def test_interruption_ends_with_the_number_of_the_signal(
         run = "import sys; from clip_client.cli.main import main; sys.exit(main(sys.argv[1:]))"
         command = [sys.executable, "-c", ignore + run, "health", "--url", url]
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-            silent.settimeout(30)
+            silent.settimeout(60)
             connection, _ = silent.accept()
             with connection:  # the command waits for an answer
                 process.send_signal(number)
-                _, said = process.communicate(timeout=30)
+                _, said = process.communicate(timeout=60)
     assert (process.returncode, said) == (code, "clip-client: interrupted\n")
 
 

@@ -19,7 +19,7 @@ def test_results_keep_the_order_of_the_items(threads: int) -> None:
 
 def test_all_threads_work_and_the_caller_is_one_of_them() -> None:
     pool = WorkerPool(3)
-    together = threading.Barrier(3, timeout=30)
+    together = threading.Barrier(3, timeout=60)
 
     def meet(_: int) -> int:
         together.wait()

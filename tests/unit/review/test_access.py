@@ -52,7 +52,7 @@ def review(album: Path) -> Iterator[Review]:
 
 def raw(review: Review, request: str) -> bytes:
     """Send bytes as they are, with the cookie, and return the whole answer."""
-    with socket.create_connection(("127.0.0.1", review.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", review.port), timeout=60) as connection:
         connection.sendall(request.replace("COOKIE", review.cookie).encode("latin-1"))
         answer = b""
         while piece := connection.recv(65_536):
@@ -127,14 +127,14 @@ def test_a_token_works_once_and_the_terminal_shows_the_next_one(review: Review) 
     assert review.request("GET", path, Cookie=review.cookie).status == 200  # opened again in the same browser
     assert review.request("GET", "/?token=").status == 403
     assert review.request("GET", "/?token=%ff").status == 403
-    following = review.addresses.get(timeout=10)
+    following = review.addresses.get(timeout=60)
     answer = review.request("GET", following.partition(str(review.port))[2], Sec_Fetch_Site="cross-site")
     assert answer.status == 200
     attributes = answer.headers["Set-Cookie"].lower().split("; ")[1:]
     assert {"httponly", "samesite=strict"} <= set(attributes)
     assert following not in answer.text
     assert review.request("GET", following.partition(str(review.port))[2]).status == 403
-    review.addresses.get(timeout=10)
+    review.addresses.get(timeout=60)
 
 
 @pytest.mark.parametrize(

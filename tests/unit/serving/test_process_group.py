@@ -47,7 +47,7 @@ async def test_the_end_of_a_grandchild_calls_back_once() -> None:
     ends: asyncio.Queue[None] = asyncio.Queue()
     watch = EndWatch(leader.pid, lambda: ends.put_nowait(None))
     os.kill(last, signal.SIGKILL)
-    await asyncio.wait_for(ends.get(), timeout=10)
+    await asyncio.wait_for(ends.get(), timeout=60)
     watch.close()
     os.killpg(leader.pid, signal.SIGKILL)
     await leader.communicate()

@@ -80,7 +80,7 @@ class FakeServer:
 
     async def run(self, config: SupervisorConfig = FAST) -> None:
         self.supervisor = Supervisor(self, config)
-        await asyncio.wait_for(self.supervisor.run(self.ready.append), timeout=10)
+        await asyncio.wait_for(self.supervisor.run(self.ready.append), timeout=60)
 
     async def start(self) -> FakeProcess:
         self.processes.append(FakeProcess())
