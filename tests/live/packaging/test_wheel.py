@@ -9,8 +9,6 @@ import zipfile
 from email.parser import HeaderParser
 from typing import TYPE_CHECKING
 
-import pytest
-
 from preprocess_ensemble.testing.server import free_port
 from tests.live.bare import launched, wait_until_live
 from tests.live.raw import infer
