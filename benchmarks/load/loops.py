@@ -113,7 +113,6 @@ async def open_loop(
 
     async def one(due_s: float) -> None:
         nonlocal in_flight
-        in_flight += 1
         try:
             await call(due_s)
         finally:
@@ -126,6 +125,7 @@ async def open_loop(
         if in_flight >= limit:
             answers.dropped += 1
         else:
+            in_flight += 1  # not in the task, which begins later if this loop is behind
             tasks.append(asyncio.create_task(one(due_s)))
     await asyncio.gather(*tasks)
     answers.calls, answers.seconds = len(answers.latencies_ms), loop.time() - start

@@ -120,8 +120,12 @@ async def test_an_open_loop_drops_calls_beyond_its_limit() -> None:
     async def call(due_s: float) -> None:
         await end.wait()
 
-    asyncio.get_running_loop().call_later(0.3, end.set)
-    answers = await open_loop(call, itertools.repeat(0.01), seconds=0.095, limit=2)
+    def gaps() -> Iterator[float]:
+        yield from itertools.repeat(0.001, 9)
+        end.set()
+        yield 1
+
+    answers = await open_loop(call, gaps(), seconds=1, limit=2)
     assert (answers.calls, answers.dropped) == (2, 7)
 
 
