@@ -39,6 +39,9 @@ os.environ["CLIP_PRECISION"] = "fp32"
 """For every test, and every server and command that one starts: many compare vectors bit by bit, and on a processor
 with bf16 the default would be that. Tests of the default itself set another value."""
 
+os.environ["RAY_worker_niceness"] = "0"
+"""By default, Ray's workers give way to the tests beside them, and need minutes to start."""
+
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
