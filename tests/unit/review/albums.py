@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from clip_client.dedup.aligned import Match
 from clip_client.dedup.types import BURST, SIMILAR
+from clip_client.review.state.applying import Worker
 from tests.fixtures.albums import member, report, write
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from clip_client.dedup.report import DuplicateReport
+    from clip_client.review.state.session import Session
     from tests.fixtures.reviews import Review
 
 LOOKS_ALIKE = (Match(test="embedding", value=0.9, threshold=0.85),)
@@ -50,6 +52,17 @@ def applied(review: Review) -> str:
     job = done(review, "/apply", {"plan": done(review, "/plan")["number"]})
     assert job["error"] == ""
     return str(job["run"])
+
+
+def apply_all(session: Session) -> None:
+    """Plan and apply everything without a server."""
+    worker = Worker(session)
+    worker.plan(merge_metadata=False)
+    worker.join()
+    assert worker.job is not None
+    worker.apply(worker.job.number)
+    worker.join()
+    assert worker.job.error == ""
 
 
 def names(album: Path) -> set[str]:

@@ -22,7 +22,7 @@ from tests.fixtures.albums import member, report, snapshot, without_access, writ
 from tests.fixtures.photos_libraries import Photos, on_a_mac
 from tests.fixtures.reviews import Review, of_report, review_of
 from tests.fixtures.waiting import until
-from tests.unit.review.albums import ALL_NAMES, applied, done, found_in, names, states
+from tests.unit.review.albums import ALL_NAMES, applied, apply_all, done, found_in, names, states
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -147,13 +147,7 @@ def test_a_run_carries_out_what_was_planned_and_no_choice_that_is_made_meanwhile
         asyncio.run(session.search(of_report(found)))
         for number in range(1, last + (what != "keep")):
             session.choose(number, "keep", keep=0, move=[1])
-        worker = Worker(session)
-        worker.plan(merge_metadata=False)
-        worker.join()
-        assert worker.job is not None
-        worker.apply(worker.job.number)
-        worker.join()
-        assert worker.job.error == ""
+        apply_all(session)
         group = session.groups.get(last)
         assert group is not None
         assert group.state == what

@@ -18,6 +18,7 @@ from clip_client.review.state.applying import Worker
 from clip_client.review.state.session import READY, Session
 from tests.fixtures.albums import searched, snapshot, without_access, write
 from tests.fixtures.crashes import IN_MEMORY, contents, die_before, fork_and_kill
+from tests.unit.review.albums import apply_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,15 +48,6 @@ def opened(store: Store, root: Path, found: DuplicateReport | None = None) -> Se
     asyncio.run(session.search(search))
     assert session.phase == READY, session.error
     return session
-
-
-def apply_all(session: Session) -> None:
-    worker = Worker(session)
-    worker.plan(merge_metadata=False)
-    worker.join()
-    assert worker.job is not None
-    worker.apply(worker.job.number)
-    worker.join()
 
 
 def test_a_kill_while_choices_are_applied_loses_nothing_and_the_next_session_continues(folder: Path) -> None:
