@@ -208,7 +208,7 @@ class Member:
     moment: str = ""
     """``BURST`` or ``SAME_SCENE`` if its time shows that it is not the same picture as the kept one, else empty."""
     copy_of: str = ""
-    """Path of a better file of the group that it is a closer copy of than of the kept photo; else empty."""
+    """Path of another file of the group that it is a closer copy of than of the kept photo; else empty."""
     copy_tier: str = ""
     """How certain that is: one of :data:`TIERS`, but neither ``NEAR_IDENTICAL`` nor ``SIMILAR``."""
     copy_alignment: Alignment | None = None

@@ -133,19 +133,28 @@ def _alike(comparison: Comparison, thresholds: Thresholds, rows: Iterable[int]) 
 def _followers(comparison: Comparison, better: Mapping[int, int]) -> list[list[int]]:
     """Return the rows of each group, the best first: each row follows its better one to the best of all.
 
-    Rows that a person declared to be different share no group: the better one stays.
+    A row that follows a worse one comes after it. Rows that a person declared to be different share no group: the
+    better one stays.
     """
     best_of: dict[int, int] = {}
     groups: dict[int, list[int]] = {}
     declared: defaultdict[int, set[int]] = defaultdict(set)
-    for row in comparison.best_first(comparison.candidates):
-        best = best_of[better[row]] if row in better else row
-        sets = comparison.cannot_link.sets_of(row)
-        if not declared[best].isdisjoint(sets):
-            best = row
-        best_of[row] = best
-        groups.setdefault(best, []).append(row)
-        declared[best].update(sets)
+    waiting: defaultdict[int, list[int]] = defaultdict(list)
+    for first in comparison.best_first(comparison.candidates):
+        if first in better and better[first] not in best_of:
+            waiting[better[first]].append(first)
+            continue
+        ready = [first]
+        while ready:
+            row = ready.pop()
+            best = best_of[better[row]] if row in better else row
+            sets = comparison.cannot_link.sets_of(row)
+            if not declared[best].isdisjoint(sets):
+                best = row
+            best_of[row] = best
+            groups.setdefault(best, []).append(row)
+            declared[best].update(sets)
+            ready += reversed(waiting.pop(row, ()))
     return list(groups.values())
 
 

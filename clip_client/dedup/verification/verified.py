@@ -125,6 +125,7 @@ def _prove(
             break
         best_first = again
         proofs.prove(paired, best_first, on_progress)
+    proofs.prove_by_moved(paired)
     return comparison
 
 

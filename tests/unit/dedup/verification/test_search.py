@@ -293,6 +293,20 @@ def test_the_original_stays_although_enlarged_noisy_and_bordered_copies_are_larg
     check(json.loads(report.to_json()))
 
 
+def test_an_edit_moves_for_its_source_if_that_moves_for_another_edit(tmp_path: Path) -> None:
+    """Noise hides too much of the black and white copy to prove it."""
+    source, chosen = scene(0), tmp_path / "chosen"
+    chosen.mkdir()
+    noisy(source, 15, seed=1).save(chosen / "noisy.png")
+    source.save(tmp_path / "source.jpg", quality=85)
+    source.convert("L").convert("RGB").save(tmp_path / "grey.png", compress_level=0)
+    report = search(tmp_path, keep=[f"folder={chosen}", "bytes"])
+    grey = by_name(report)["grey.png"]
+    assert (grey.tier, Path(grey.copy_of).stem, grey.copy_tier) == (ALTERED, "source", EDITED)
+    assert moved(report, tmp_path) == {"source": "noisy"}
+    assert moved(report, tmp_path, EDITED) == {"source": "noisy", "grey": "noisy"}
+
+
 def test_the_rules_that_a_person_gives_and_a_cameras_file_come_before_doubts(
     family: Path, store: Store, tmp_path: Path
 ) -> None:
