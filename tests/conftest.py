@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -77,11 +79,14 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_repository(shared_folder: Path) -> Path:
-    """A model repository with the small CLIP, which no test changes."""
-    from preprocess_ensemble.export.exporter import export_model  # most tests run without it
+    """A model repository with the small CLIP, which no test changes.
 
+    Another process exports it: one that has loaded PyTorch forks slowly, and some tests fork thousands of times.
+    """
     repository = shared_folder / "tiny_repository" / "triton_models"
     with FileLock(shared_folder / "tiny_repository.lock"):
         if not repository.exists():
-            export_model(model=str(TINY_CLIP), pretrained="random:0", repository=repository)
+            command = [sys.executable, "-m", "preprocess_ensemble.export.command", "--model", str(TINY_CLIP)]
+            options = ["--pretrained", "random:0", "--repository", str(repository)]
+            subprocess.run([*command, *options], check=True, capture_output=True)
     return repository

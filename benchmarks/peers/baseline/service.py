@@ -22,7 +22,6 @@ from fastapi import FastAPI, HTTPException, Response, UploadFile
 from pydantic import BaseModel, Field, PositiveInt
 
 from benchmarks.peers.baseline.batcher import Batcher
-from benchmarks.peers.baseline.network import Network, Result
 
 
 class Settings(BaseModel, frozen=True):
@@ -49,6 +48,8 @@ def make_app(settings: Settings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        from benchmarks.peers.baseline.network import Network, Result  # PyTorch, which the settings do not need
+
         network = Network(settings.model, settings.pretrained)
         app.state.passport = network.passport
         app.state.batcher = Batcher[bytes, Result](network.embed, max_items=settings.max_batch)
