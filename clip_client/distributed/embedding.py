@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import re
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -178,17 +179,22 @@ def _outcomes(config: ClientConfig, folder: PartitionFolder, plan: Plan, workers
     """Run the job and yield what became of each partition."""
     import ray
     from ray.exceptions import RayError
+    from ray.util.annotations import RayDeprecationWarning
 
     cpus, strategy = pool(workers)
     work = [{"partition": pickle.dumps(partition)} for partition in plan.partitions]
-    outcomes = ray.data.from_items(work, override_num_blocks=min(len(work), _MOST_TASKS)).map_batches(
-        PartitionWorker,
-        fn_constructor_args=(config, folder, plan.number, plan.finished),
-        batch_size=1,
-        num_cpus=cpus,
-        compute=strategy,
-        max_task_retries=_MOST_DEATHS,
-    )
+    dataset = ray.data.from_items(work, override_num_blocks=min(len(work), _MOST_TASKS))
+    with warnings.catch_warnings():
+        # Ray 2.60 has no other way to limit the retries of an actor's task, and will drop this one in 2.64.
+        warnings.filterwarnings("ignore", message="`ray_remote_args`", category=RayDeprecationWarning)
+        outcomes = dataset.map_batches(
+            PartitionWorker,
+            fn_constructor_args=(config, folder, plan.number, plan.finished),
+            batch_size=1,
+            num_cpus=cpus,
+            compute=strategy,
+            max_task_retries=_MOST_DEATHS,
+        )
     try:
         for row in outcomes.iter_rows():
             yield Outcome(**row)

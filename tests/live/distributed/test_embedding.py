@@ -153,6 +153,7 @@ def test_a_killed_driver_continues_with_what_is_not_finished(
     finally:
         driver.kill()
         driver.wait()
+    assert "DeprecationWarning" not in log.read_text()
     first = {path.name: path.stat().st_mtime_ns for path in output.glob("part-*.parquet")}
     (worker,) = gate.workers()
     wait_until(lambda: not psutil.pid_exists(worker), "Ray ends the worker of a driver that is gone")
