@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -128,6 +129,14 @@ class StartError(ReportedError):
     """The server did not become ready."""
 
 
+class CrashedAtStart(StartError):
+    """A defect ended the server while it started."""
+
+
+_CRASHES: Final = frozenset(-number for number in (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV))
+"""Exit codes of a program that a defect has ended, rather than another program or itself."""
+
+
 class Supervisor:
     """Runs the server until it is told to stop. One object serves one :meth:`run`; create it inside its event loop."""
 
@@ -179,10 +188,17 @@ class Supervisor:
     async def run(self, on_ready: Callable[[Probe], None]) -> None:
         """Start the server, call ``on_ready`` once when it is ready, and keep it serving until :meth:`stop`.
 
-        Raises ``StartError`` if the first start fails; later starts are retried without limit.
+        Raises ``StartError`` if the first start fails, after a crash the second one; later starts are retried without
+        limit.
         """
         try:
-            await self._start()
+            try:
+                await self._start()
+            except CrashedAtStart as crash:
+                # One of hundreds of starts of tritonserver (24.10) has aborted without a word; the next one worked.
+                logger.error("%s; trying once more", crash)
+                await self._stop_process(drain_s=0)
+                await self._start()
             if not self._stop_requested.is_set():
                 on_ready(self._probe)
             while not self._stop_requested.is_set():
@@ -204,7 +220,8 @@ class Supervisor:
         wrong = 0
         while not self._stop_requested.is_set():
             if not process.running:
-                raise StartError(f"tritonserver ended while it started: {await process.reason()}")
+                kind = CrashedAtStart if await process.ended() in _CRASHES else StartError
+                raise kind(f"tritonserver ended while it started: {await process.reason()}")
             if not await self._send_canary(process):
                 continue
             if self._probe.outcome is ProbeOutcome.OK:

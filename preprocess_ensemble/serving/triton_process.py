@@ -131,6 +131,7 @@ class TritonProcess:
         self._secret = secret
         self._unload_s = unload_s
         self._first_error: str | None = None
+        self._last_line = ""
         self._stubs: EndWatch | None = None
         self._idle = asyncio.Event()
         self._listener = asyncio.create_task(self._listen(), name="tritonserver's output")
@@ -184,10 +185,17 @@ class TritonProcess:
         return await self._process.wait()
 
     async def reason(self) -> str:
-        """Return why it ended: the first error that it reported, since later ones follow from it, or its exit code."""
+        """Return why it ended: the first error that it reported, since later ones follow from it, or its exit code.
+
+        A program that aborts says why in its last line, in no format.
+        """
         code = await self._process.wait()
         await asyncio.wait({self._listener}, timeout=_LISTEN_S)
-        return self._first_error or (f"signal {-code}" if code < 0 else f"exit code {code}")
+        if self._first_error:
+            return self._first_error
+        if code == -signal.SIGABRT and self._last_line:
+            return f"it aborted: {self._last_line}"
+        return f"signal {-code}" if code < 0 else f"exit code {code}"
 
     async def stop(self, *, drain_s: float) -> None:
         """Ask the server to finish its requests and end; kill the rest after ``drain_s`` (0: at once)."""
@@ -247,7 +255,8 @@ class TritonProcess:
                 self._log.write(line)
             if _IDLE in line:
                 self._idle.set()
-            entry = parse_line(line.decode("utf-8", "replace").rstrip())
+            self._last_line = line.decode("utf-8", "replace").strip()
+            entry = parse_line(self._last_line)
             if entry is None:
                 continue
             if entry.level == "error" and self._first_error is None:

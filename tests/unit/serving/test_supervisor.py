@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -97,7 +98,7 @@ class FakeServer:
         if step == "reload":
             self.supervisor.reload()
             return OK
-        self.processes[-1].die(1)
+        self.processes[-1].die(-signal.SIGABRT if step == "crash" else 1)
         return SLOW
 
     async def progress(self) -> float | None:
@@ -301,6 +302,18 @@ async def test_a_first_start_that_fails_is_an_error() -> None:
     with pytest.raises(StartError, match=r"ended while it started: exit code 1"):
         await server.run()
     assert server.processes[0].stops == [0]
+
+
+async def test_a_first_start_that_crashes_is_tried_once_more(caplog: pytest.LogCaptureFixture) -> None:
+    server = FakeServer(["crash", OK])
+    await server.run()
+    assert server.ready == [OK]
+    assert [process.stops for process in server.processes] == [[0], [FAST.drain_s]]
+    assert "tritonserver ended while it started: exit code -6; trying once more" in caplog.text
+    twice = FakeServer(["crash", "crash", OK])
+    with pytest.raises(StartError, match="exit code -6"):
+        await twice.run()
+    assert len(twice.processes) == 2
 
 
 async def test_a_model_that_loads_but_is_wrong_is_an_error_at_start() -> None:
