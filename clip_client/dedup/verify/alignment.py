@@ -110,6 +110,11 @@ class _Hypothesis:
         )
 
     @property
+    def may_lie_better(self) -> bool:
+        """True if the same shows, but a little off. The transform was improved before the colours were made equal."""
+        return not self.is_frame and self.comparison.drift > _MOST_DRIFT and self.agreeing_share >= _LEAST_AGREEING
+
+    @property
     def is_altered(self) -> bool:
         """True if most shows the same in the same place, and a difference is too large for any transform to explain."""
         seen = self.comparison
@@ -135,11 +140,10 @@ def align(duplicate: Keypoints, kept: Keypoints) -> Alignment | None:
     # All is computed in one order of the two, so that exchanging them changes nothing but the words.
     first, second = sorted((duplicate, kept), key=lambda photo: (photo.width * photo.height, photo.jpeg))
     best: _Hypothesis | None = None
-    for affine in _affines(first, second):
-        found = _test(first, second, affine)
-        if found is not None and (best is None or (found.agrees, found.agreeing_share) > (False, best.agreeing_share)):
+    for found in _hypotheses(first, second):
+        if best is None or (found.agrees, found.agreeing_share) > (False, best.agreeing_share):
             best = found
-        if found is not None and (found.agrees or found.is_altered):
+        if found.agrees or found.is_altered:
             break
     if best is None:
         return None
@@ -172,6 +176,19 @@ def align(duplicate: Keypoints, kept: Keypoints) -> Alignment | None:
         region=region,
         region_share=share,
     )
+
+
+def _hypotheses(first: Keypoints, second: Keypoints) -> Iterator[_Hypothesis]:
+    for affine in _affines(first, second):
+        found = _test(first, second, affine)
+        if found is None:
+            continue
+        yield found
+        if found.may_lie_better:
+            to_second = found.comparison.to_grid if found.second_is_grid else inverse(found.comparison.to_grid)
+            better = _test(first, second, to_second)
+            if better is not None:
+                yield better
 
 
 def _refined(first: Keypoints, second: Keypoints, affine: Affine) -> Affine:

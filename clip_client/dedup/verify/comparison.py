@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _SMOOTHING: Final = 1.0
 """Pixels, standard deviation: hides how encoders and resizing differ in the finest detail."""
 _EDGE: Final = 4
-"""Pixels at the edge of the overlap that smoothing and interpolation change."""
+"""Pixels at the edge of the overlap that smoothing and interpolation change, more so if a border begins there."""
 _TEXTURE: Final = 16.0
 """Squared levels: a window with less variance has no structure to compare."""
 _BLURS: Final = (0.6, 0.9, 1.2, 1.6, 2.1, 2.8)
@@ -63,6 +63,8 @@ class Comparison:
     """Windows that moved on their own."""
     drift: float
     """Pixels by which the corners of the overlap moved together."""
+    to_grid: Affine
+    """The transform that was compared, without that drift."""
     correlation: Floats
     textured: Mask
     """Windows in the overlap in which either picture has texture."""
@@ -98,11 +100,13 @@ def compare(grid: Pixels, source: Pixels, to_grid: Affine) -> Comparison | None:
             0.0 if grid_is_grey else cut_off(moved, grid, inside),
         )
         # Only from colour to grey, and from all levels to fewer, does one rule hold for every pixel.
-        ranks = [(tones.is_grey, round(tones.clipped, 3)) for tones in grading.tones]
+        ranks = [
+            (tones.is_grey, share, round(tones.clipped, 3)) for tones, share in zip(grading.tones, cut, strict=True)
+        ]
         if ranks[0] < ranks[1]:
-            fixed = regrade(fixed, moved, inside)
+            fixed = regrade(fixed, moved, inside, is_grey=grid_is_grey)
         else:
-            moved = regrade(moved, fixed, inside)
+            moved = regrade(moved, fixed, inside, is_grey=moved_is_grey)
     lumas = [np.asarray(cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY), np.uint8) for picture in (fixed, moved)]
     smooth = [_smooth(luma, _SMOOTHING) for luma in lumas]
     windows = Windows(sampled(inside))
@@ -128,6 +132,7 @@ def compare(grid: Pixels, source: Pixels, to_grid: Affine) -> Comparison | None:
         tinge=np.hypot(*(one - other for one, other in zip(*chroma, strict=True))),
         moves=motion.moves,
         drift=motion.drift,
+        to_grid=_after(motion.affine, to_grid),
         correlation=(product - mean * other_mean) / np.sqrt(np.maximum(variance * other_variance, 1)),
         textured=windows.valid & (np.maximum(variance, other_variance) > _TEXTURE),
         noise=noise,
@@ -156,8 +161,13 @@ def refined(grid: Pixels, source: Pixels, to_grid: Affine) -> Affine:
         windows = Windows(sampled(inside))
         better = find_motion(sampled(one - other), _slope(middle, 0), _slope(middle, 1), windows).affine
         better[:, 2] /= scale
-        to_grid = np.column_stack([better[:, :2] @ to_grid[:, :2], better[:, :2] @ to_grid[:, 2] + better[:, 2]])
+        to_grid = _after(better, to_grid)
     return to_grid
+
+
+def _after(second: Affine, first: Affine) -> Affine:
+    """Return the transform that does the ``first`` one, then the ``second``."""
+    return np.column_stack([second[:, :2] @ first[:, :2], second[:, :2] @ first[:, 2] + second[:, 2]])
 
 
 def _warp(source: Pixels, to_grid: Affine, size: tuple[int, int]) -> tuple[Pixels, Mask]:
@@ -174,14 +184,10 @@ def _warp(source: Pixels, to_grid: Affine, size: tuple[int, int]) -> tuple[Pixel
     centred = to_grid.copy()  # OpenCV counts from the middle of the first pixel
     centred[:, 2] += to_grid[:, :2].sum(axis=1) / 2 - 0.5
     moved = cv2.warpAffine(source, centred, size, flags=cv2.INTER_CUBIC, borderMode=cv2.BORDER_REPLICATE)
-    back = cv2.invertAffineTransform(to_grid)
-    corners = np.array([[0, 0], [size[0], 0], [0, size[1]], size]) @ back[:, :2].T + back[:, 2]
-    if (corners > -0.5).all() and (corners < np.array(source.shape[1::-1]) + 0.5).all():
-        return np.asarray(moved, np.uint8), np.ones(moved.shape[:2], np.bool_)
     covered = np.full(source.shape[:2], 255, np.uint8)
     inside = np.asarray(cv2.warpAffine(covered, centred, size, flags=cv2.INTER_LINEAR) > 127, np.uint8)
     around = np.ones((2 * _EDGE + 1, 2 * _EDGE + 1), np.uint8)
-    inside = np.asarray(cv2.erode(inside, around, borderType=cv2.BORDER_CONSTANT, borderValue=(1,)), np.uint8)
+    inside = np.asarray(cv2.erode(inside, around, borderType=cv2.BORDER_CONSTANT, borderValue=(0,)), np.uint8)
     return np.asarray(moved, np.uint8), inside > 0
 
 
@@ -202,7 +208,9 @@ def _turned(source: Pixels, to_grid: Affine, size: tuple[int, int]) -> Pixels | 
 
 def _smooth(values: Pixels | Floats, deviation: float) -> Floats:
     kernel = cv2.getGaussianKernel(2 * int(np.ceil(2.5 * deviation)) + 1, deviation, cv2.CV_32F)
-    return np.asarray(cv2.sepFilter2D(values, cv2.CV_32F, kernel, kernel), np.float32)
+    # Beyond its edge a picture goes on as at the edge, as programs that blur pictures have it.
+    blurred = cv2.sepFilter2D(values, cv2.CV_32F, kernel, kernel, borderType=cv2.BORDER_REPLICATE)
+    return np.asarray(blurred, np.float32)
 
 
 def _tones(luma: Floats, inside: Mask) -> NDArray[np.float32]:

@@ -20,8 +20,10 @@ _CELL: Final = 16
 """Pixels, side of the squares whose mean colours are compared."""
 _SAME_LEVELS: Final = 1.5
 """Levels of 255, root mean square, by which encoders and resizing change brightness and colours."""
-_GREY_LEVELS: Final = 1.5
-"""Levels, root mean square, below which the chroma of a picture is that of a grey one."""
+_GREY_LEVELS: Final = 0.7
+"""Levels, root mean square, below which the chroma of a picture is that of a grey one. Encoders add none."""
+_USUAL: Final = 0.9
+"""Share of the cells that tell whether a picture has colours."""
 _CLIPPED: Final = (5.0, 250.0)
 """Levels beyond which a change of brightness may have cut a colour off."""
 _CUT_OFF: Final = (1, 254)
@@ -43,7 +45,8 @@ class Tones:
     contrast: float
     """Standard deviation of the luma."""
     colour: float
-    """Root mean square of the chroma."""
+    """Root mean square of the chroma, but for the tenth of the cells with the most of it: a coloured date does not make
+    a grey picture one with colours."""
     clipped: float
     """Share of the cells that reach black or white in one channel."""
 
@@ -97,13 +100,16 @@ def cut_off(picture: Pixels, other: Pixels, inside: Mask) -> float:
     return most
 
 
-def regrade(source: Pixels, target: Pixels, inside: Mask) -> Pixels:
-    """Give ``source`` the colours of ``target``: by a rising curve for each channel, of the channels or of a mix."""
+def regrade(source: Pixels, target: Pixels, inside: Mask, *, is_grey: bool = False) -> Pixels:
+    """Give ``source`` the colours of ``target``: by a rising curve for each channel, of the channels or of a mix.
+
+    If ``source`` ``is_grey``, a mix could only take away what little colour there is, such as that of a date on it.
+    """
     seen = inside[::_EVERY, ::_EVERY]
     levels, goals = (picture[::_EVERY, ::_EVERY][seen][:, None] for picture in (source, target))  # (N, 1, 3)
-    mix = _mix(source, target, inside)
+    mix = np.eye(3, 4) if is_grey else _mix(source, target, inside)
     best, least = source, np.inf
-    for mixed in (False, True):
+    for mixed in (False,) if is_grey else (False, True):
         known = _mixed(levels, mix) if mixed else levels
         # Curves see pixels rather than cells, because a curve of means is not the mean of a curve.
         curves = np.stack([_curve(known[..., channel], goals[..., channel]) for channel in range(3)], axis=2)
@@ -178,10 +184,12 @@ def _luma_and_chroma(colours: Floats) -> Floats:
 
 
 def _tones(colours: Floats, planes: Floats) -> Tones:
+    chroma = (planes[:, 1:] ** 2).sum(axis=1)
+    usual = max(1, round(_USUAL * len(chroma)))
     return Tones(
         brightness=float(planes[:, 0].mean()),
         contrast=float(planes[:, 0].std()),
-        colour=float(np.sqrt((planes[:, 1:] ** 2).sum(axis=1).mean())),
+        colour=float(np.sqrt(np.partition(chroma, usual - 1)[:usual].mean())),
         clipped=float(((colours < _CLIPPED[0]) | (colours > _CLIPPED[1])).any(axis=1).mean()),
     )
 

@@ -137,6 +137,17 @@ def test_a_changed_region_is_altered_and_found(change: Change, after: Change) ->
     assert 0 < found.region_share < 0.1
 
 
+@pytest.mark.parametrize("factor", [1, 0.75])
+def test_a_coloured_date_on_a_grey_photo_is_altered(factor: float, sample_photos: dict[str, Image.Image]) -> None:
+    grey = sample_photos["cell"]
+    dated = grey.copy()
+    place = (grey.width * 0.55, grey.height * 0.8)
+    ImageDraw.Draw(dated).text(place, "12:00 05/01", fill=(255, 160, 0), font_size=27)
+    found = align(keypoints(ImageEnhance.Brightness(dated).enhance(factor)), keypoints(grey))
+    assert found is not None
+    assert found.tier == ALTERED
+
+
 def test_the_region_lies_in_the_kept_photo_even_if_the_duplicate_is_a_crop() -> None:
     found = aligned(cropped(lettered(scene(0)), 0.3, 0.3, 0, 0))
     assert found.tier == ALTERED
@@ -259,9 +270,38 @@ def test_photos_that_cannot_be_verified_are_not_aligned() -> None:
     assert align(plain, photo(0)) is None
 
 
-def test_a_photo_is_told_from_its_neighbour_and_found_in_its_copies(tmp_path_factory: pytest.TempPathFactory) -> None:
-    paths = {path.stem: path for path in write_originals(tmp_path_factory.mktemp("photos"))}
-    coffee, chelsea = (Image.open(paths[name]).convert("RGB") for name in ("coffee", "chelsea"))
+def gamma(picture: Image.Image) -> Image.Image:
+    return picture.point([round(255 * (level / 255) ** 1.5) for level in range(256)] * 3)
+
+
+PHOTO_EDITS: dict[str, tuple[str, Change]] = {
+    # The curve moves the edges of letters, by which a transform is improved.
+    "crop with other tones": ("page", lambda picture: gamma(cropped(picture, 0.025, 0.025, 0.025, 0.025))),
+    # The outermost pixels of the photo take on the black beside them.
+    "black border": ("clock_motion", lambda picture: ImageOps.expand(picture, 20)),
+    # What is blurred at the edge depends on what lies beyond it.
+    "blur, at the edges": ("coins", lambda picture: picture.filter(ImageFilter.GaussianBlur(2))),
+    # Much of it is black, but the copy has lost what is nearly white.
+    "brighter night": ("rocket", lambda picture: ImageEnhance.Brightness(picture).enhance(1.25)),
+}
+
+
+@pytest.fixture(scope="module")
+def sample_photos(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Image.Image]:
+    paths = write_originals(tmp_path_factory.mktemp("photos"))
+    return {path.stem: Image.open(path).convert("RGB") for path in paths}
+
+
+@pytest.mark.parametrize("edit", PHOTO_EDITS)
+def test_an_edit_of_a_photo_is_recognised(edit: str, sample_photos: dict[str, Image.Image]) -> None:
+    name, change = PHOTO_EDITS[edit]
+    found = align(keypoints(change(sample_photos[name])), keypoints(sample_photos[name]))
+    assert found is not None
+    assert found.tier == EDITED
+
+
+def test_a_photo_is_told_from_its_neighbour_and_found_in_its_copies(sample_photos: dict[str, Image.Image]) -> None:
+    coffee, chelsea = sample_photos["coffee"], sample_photos["chelsea"]
     kept = keypoints(coffee)
     assert align(keypoints(chelsea), kept) is None
     tiers = {
