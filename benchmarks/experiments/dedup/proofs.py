@@ -6,12 +6,13 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import TYPE_CHECKING
 
 import numpy as np
-from PIL import Image, ImageOps
 
 from benchmarks.experiments.dedup.detectors import Detector, best_first, equal_pixels, grouped
+from clip_client.dedup.features.keypoints import keypoints_of
+from clip_client.dedup.files.reading import PLAIN_READER
 from clip_client.dedup.types import EDITED, RE_ENCODED
 from clip_client.dedup.verify.alignment import align
-from clip_client.dedup.verify.keypoints import Keypoints, extract_keypoints, opencv_for_many
+from clip_client.dedup.verify.keypoints import Keypoints, opencv_for_many
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +28,7 @@ def proof_detectors(
 ) -> list[Detector]:
     """Return what alignment proves of ``pairs`` of rows: re-encoded copies, and with them edited ones."""
     with ProcessPoolExecutor() as pool:
-        extracted = pool.map(_keypoints, paths, chunksize=8)
+        extracted = pool.map(_keypoints, paths, (fact.sha256 for fact in facts), chunksize=8)
         keypoints = list(progress.track(extracted, len(paths), description="keypoints"))
         work = [(keypoints[one], keypoints[other]) for one, other in pairs]
         found = list(progress.track(pool.map(_tier, work, chunksize=32), len(work), description="aligning"))
@@ -47,10 +48,11 @@ def proof_detectors(
     return detectors
 
 
-def _keypoints(path: Path) -> bytes:
-    with Image.open(path) as opened, opencv_for_many():
-        picture = ImageOps.exif_transpose(opened).convert("RGB")
-        return extract_keypoints(picture, picture.size).to_bytes()
+def _keypoints(path: Path, sha256: str) -> bytes:
+    with opencv_for_many():
+        found = keypoints_of(str(path), sha256, PLAIN_READER.read)
+    assert found is not None, path
+    return found.to_bytes()
 
 
 def _tier(pair: tuple[bytes, bytes]) -> str:
