@@ -11,6 +11,7 @@ import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -136,23 +137,23 @@ def test_a_killed_driver_continues_with_what_is_not_finished(
     cluster: Any, server: Server, folders: list[Path], gate: Gate, tmp_path: Path
 ) -> None:
     output = tmp_path / "output"
-    partitions = [
-        GatedPartition(folder=folder, gate=None if number < 2 else gate) for number, folder in enumerate(folders)
-    ]
+    partitions = [GatedPartition(folder=folder, gate=replace(gate, free=2)) for folder in folders]
     arguments = pickle.dumps((partitions, server.grpc_url, str(output), cluster.address)).hex()
     log = tmp_path / "driver.log"
 
-    def holds_the_third_partition() -> bool:
+    def holds_a_third_partition() -> bool:
         assert driver.poll() is None, log.read_text()
         return len(list(output.glob("part-*.parquet"))) == 2 and bool(gate.workers())
 
     with log.open("wb") as said:
         driver = subprocess.Popen([sys.executable, "-c", _DRIVER, arguments], stderr=said)
     try:
-        wait_until(holds_the_third_partition, "two partitions are finished and the third is in work")
+        wait_until(holds_a_third_partition, "two partitions are finished and a third is in work")
     finally:
         driver.kill()
         driver.wait()
+        files = [path.name for folder in (output, gate.folder) for path in folder.glob("*")]
+        sys.stderr.write(f"{log.read_text()}\n{files}\n")  # shown if the test fails
     assert "DeprecationWarning" not in log.read_text()
     first = {path.name: path.stat().st_mtime_ns for path in output.glob("part-*.parquet")}
     (worker,) = gate.workers()
