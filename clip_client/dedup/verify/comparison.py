@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 _SMOOTHING: Final = 1.0
 """Pixels, standard deviation: hides how encoders and resizing differ in the finest detail."""
 _EDGE: Final = 4
-"""Pixels at the edge of the overlap that smoothing and interpolation change, more so if a border begins there."""
+"""Pixels that smoothing and interpolation change where one picture ends and the other one goes on, more so if a border
+begins there."""
 _TEXTURE: Final = 16.0
 """Squared levels: a window with less variance has no structure to compare."""
 _BLURS: Final = (0.6, 0.9, 1.2, 1.6, 2.1, 2.8)
@@ -64,7 +65,7 @@ class Comparison:
     drift: float
     """Pixels by which the corners of the overlap moved together."""
     to_grid: Affine
-    """The transform that was compared, without that drift."""
+    """The transform that was compared, corrected by that drift."""
     correlation: Floats
     textured: Mask
     """Windows in the overlap in which either picture has texture."""
@@ -171,7 +172,7 @@ def _after(second: Affine, first: Affine) -> Affine:
 
 
 def _warp(source: Pixels, to_grid: Affine, size: tuple[int, int]) -> tuple[Pixels, Mask]:
-    """Return the picture on the grid, and which pixels of the grid it covers, edges aside."""
+    """Return the picture on the grid, and which pixels of the grid can be compared with it."""
     if source.shape[1::-1] == size and (to_grid == np.eye(2, 3)).all():
         return source, np.ones(source.shape[:2], np.bool_)
     scale = np.sqrt(abs(np.linalg.det(to_grid[:, :2])))
@@ -184,11 +185,24 @@ def _warp(source: Pixels, to_grid: Affine, size: tuple[int, int]) -> tuple[Pixel
     centred = to_grid.copy()  # OpenCV counts from the middle of the first pixel
     centred[:, 2] += to_grid[:, :2].sum(axis=1) / 2 - 0.5
     moved = cv2.warpAffine(source, centred, size, flags=cv2.INTER_CUBIC, borderMode=cv2.BORDER_REPLICATE)
-    covered = np.full(source.shape[:2], 255, np.uint8)
-    inside = np.asarray(cv2.warpAffine(covered, centred, size, flags=cv2.INTER_LINEAR) > 127, np.uint8)
-    around = np.ones((2 * _EDGE + 1, 2 * _EDGE + 1), np.uint8)
-    inside = np.asarray(cv2.erode(inside, around, borderType=cv2.BORDER_CONSTANT, borderValue=(0,)), np.uint8)
-    return np.asarray(moved, np.uint8), inside > 0
+    return np.asarray(moved, np.uint8), _overlap(source, centred, size)
+
+
+def _overlap(source: Pixels, to_grid: Affine, size: tuple[int, int]) -> Mask:
+    """Return the pixels of the grid that ``source`` covers, but for those near an edge of only one of the two.
+
+    Where both end within a pixel, all is compared: what was put along that edge must be seen.
+    """
+    around = to_grid.copy()
+    around[:, 2] += _EDGE
+    canvas = size[0] + 2 * _EDGE, size[1] + 2 * _EDGE
+    covered = cv2.warpAffine(np.full(source.shape[:2], 255, np.uint8), around, canvas, flags=cv2.INTER_LINEAR) > 127
+    grid = np.zeros_like(covered)
+    grid[_EDGE:-_EDGE, _EDGE:-_EDGE] = True
+    goes_on = cv2.erode((covered ^ grid).view(np.uint8), np.ones((2, 2), np.uint8), anchor=(0, 0))  # not one pixel only
+    reach = np.ones((2 * _EDGE + 2, 2 * _EDGE + 2), np.uint8)
+    near = cv2.dilate(goes_on, reach, anchor=(_EDGE + 1, _EDGE + 1))
+    return np.asarray((covered & (near == 0))[_EDGE:-_EDGE, _EDGE:-_EDGE])
 
 
 def _turned(source: Pixels, to_grid: Affine, size: tuple[int, int]) -> Pixels | None:

@@ -148,6 +148,30 @@ def test_a_coloured_date_on_a_grey_photo_is_altered(factor: float, sample_photos
     assert found.tier == ALTERED
 
 
+def with_bar(picture: Image.Image) -> Image.Image:
+    """Four pixels along the lower edge of the small picture of 512 pixels."""
+    barred = picture.copy()
+    height = round(4 / 512 * max(picture.size))
+    barred.paste((255, 120, 0), (0, picture.height - height, picture.width, picture.height))
+    return barred
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda picture: encoded(picture, "JPEG", quality=60),
+        lambda picture: resized(picture, 0.5),
+        lambda picture: cropped(picture, 0.05, 0.12, 0, 0),
+    ],
+    ids=["encoded", "resized", "cropped"],
+)
+def test_a_bar_along_a_common_edge_is_seen(change: Change, sample_photos: dict[str, Image.Image]) -> None:
+    clock = sample_photos["clock_motion"]
+    assert is_copy(align(keypoints(change(clock)), keypoints(clock)))
+    assert not is_copy(align(keypoints(change(with_bar(clock))), keypoints(clock)))
+    assert not is_copy(align(keypoints(change(clock)), keypoints(with_bar(clock))))
+
+
 def test_the_region_lies_in_the_kept_photo_even_if_the_duplicate_is_a_crop() -> None:
     found = aligned(cropped(lettered(scene(0)), 0.3, 0.3, 0, 0))
     assert found.tier == ALTERED
