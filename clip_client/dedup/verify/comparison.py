@@ -94,15 +94,16 @@ def compare(grid: Pixels, source: Pixels, to_grid: Affine) -> Comparison | None:
     grading = grading_of(grid, moved, inside)
     fixed, cut = grid, (0.0, 0.0)
     if not grading.is_none:
-        # The channels of a grey picture are mixed, so where one of them was cut off it shows the others.
-        grid_is_grey, moved_is_grey = (tones.is_grey for tones in grading.tones)
+        grid_is_grey, moved_is_grey = (tones.is_mostly_grey for tones in grading.tones)
+        # Where one channel was cut off, a black and white copy of the picture shows the others, mixed.
         cut = (
-            0.0 if moved_is_grey else cut_off(grid, moved, inside),
-            0.0 if grid_is_grey else cut_off(moved, grid, inside),
+            0.0 if moved_is_grey and not grid_is_grey else cut_off(grid, moved, inside),
+            0.0 if grid_is_grey and not moved_is_grey else cut_off(moved, grid, inside),
         )
         # Only from colour to grey, and from all levels to fewer, does one rule hold for every pixel.
         ranks = [
-            (tones.is_grey, share, round(tones.clipped, 3)) for tones, share in zip(grading.tones, cut, strict=True)
+            (tones.is_mostly_grey, share, round(tones.clipped, 3))
+            for tones, share in zip(grading.tones, cut, strict=True)
         ]
         if ranks[0] < ranks[1]:
             fixed = regrade(fixed, moved, inside, is_grey=grid_is_grey)

@@ -23,7 +23,7 @@ _SAME_LEVELS: Final = 1.5
 _GREY_LEVELS: Final = 0.7
 """Levels, root mean square, below which the chroma of a picture is that of a grey one. Encoders add none."""
 _USUAL: Final = 0.9
-"""Share of the cells that tell whether a picture has colours."""
+"""Share of the cells, without the most colourful ones, that tell whether a picture is mostly grey."""
 _CLIPPED: Final = (5.0, 250.0)
 """Levels beyond which a change of brightness may have cut a colour off."""
 _CUT_OFF: Final = (1, 254)
@@ -45,8 +45,9 @@ class Tones:
     contrast: float
     """Standard deviation of the luma."""
     colour: float
-    """Root mean square of the chroma, but for the tenth of the cells with the most of it: a coloured date does not make
-    a grey picture one with colours."""
+    """Root mean square of the chroma."""
+    usual_colour: float
+    """The same, but for the tenth of the cells with the most of it."""
     clipped: float
     """Share of the cells that reach black or white in one channel."""
 
@@ -54,6 +55,11 @@ class Tones:
     def is_grey(self) -> bool:
         """True for a picture without colours."""
         return self.colour < _GREY_LEVELS
+
+    @property
+    def is_mostly_grey(self) -> bool:
+        """True if at most a small part has colours, such as a date on a grey picture."""
+        return self.usual_colour < _GREY_LEVELS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,7 +195,8 @@ def _tones(colours: Floats, planes: Floats) -> Tones:
     return Tones(
         brightness=float(planes[:, 0].mean()),
         contrast=float(planes[:, 0].std()),
-        colour=float(np.sqrt(np.partition(chroma, usual - 1)[:usual].mean())),
+        colour=float(np.sqrt(chroma.mean())),
+        usual_colour=float(np.sqrt(np.partition(chroma, usual - 1)[:usual].mean())),
         clipped=float(((colours < _CLIPPED[0]) | (colours > _CLIPPED[1])).any(axis=1).mean()),
     )
 

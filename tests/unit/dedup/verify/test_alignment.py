@@ -225,6 +225,23 @@ def test_what_only_the_duplicate_has_is_named(duplicate: Change, kept: Change, l
     assert (there.lost, back.lost) == ((lost,), ())
 
 
+def test_what_a_brighter_grey_copy_has_cut_off_is_lost(sample_photos: dict[str, Image.Image]) -> None:
+    grey = ImageOps.grayscale(sample_photos["astronaut"]).convert("RGB")
+    found = align(keypoints(grey), keypoints(ImageEnhance.Brightness(grey).enhance(2)))
+    assert found is not None
+    assert (found.tier, found.lost) == (EDITED, ("detail in light or dark parts",))
+
+
+def test_a_faint_colour_in_a_small_part_is_lost(sample_photos: dict[str, Image.Image]) -> None:
+    grey = ImageOps.grayscale(sample_photos["coffee"]).convert("RGB")
+    tinted = np.array(grey.convert("YCbCr"))
+    height, width = tinted.shape[:2]
+    tinted[height // 3 : height * 19 // 30, width // 3 : width * 19 // 30, 2] += 5
+    found = align(keypoints(Image.fromarray(tinted, "YCbCr").convert("RGB")), keypoints(grey))
+    assert found is not None
+    assert found.lost == ("colour",)
+
+
 def logo(picture: Image.Image) -> Image.Image:
     picture.paste(scene(99, (200, 150)), (100, 75))
     return picture
