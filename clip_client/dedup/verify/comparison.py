@@ -89,7 +89,8 @@ def compare(grid: Pixels, source: Pixels, to_grid: Affine) -> Comparison | None:
     enlarge, so that the coarser picture sets the detail.
     """
     moved, inside = _warp(source, to_grid, (grid.shape[1], grid.shape[0]))
-    if np.count_nonzero(inside) < _LEAST_OVERLAP:
+    windows = Windows(sampled(inside))
+    if np.count_nonzero(inside) < _LEAST_OVERLAP or not windows.valid[::2, ::2].any():  # a strip along an edge
         return None
     grading = grading_of(grid, moved, inside)
     fixed, cut = grid, (0.0, 0.0)
@@ -111,7 +112,6 @@ def compare(grid: Pixels, source: Pixels, to_grid: Affine) -> Comparison | None:
             moved = regrade(moved, fixed, inside, is_grey=moved_is_grey)
     lumas = [np.asarray(cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY), np.uint8) for picture in (fixed, moved)]
     smooth = [_smooth(luma, _SMOOTHING) for luma in lumas]
-    windows = Windows(sampled(inside))
     grain = _grain(lumas, smooth, windows)
     one, other, blur = _match_detail(smooth[0], smooth[1], inside)
     across, other_across, down, other_down = (_slope(luma, axis) for axis in (0, 1) for luma in (one, other))
