@@ -131,7 +131,6 @@ class TritonProcess:
         self._secret = secret
         self._unload_s = unload_s
         self._first_error: str | None = None
-        self._last_line = ""
         self._stubs: EndWatch | None = None
         self._idle = asyncio.Event()
         self._listener = asyncio.create_task(self._listen(), name="tritonserver's output")
@@ -185,17 +184,10 @@ class TritonProcess:
         return await self._process.wait()
 
     async def reason(self) -> str:
-        """Return why it ended: the first error that it reported, since later ones follow from it, or its exit code.
-
-        A program that aborts says why in its last line, in no format.
-        """
+        """Return why it ended: the first error that it reported, since later ones follow from it, or its exit code."""
         code = await self._process.wait()
         await asyncio.wait({self._listener}, timeout=_LISTEN_S)
-        if self._first_error:
-            return self._first_error
-        if code == -signal.SIGABRT and self._last_line:
-            return f"it aborted: {self._last_line}"
-        return f"signal {-code}" if code < 0 else f"exit code {code}"
+        return self._first_error or (f"signal {-code}" if code < 0 else f"exit code {code}")
 
     async def stop(self, *, drain_s: float) -> None:
         """Ask the server to finish its requests and end; kill the rest after ``drain_s`` (0: at once)."""
@@ -255,8 +247,7 @@ class TritonProcess:
                 self._log.write(line)
             if _IDLE in line:
                 self._idle.set()
-            self._last_line = line.decode("utf-8", "replace").strip()
-            entry = parse_line(self._last_line)
+            entry = parse_line(line.decode("utf-8", "replace").rstrip())
             if entry is None:
                 continue
             if entry.level == "error" and self._first_error is None:
