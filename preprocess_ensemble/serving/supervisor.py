@@ -188,13 +188,15 @@ class Supervisor:
     async def run(self, on_ready: Callable[[Probe], None]) -> None:
         """Start the server, call ``on_ready`` once when it is ready, and keep it serving until :meth:`stop`.
 
-        Raises ``StartError`` if the first start fails, after a crash the second one; later starts are retried without
-        limit.
+        Raises ``StartError`` if the first start fails, or, if that one crashed, the second. Later starts are retried
+        without limit.
         """
         try:
             try:
                 await self._start()
             except CrashedAtStart as crash:
+                if self._stop_requested.is_set():
+                    return
                 # One of hundreds of starts of tritonserver (24.10) has aborted without a word; the next one worked.
                 logger.error("%s; trying once more", crash)
                 await self._stop_process(drain_s=0)

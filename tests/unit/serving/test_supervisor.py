@@ -316,6 +316,23 @@ async def test_a_first_start_that_crashes_is_tried_once_more(caplog: pytest.LogC
     assert len(twice.processes) == 2
 
 
+async def test_a_first_start_that_crashes_while_it_is_stopped_is_not_tried_again() -> None:
+    class Process(FakeProcess):
+        async def reason(self) -> str:
+            server.supervisor.stop()
+            return await super().reason()
+
+    class Server(FakeServer):
+        async def start(self) -> FakeProcess:
+            self.processes.append(Process())
+            return self.processes[-1]
+
+    server = Server(["crash", OK])
+    await server.run()
+    assert len(server.processes) == 1
+    assert not server.ready
+
+
 async def test_a_model_that_loads_but_is_wrong_is_an_error_at_start() -> None:
     wrong = Probe(outcome=ProbeOutcome.BROKEN, step="handshake", message="Another contract.")
     with pytest.raises(StartError, match="handshake: Another contract"):
