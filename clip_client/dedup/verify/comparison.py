@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import cv2
 import numpy as np
 
+from clip_client.dedup.verify.geometry import FRAME_TOLERANCE
 from clip_client.dedup.verify.grading import Grading, cut_off, grading_of, regrade
 from clip_client.dedup.verify.motion import find_motion
 from clip_client.dedup.verify.windows import STEP, Windows, sampled
@@ -186,24 +187,31 @@ def _warp(source: Pixels, to_grid: Affine, size: tuple[int, int]) -> tuple[Pixel
     centred = to_grid.copy()  # OpenCV counts from the middle of the first pixel
     centred[:, 2] += to_grid[:, :2].sum(axis=1) / 2 - 0.5
     moved = cv2.warpAffine(source, centred, size, flags=cv2.INTER_CUBIC, borderMode=cv2.BORDER_REPLICATE)
-    return np.asarray(moved, np.uint8), _overlap(source, centred, size)
+    return np.asarray(moved, np.uint8), _overlap(source, to_grid, size)
 
 
 def _overlap(source: Pixels, to_grid: Affine, size: tuple[int, int]) -> Mask:
-    """Return the pixels of the grid that ``source`` covers, but for those near an edge of only one of the two.
+    """Return the pixels of the grid that ``source`` covers, but for those near a side at which only one of them ends.
 
-    Where both end within a pixel, all is compared: what was put along that edge must be seen.
+    Near a side at which both end, all is compared: what was put along it must be seen.
     """
-    around = to_grid.copy()
-    around[:, 2] += _EDGE
-    canvas = size[0] + 2 * _EDGE, size[1] + 2 * _EDGE
-    covered = cv2.warpAffine(np.full(source.shape[:2], 255, np.uint8), around, canvas, flags=cv2.INTER_LINEAR) > 127
-    grid = np.zeros_like(covered)
-    grid[_EDGE:-_EDGE, _EDGE:-_EDGE] = True
-    goes_on = cv2.erode((covered ^ grid).view(np.uint8), np.ones((2, 2), np.uint8), anchor=(0, 0))  # not one pixel only
-    reach = np.ones((2 * _EDGE + 2, 2 * _EDGE + 2), np.uint8)
-    near = cv2.dilate(goes_on, reach, anchor=(_EDGE + 1, _EDGE + 1))
-    return np.asarray((covered & (near == 0))[_EDGE:-_EDGE, _EDGE:-_EDGE])
+    linear, start = to_grid[:, :2], to_grid[:, 2]
+    ends, unit = np.array(source.shape[1::-1]), np.array([[0, 0], [1, 0], [1, 1], [0, 1]])
+    corners = unit * ends @ linear.T + start
+    off = np.abs(np.stack([corners, corners - size], axis=1))
+    # Of the sides of the source (top, right, bottom, left) from those of the grid ((left, top), (right, bottom)).
+    is_common = np.maximum(off, np.roll(off, -1, axis=0)) < FRAME_TOLERANCE
+    top, right, bottom, left = ~is_common.any(axis=(1, 2))
+    edge = _EDGE * np.hypot(*linear)[::-1] / abs(np.linalg.det(linear))  # in pixels of the source
+    first, last = edge * (left, top), ends - edge * (right, bottom)
+    inside = np.zeros(size[::-1], np.uint8)
+    if (first < last).all():
+        inner = (first + unit * (last - first)) @ linear.T + start - 0.5
+        cv2.fillConvexPoly(inside, np.rint(inner * 16).astype(np.int32), 1, shift=4)
+    (left, top), (right, bottom) = _EDGE * ~is_common.any(axis=0)
+    inside[:top] = inside[size[1] - bottom :] = 0
+    inside[:, :left] = inside[:, size[0] - right :] = 0
+    return inside > 0
 
 
 def _turned(source: Pixels, to_grid: Affine, size: tuple[int, int]) -> Pixels | None:

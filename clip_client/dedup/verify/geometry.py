@@ -20,8 +20,8 @@ _RATIO: Final = 0.85
 _TOLERANCE: Final = 2.0
 """Pixels by which a keypoint may be off."""
 _FEWEST_INLIERS: Final = 8
-_FRAME_TOLERANCE: Final = 1.0
-"""Pixels of the coarser small picture."""
+FRAME_TOLERANCE: Final = 1.0
+"""Pixels of the coarser small picture, by which the sides of one frame may be off."""
 _ITERATIONS: Final = 1000
 _MOST_STRETCH: Final = 2.0
 """Ratio of the scales along two axes above which no photo editor made the transform."""
@@ -72,7 +72,7 @@ def is_frame(affine: Affine, first: Keypoints, second: Keypoints) -> bool:
     sizes = [np.array(photo.picture.shape[1::-1]) for photo in (first, second)]
     corners = np.array([[0, 0], [1, 0], [0, 1], [1, 1]])
     off = corners * sizes[0] @ affine[:, :2].T + affine[:, 2] - corners * sizes[1]
-    return bool(np.abs(off / np.maximum(sizes[1] / sizes[0], 1)).max() < _FRAME_TOLERANCE)
+    return bool(np.abs(off / np.maximum(sizes[1] / sizes[0], 1)).max() < FRAME_TOLERANCE)
 
 
 def matched_affine(first: Keypoints, second: Keypoints) -> Affine | None:
