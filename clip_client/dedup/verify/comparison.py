@@ -207,7 +207,7 @@ def _overlap(source: Pixels, to_grid: Affine, size: tuple[int, int]) -> Mask:
     inside = np.zeros(size[::-1], np.uint8)
     if (first < last).all():
         inner = (first + unit * (last - first)) @ linear.T + start - 0.5
-        cv2.fillConvexPoly(inside, np.rint(inner * 16).astype(np.int32), 1, shift=4)
+        cv2.fillConvexPoly(inside, np.rint(inner * 16).astype(np.int32), (1,), shift=4)
     (left, top), (right, bottom) = _EDGE * ~is_common.any(axis=0)
     inside[:top] = inside[size[1] - bottom :] = 0
     inside[:, :left] = inside[:, size[0] - right :] = 0

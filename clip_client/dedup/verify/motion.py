@@ -98,7 +98,7 @@ def _fit(sums: tuple[Floats, ...], shift: Floats, usable: Mask) -> tuple[Floats,
     left = np.block([[xx[down, across], xy[down, across]], [xy[down, across], yy[down, across]]])
     right = np.concatenate([moments[tuple(ends.T)] for moments in (xe, ye)])
     # By OpenCV, because NumPy starts threads for it, which then wait for those of other pairs.
-    found = cv2.solve(left + 1e-3 * np.trace(left) / 6 * np.eye(6), right)[1].reshape(2, 3)
+    found = cv2.solve(left + 1e-3 * np.trace(left) / 6 * np.eye(6), right[:, None])[1].reshape(2, 3)
     fitted_x, fitted_y = (
         np.asarray(level + along * x + upright * y[:, None], np.float32)
         for level, along, upright in found.astype(np.float32)
