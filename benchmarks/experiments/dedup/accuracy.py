@@ -331,7 +331,7 @@ def report(result: dict[str, Any]) -> None:
         width=150,
     )
     show(
-        "moved by --apply --act-on edited, in a folder with the original and one copy",
+        "moved by --apply with edited copies, in a folder with the original and one copy",
         ("", "the copy", "either"),
         [
             (change, f"{shares['copy_moves']:.2f}", f"{shares['either_moves']:.2f}")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _WITH_EDITED: Final = (*SAFE_TIERS, EDITED)
 APPLIED: Final = {"--apply (its default)": SAFE_TIERS, "--apply with --act-on edited": _WITH_EDITED}
-"""Name -> tiers that move."""
+"""Name -> tiers that move. The second: a plain ``--apply``, and then ``--act-on edited``."""
 _TIMEOUT_S: Final = 3600.0
 """Long, because the rate does not matter here and a busy machine is slow."""
 
@@ -42,7 +42,7 @@ async def search(url: str, transfer: TransferName, folder: Path, store: Store) -
 async def moved_in_pairs(
     url: str, transfer: TransferName, pairs: Mapping[str, Sequence[tuple[Path, Path]]], store: Store
 ) -> dict[str, dict[str, float]]:
-    """Return what ``--act-on edited`` moves if an original has only one copy.
+    """Return what ``--apply`` moves with edited copies if an original has only one copy.
 
     ``pairs`` maps what was done to the (original, copy) pairs. The result has two shares of them for each change: those
     of which the copy moves, and those of which either file moves. If an edited copy is the larger file, it is kept.

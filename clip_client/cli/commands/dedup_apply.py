@@ -60,7 +60,7 @@ def apply_report(
                 say(f"stays: {printable(skip.path)}: {printable(skip.reason)}")
     elif blocked := sum(skip.is_blocked for skip in plan.skipped):
         say(f"{counted(blocked, 'copy', 'copies')} cannot be moved; --dry-run says why")
-    _print_skipped_tiers(plan, say)
+    _print_skipped_tiers(plan, say, more=", too" if options.tiers else " instead")
     if options.apply:
         return _apply_plan(plan, store, options, say, chosen or {})
     if options.dry_run:
@@ -69,12 +69,15 @@ def apply_report(
     return 0
 
 
-def _print_skipped_tiers(plan: Plan, say: Callable[[str], None]) -> None:
-    """Count the copies that stay for their tier: the groups above show which, and there may be thousands."""
+def _print_skipped_tiers(plan: Plan, say: Callable[[str], None], *, more: str) -> None:
+    """Count the copies that stay for their tier: the groups above show which, and there may be thousands.
+
+    ``more`` says what one more ``--act-on`` adds to: to the tiers that were given, or to none.
+    """
     by_tier = Counter(skip.tier for skip in plan.skipped if skip.tier)
     for tier, number in sorted(by_tier.items()):
-        verb = "stays" if number == 1 else "stay"
-        say(f"{counted(number, f'{tier} copy', f'{tier} copies')} {verb} without --act-on {tier}")
+        stay, them = ("stays", "it") if number == 1 else ("stay", "them")
+        say(f"{counted(number, f'{tier} copy', f'{tier} copies')} {stay}; --act-on {tier} moves {them}{more}")
 
 
 def _print_plan(plan: Plan, say: Callable[[str], None]) -> None:

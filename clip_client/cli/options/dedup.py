@@ -131,8 +131,8 @@ def _add_action_options(group: argparse._ArgumentGroup) -> None:
         "--act-on",
         action="append",
         metavar="TIER",
-        help="what --apply moves: exact, same-pixels, re-encoded, edited, near-identical or similar; can be given "
-        "several times (default: exact, same-pixels and re-encoded). Altered pictures, frames of a burst and other "
+        help="what --apply moves instead of exact, same-pixels and re-encoded copies: one of these tiers, edited, "
+        "near-identical or similar; can be given several times. Altered pictures, frames of a burst and other "
         "moments of a scene are never moved. chosen moves instead what you chose in clip-client review or with "
         "clip-client decide keep, whatever it is",
     )

@@ -6,6 +6,7 @@ import io
 import json
 import shlex
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -170,10 +171,13 @@ def test_a_dry_run_counts_what_stays_for_its_tier_and_names_the_rest(
         assert apply_report(groups, [str(tmp_path)], opened, arguments) == 0
     assert capsys.readouterr().out.splitlines() == [
         f"stays: {wanted}: It is in a reference folder.",
-        "1 similar copy stays without --act-on similar",
+        "1 similar copy stays; --act-on similar moves it instead",
         f"would move: {copy}; kept: {kept}",
         "--apply would move 1 photo of 1 B",
     ]
+    with Store(tmp_path / "store") as opened:
+        assert apply_report(groups, [str(tmp_path)], opened, replace(arguments, tiers=(SIMILAR,))) == 0
+    assert "1 exact copy stays; --act-on exact moves it, too" in capsys.readouterr().out
 
 
 def test_the_way_back_can_be_pasted_into_a_shell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
