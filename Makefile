@@ -3,12 +3,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+LAPTOP := .venv-laptop
 DEMO_INSTALLED := $(VENV)/.demo-installed
 PHOTOS ?=
 TESTS ?=
 MUTANTS ?=
 
-.PHONY: help install demo test lint dist mutants bench measure fuzz faults soak audit clean
+.PHONY: help install demo test laptop lint dist mutants bench measure fuzz faults soak audit clean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +42,14 @@ demo: $(DEMO_INSTALLED)  ## find the duplicates among sample photos, or in PHOTO
 # of its own: no -n auto.
 test: $(INSTALLED)  ## run all tests, or those in TESTS=path
 	$(BIN)/python -m pytest $(or $(TESTS),--numprocesses 3 --dist loadfile --no-loadscope-reorder)
+
+# A server holds back NumPy, and with it OpenCV; a laptop gets the newest of both.
+laptop: setup.cfg pyproject.toml  ## test the comparison of photos with the newest packages, those of the extra laptop
+	$(PYTHON) -m venv $(LAPTOP)
+	$(LAPTOP)/bin/python -m pip install --quiet --editable '.[laptop]' \
+	    hypothesis imagehash jsonschema pytest pytest-asyncio pytest-timeout pytest-xdist
+	$(LAPTOP)/bin/python -m pip install --quiet --no-deps 'scikit-image>=0.24'
+	$(LAPTOP)/bin/python -m pytest --numprocesses 2 $(addprefix tests/unit/dedup/,compare features verification verify)
 
 lint: $(INSTALLED)  ## check style and types
 	$(BIN)/ruff check .
