@@ -77,7 +77,7 @@ def test_the_table_of_installations(tmp_path: Path) -> None:
     assert "| none | the Python client | 100 |" in text
     laptop = "`cli`, `dedup`, `local`, `phone`, `raw` and `review`: all that a photographer needs"
     assert f"| `laptop` | {laptop} | 1,234 |" in text
-    assert "; `make demo` installs 940 MB and takes 55 s beside downloads; `python -m" in text
+    assert "`make demo` installs 940 MB and takes 55 s, without the time for downloads." in text
 
 
 def test_the_table_of_a_first_search_has_peers_without_steps(tmp_path: Path) -> None:
