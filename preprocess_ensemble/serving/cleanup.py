@@ -17,8 +17,6 @@ import signal
 from pathlib import Path
 from typing import Final
 
-import psutil
-
 from preprocess_ensemble.serving.process_group import start_ticks
 
 SHARED_MEMORY: Final = Path("/dev/shm")
@@ -69,6 +67,8 @@ def end_orphaned_stubs() -> list[int]:
     A stub's command line names its region of shared memory, and that identifies the server. Stubs of servers that the
     launcher did not start, of another PID namespace and of other users stay.
     """
+    import psutil
+
     ended = []
     for pid in psutil.pids():
         with contextlib.suppress(OSError, psutil.Error):

@@ -20,7 +20,7 @@ from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.runtimes.precision import PRECISION_VARIABLE, PRECISIONS
 from preprocess_ensemble.serving.first_export import Stopped, export_if_missing
 from preprocess_ensemble.serving.health_endpoint import serve_health
-from preprocess_ensemble.serving.launcher import NVIDIA_SERVER
+from preprocess_ensemble.serving.launcher import NVIDIA_SERVER, check_packages
 from preprocess_ensemble.serving.logs import JsonFormatter, print_line
 from preprocess_ensemble.serving.preflight import check_log_file, check_ports, check_repository
 from preprocess_ensemble.serving.supervisor import Supervisor, SupervisorConfig
@@ -80,6 +80,7 @@ def main(
         drain_s=options.drain_s + 10.0,
     )
     try:
+        check_packages()
         check_ports(_addresses(config, options.health_port))
         if config.log_file is not None:
             check_log_file(config.log_file)

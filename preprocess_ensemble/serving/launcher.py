@@ -91,6 +91,12 @@ class Wheel:
             )
 
 
+def check_packages() -> None:
+    """Raise ``LaunchError`` if a Python package is missing that the server needs on every machine."""
+    if importlib.util.find_spec("psutil") is None:
+        raise LaunchError("The server needs psutil, which is not installed: run `pip install 'clip-triton[server]'`.")
+
+
 def find_wheel(find_spec: Callable[[str], ModuleSpec | None] = importlib.util.find_spec) -> Wheel:
     """Locate the pip-installed server. Raises ``LaunchError`` if the wheel is missing or incomplete."""
     # Importing pytriton would take a second.
@@ -278,6 +284,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         parent = environment.pop(PARENT_VARIABLE, None)
         if parent is not None:
             _die_with(int(parent))
+        check_packages()
         end_orphaned_stubs()
         remove_stale_regions()
         command, environment = server_command(arguments, environment, pid=os.getpid())

@@ -7,17 +7,13 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-try:
+if TYPE_CHECKING:
     import psutil
-except ModuleNotFoundError:
-    raise ModuleNotFoundError("clip-serve needs psutil: pip install 'clip-triton[server]'", name="psutil") from None
-
 
 T = TypeVar("T")
 
-_ENDED: Final = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 _STATE, _START_TICKS, _ARGUMENTS_START, _ARGUMENTS_END = 0, 19, 45, 46
 """Positions in ``/proc/PID/stat`` after the name, which may itself contain spaces and parentheses; see ``proc(5)``."""
 
@@ -36,7 +32,10 @@ def any_runs(group: int) -> bool:
     Sending a signal to the group does not tell: that also reaches processes that have ended and that their parent has
     not waited for.
     """
-    return any(_of_members(group, lambda process: process.status() not in _ENDED))
+    import psutil
+
+    ended = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    return any(_of_members(group, lambda process: process.status() not in ended))
 
 
 class EndWatch:
@@ -113,6 +112,8 @@ def hide_argument(pid: int, secret: bytes, *, program: str) -> bool:
 
 def _of_members(group: int, read: Callable[[psutil.Process], T]) -> list[T]:
     """What ``read`` returns for each process of ``group``, without those that end meanwhile."""
+    import psutil
+
     values = []
     for pid in psutil.pids():
         with suppress(ProcessLookupError, psutil.NoSuchProcess):

