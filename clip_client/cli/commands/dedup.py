@@ -64,11 +64,12 @@ def run(arguments: argparse.Namespace) -> int:
 def _scan(options: DedupOptions, printer: _Printer) -> Scan:
     """Find the photos, before a server or a model is needed.
 
-    Raises CommandFailed if there are none, and NoAlbum if ``--apply`` needs an album of Apple Photos that cannot be
-    filled.
+    Raises CommandFailed if there are none, or if a path on the command line names nothing; and NoAlbum if ``--apply``
+    needs an album of Apple Photos that cannot be filled.
     """
     from clip_client.dedup.reporting.terminal import print_failed, print_skipped
 
+    options.search.walk.check_named()
     with progress_bars(quiet=options.quiet) as show:
         found = options.search.scan(show)
     if not found.files:

@@ -50,6 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Serve the pages until the command is interrupted."""
     need("starlette", "uvicorn", "jinja2", extra="review")
     options = read_search_options(arguments)
+    options.walk.check_named()
     # The search and the pages work at the same time, and one thread at a time may use a store.
     with opened_store(arguments.store) as for_search, opened_store(arguments.store) as for_pages:
         asyncio.run(_serve(options, for_search, for_pages, arguments))

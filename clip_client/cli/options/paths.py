@@ -14,6 +14,7 @@ from typing import Final
 
 from clip_client.cli.errors import CommandFailed, CommandMisused
 from clip_client.dedup import Scan, scan
+from clip_client.dedup.text import printable
 
 _URL: Final = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
@@ -58,9 +59,16 @@ class WalkOptions:
 
     paths: tuple[str, ...]
     """Every path that was given, patterns and lists resolved; a pattern that matches nothing stays as it is."""
+    missing: tuple[str, ...] = ()
+    """Those on the command line that name nothing; what a list names may be gone by now."""
     include_hidden: bool = False
     follow_links: bool = False
     one_file_system: bool = False
+
+    def check_named(self) -> None:
+        """Raise CommandFailed if a path on the command line names nothing: it is probably misspelt."""
+        if self.missing:
+            raise CommandFailed(f"there is no file or folder {printable(self.missing[0])}")
 
     def scan(
         self, more: Iterable[str] = (), *, raw: bool = False, show: Callable[[str, int, int | None], None] | None = None
@@ -82,17 +90,17 @@ def read_walk_options(arguments: argparse.Namespace) -> WalkOptions:
     """Read what :func:`add_walk_options` added.
 
     Ends the command with its usage if no path was given; raises CommandFailed if a list of paths cannot be read, and
-    CommandMisused for a URL.
+    CommandMisused for a URL or an empty path.
     """
     if not arguments.paths and arguments.files_from is None:
         arguments.refuse_usage("give a PATH, or a list of paths with --files-from")
     if arguments.null and arguments.files_from is None:
         arguments.refuse_usage("--null needs --files-from")
-    paths = [found for path in arguments.paths for found in _resolved(path)]
-    if arguments.files_from is not None:
-        paths += _listed(arguments.files_from, null=arguments.null)
+    named = [found for path in arguments.paths for found in _resolved(path)]
+    listed = [] if arguments.files_from is None else _listed(arguments.files_from, null=arguments.null)
     return WalkOptions(
-        paths=tuple(paths),
+        paths=(*named, *listed),
+        missing=tuple(path for path in named if not os.path.lexists(path)),
         include_hidden=arguments.hidden,
         follow_links=arguments.follow_links,
         one_file_system=arguments.one_file_system,
@@ -100,6 +108,8 @@ def read_walk_options(arguments: argparse.Namespace) -> WalkOptions:
 
 
 def _resolved(path: str) -> list[str]:
+    if not path:
+        raise CommandMisused("a PATH is empty; . is the current folder")
     # A shell has expanded most patterns already, and a file's name may look like a pattern.
     if not os.path.lexists(path):
         if _URL.match(path):

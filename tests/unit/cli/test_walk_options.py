@@ -101,14 +101,38 @@ def test_a_tilde_is_the_home_folder_and_a_url_is_explained(tmp_path: Path, monke
         read_walk_options(parsed("https://example.com/a.jpg"))
 
 
-@pytest.mark.parametrize("place", ["empty", "gone"])
 def test_nothing_to_compare_is_said_before_anything_is_started(
-    tmp_path: Path, place: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "empty").mkdir()
     store = tmp_path / "store"
-    assert main(["dedup", str(tmp_path / place), "--url", "local:/no/such/model", "--store", str(store)]) == 1
-    said = capsys.readouterr()
-    assert said.err.splitlines()[-1] == "clip-client: there is no photo to compare in the given paths"
-    assert ("No such file" in said.err) == (place == "gone")
+    assert main(["dedup", str(tmp_path / "empty"), "--url", "local:/no/such/model", "--store", str(store)]) == 1
+    assert capsys.readouterr().err == "clip-client: there is no photo to compare in the given paths\n"
     assert not store.exists()
+
+
+@pytest.mark.parametrize("command", [("dedup",), ("dedup", "--quiet", "--apply"), ("review", "--no-browser")])
+def test_a_search_refuses_a_named_path_that_does_not_exist(
+    tmp_path: Path, command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    photo, store = write(tmp_path / "a.jpg", b"x"), tmp_path / "store"
+    for misspelt in (tmp_path / "gone", tmp_path / "*.png"):
+        assert main([*command, str(photo), str(misspelt), "--url", "local:/no/model", "--store", str(store)]) == 1
+        assert capsys.readouterr().err == f"clip-client: there is no file or folder {misspelt}\n"
+    assert not store.exists()
+
+
+def test_a_listed_path_may_be_gone_and_a_link_may_lead_nowhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names, link = write(tmp_path / "list", b"/gone.jpg\n"), tmp_path / "link.jpg"
+    link.symlink_to(tmp_path / "gone")
+    assert main(["dedup", str(link), "--files-from", str(names), "--url", "local:/no/model"]) == 1
+    *unreadable, last = capsys.readouterr().err.splitlines()
+    assert [line.split(":")[0] for line in unreadable] == ["UNREADABLE /gone.jpg", f"UNREADABLE {link}"]
+    assert last == "clip-client: there is no photo to compare in the given paths"
+
+
+def test_an_empty_path_is_a_misuse(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["dedup", ""]) == 2
+    assert capsys.readouterr().err == "clip-client: a PATH is empty; . is the current folder\n"
