@@ -39,10 +39,10 @@ def run(arguments: argparse.Namespace) -> int:
             wanted = [one for rule in rules for one in saved_or_plain(rule, store)]
             check_keep_rules(wanted)
             try:
-                store.settings.save_keep_rules(name, wanted)
+                saved_rules = store.settings.save_keep_rules(name, wanted)
             except ValueError as error:
                 raise CommandMisused(str(error)) from None
-            said, result = f"saved; use them with: --keep '@{name}'", {"rules": {name: wanted}}
+            said, result = f"saved; use them with: --keep '@{name}'", {"rules": {name: saved_rules}}
         elif what == "delete":
             if not store.settings.delete_keep_rules(name):
                 raise CommandFailed(f"no rules are saved as {name}: see clip-client rules list")

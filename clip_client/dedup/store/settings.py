@@ -6,6 +6,7 @@ It also notes with which threshold each model was searched, because that decides
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 from typing import TYPE_CHECKING, Final
@@ -43,15 +44,18 @@ class Settings:
         rows = self._connection.execute("SELECT name, rules FROM keep_rules ORDER BY name")
         return {name: tuple(json.loads(rules)) for name, rules in rows}
 
-    def save_keep_rules(self, name: str, rules: Sequence[str]) -> None:
+    def save_keep_rules(self, name: str, rules: Sequence[str]) -> tuple[str, ...]:
         """Save rules that ``KeepRules`` has accepted under a name, in place of those that have it.
 
-        Raises ValueError for a name that is not 1 to 64 letters, digits, spaces and ``. _ -``.
+        Returns them as they are saved: a folder is absolute, because a later search may start elsewhere. Raises
+        ValueError for a name that is not 1 to 64 letters, digits, spaces and ``. _ -``.
         """
         if not _NAME.fullmatch(name):
             raise ValueError(f"a name of rules is 1 to 64 letters, digits, spaces and . _ -, not {name!r}")
+        saved = tuple(map(_with_absolute_folder, rules))
         with transaction(self._connection):
-            self._connection.execute("INSERT OR REPLACE INTO keep_rules VALUES (?, ?)", (name, json.dumps(list(rules))))
+            self._connection.execute("INSERT OR REPLACE INTO keep_rules VALUES (?, ?)", (name, json.dumps(saved)))
+        return saved
 
     def delete_keep_rules(self, name: str) -> bool:
         """Delete the rules of this name; return whether there were any."""
@@ -88,3 +92,8 @@ class Settings:
             "SELECT at_ns, threshold FROM searches WHERE vector_id = ? ORDER BY at_ns", (vector_id,)
         )
         return rows.fetchall()
+
+
+def _with_absolute_folder(rule: str) -> str:
+    kind, _, folder = rule.partition("=")
+    return f"folder={os.path.abspath(os.path.expanduser(folder))}" if kind == "folder" else rule

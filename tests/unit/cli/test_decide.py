@@ -130,6 +130,18 @@ def test_saved_rules_are_used_by_name(tmp_path: Path, store: list[str], capsys: 
     assert capsys.readouterr().out == f"@more: format=heic, folder={best}, newest\n"
 
 
+def test_a_saved_rule_names_its_folder_from_anywhere(
+    tmp_path: Path, store: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "Best").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert main(["rules", "save", "mine", "folder=Best", "newest", "--json", *store]) == 0
+    saved = [f"folder={tmp_path / 'Best'}", "newest"]
+    assert said(capsys) == {"rules": {"mine": saved}}
+    assert main(["rules", "list", "--json", *store]) == 0
+    assert said(capsys) == {"rules": {"mine": saved}}
+
+
 @pytest.mark.parametrize(
     ("arguments", "exit_code", "message"),
     [
