@@ -15,6 +15,7 @@ from clip_client.dedup.actions.apple_photos_album import ALBUM, NoAlbum, fill_al
 from clip_client.dedup.actions.apply import HARDLINK, QUARANTINE, apply
 from clip_client.dedup.actions.plan import SAFE_TIERS, Plan, plan_moves
 from clip_client.dedup.compare.chosen_groups import chosen_groups
+from clip_client.dedup.files.directories import DirectorySet
 from clip_client.dedup.files.hashing import sha256_of
 from clip_client.dedup.text import counted, human_bytes, printable
 from clip_client.dedup.types import EXACT
@@ -38,18 +39,17 @@ def apply_report(
     ``paths`` is what was searched; ``say`` prints a line.
     """
     tiers = (EXACT,) if options.hard_link else options.tiers or SAFE_TIERS
-    wanted, chosen = report, None
-    if options.is_chosen:
-        wanted, chosen = chosen_groups(report, store.choices.all())
+    chosen = chosen_groups(report, store.choices.all()) if options.is_chosen else None
+    moving = None if chosen is None else chosen.moving
     photos = {os.path.abspath(member.path) for group in report.groups for member in group.members}
     plan = plan_moves(
-        wanted,
+        report if chosen is None else chosen.report,
         paths,
         tiers=tiers,
         hard_link=options.hard_link,
         merge_metadata=options.merge_metadata,
-        chosen=chosen,
-        unseen={path for path, choice in (chosen or {}).items() if choice.rules},
+        chosen=moving,
+        unseen={path for path, choice in (moving or {}).items() if choice.rules},
         is_compared=photos.__contains__,
         hash_of=lambda path: store.files.sha256_of(path, sha256_of),
     )
@@ -58,15 +58,25 @@ def apply_report(
         for skip in plan.skipped:
             if skip.is_blocked or not skip.tier:
                 say(f"stays: {printable(skip.path)}: {printable(skip.reason)}")
+        if chosen is not None:
+            _print_staying(chosen.staying, paths, say)
     elif blocked := sum(skip.is_blocked for skip in plan.skipped):
         say(f"{counted(blocked, 'copy', 'copies')} cannot be moved; --dry-run says why")
     _print_skipped_tiers(plan, say, more=", too" if options.tiers else " instead")
     if options.apply:
-        return _apply_plan(plan, store, options, say, chosen or {})
+        return _apply_plan(plan, store, options, say, moving or {})
     if options.dry_run:
         _print_plan(plan, say)
     _print_totals(plan, say)
     return 0
+
+
+def _print_staying(staying: Mapping[str, str], paths: Sequence[str], say: Callable[[str], None]) -> None:
+    """Print why chosen photos stay, as far as they are in the searched folders."""
+    searched = DirectorySet(paths)
+    for path, reason in staying.items():
+        if os.path.lexists(path) and searched.contains(path):
+            say(f"stays: {printable(path)}: {printable(reason)}")
 
 
 def _print_skipped_tiers(plan: Plan, say: Callable[[str], None], *, more: str) -> None:

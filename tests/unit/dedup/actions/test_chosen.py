@@ -77,6 +77,29 @@ def test_a_choice_about_other_bytes_or_taken_back_moves_nothing(tmp_path: Path) 
     assert left(photos) == ["a.jpg", "b.jpg", "c.jpg"]
 
 
+def test_a_chosen_photo_that_stays_is_listed_with_the_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    photos, store = tmp_path / "photos", ["--store", str(tmp_path / "store")]
+    found = a_group(photos)
+    a, b, other = str(photos / "a.jpg"), str(photos / "b.jpg"), str(write(photos / "other.jpg", b"other"))
+    elsewhere = [str(write(tmp_path / "elsewhere" / name, name.encode())) for name in ("1.jpg", "2.jpg")]
+    gone = str(write(photos / "gone.jpg", b"gone"))
+    for choice in ([a, b], [a, other], [other, gone], elsewhere):
+        assert main(["decide", "keep", *choice, *store]) == 0
+    (photos / "gone.jpg").unlink()
+    assert main(["decide", "keep", a, other, *store]) == 0
+    capsys.readouterr()
+    said: list[str] = []
+    with Store(tmp_path / "store") as opened:
+        apply_report(found, [str(photos)], opened, ActionOptions(dry_run=True, is_chosen=True), say=said.append)
+    assert said == [
+        f"stays: {b}: A later choice about its group holds.",
+        f"stays: {other}: The search does not find it in one group with {a}, or a chosen photo has changed.",
+        "--apply would move nothing",
+    ]
+
+
 @pytest.mark.parametrize(
     ("model", "stay"), [(MODEL, ["a.jpg", "c.jpg"]), ("m/random:0@1", ["a.jpg", "b.jpg", "c.jpg"])]
 )
