@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from preprocess_ensemble.errors import ReportedError
-from preprocess_ensemble.export.model_source import WrongChoice, shipped_models
+from preprocess_ensemble.export.model_source import WrongChoice, names_file, shipped_models
 
 _PRETRAINED: Final = "laion2b_s34b_b79k"
 _HUB: Final = "https://huggingface.co"
@@ -132,7 +132,7 @@ def _do_not_wait_for_the_hub(pretrained: str) -> None:
     Otherwise it tries each file six times with growing pauses, most of a minute in all, before it fails. It reads the
     variable when it is imported, so this must run before open_clip is imported.
     """
-    if pretrained.partition(":")[0] == "random" or Path(pretrained).exists():
+    if pretrained.partition(":")[0] == "random" or names_file(pretrained) or Path(pretrained).exists():
         return
     endpoint = os.environ.get("HF_ENDPOINT", _HUB)
     try:

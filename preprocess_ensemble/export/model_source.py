@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from preprocess_ensemble.errors import ReportedError
+from preprocess_ensemble.errors import ReportedError, first_line
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,17 +39,30 @@ class WrongChoice(ExportError):
 class WeightsUnavailable(ExportError):
     """The pretrained weights cannot be downloaded."""
 
-    def __init__(self, model: str, tag: str, *, tried: str, got: str) -> None:
+    def __init__(self, model: str, tag: str, *, tried: str, error: BaseException) -> None:
         super().__init__(
             f"The weights {tag!r} of {model} are not in the cache and cannot be downloaded.\n"
             f"  tried: {tried}\n"
-            f"  got:   {got}\n"
+            f"  got:   {_reason(error)}\n"
             "You can use:\n"
             f"  a checkpoint file:   clip-export --model {model} --pretrained FILE.safetensors\n"
             f"  a mirror of the hub: HF_ENDPOINT=https://MIRROR clip-export --model {model} --pretrained {tag}\n"
             f"  untrained weights:   clip-export --model {model} --pretrained random "
             "(enough to try everything out, not to judge similarity)"
         )
+
+
+def _reason(error: BaseException) -> str:
+    """Return why a download failed, in one line."""
+    from huggingface_hub.errors import OfflineModeIsEnabled
+
+    root = error
+    while deeper := root.__cause__ or root.__context__:
+        root = deeper
+    if isinstance(root, OfflineModeIsEnabled):
+        # Its own text tells the user to unset a variable that clip-export may have set itself.
+        return "only the cache was searched, because the hub does not answer or HF_HUB_OFFLINE is set"
+    return first_line(root)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,9 +91,15 @@ def choose_weights(model: str, pretrained: str, tags: Iterable[str]) -> ModelSou
     path = Path(pretrained)
     if path.is_file():
         return ModelSource(model=model, pretrained=f"file:{path.name}", checkpoint=path)
-    if path.suffix or len(path.parts) > 1:
+    if names_file(pretrained):
         raise WrongChoice(f"There is no checkpoint file {pretrained}.")
     raise WrongChoice(f"{model} has no pretrained weights {pretrained!r}; {similar(pretrained, [*tags, 'random'])}")
+
+
+def names_file(pretrained: str) -> bool:
+    """Return whether weights are named as a file: with an ending or a folder, which no tag has."""
+    path = Path(pretrained)
+    return bool(path.suffix) or len(path.parts) > 1
 
 
 def check_activation(model: str, tag: str, *, trained_quick: bool, model_quick: bool) -> None:

@@ -10,7 +10,6 @@ from typing import Final
 
 from filelock import FileLock
 
-from preprocess_ensemble.errors import first_line
 from preprocess_ensemble.export.model_source import ExportError, WeightsUnavailable
 
 _BLOCK_BYTES: Final = 1 << 20
@@ -35,10 +34,7 @@ def download(model: str, tag: str, repository: str, file: str) -> Path:
             _fetch(repository, file)
         path = Path(huggingface_hub.hf_hub_download(repository, file))
     except Exception as error:  # its own errors, those of its HTTP library, or of the file system
-        root: BaseException = error
-        while deeper := root.__cause__ or root.__context__:
-            root = deeper
-        raise WeightsUnavailable(model, tag, tried=repository, got=first_line(root)) from error
+        raise WeightsUnavailable(model, tag, tried=repository, error=error) from error
     _verify(path)
     return path
 

@@ -99,11 +99,8 @@ def _download(source: ModelSource) -> None:
     try:
         open_clip.download_pretrained(config)
     except Exception as error:  # of huggingface_hub, its HTTP library, urllib, or open_clip itself
-        root: BaseException = error
-        while deeper := root.__cause__ or root.__context__:
-            root = deeper
         tried = config.get("hf_hub", "").rstrip("/") or config.get("url", "")
-        raise WeightsUnavailable(source.model, source.pretrained, tried=tried, got=first_line(root)) from error
+        raise WeightsUnavailable(source.model, source.pretrained, tried=tried, error=error) from error
 
 
 def preprocessing_of(network: nn.Module) -> PreprocessConfig:

@@ -44,6 +44,18 @@ def test_a_wrong_choice_is_misuse(
     assert not (tmp_path / "models").exists()
 
 
+@pytest.mark.parametrize("weights", ["mine.safetensors", "folder/mine"])
+def test_a_missing_file_of_weights_is_not_sought_at_the_hub(
+    weights: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.chdir(tmp_path)
+    assert export_command.main(["--pretrained", weights]) == 2
+    said = capsys.readouterr().err
+    assert f"There is no checkpoint file {weights}." in said
+    assert "does not answer" not in said
+
+
 @pytest.mark.parametrize("text", ["{", "[]", '{"embed_dim": 8}'])
 def test_a_file_that_is_no_model_is_misuse(text: str, tmp_path: Path) -> None:
     model = tmp_path / "mine.json"
@@ -86,6 +98,8 @@ def test_without_a_hub_the_message_names_three_remedies(tmp_path: Path) -> None:
     assert "Traceback" not in said
     assert f"{closed} does not answer" in said
     assert "tried: laion/CLIP-ViT-B-32-laion2B-s34B-b79K" in said
+    assert "only the cache was searched" in said
+    assert "unset" not in said
     for way in ("--pretrained FILE", "HF_ENDPOINT=", "--pretrained random"):
         assert way in said
     assert not (tmp_path / "models").exists()
