@@ -40,15 +40,18 @@ async def resolve_auto(endpoint: Endpoint, connect: TransportFactory) -> Endpoin
     try:
         await transport.server_live(timeout_s=_LIVE_TIMEOUT_S)
     except (Unavailable, DeadlineExceeded):
-        from clip_client._transports.local import default_repository
+        from clip_client._transports.local import default_repository, has_model
 
-        local = Endpoint(kind=EndpointKind.LOCAL, repository=str(default_repository()))
-        _logger.warning(
-            "No server answers at %s: images are embedded in this process, with the model in %s.",
-            endpoint.remote,
-            local.repository,
-        )
-        return local
+        repository = default_repository()
+        if has_model(repository):
+            _logger.warning(
+                "No server answers at %s: images are embedded in this process, with the model in %s.",
+                endpoint.remote,
+                repository,
+            )
+        else:
+            _logger.warning("No server answers at %s.", endpoint.remote)
+        return Endpoint(kind=EndpointKind.LOCAL, repository=str(repository))
     except ClipError:
         # A server is there. The handshake will say what is wrong with it; falling back would hide that.
         return endpoint.remote

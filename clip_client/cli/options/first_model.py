@@ -13,7 +13,7 @@ from clip_client._transports.local import MODEL_VARIABLE, default_repository, ha
 _EXPORT: Final = (sys.executable, "-m", "preprocess_ensemble.export.command")
 _NOTICE: Final = """\
 clip-client: there is no model on this machine yet. ViT-B-32 with the LAION-2B weights is a download of 605 MB, once;
-clip-client: it goes into {repository} (350 MB).
+clip-client: the model made from it takes 350 MB, in {repository}.
 """
 
 

@@ -46,13 +46,20 @@ def export(tiny_repository: Path) -> tuple[str, ...]:
 
 @pytest.mark.parametrize("url", ["local:", "auto:127.0.0.1:{port}"])
 async def test_the_first_command_gets_the_model(
-    url: str, export: tuple[str, ...], capfd: pytest.CaptureFixture[str], photos: Path
+    url: str,
+    export: tuple[str, ...],
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    photos: Path,
 ) -> None:
     config = ClientConfig(urls=(url.format(port=free_port()),))
     async with connected(config, get_first_model=partial(get_model, export=export)) as clip:
         (await clip.embed([photos / "rocket.jpg"])).raise_for_errors()
     said = capfd.readouterr().err
     assert "a download of 605 MB" in said
+    uses = [record.getMessage() for record in caplog.records if "embedded in this process" in record.getMessage()]
+    # Only the model that is there is named, not the one that is missing.
+    assert [str(user_repository()) in use for use in uses] == [True] * url.startswith("auto:")
     assert str(user_repository()) in said
     assert default_repository() == user_repository()
     async with connected(config, get_first_model=partial(get_model, export=FAILS)) as clip:
