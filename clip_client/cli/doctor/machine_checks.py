@@ -24,6 +24,12 @@ _OPTIONAL: Final = (
     (("rich",), "embed, dedup and similar need it", "cli"),
     (("pyarrow",), "Parquet files need it", "cli"),
     (("jinja2",), "the page of dedup needs it", "cli"),
+    (
+        ("opencv-python-headless", "opencv-python", "opencv-contrib-python-headless", "opencv-contrib-python"),
+        "proving copies by alignment needs it",
+        "dedup",
+    ),
+    (("faiss-cpu", "faiss-gpu"), "finding similar photos needs it", "dedup"),
     (("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino"), "embedding without a server needs it", "local"),
     (("pillow-heif",), "HEIC photos need it", "phone"),
     (("pillow-jxl-plugin",), "JPEG XL images need it", "phone"),
@@ -138,7 +144,7 @@ def _server_parts(server_answers: bool) -> Iterator[Check]:
     if (_REPOSITORY / "clip_encoder" / "1" / "model.onnx").is_file():
         yield _check("model repository", f"{_REPOSITORY}, with a model", "start it with: clip-serve")
     else:
-        remedy = "make one with: clip-export --model ViT-B-32 --pretrained TAG; then start it with: clip-serve"
+        remedy = "only a server on this machine needs it; make it with: clip-export; then start it with: clip-serve"
         yield _check("model repository", f"no model in {_REPOSITORY}", remedy)
 
 

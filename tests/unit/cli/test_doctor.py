@@ -44,7 +44,15 @@ def test_a_bad_address_is_misuse(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_missing_packages_are_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    absent = {"grpcio", "pyarrow", "onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "nvidia-pytriton"}
+    absent = {
+        "grpcio",
+        "pyarrow",
+        "faiss-cpu",
+        "onnxruntime",
+        "onnxruntime-gpu",
+        "onnxruntime-openvino",
+        "nvidia-pytriton",
+    }
     version = metadata.version
 
     def find(name: str) -> str:
@@ -58,6 +66,8 @@ def test_missing_packages_are_named_with_the_remedy(monkeypatch: pytest.MonkeyPa
     assert found["grpcio"].remedy == "install it with: pip install clip-triton"
     assert found["pyarrow"].level is Level.HINT
     assert "'clip-triton[cli]'" in found["pyarrow"].remedy
+    assert "'clip-triton[dedup]'" in found["faiss-cpu"].remedy
+    assert found["opencv-python-headless"].level is Level.OK
     assert "'clip-triton[local]'" in found["onnxruntime"].remedy
     assert "'clip-triton[server]'" in found["tritonserver"].remedy
 
