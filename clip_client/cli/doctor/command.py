@@ -16,12 +16,12 @@ from typing import Final
 from clip_client._client import URL_VARIABLE
 from clip_client.cli.doctor.check import CLIENT, SERVER, Check, Level
 from clip_client.cli.doctor.server_checks import check_server
-from clip_client.cli.options.connection import add_server_options, add_timeout_option, client_config
+from clip_client.cli.options.connection import OTHERWISE, add_server_options, add_timeout_option, client_config
 from clip_client.dedup.text import counted
 
 _TIMEOUT_S: Final = 10.0
 
-_TITLES: Final = {SERVER: "The server", CLIENT: "This machine"}
+_TITLES: Final = {SERVER: "The server, or the model in this process", CLIENT: "This machine"}
 _MARKS: Final = {Level.OK: " ", Level.HINT: "-", Level.PROBLEM: "!"}
 _COLOURS: Final = {Level.OK: "", Level.HINT: "\x1b[33m", Level.PROBLEM: "\x1b[1;31m"}
 _PLAIN: Final = "\x1b[0m"
@@ -34,9 +34,10 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         usage="%(prog)s [options]",
         help="check the server and this installation",
         description="Show which Triton server responds, with its model and provider, and what is installed here; name "
-        "what is missing and how to fix it. Works without a server. The exit code is 1 if photos cannot be embedded.",
+        "what is missing and how to fix it. If you name no server and none responds, the model on this machine is "
+        "checked, which embed, dedup and similar use then. The exit code is 1 if photos cannot be embedded.",
     )
-    add_server_options(parser)
+    add_server_options(parser, otherwise=OTHERWISE)
     add_timeout_option(parser, default_s=_TIMEOUT_S, meaning="time limit for each request to the server")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.set_defaults(run=run)
@@ -60,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
 async def _check_all(arguments: argparse.Namespace) -> list[Check]:
     from clip_client.cli.doctor.machine_checks import check_machine  # it loads importlib.metadata
 
-    config = client_config(arguments)
+    config = client_config(arguments, otherwise="auto:")
     origin = "--url" if arguments.url else URL_VARIABLE if os.environ.get(URL_VARIABLE) else "the default"
     checks, answers = await check_server(config, origin=origin, timeout_s=arguments.timeout_s)
     return [*checks, *check_machine(server_answers=answers)]

@@ -20,7 +20,10 @@ _KINDS: Final = {"KIND_CPU": "CPU", "KIND_GPU": "GPU", "KIND_AUTO": "a GPU if th
 
 
 async def check_server(config: ClientConfig, *, origin: str, timeout_s: float) -> tuple[list[Check], bool]:
-    """Check every server of ``config``, whose URLs come from ``origin``; also return whether any of them answered."""
+    """Check every server of ``config``, whose URLs come from ``origin``; also return whether any of them answered.
+
+    An ``auto:`` address without a server stands for the model in this process.
+    """
     try:
         connect = transport_factory(config)
     except ImportError as error:
@@ -40,7 +43,7 @@ async def check_server(config: ClientConfig, *, origin: str, timeout_s: float) -
         finally:
             await transport.close()
         checks += found
-        answered = answered or answers
+        answered = answered or (answers and endpoint.kind is not EndpointKind.LOCAL)
     return checks, answered
 
 
@@ -77,8 +80,7 @@ def _description(server: ServerDescription) -> Iterator[Check]:
 
 def _model(model: ModelInfo) -> Iterator[Check]:
     remedy = (
-        "its weights are random and can only tell copies from other photos; export a trained model with: "
-        "clip-export --model ViT-B-32 --pretrained TAG"
+        "its weights are random and can only tell copies from other photos; export a trained model with: clip-export"
     )
     yield Check(SERVER, "model", model.id, *((Level.HINT, remedy) if model.is_random else ()))
     vectors = f"{model.dimension} numbers, {model.precision}, up to {model.max_batch_size} photos a request"

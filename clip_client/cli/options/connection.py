@@ -24,13 +24,16 @@ from clip_client.cli.options.paths import user_path
 TOKEN_VARIABLE: Final = "CLIP_TOKEN"
 """Environment variable that holds the token. No option does: other users could read it in ``ps``."""
 
+OTHERWISE: Final = "localhost:8001 if a server responds there, else the model on this machine"
+"""What ``auto:`` means, for ``--help``."""
+
 _MOST_TOKEN_BYTES: Final = 65_536
 """A larger file was named by mistake; proxies refuse headers of a quarter of this size."""
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
     """Add ``--transfer`` and the server options, for a command that embeds photos on a server or in this process."""
-    add_server_options(parser, otherwise="localhost:8001 if a server responds there, else the model on this machine")
+    add_server_options(parser, otherwise=OTHERWISE)
     parser.add_argument(
         "--transfer",
         choices=IMAGE_ENCODINGS,

@@ -19,6 +19,7 @@ import pytest
 from clip_client.cli.main import main
 from clip_client.dedup import Store
 from clip_client.dedup.features.image_features import cached_features
+from preprocess_ensemble.testing.server import free_port
 from tests.fixtures.report_schema import check
 
 if TYPE_CHECKING:
@@ -180,6 +181,24 @@ def test_doctor_tells_about_the_server(server: Server, capsys: pytest.CaptureFix
 def test_doctor_at_the_wrong_port_names_the_step(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--url", server.http_url.removeprefix("http://")]) == 1
     assert "! health" in capsys.readouterr().out
+
+
+def test_without_a_server_doctor_checks_the_model_on_this_machine(
+    tiny_repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("clip_client._endpoint.DEFAULT_URL", f"127.0.0.1:{free_port()}")
+    monkeypatch.setenv("CLIP_MODEL", str(tiny_repository))
+    monkeypatch.chdir(tmp_path)
+    assert main(["doctor", "--json"]) == 0
+    found = {finding["name"]: finding["value"] for finding in json.loads(capsys.readouterr().out)["findings"]}
+    assert found["address"] == f"local:{tiny_repository} (the default)"
+    assert found["model"].startswith("tiny_clip/random:0@")
+    assert found["model repository"] == "no model in triton_models"
+    monkeypatch.setenv("CLIP_MODEL", str(tmp_path))
+    assert main(["doctor"]) == 1
+    said = capsys.readouterr().out
+    assert f"There is no model in {tmp_path}" in said
+    assert "tritonserver running there" not in said
 
 
 def test_a_quiet_probe_of_a_whole_server_says_nothing(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
