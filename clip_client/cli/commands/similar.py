@@ -64,6 +64,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 def run(arguments: argparse.Namespace) -> int:
     """Search, and print the most similar photos."""
     need("rich")
+    if os.path.isdir(arguments.photo):
+        raise CommandFailed(f"{arguments.photo} is a folder; name the photo to find similar ones for")
     if not os.path.isdir(arguments.folder) and not _holds_vectors(arguments.folder):
         raise CommandFailed(f"there is no folder or file of vectors {arguments.folder}")
     with progress_bars() as show:
