@@ -27,15 +27,18 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         help="record that photos are different, all wanted, or which of them stays",
         description="Record that photos are different pictures, or that you want to keep all of them. They are never "
         "grouped with each other again, wherever you move them. New copies of any of them are still found. With keep, "
-        "choose that the first photo stays and the others move: clip-client dedup --apply --act-on chosen moves them "
-        "if it finds them in one group, and clip-client review shows the choice.",
+        "choose that the first photo stays and the others move: clip-client dedup PATH --apply --act-on chosen moves "
+        "them if it finds them in one group, and clip-client review shows the choice.",
     )
     parser.add_argument(
         "what",
         choices=(KEEP, DIFFERENT, KEEP_ALL, "forget", "list"),
         help="the decision; forget removes every decision and choice about the photos, list shows all of them",
     )
-    parser.add_argument("paths", nargs="*", metavar="PHOTO", help="two or more photos (forget: one or more)")
+    # With a default, argparse does not demand a PHOTO in the message about a missing decision.
+    parser.add_argument(
+        "paths", nargs="*", default=[], metavar="PHOTO", help="two or more photos (forget: one or more)"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_store_option(parser)
     parser.set_defaults(run=run)
@@ -64,9 +67,9 @@ def run(arguments: argparse.Namespace) -> int:
             if not others:
                 raise CommandMisused("name the photo that stays, and then one or more that move")
             store.choices.add([(KEEP, [kept, *(photo._replace(moves=True) for photo in others)])])
-            said = (
-                f"chosen: {counted(len(others), 'photo')} to move; clip-client dedup --apply --act-on chosen moves them"
-            )
+            them = "it" if len(others) == 1 else "them"
+            command = "clip-client dedup PATH --apply --act-on chosen"
+            said = f"chosen: {counted(len(others), 'photo')} to move; {command} moves {them}"
             result = {"chosen": len(others)}
         else:
             try:

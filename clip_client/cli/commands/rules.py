@@ -22,7 +22,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     )
     parser.add_argument("what", choices=("save", "list", "delete"))
     parser.add_argument("name", nargs="?", metavar="NAME", help="letters, digits, spaces and . _ -")
-    parser.add_argument("rules", nargs="*", metavar="RULE", help="in the order in which they decide")
+    # With a default, argparse does not demand a RULE in the message about a missing action.
+    parser.add_argument("rules", nargs="*", default=[], metavar="RULE", help="in the order in which they decide")
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_store_option(parser)
     parser.set_defaults(run=run)

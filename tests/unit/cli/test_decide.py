@@ -110,6 +110,26 @@ def test_only_the_list_goes_without_photos(arguments: list[str], store: list[str
     assert ended.value.code == 2
 
 
+@pytest.mark.parametrize("command", ["decide", "rules"])
+def test_only_what_every_form_needs_is_demanded(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([command])
+    assert capsys.readouterr().err.endswith("error: the following arguments are required: what\n")
+
+
+def test_a_choice_says_how_to_carry_it_out(
+    tmp_path: Path, store: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept, *others = copies(tmp_path, "1.dng", "2.dng", "3.dng")
+    assert main(["decide", "keep", kept, *others[:1], *store]) == 0
+    assert main(["decide", "keep", kept, *others, *store]) == 0
+    carry_out = "clip-client dedup PATH --apply --act-on chosen moves"
+    assert capsys.readouterr().out.splitlines() == [
+        f"chosen: 1 photo to move; {carry_out} it",
+        f"chosen: 2 photos to move; {carry_out} them",
+    ]
+
+
 def test_saved_rules_are_used_by_name(tmp_path: Path, store: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     best = tmp_path / "best, of all"
     best.mkdir()
