@@ -18,7 +18,7 @@ from clip_client.dedup.compare.chosen_groups import chosen_groups
 from clip_client.dedup.files.directories import DirectorySet
 from clip_client.dedup.files.hashing import sha256_of
 from clip_client.dedup.text import counted, human_bytes, printable
-from clip_client.dedup.types import EXACT
+from clip_client.dedup.types import EXACT, QUARANTINE_NAME
 
 if TYPE_CHECKING:
     from clip_client.cli.options.dedup import ActionOptions
@@ -114,13 +114,19 @@ def _apply_plan(
     method = HARDLINK if options.hard_link else QUARANTINE
     with progress_bars() as show:
         applied = apply(plan, store.journal, method=method, on_progress=show)
-    moved = sum(outcome.done for outcome in applied.outcomes)
+    moved = {outcome.path for outcome in applied.outcomes if outcome.done}
     if chosen:
         store.choices.set_run({chosen[outcome.path].id for outcome in applied.outcomes if outcome.done}, applied.run)
     # undo needs to know the store unless it is the default one.
     where = "" if options.store is None else f" --store {shlex.quote(str(options.store))}"
-    back = f"; restore them with: clip-client undo --run {applied.run}{where}" if moved else ""
-    say(f"{counted(moved, 'photo')} moved{back}")
+    if moved:
+        above = {move.target.folder for move in plan.moves if move.duplicate.path in moved}
+        place = printable(os.path.join(*above, QUARANTINE_NAME)) if len(above) == 1 else f"{QUARANTINE_NAME} folders"
+        back = f"restore them with: clip-client undo --run {applied.run}{where}"
+        say(f"{counted(len(moved), 'photo')} moved to {place}; {back}")
+        say(f"no space is freed yet; send the quarantine to the trash with: clip-client purge{where}")
+    else:
+        say("0 photos moved")
     failures = print_failures(applied.outcomes)
     if plan.for_album:
         try:

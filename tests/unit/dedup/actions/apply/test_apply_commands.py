@@ -186,10 +186,25 @@ def test_the_way_back_can_be_pasted_into_a_shell(tmp_path: Path, capsys: pytest.
     arguments = ActionOptions(apply=True, dry_run=False, hard_link=False, merge_metadata=False, store=named)
     with Store(named) as opened:
         assert apply_report(groups, [str(tmp_path)], opened, arguments) == 0
-    said, _, back = capsys.readouterr().out.partition("clip-client ")
-    assert "1 photo moved" in said
+    moved, purged = capsys.readouterr().out.splitlines()
+    said, _, back = moved.partition("clip-client ")
+    assert said == f"1 photo moved to {tmp_path / '.clip-quarantine'}; restore them with: "
+    said, _, purge = purged.partition("clip-client ")
+    assert "no space is freed yet" in said
     assert main(shlex.split(back)) == 0
     assert (tmp_path / "2.jpg").exists()
+    assert main([*shlex.split(purge), "--yes"]) == 0
+
+
+def test_quarantines_in_several_folders_are_not_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = [write(tmp_path / folder / "1.jpg", b"x") for folder in "abc"]
+    with Store(tmp_path / "store") as opened:
+        arguments = ActionOptions(apply=True)
+        assert (
+            apply_report(report(tuple(map(member, paths))), [str(path.parent) for path in paths], opened, arguments)
+            == 0
+        )
+    assert "2 photos moved to .clip-quarantine folders; restore" in capsys.readouterr().out
 
 
 def test_what_belongs_to_a_photo_can_be_named_and_listed(
