@@ -68,6 +68,8 @@ class Store:
         self.directory = Path(os.path.abspath(Path(directory).expanduser()))
         try:
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except FileExistsError:
+            raise StoreError(f"the store {self.directory} is a file, and a folder is needed") from None
         except OSError as error:
             raise StoreError(f"the store {self.directory} cannot be created: {error.strerror}") from None
 

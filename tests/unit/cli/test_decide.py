@@ -110,6 +110,12 @@ def test_only_the_list_goes_without_photos(arguments: list[str], store: list[str
     assert ended.value.code == 2
 
 
+def test_a_file_is_no_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = write(tmp_path / "store.txt", b"x")
+    assert main(["decide", "list", "--store", str(file)]) == 1
+    assert capsys.readouterr().err == f"clip-client: the store {file} is a file, and a folder is needed\n"
+
+
 @pytest.mark.parametrize("command", ["decide", "rules"])
 def test_only_what_every_form_needs_is_demanded(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
