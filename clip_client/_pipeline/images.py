@@ -62,8 +62,8 @@ def read_image(source: object, *, max_bytes: int) -> bytes:
     """Read or encode one image. Blocks on files: call it in a worker thread.
 
     PIL images and arrays become PNG, which is lossless. Raises ImageError and nothing else: ``UNREADABLE`` if a file
-    cannot be read or is not a regular file, ``TOO_LARGE`` above ``max_bytes``, ``NOT_AN_IMAGE`` for an object that is
-    not an image source.
+    cannot be read or is not a regular file, ``EMPTY`` if it has no bytes, ``TOO_LARGE`` above ``max_bytes``,
+    ``NOT_AN_IMAGE`` for an object that is not an image source.
     """
     if isinstance(source, str | os.PathLike):
         return _read_path(os.fsdecode(source), max_bytes)
@@ -119,7 +119,10 @@ def _read_path(path: str, max_bytes: int) -> bytes:
         _check_regular(status)
         if status.st_size > max_bytes:
             raise too_large(status.st_size, max_bytes)
-        return _read_at_most(file, max_bytes)
+        content = _read_at_most(file, max_bytes)
+    if not content:
+        raise ImageError("The file is empty.", code="EMPTY")
+    return content
 
 
 def _check_regular(status: os.stat_result) -> None:

@@ -104,6 +104,12 @@ def test_unreadable_files(tmp_path: pathlib.Path) -> None:
         assert code_of(source) == "UNREADABLE"
 
 
+def test_an_empty_file_is_not_sent(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "empty.jpg").touch()
+    with pytest.raises(ImageError, match=r"EMPTY: The file is empty\."):
+        read_image(tmp_path / "empty.jpg", max_bytes=MAX)
+
+
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no FIFOs here")
 @pytest.mark.parametrize(
     ("source", "remedy"),
