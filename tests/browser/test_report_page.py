@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import subprocess
 from dataclasses import replace
@@ -40,6 +41,7 @@ _SIZES: Final = """async (images) => {
     image.closest("figure").dataset.size.split("x").map(Number)]);
 }"""
 """Each as it is shown, its preview, and the photo: width and height."""
+_LOADED: Final = "[...document.querySelectorAll('.stage img')].every((one) => one.complete && /^file:/.test(one.src))"
 
 
 class Album:
@@ -208,6 +210,20 @@ def test_two_photos_are_compared_at_one_zoom_and_place(page: Path, open_page: Op
         before_wheel = zoom.inner_text()
         view.mouse.wheel(0, -200)
         expect(zoom).not_to_have_text(before_wheel)
+
+
+@pytest.mark.parametrize("scale", [1, 1.5])
+def test_equal_photos_have_a_black_difference(tmp_path: Path, open_page: OpenPage, scale: float) -> None:
+    album = Album(tmp_path)
+    equal = group(album.member("a.jpg", (641, 427)), album.member("a copy.jpg", (641, 427)), tier=EXACT)
+    with open_page(write(tmp_path / "report.html", equal), viewport=WIDE, device_scale_factor=scale) as view:
+        view.locator("a.mat").nth(1).click()
+        view.keyboard.press("x")
+        view.wait_for_function(_LOADED)
+        for key in ("o", "x", "+", "z", "+", "+", "+"):
+            view.keyboard.press(key)
+            shown = Image.open(io.BytesIO(view.locator(".stage").screenshot())).convert("L")
+            assert any(shown.histogram()[30:]) == (key == "o"), f"after {key}"
 
 
 def test_an_aligned_crop_is_compared_where_it_lies(tmp_path: Path, open_page: OpenPage) -> None:

@@ -142,15 +142,25 @@ class Viewer {
     return new DOMMatrix([a, b, c, d, e, f]);
   }
 
-  // Pixels of the frame -> pixels of a pane. Nothing is enlarged until a person zooms.
-  #frameInPane(frame, pane) {
+  // Pixels of a pane per pixel of the frame. Nothing is enlarged until a person zooms.
+  #scaleInPane(frame, pane) {
     const { clientWidth: width, clientHeight: height } = pane.element;
-    const { zoom, x, y } = this.#view;
     const finest = Math.max(...this.photos.filter((photo) => this.#frameOf(photo) === frame)
       .map((photo) => 1 / Viewer.#scale(this.#inFrame(photo))));
-    const fit = Math.min(finest, width / frame.width, height / frame.height);
-    return new DOMMatrix().translate(width / 2 + x, height / 2 + y).scale(fit * zoom)
-      .translate(-frame.width / 2, -frame.height / 2);
+    return Math.min(finest, width / frame.width, height / frame.height) * this.#view.zoom;
+  }
+
+  // Pixels of the frame -> pixels of a pane. Its edges lie between pixels of the screen: of a pixel that a photo covers
+  // in part, no photo takes all away, so a difference would not be black there.
+  #frameInPane(frame, pane) {
+    const { left, top } = pane.element.getBoundingClientRect();
+    const { clientWidth: width, clientHeight: height } = pane.element;
+    const snapped = (value) => Math.round(value * devicePixelRatio) / devicePixelRatio;
+    const scale = this.#scaleInPane(frame, pane);
+    const [across, down] = [frame.width, frame.height].map((side) => snapped(side * scale) || 1 / devicePixelRatio);
+    const x = snapped(left + (width - across) / 2 + this.#view.x) - left;
+    const y = snapped(top + (height - down) / 2 + this.#view.y) - top;
+    return new DOMMatrix().translate(x, y).scale(across / frame.width, down / frame.height);
   }
 
   #placed(photo, pane) {
@@ -158,7 +168,7 @@ class Viewer {
   }
 
   #pixelSize(photo) {
-    return Viewer.#scale(this.#placed(photo, this.#panes[0]));
+    return this.#scaleInPane(this.#frameOf(photo), this.#panes[0]) * Viewer.#scale(this.#inFrame(photo));
   }
 
   // The factor from the whole photo to the pixels of the most detailed photo in the same frame, and back.
@@ -199,7 +209,7 @@ class Viewer {
     Object.assign(pane.region.style, {
       transform: `translate(${corner.x}px, ${corner.y}px)`,
       width: `${width * first.width * matrix.a}px`,
-      height: `${height * first.height * matrix.a}px`,
+      height: `${height * first.height * matrix.d}px`,
     });
   }
 
@@ -216,7 +226,7 @@ class Viewer {
     const [pane] = this.#panes;
     const frame = this.#frameOf(this.#shown);
     this.#view.zoom = zoom;
-    const scale = this.#frameInPane(frame, pane).a;
+    const scale = this.#scaleInPane(frame, pane);
     const within = (value, photo, room) => {
       const most = Math.max(0, (photo * scale - room) / 2);
       return Math.min(most, Math.max(-most, value));
