@@ -29,7 +29,7 @@ class Alignment:
     changes: tuple[str, ...]
     """For people: what was done to the kept photo to get the duplicate, such as ``"cropped to 84 %"``."""
     lost: tuple[str, ...]
-    """For people: what only the duplicate has, such as ``"colour"`` or ``"12 % more at the top"``. Empty if nothing."""
+    """For people: what only the duplicate has, such as ``"colour"`` or ``"45% of the picture"``. Empty if nothing."""
     doubts: tuple[str, ...] = ()
     """For people: signs that the kept photo was made from the duplicate, such as a border around it. Empty if none."""
     transform: Transform

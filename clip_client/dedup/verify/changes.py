@@ -110,7 +110,7 @@ def lost_in(overlap: Overlap, seen: Comparison, *, duplicate_is_grid: bool) -> t
     lost = []
     if overlap.outside_kept > _LEAST_SHARE / 2:
         left, top, right, bottom = (max(0.0, share) for share in overlap.duplicate_margins)
-        lost.append(f"{1 - (1 - left - right) * (1 - top - bottom):.0%} more of the picture")
+        lost.append(f"{1 - (1 - left - right) * (1 - top - bottom):.0%} of the picture")
     if overlap.scale > 1.03:
         lost.append(f"{overlap.scale:.2g} times the resolution")
     if of_kept.is_grey and not own.is_grey:

@@ -210,7 +210,7 @@ def test_a_rotated_and_padded_copy_is_aligned_although_it_lacks_the_corners() ->
 @pytest.mark.parametrize(
     ("duplicate", "kept", "lost"),
     [
-        (lambda picture: picture, lambda picture: cropped(picture, 0, 0.2, 0, 0), "20% more of the picture"),
+        (lambda picture: picture, lambda picture: cropped(picture, 0, 0.2, 0, 0), "20% of the picture"),
         (lambda picture: picture, lambda picture: resized(picture, 0.5), "2 times the resolution"),
         (lambda picture: picture, lambda picture: ImageOps.grayscale(picture).convert("RGB"), "colour"),
         (lambda picture: picture, lambda picture: picture.filter(ImageFilter.GaussianBlur(2)), "sharpness"),
