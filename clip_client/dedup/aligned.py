@@ -12,6 +12,8 @@ Transform: TypeAlias = tuple[float, float, float, float, float, float]
 ENLARGED: Final = "it has more pixels, but no finer detail"
 SOFTER: Final = "it has less fine detail"
 NOISY: Final = "it has noise that the other one lacks"
+RESOLUTION: Final = "times the resolution"
+"""How what only a larger duplicate has is named, after the factor."""
 DETAIL_DOUBTS: Final = (ENLARGED, SOFTER, NOISY)
 """Doubts by the finest detail of two photos: signs, but no proof."""
 PUT_INTO: Final = "it shows the picture inside a border, a screenshot or the like"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from clip_client.dedup.aligned import DETAIL_DOUBTS
+from clip_client.dedup.aligned import DETAIL_DOUBTS, ENLARGED, RESOLUTION
 from clip_client.dedup.files.encoding import read_encoding
 from clip_client.dedup.files.file_types import RAW
 from clip_client.dedup.types import EDITED, RE_ENCODED
@@ -26,6 +26,8 @@ class PictureLosses:
         if tier not in (RE_ENCODED, EDITED):
             return ""
         if alignment is not None and alignment.lost:
+            if duplicate.doubt == ENLARGED and all(one.endswith(RESOLUTION) for one in alignment.lost):
+                return "It has more pixels than the kept photo, although probably no finer detail."
             return f"It shows what the kept photo lacks: {', '.join(alignment.lost)}."
         if alignment is not None and alignment.doubts and not kept.is_original:
             return f"The kept photo may be made from it: {', '.join(alignment.doubts)}."

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import cv2
 import numpy as np
 
+from clip_client.dedup.aligned import RESOLUTION
 from clip_client.dedup.verify.geometry import inverse
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def lost_in(overlap: Overlap, seen: Comparison, *, duplicate_is_grid: bool) -> t
         left, top, right, bottom = (max(0.0, share) for share in overlap.duplicate_margins)
         lost.append(f"{1 - (1 - left - right) * (1 - top - bottom):.0%} of the picture")
     if overlap.scale > 1.03:
-        lost.append(f"{overlap.scale:.2g} times the resolution")
+        lost.append(f"{overlap.scale:.2g} {RESOLUTION}")
     if of_kept.is_grey and not own.is_grey:
         lost.append("colour")
     if seen.cut_off[1 if duplicate_is_grid else 0] > _LEAST_SHARE:

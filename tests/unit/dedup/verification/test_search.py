@@ -289,7 +289,7 @@ def test_the_original_stays_although_enlarged_noisy_and_bordered_copies_are_larg
     edited = ["bordered", "stronger", "cropped", "darker", "half", "sent", "sent again"]
     assert moved(report, family, EDITED) == dict.fromkeys(edited, "original")
     skip = {Path(one.path).stem: one.reason for one in plan_moves(report, [family]).skipped}
-    assert skip["enlarged"] == "It shows what the kept photo lacks: 2 times the resolution."
+    assert skip["enlarged"] == "It has more pixels than the kept photo, although probably no finer detail."
     check(json.loads(report.to_json()))
 
 
