@@ -178,15 +178,12 @@ def _group(
     if tier == NEAR_IDENTICAL and _smallest(comparison, [keep, *unproved]) < thresholds.near_identical:
         tier = SIMILAR
     kept = comparison.candidates[keep][0]
-    best_of_others = min(
-        (candidate for row in rows for candidate in comparison.candidates[row] if candidate is not kept),
-        key=comparison.rules.rank,
-    )
+    not_kept = (candidate for row in rows for candidate in comparison.candidates[row] if candidate is not kept)
     return DuplicateGroup(
         tier=tier,
         min_similarity=_smallest(comparison, rows),
         members=tuple(members),
-        reason=comparison.rules.reason(kept, best_of_others),
+        reason=comparison.rules.reason(kept, *not_kept),
     )
 
 

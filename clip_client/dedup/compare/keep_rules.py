@@ -205,14 +205,20 @@ class KeepRules:
         keys = list(zip(*filter(None, columns), strict=True))
         return sorted(range(len(keys)), key=keys.__getitem__)
 
-    def reason(self, kept: Candidate, other: Candidate) -> str:
-        """Say which rule prefers ``kept`` to ``other``."""
+    def reason(self, kept: Candidate, *others: Candidate) -> str:
+        """Say which rule prefers ``kept`` to the best of the others.
+
+        If by that rule alone another one would be kept, such as a larger file, say first which rule excluded that one.
+        """
+        other = min(others, key=self.rank)
         if kept.is_by_link != other.is_by_link:
             return "the other is a link to a file that was not searched"
-        for rule in self._rules.values():
-            if rule.rank(kept) != rule.rank(other):
-                return rule.reason(kept, other)
-        return "first in order of the paths"
+        rule = next((rule for rule in self._rules.values() if rule.rank(kept) != rule.rank(other)), None)
+        if rule is None:
+            return "first in order of the paths"
+        reason, rank = rule.reason(kept, other), rule.rank(kept)
+        excluded = [one for one in others if rule.rank(one) < rank and not one.is_by_link]
+        return f"{self.reason(kept, min(excluded, key=self.rank))}; then {reason}" if excluded else reason
 
 
 def best_copies_first(

@@ -28,7 +28,7 @@ def rerank(group: DuplicateGroup, rules: KeepRules) -> DuplicateGroup:
         zip(map(Candidate.of, group.members), group.members, strict=True), key=lambda one: rules.rank(one[0])
     )
     candidates, members = zip(*ranked, strict=True)
-    reason = rules.reason(*candidates[:2])
+    reason = rules.reason(*candidates)
     # With the same photo nothing else changes: for most of the groups that rules are tried on.
     return replace(group, reason=reason) if members[0] is group.members[0] else _around(group, members, reason)
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import itertools
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from PIL import Image, ImageEnhance
 
+from clip_client.dedup.aligned import ENLARGED
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES, Candidate, KeepRules, Standings
 from clip_client.dedup.features.image_features import ImageFeatures, extract_features
 from clip_client.dedup.types import CaptureTime, LibraryPhoto, Metadata
@@ -26,10 +28,10 @@ def candidate(path: str, *, mtime_ns: int = 0, taken_ms: int | None = None, size
 
 def kept(rules: KeepRules, *candidates: Candidate) -> tuple[str, str]:
     """Return the path of the kept one and the reason."""
-    best, second, *_ = sorted(candidates, key=rules.rank)
+    best, *others = sorted(candidates, key=rules.rank)
     assert all(sorted(order, key=rules.rank)[0] is best for order in itertools.permutations(candidates))
     assert [candidates[place] for place in rules.order(Standings.of(candidates))] == sorted(candidates, key=rules.rank)
-    return best.path, rules.reason(best, second)
+    return best.path, rules.reason(best, *others)
 
 
 @pytest.mark.parametrize(
@@ -304,6 +306,16 @@ def test_each_rule_prefers_and_says_why(rule: str, kept: dict[str, Any], other: 
     best, second = photo(**{"path": "z.jpg", **kept}), photo(**other)
     assert rules.rank(best) < rules.rank(second)
     assert rules.reason(best, second) == reason
+
+
+def test_a_reason_says_what_excluded_a_file_that_the_deciding_rule_prefers() -> None:
+    enlarged = photo("enlarged.jpg", size_bytes=208_000, doubt=ENLARGED)
+    whole, sent = photo("whole.jpg", size_bytes=143_000), photo("sent.jpg", size_bytes=20_800)
+    reason = "largest file: 143 kB, next 20.8 kB"
+    assert kept(KeepRules(), whole, sent) == ("whole.jpg", reason)
+    said = f"another may be made from it: {ENLARGED}; then {reason}"
+    assert kept(KeepRules(), whole, sent, enlarged) == ("whole.jpg", said)
+    assert kept(KeepRules(), whole, sent, replace(enlarged, doubt="", is_by_link=True)) == ("whole.jpg", reason)
 
 
 def test_a_preferred_folder_counts_at_any_depth_and_under_any_name(tmp_path: Path) -> None:
