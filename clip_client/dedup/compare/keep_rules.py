@@ -121,12 +121,17 @@ class Candidate:
         )
 
     @property
-    def taken_ns(self) -> int:
-        """When it was taken, by Photos or EXIF, else when the file was last changed; nanoseconds since 1970."""
+    def dated_ns(self) -> int | None:
+        """When it was taken, by Photos or EXIF; nanoseconds since 1970."""
         if self.in_library is not None and self.in_library.taken_ns is not None:
             return self.in_library.taken_ns
         taken_ms = self.features.capture_time.taken_ms
-        return self.mtime_ns if taken_ms is None else taken_ms * 1_000_000
+        return None if taken_ms is None else taken_ms * 1_000_000
+
+    @property
+    def taken_ns(self) -> int:
+        """When it was taken, else when the file was last changed; nanoseconds since 1970."""
+        return self.mtime_ns if self.dated_ns is None else self.dated_ns
 
 
 class Rule(NamedTuple):
@@ -271,11 +276,13 @@ def _is_named_as_copy(candidate: Candidate) -> bool:
     return _COPY_MARK.search(os.path.splitext(candidate.name)[0]) is not None
 
 
-def _by_age(which: str, sign: int) -> Rule:
-    return Rule(
-        rank=lambda candidate: (sign * candidate.taken_ns, sign * candidate.mtime_ns),
-        reason=lambda kept, other: f"{which} date" if kept.taken_ns != other.taken_ns else f"same date, {which} file",
-    )
+def _by_age(date: str, file: str, sign: int) -> Rule:
+    def reason(kept: Candidate, other: Candidate) -> str:
+        if kept.taken_ns == other.taken_ns:
+            return f"same date, {file} file"
+        return f"{date} date" if (kept.dated_ns, other.dated_ns) != (None, None) else f"{file} file"
+
+    return Rule(rank=lambda one: (sign * one.taken_ns, sign * one.mtime_ns), reason=reason)
 
 
 def _why_original(kept: Candidate, other: Candidate) -> str:
@@ -319,8 +326,8 @@ _PLAIN: Final = {
     "bytes": Rule(lambda one: -one.size_bytes, _why_size("largest")),
     "smallest": Rule(lambda one: one.size_bytes, _why_size("smallest")),
     "metadata": Rule(lambda one: -one.features.capture_time.fields, _why_metadata),
-    "oldest": _by_age("oldest", 1),
-    "newest": _by_age("newest", -1),
+    "oldest": _by_age("oldest", "older", 1),
+    "newest": _by_age("newest", "newer", -1),
     "name": Rule(lambda one: (_is_named_as_copy(one), len(one.name)), _why_name),
 }
 _WITH_ARGUMENT: Final = ("folder=DIR", "format=A,B", "path=PATTERN", "not-path=PATTERN")

@@ -68,10 +68,10 @@ def test_a_name_that_only_looks_like_a_copy_is_none(name: str) -> None:
 
 def test_an_older_file_is_kept_before_a_better_name() -> None:
     copy, original = candidate("a.jpg", mtime_ns=20), candidate("Copy of a.jpg", mtime_ns=10)
-    assert kept(KeepRules(), copy, original) == ("Copy of a.jpg", "oldest date")
+    assert kept(KeepRules(), copy, original) == ("Copy of a.jpg", "older file")
     copy = candidate("a.jpg", mtime_ns=20, taken_ms=5)
     original = candidate("Copy of a.jpg", mtime_ns=10, taken_ms=5)
-    assert kept(KeepRules(), copy, original) == ("Copy of a.jpg", "same date, oldest file")
+    assert kept(KeepRules(), copy, original) == ("Copy of a.jpg", "same date, older file")
 
 
 def test_the_path_decides_last() -> None:
@@ -82,7 +82,7 @@ def test_ties_of_other_rules_are_broken_in_the_same_way() -> None:
     copy, original = candidate("a (1).jpg"), candidate("a.jpg")
     assert kept(KeepRules(["bytes"]), copy, original) == ("a.jpg", "name without a copy mark")
     assert kept(KeepRules(["newest"]), copy, original) == ("a.jpg", "name without a copy mark")
-    assert kept(KeepRules(["newest"]), copy, candidate("a.jpg", mtime_ns=-1)) == ("a (1).jpg", "newest date")
+    assert kept(KeepRules(["newest"]), copy, candidate("a.jpg", mtime_ns=-1)) == ("a (1).jpg", "newer file")
 
 
 def test_the_rule_can_be_asked_for_earlier() -> None:
@@ -287,12 +287,12 @@ def photo(path: str = "a.jpg", **more: Any) -> Candidate:
             {"mtime_ns": 10**9},
             "oldest date",
         ),
-        ("newest", {"mtime_ns": 10**9}, {}, "newest date"),
+        ("newest", {"mtime_ns": 10**9}, {}, "newer file"),
         (
             "newest",
             {"features": ImageFeatures(capture_time=CaptureTime(taken_ms=1)), "mtime_ns": 1},
             {"features": ImageFeatures(capture_time=CaptureTime(taken_ms=1))},
-            "same date, newest file",
+            "same date, newer file",
         ),
         ("format=heic,jpg", {"path": "z.HEIC"}, {}, "format heic rather than jpg"),
         ("format= .X3F , .jpg", {"path": "z.x3f"}, {}, "format x3f rather than jpg"),
