@@ -87,7 +87,7 @@ def photograph(page: Path, review: str, output: Path) -> None:
         shoot(browser, page.as_uri(), output / "report.png", (1280, 1000), click=".chip:has-text('Re-encoded')")
         photo = "figure:has-text('astronaut, sent by') a.mat"
         shoot(browser, page.as_uri(), output / "compare.png", (1280, 800), click=photo)
-        shoot(browser, review, output / "review.png", (1280, 1000), click=".list a:has-text('3 photos') >> nth=0")
+        shoot(browser, review, output / "review.png", (1280, 1000), click=".list a:has-text('2 copies') >> nth=0")
         browser.close()
 
 

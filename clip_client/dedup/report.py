@@ -45,7 +45,7 @@ class DuplicateReport:
     @property
     def copies(self) -> int:
         """Number of members besides the kept ones; frames of a burst and moments of a scene are no copies."""
-        return sum(member.is_copy for group in self.groups for member in group.members[1:])
+        return sum(group.copies for group in self.groups)
 
     @property
     def spare_bytes(self) -> int:

@@ -290,6 +290,11 @@ class DuplicateGroup:
         return self.members[0].path
 
     @property
+    def copies(self) -> int:
+        """Number of members besides the kept one; frames of a burst and moments of a scene are no copies."""
+        return sum(member.is_copy for member in self.members[1:])
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """For people: what to check before the copies are moved."""
         kept, *others = map(_exif_fields, (self.members[0], *(one for one in self.members if not one.moment)))

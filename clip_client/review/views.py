@@ -85,6 +85,8 @@ class GroupView:
     state: str
     """A key of :data:`STATE_NAMES`."""
     spare_bytes: int
+    copies: int
+    """Photos besides the first one that are copies of it or of another one."""
     min_similarity: float
     keep: int
     """Position of the photo that stays, by the choice or by the suggestion."""
@@ -117,6 +119,7 @@ def group_view(found: FoundGroup, *, problem_of: Callable[[Member], str] | None 
         tier=group.tier,
         state=found.state,
         spare_bytes=found.spare_bytes,
+        copies=group.copies,
         min_similarity=group.min_similarity,
         keep=keep,
         reason=printable(group.reason),

@@ -111,7 +111,7 @@ def test_the_result_is_first_and_hostile_names_are_text(page: Path, open_page: O
         assert view.locator("h1").inner_text() == "18 copies, 91.2 kB could be freed"
         assert view.title() == "18 copies, 91.2 kB could be freed"
         first = view.locator(".group").first
-        assert first.locator("h2").inner_text() == "90.0 kB to free in 3 photos"
+        assert first.locator("h2").inner_text() == "90.0 kB to free in 2 copies"
         assert first.locator(".origin").all_inner_texts() == ["2019-05-03 10:11:12, Canon EOS 5D"]
         shown = "<img src=x onerror=alert(1)>&\"'\\n\\u202e\\xff.jpg"
         assert first.locator(".name").nth(2).inner_text() == shown

@@ -160,7 +160,7 @@ def test_the_list_is_filtered_while_a_person_types(page: Page, review: Review) -
     expect(page.locator(".list li")).to_have_count(1)
     expect(search).to_be_focused()
     page.locator(".list a").click()
-    expect(page.get_by_role("heading", level=1)).to_contain_text("to free in 3 photos")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("to free in 1 copy")
     expect(page.get_by_role("link", name="Next")).to_have_count(0)  # the only one that was looked for
     page.go_back()
     expect(search).to_have_value("TRIP 3/")

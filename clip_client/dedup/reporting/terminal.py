@@ -99,7 +99,7 @@ def _print_group(number: int, group: DuplicateGroup, space: int, console: Consol
     kept, *others = group.members
     words = {member.path: in_words(member, kept) for member in others}
     is_uniform = len(set(words.values())) == 1
-    copies = counted(len(others), "copy", "copies") if space else counted(len(group.members), "photo")
+    copies = counted(group.copies, "copy", "copies") if space else counted(len(group.members), "photo")
     line = Text()
     line.append(f"{number}. {human_bytes(space)} in {copies}" if space else f"{number}. {copies}", style="bold")
     if is_uniform:
