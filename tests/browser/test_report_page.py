@@ -108,8 +108,8 @@ def shown_groups(page: Page) -> int:
 
 def test_the_result_is_first_and_hostile_names_are_text(page: Path, open_page: OpenPage) -> None:
     with open_page(page, viewport=WIDE) as view:
-        assert view.locator("h1").inner_text() == "18 copies, 91.2 kB could be freed"
-        assert view.title() == "18 copies, 91.2 kB could be freed"
+        assert view.locator("h1").inner_text() == "18 copies, up to 91.2 kB could be freed"
+        assert view.title() == "18 copies, up to 91.2 kB could be freed"
         first = view.locator(".group").first
         assert first.locator("h2").inner_text() == "90.0 kB to free in 2 copies"
         assert first.locator(".origin").all_inner_texts() == ["2019-05-03 10:11:12, Canon EOS 5D"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from clip_client.dedup.aligned import DETAIL_DOUBTS, ENLARGED, RESOLUTION
+from clip_client.dedup.aligned import DETAIL_DOUBTS
 from clip_client.dedup.files.encoding import read_encoding
 from clip_client.dedup.files.file_types import RAW
 from clip_client.dedup.types import EDITED, RE_ENCODED
@@ -25,12 +25,10 @@ class PictureLosses:
         """Say what the picture of ``duplicate`` has that ``kept`` lacks; empty if nothing, or for another tier."""
         if tier not in (RE_ENCODED, EDITED):
             return ""
-        if alignment is not None and alignment.lost:
-            if duplicate.doubt == ENLARGED and all(one.endswith(RESOLUTION) for one in alignment.lost):
-                return "It has more pixels than the kept photo, although probably no finer detail."
-            return f"It shows what the kept photo lacks: {', '.join(alignment.lost)}."
-        if alignment is not None and alignment.doubts and not kept.is_original:
-            return f"The kept photo may be made from it: {', '.join(alignment.doubts)}."
+        if alignment is not None:
+            reason = alignment.why_it_stays(duplicate.doubt, kept_is_original=kept.is_original)
+            if reason:
+                return reason
         if tier == EDITED and duplicate.doubt not in DETAIL_DOUBTS:
             # A person may keep another photo than the one that it was aligned with.
             return "It was not aligned with the kept photo." if alignment is None else ""

@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Final
 
 from clip_client.dedup.reporting.environment import page_environment
 from clip_client.dedup.reporting.previews import draw_previews
-from clip_client.dedup.reporting.words import TIER_NAMES, in_words, region_on
+from clip_client.dedup.reporting.words import TIER_NAMES, in_words, region_on, why_it_stays
 from clip_client.dedup.text import counted, folder_above, human_bytes, printable, skipped_files
 from clip_client.dedup.types import (
     TIERS,
@@ -118,12 +118,12 @@ def write_page(
 
 
 def headline(report: DuplicateReport) -> str:
-    """Say what the search found: ``"88 copies, 12.7 MB could be freed"``."""
+    """Say what the search found: ``"88 copies, up to 12.7 MB could be freed"``."""
     if not report.groups:
         return "No duplicates were found"
     if not report.copies:
         return f"No copies, but {counted(len(report.groups), 'group')} of photos that are alike"
-    return f"{counted(report.copies, 'copy', 'copies')}, {human_bytes(report.spare_bytes)} could be freed"
+    return f"{counted(report.copies, 'copy', 'copies')}, up to {human_bytes(report.spare_bytes)} could be freed"
 
 
 def _from_home(path: str) -> str:
@@ -168,7 +168,9 @@ def _environment(report: DuplicateReport) -> jinja2.Environment:
         shell_word=lambda path: shell_word(os.path.abspath(path)),
         url=_url,
     )
-    environment.globals.update(in_words=in_words, region_on=region_on, skipped_files=skipped_files)
+    environment.globals.update(
+        in_words=in_words, region_on=region_on, skipped_files=skipped_files, why_it_stays=why_it_stays
+    )
     return environment
 
 

@@ -25,7 +25,7 @@ _FORMULA: Final = ("=", "+", "-", "@")
 
 
 def copy_lines(report: DuplicateReport) -> Iterator[str]:
-    """Yield a line for each copy that ``--apply`` could move: tier, bytes, path and path of the kept photo.
+    """Yield a line for each copy, whether ``--apply`` moves it or not: tier, bytes, path and path of the kept photo.
 
     The columns are separated by tabs, and paths are written by :func:`~clip_client.dedup.text.escaped`. Photos in
     reference folders and in libraries of Apple Photos, frames of a burst and other moments of a scene have no line.

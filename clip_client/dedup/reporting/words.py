@@ -10,7 +10,7 @@ from clip_client.dedup.types import ALTERED, EDITED, EXACT, NEAR_IDENTICAL, RE_E
 
 if TYPE_CHECKING:
     from clip_client.dedup.aligned import Alignment
-    from clip_client.dedup.types import Member
+    from clip_client.dedup.types import DuplicateGroup, Member
 
 TIER_NAMES: Final = {
     EXACT: "Exact",
@@ -22,6 +22,8 @@ TIER_NAMES: Final = {
     SIMILAR: "Similar",
 }
 
+_CERTAIN: Final = (EXACT, SAME_PIXELS, RE_ENCODED)
+"""The tiers that move by default."""
 _SAME_SHAPE: Final = 0.02
 """Side ratios that differ by less are equal: the sides of small pictures are rounded."""
 
@@ -48,6 +50,24 @@ def in_words(member: Member, kept: Member) -> str:
     if member.tier in (RE_ENCODED, EDITED, ALTERED):  # another photo was kept when they were aligned
         return f"same picture, {member.tier}"
     return f"same picture, {change}" if change else "practically identical"
+
+
+def why_it_stays(member: Member, group: DuplicateGroup, *, moves_certain_only: bool) -> str:
+    """Say why a copy would stay, as far as the report tells without a look at the files; empty if it may move.
+
+    With ``moves_certain_only`` only the tiers move that do by default.
+    """
+    kept, tier, alignment = group.keep, member.tier, member.alignment
+    if member.copy_of and (member.copy_tier in _CERTAIN or not moves_certain_only or tier == ALTERED):
+        kept, tier, alignment = member.copy_of, member.copy_tier, member.copy_alignment
+    reason = ""
+    if alignment is not None:
+        # Few photos raise doubts, so a group of 20,000 is not searched for each of its members.
+        is_original = bool(alignment.doubts) and any(one.is_original for one in group.members if one.path == kept)
+        reason = alignment.why_it_stays(member.doubt, kept_is_original=is_original)
+    if reason or not moves_certain_only or tier in _CERTAIN:
+        return reason
+    return "" if tier == ALTERED else f"It needs --act-on {tier}."
 
 
 def region_on(member: Member, kept: Member) -> tuple[float, float, float, float] | None:

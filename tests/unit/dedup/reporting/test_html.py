@@ -50,8 +50,11 @@ def test_the_result_comes_first() -> None:
         )
 
     frame = replace(member("b"), moment=BURST)
-    assert said(group(member("a"), member("b", 88_000), member("c", 12_000_000))) == "2 copies, 12.1 MB could be freed"
-    assert said(group(member("a"), member("b"))) == "1 copy, 1.0 kB could be freed"
+    assert (
+        said(group(member("a"), member("b", 88_000), member("c", 12_000_000)))
+        == "2 copies, up to 12.1 MB could be freed"
+    )
+    assert said(group(member("a"), member("b"))) == "1 copy, up to 1.0 kB could be freed"
     assert said(group(member("a"), frame)) == "No copies, but 1 group of photos that are alike"
     assert said() == "No duplicates were found"
 

@@ -125,7 +125,7 @@ def test_words_that_do_not_fit_are_on_a_line_of_their_own() -> None:
     assert "byte for byte\n   kept: name without a copy mark, and much more\n" in printed(of)
 
 
-def test_a_line_for_each_copy_that_could_move() -> None:
+def test_a_line_for_each_copy() -> None:
     library = LibraryPhoto(path="l", library="L", uuid="1", name="n", taken_ns=None)
     of = report(
         (

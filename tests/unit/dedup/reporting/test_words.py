@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from clip_client.dedup import Match, Member
-from clip_client.dedup.aligned import Alignment
-from clip_client.dedup.reporting.words import in_words, region_on
+from clip_client.dedup import DuplicateGroup, Match, Member
+from clip_client.dedup.aligned import ENLARGED, Alignment
+from clip_client.dedup.reporting.words import in_words, region_on, why_it_stays
 from clip_client.dedup.types import ALTERED, EDITED, EXACT, RE_ENCODED, SIMILAR
 
 
@@ -54,6 +55,31 @@ def test_an_alignment_in_words(found: Alignment, words: str) -> None:
 
 def test_a_tier_without_its_alignment_after_another_photo_was_kept() -> None:
     assert in_words(photo(tier=EDITED), photo(tier=EXACT)) == "same picture, edited"
+
+
+LARGER = "It has more pixels than the kept photo, although probably no finer detail."
+
+
+@pytest.mark.parametrize(
+    ("one", "by_default", "with_act_on"),
+    [
+        (photo(tier=EXACT), "", ""),
+        (copy(alignment(RE_ENCODED)), "", ""),
+        (copy(alignment(EDITED)), "It needs --act-on edited.", ""),
+        (photo(tier=SIMILAR), "It needs --act-on similar.", ""),
+        (copy(alignment(EDITED, lost=("colour",))),) + ("It shows what the kept photo lacks: colour.",) * 2,
+        (copy(alignment(RE_ENCODED, lost=("2 times the resolution",)), doubt=ENLARGED), LARGER, LARGER),
+        (copy(alignment(RE_ENCODED, doubts=(ENLARGED,))),) + (f"The kept photo may be made from it: {ENLARGED}.",) * 2,
+        (copy(alignment(EDITED), copy_of="a.jpg", copy_tier=EXACT), "", ""),
+        (copy(alignment(ALTERED), copy_of="a.jpg", copy_tier=EDITED), "It needs --act-on edited.", ""),
+    ],
+)
+def test_the_page_says_which_copies_stay(one: Member, by_default: str, with_act_on: str) -> None:
+    group = DuplicateGroup(tier=one.tier, min_similarity=1.0, members=(photo(), one))
+    assert why_it_stays(one, group, moves_certain_only=True) == by_default
+    assert why_it_stays(one, group, moves_certain_only=False) == with_act_on
+    by_camera = replace(group, members=(photo(is_original=True), one))
+    assert "may be made from it" not in why_it_stays(one, by_camera, moves_certain_only=True)
 
 
 def test_the_region_is_shown_where_it_lies_on_the_copy() -> None:
