@@ -193,7 +193,7 @@ def test_rules_decide_many_groups_and_one_undo_takes_all_of_it_back(page: Page, 
     smallest = page.get_by_role("checkbox", name="Smallest file")
     smallest.check()
     counts = page.locator(".counts")
-    expect(counts).to_contain_text("In 0 of them another photo stays")
+    expect(counts).to_contain_text("In 0 groups the rules keep another photo")
     for _ in range(10):
         page.get_by_role("button", name="Move up: Smallest file").press("Enter")
     page.get_by_role("checkbox", name="Most pixels").uncheck()
@@ -201,7 +201,7 @@ def test_rules_decide_many_groups_and_one_undo_takes_all_of_it_back(page: Page, 
         page.locator("[data-rule='folder=']"), target_position={"x": 20, "y": 2}
     )
     expect(page.locator(".sortable li").first).to_contain_text("Smallest file")
-    expect(counts).to_contain_text(f"In {GROUPS} of them another photo stays")
+    expect(counts).to_contain_text(f"In {GROUPS} groups the rules keep another photo")
     page.get_by_role("textbox", name="Name", exact=True).fill("small ones")
     page.get_by_role("button", name="Save").click()
     expect(page.get_by_role("button", name="small ones", exact=True)).to_be_visible()
@@ -209,7 +209,7 @@ def test_rules_decide_many_groups_and_one_undo_takes_all_of_it_back(page: Page, 
         (rules,) = store.settings.keep_rules().values()
     assert (rules[0], "pixels" in rules) == ("smallest", False)
     page.get_by_role("button", name="small ones", exact=True).click()
-    expect(counts).to_contain_text(f"In {GROUPS} of them another photo stays")
+    expect(counts).to_contain_text(f"In {GROUPS} groups the rules keep another photo")
     page.get_by_role("button", name="Decide by these rules").click()
     expect(page.get_by_role("button", name=f"Apply {GROUPS} decisions")).to_be_visible()
     assert {keep.split("/")[-1] for _, keep, _ in decisions(review)} == {"photo small.png"}

@@ -39,7 +39,7 @@ class BulkCount:
     groups: int = 0
     """Groups of which at least one photo would move."""
     photos: int = 0
-    """Photos that would move."""
+    """Photos that would move, if the plan finds nothing that their files would lose."""
     size_bytes: int = 0
     changed: int = 0
     """Groups of which another photo stays than the search suggests."""
