@@ -179,7 +179,7 @@ def plan_moves(
             missing = "" if reason else next((one for one in needed if one not in selected), "")
             reason = (
                 reason
-                or (missing and f"The tier {missing} was not selected.")
+                or (missing and f"It moves only with --act-on {missing}.")
                 or ("" if is_seen else losses.why_it_stays(duplicate, kept, tier, alignment))
                 or another_companion(differing_companion(own, beside_kept, hash_of))
                 or _other_names(duplicate)

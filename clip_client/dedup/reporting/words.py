@@ -67,7 +67,7 @@ def why_it_stays(member: Member, group: DuplicateGroup, *, moves_certain_only: b
         reason = alignment.why_it_stays(member.doubt, kept_is_original=is_original)
     if reason or not moves_certain_only or tier in _CERTAIN:
         return reason
-    return "" if tier == ALTERED else f"It needs --act-on {tier}."
+    return "" if tier == ALTERED else f"It moves only with --act-on {tier}."
 
 
 def region_on(member: Member, kept: Member) -> tuple[float, float, float, float] | None:

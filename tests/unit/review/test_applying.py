@@ -91,7 +91,7 @@ def test_a_group_says_what_apply_would_refuse(review: Review, album: Path) -> No
     refusals = review.get("/groups/2/plan?keep=0&move=1&move=2").json
     assert refusals["2"]["chosen"] == ""
     assert "another frame of a burst" in refusals["2"]["apply"]
-    assert refusals["1"]["apply"] == "The tier similar was not selected."
+    assert refusals["1"]["apply"] == "It moves only with --act-on similar."
     write(album / "y.jpg.xmp", b"<x/>")
     assert "sidecar" in review.get("/groups/2/plan?keep=0&move=1").json["1"]["chosen"]
     assert review.get("/groups/2/plan?keep=3&move=1").status == 400

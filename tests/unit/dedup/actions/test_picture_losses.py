@@ -113,7 +113,7 @@ def test_an_edited_copy_moves_if_asked_for_and_if_the_kept_photo_shows_all_of_it
 ) -> None:
     kept, copy = photos["fine.jpg"], photos["coarse.jpg"]
     (reason,) = reasons(kept, aligned(copy, EDITED), tmp_path)
-    assert reason == "The tier edited was not selected."
+    assert reason == "It moves only with --act-on edited."
     assert reasons(kept, aligned(copy, EDITED), tmp_path, tiers=[EDITED]) == []
     (reason,) = reasons(kept, aligned(copy, EDITED, lost=("colour",)), tmp_path, tiers=[EDITED])
     assert reason == "It shows what the kept photo lacks: colour."

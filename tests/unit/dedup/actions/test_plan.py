@@ -70,7 +70,7 @@ def test_the_first_reason_counts_and_a_tier_only_without_one(
     members = member(paths[0], **kept), member(paths[1], **copy)
     plan = plan_moves(report(members), [tmp_path], tiers=tiers)
     missing = "" if members[1].tier in tiers or (reason and "metadata" not in reason) else members[1].tier
-    expected = f"The tier {missing} was not selected." if missing else reason
+    expected = f"It moves only with --act-on {missing}." if missing else reason
     assert plan.skipped == ((Skip(path=str(paths[1]), reason=expected, tier=missing),) if expected else ())
     assert len(plan.moves) == (not expected)
 
@@ -82,7 +82,7 @@ def test_a_copy_by_vectors_names_the_tier_that_is_missing(tmp_path: Path) -> Non
     found = report(tuple(member(path, tier=tier) for path, tier in zip(paths, tiers, strict=True)))
     assert [skip.tier for skip in plan_moves(found, [tmp_path]).skipped] == [NEAR_IDENTICAL, SIMILAR]
     near = plan_moves(found, [tmp_path], tiers=[NEAR_IDENTICAL])
-    assert {skip.reason for skip in near.skipped} == {"The tier similar was not selected."}
+    assert {skip.reason for skip in near.skipped} == {"It moves only with --act-on similar."}
     assert plan_moves(found, [tmp_path], tiers=tiers).skipped == ()
 
 

@@ -65,13 +65,13 @@ LARGER = "It has more pixels than the kept photo, although probably no finer det
     [
         (photo(tier=EXACT), "", ""),
         (copy(alignment(RE_ENCODED)), "", ""),
-        (copy(alignment(EDITED)), "It needs --act-on edited.", ""),
-        (photo(tier=SIMILAR), "It needs --act-on similar.", ""),
+        (copy(alignment(EDITED)), "It moves only with --act-on edited.", ""),
+        (photo(tier=SIMILAR), "It moves only with --act-on similar.", ""),
         (copy(alignment(EDITED, lost=("colour",))),) + ("It shows what the kept photo lacks: colour.",) * 2,
         (copy(alignment(RE_ENCODED, lost=("2 times the resolution",)), doubt=ENLARGED), LARGER, LARGER),
         (copy(alignment(RE_ENCODED, doubts=(ENLARGED,))),) + (f"The kept photo may be made from it: {ENLARGED}.",) * 2,
         (copy(alignment(EDITED), copy_of="a.jpg", copy_tier=EXACT), "", ""),
-        (copy(alignment(ALTERED), copy_of="a.jpg", copy_tier=EDITED), "It needs --act-on edited.", ""),
+        (copy(alignment(ALTERED), copy_of="a.jpg", copy_tier=EDITED), "It moves only with --act-on edited.", ""),
     ],
 )
 def test_the_page_says_which_copies_stay(one: Member, by_default: str, with_act_on: str) -> None:
