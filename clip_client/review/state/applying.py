@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from clip_client.dedup.actions.apple_photos_album import ALBUM, NoAlbum, fill_album
 from clip_client.dedup.actions.apply import Outcome, apply, undo
@@ -40,6 +40,14 @@ _WANTED: Final = Filter(state=STAGED)
 _AT_ONCE: Final = 50
 """Groups that are planned and moved together, so that any number of them takes little memory."""
 _INTERNAL: Final = "It stopped because of an error in clip-client itself; the terminal shows the details."
+
+
+class _Marked(NamedTuple):
+    """A photo that a person or rules want to move."""
+
+    group: int
+    """The number of its group."""
+    size_bytes: int
 
 
 @dataclass
@@ -131,8 +139,8 @@ class Worker:
             groups = session.groups.each(_WANTED)
             while batch := list(islice(groups, _AT_ONCE)):
                 session.go_on()
-                plan, numbers = self._planned(batch, store, job)
-                session.lines.add(_lines(plan, numbers))
+                plan, marked = self._planned(batch, store, job)
+                session.lines.add(_lines(plan, marked))
                 self._progress(job, job.done + len(batch))
 
     def _apply(self, job: Job, choices: Collection[int]) -> None:
@@ -171,12 +179,12 @@ class Worker:
         job.done = done
         self._session.changed()
 
-    def _planned(self, batch: Sequence[FoundGroup], store: Store, job: Job) -> tuple[Plan, dict[str, int]]:
-        """Return the plan for some groups, and path or label -> number of its group for each photo that should move.
+    def _planned(self, batch: Sequence[FoundGroup], store: Store, job: Job) -> tuple[Plan, dict[str, _Marked]]:
+        """Return the plan for some groups, and path or label -> what is known of each photo that should move.
 
         What rules chose nobody has looked at, so everything holds for it that holds for ``dedup --apply``.
         """
-        numbers: dict[str, int] = {}
+        marked: dict[str, _Marked] = {}
         unseen: set[str] = set()
         groups: list[DuplicateGroup] = []
         for found in batch:
@@ -184,13 +192,16 @@ class Worker:
                 group, moving = chosen
                 groups.append(group)
                 # A skip names a photo of Apple Photos by its label.
-                numbers |= {
-                    name: found.id for one in group.members if one.path in moving for name in (one.path, one.label)
+                marked |= {
+                    name: _Marked(found.id, one.size_bytes)
+                    for one in group.members
+                    if one.path in moving
+                    for name in (one.path, one.label)
                 }
                 if found.rules:
                     unseen |= moving
-        plan = self._session.plan(groups, store, chosen=numbers, unseen=unseen, merge_metadata=job.merge_metadata)
-        return plan, numbers
+        plan = self._session.plan(groups, store, chosen=marked, unseen=unseen, merge_metadata=job.merge_metadata)
+        return plan, marked
 
 
 def _record(batch: Sequence[FoundGroup], store: Store) -> None:
@@ -233,13 +244,14 @@ def _is_begun(found: FoundGroup, done: set[str]) -> bool:
     return any(photo.moves and (photo.path in done or not os.path.lexists(photo.path)) for photo in found.chosen)
 
 
-def _lines(plan: Plan, numbers: Mapping[str, int]) -> Iterator[PlanLine]:
+def _lines(plan: Plan, marked: Mapping[str, _Marked]) -> Iterator[PlanLine]:
     for move in plan.moves:
         duplicate, along = move.duplicate, len(move.companions)
-        number = numbers[duplicate.path]
+        number = marked[duplicate.path].group
         yield PlanLine(number, duplicate.path, move.kept.label, duplicate.size_bytes, along, MOVES, "")
     for entry in plan.for_album:
-        number, note = numbers[entry.duplicate.path], f"It goes into the album {ALBUM!r} of Apple Photos."
+        number, note = marked[entry.duplicate.path].group, f"It goes into the album {ALBUM!r} of Apple Photos."
         yield PlanLine(number, entry.duplicate.path, entry.kept.label, 0, 0, MOVES, note)
     for skip in plan.skipped:
-        yield PlanLine(numbers.get(skip.path, 0), skip.path, "", 0, 0, STAYS, skip.reason)
+        number, size_bytes = marked[skip.path]
+        yield PlanLine(number, skip.path, "", size_bytes, 0, STAYS, skip.reason)

@@ -87,6 +87,17 @@ def test_what_cannot_move_stays_with_its_reason_and_its_choice_waits(review: Rev
     assert states(review) == {"exact": "keep", SIMILAR: "keep"}
 
 
+def test_the_plan_shows_the_size_of_a_photo_that_stays(album: Path, tmp_path: Path) -> None:
+    kept, stays = write(album / "kept.jpg", b"kept"), write(album / "large.jpg", bytes(123_000))
+    found = report((member(kept), member(stays, tier=SIMILAR, embedded="film", embedded_digest="1")))
+    with review_of(album, store=tmp_path / "store", search=of_report(found)) as review:
+        review.post("/groups/1/choice", {"what": "keep", "keep": 0, "move": [1]})
+        done(review, "/plan")
+        plan = review.get("/plan").text
+    assert "1 photo would stay; the list says why" in plan
+    assert plan.count("123 kB") == 2, "of the photo, and of all that stay"
+
+
 def test_a_group_says_what_apply_would_refuse(review: Review, album: Path) -> None:
     refusals = review.get("/groups/2/plan?keep=0&move=1&move=2").json
     assert refusals["2"]["chosen"] == ""
