@@ -294,6 +294,18 @@ def test_commands_can_be_copied_and_a_shell_reads_what_was_meant(page: Path, ope
         assert bash_reads(pair) == [*decide, paths[2], paths[0]]
 
 
+def test_files_with_the_same_bytes_are_not_offered_as_different(tmp_path: Path, open_page: OpenPage) -> None:
+    album = Album(tmp_path)
+    kept, other = album.member("a.jpg"), album.member("b.jpg")
+    same = replace(album.member("a 2.jpg"), sha256=kept.sha256)
+    with open_page(write(tmp_path / "report.html", group(kept, same, other)), viewport=WIDE) as view:
+        view.locator("a.mat").nth(2).click()
+        offer = view.get_by_role("button", name="different photos")
+        expect(offer).to_be_visible()
+        view.keyboard.press("ArrowLeft")
+        expect(offer).to_be_hidden()
+
+
 def test_without_javascript_everything_can_be_read(page: Path, open_page: OpenPage) -> None:
     with open_page(page, viewport=WIDE, java_script_enabled=False) as view:
         assert view.locator("figure").locator("visible=true").count() == 23

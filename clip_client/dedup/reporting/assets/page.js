@@ -64,11 +64,15 @@
     viewer.open(photos, photos.findIndex((photo) => photo.figure === figure));
   };
 
-  // The group has the command for all of its photos; the quoted paths in it have the order of the figures.
+  // The group has the command for all of its photos; the quoted paths in it have the order of the figures. Files with
+  // the same bytes are one photo, for which there is no such command.
   viewer.dialog.addEventListener("show", ({ detail: { photo, partner } }) => {
     const group = photo.figure.closest(".group");
     const figures = all("figure", group);
     const command = one(".decide", group);
+    const canDiffer = photo.figure.dataset.content !== partner.figure.dataset.content;
+    one(".command", viewer.dialog).hidden = !canDiffer;
+    if (!canDiffer) return;
     const path = ({ figure }) => one(`span:nth-of-type(${figures.indexOf(figure) + 1})`, command).textContent;
     one("code", viewer.dialog).textContent = `${command.firstChild.textContent.trim()} ${path(photo)} ${path(partner)}`;
   });

@@ -119,6 +119,15 @@ def test_the_command_for_different_photos_names_each_by_its_whole_path() -> None
     assert command == f"clip-client decide different {shlex.quote(os.path.abspath('a.jpg'))} $'/p/caf\\xe9.jpg'"
 
 
+def test_files_with_the_same_bytes_are_not_offered_as_different() -> None:
+    one, other = member("/p/a"), member("/p/b")
+    same = replace(one, path="/p/a 2")
+    for members, is_offered in ((one, same), False), ((one, same, other), True):
+        text = page(group(*members))
+        assert ("clip-client decide different" in text) == is_offered
+        assert ("what if they are different" in text) == is_offered
+
+
 def test_links_lead_to_files_whose_names_are_no_text() -> None:
     text = page(group(member("/p/caf\udce9 #1?.jpg"), member("/p/b")))
     assert 'href="file:///p/caf%E9%20%231%3F.jpg"' in text
