@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 _UNFOLDED: Final = 12
 """Members of a group that are shown at once; the others are behind "Show 190 more"."""
 
+_ONLY_FOR_THE_SEARCH: Final = frozenset({"--dry-run", "--quiet", "-q", "--verbose", "-v"})
+"""Options that the command of the page leaves out."""
+
 _SHOWN_BY_BROWSERS: Final = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".avif"})
 
 _BETWEEN_TAGS: Final = re.compile(r"(?<=>)\n(?=<|{%)")
@@ -53,9 +56,10 @@ class PageCommands:
     def after(cls, words: Sequence[str], store: Path | None = None) -> PageCommands:
         """Return the commands for a page that ``clip-client`` with these arguments writes.
 
-        With ``--apply`` among them, the copies have been moved when the page is read.
+        With ``--apply`` among them, the copies have been moved when the page is read. How much the search printed says
+        nothing of how much ``--apply`` should.
         """
-        kept = [word for word in words if word != "--dry-run"]
+        kept = [word for word in words if word not in _ONLY_FOR_THE_SEARCH]
         apply = "" if "--apply" in words else " ".join(map(shell_word, ["clip-client", *kept, "--apply"]))
         return cls(apply=apply, store=store)
 

@@ -73,7 +73,7 @@ def test_a_shell_reads_a_quoted_path_as_it_was(name: bytes) -> None:
 
 
 def test_the_page_offers_the_command_that_wrote_it_with_apply() -> None:
-    commands = PageCommands.after(["dedup", "my photos", "--dry-run", "--report", "r.html"])
+    commands = PageCommands.after(["dedup", "my photos", "--dry-run", "-q", "--report", "r.html", "--verbose"])
     assert shlex.split(commands.apply) == ["clip-client", "dedup", "my photos", "--report", "r.html", "--apply"]
     assert commands.undo == "clip-client undo"
     text = page(group(member("/p/a"), member("/p/b")), commands=commands)
