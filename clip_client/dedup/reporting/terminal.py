@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from textwrap import wrap
 from typing import TYPE_CHECKING, Final
 
 from rich.cells import cell_len
@@ -103,11 +104,13 @@ def _print_group(number: int, group: DuplicateGroup, space: int, console: Consol
     line = Text()
     line.append(f"{number}. {human_bytes(space)} in {copies}" if space else f"{number}. {copies}", style="bold")
     if is_uniform:
-        line.append(f": {words[others[0].path]}")
+        said = words[others[0].path]
+        fits = line.cell_len + 2 + cell_len(said) <= console.width
+        line.append(f": {said}" if fits else f":{_below(said, 3, console)}")
     if group.reason:
         reason = f"kept: {printable(group.reason)}"
-        fits = line.cell_len + 2 + cell_len(reason) <= console.width
-        line.append(f"; {reason}" if fits else f"\n   {reason}", style="dim")
+        fits = "\n" not in line.plain and line.cell_len + 2 + cell_len(reason) <= console.width
+        line.append(f"; {reason}" if fits else _below(reason, 3, console), style="dim")
     console.print(line, soft_wrap=True)
     if verbose and group.tier != EXACT:
         _print(f"   {group.tier}, every pair at least {at_least(group.min_similarity)} alike", console, style="dim")
@@ -133,9 +136,8 @@ def _print_member(member: Member, words: str, console: Console, *, is_kept: bool
     line.append(f"  {printable(member.label)}")
     indent = line.cell_len - cell_len(printable(member.label))
     if words:
-        # A terminal would break a longer line inside a word.
         fits = line.cell_len + 2 + cell_len(words) <= console.width
-        line.append(f"  {words}" if fits else f"\n{' ' * indent}{words}", style="dim")
+        line.append(f"  {words}" if fits else _below(words, indent, console), style="dim")
     console.print(line, soft_wrap=True)
     if verbose:
         holds = f"holds more than its picture: {member.embedded}" if member.embedded else ""
@@ -144,6 +146,12 @@ def _print_member(member: Member, words: str, console: Console, *, is_kept: bool
         for note in filter(None, (member.origin, why)):
             for part in note.split("; "):
                 console.print(Text(f"{' ' * indent}{printable(part)}", style="dim"), soft_wrap=True)
+
+
+def _below(text: str, indent: int, console: Console) -> str:
+    """Return the text in lines of its own, broken between words, because a terminal would break inside them."""
+    lines = wrap(text, max(console.width - indent, 20), break_long_words=False, break_on_hyphens=False)
+    return "".join(f"\n{' ' * indent}{line}" for line in lines)
 
 
 def print_failed(failed: Sequence[FailedFile], console: Console, *, verbose: bool = False) -> None:

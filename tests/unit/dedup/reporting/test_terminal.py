@@ -13,12 +13,13 @@ import pytest
 from rich.console import Console
 
 from clip_client.dedup import DuplicateGroup, DuplicateReport, FailedFile, Match, Member, thresholds_for
+from clip_client.dedup.aligned import Alignment
 from clip_client.dedup.reporting.html import write_page
 from clip_client.dedup.reporting.rows import CSV_COLUMNS, copy_lines, csv_lines
 from clip_client.dedup.reporting.terminal import print_groups, print_notes
 from clip_client.dedup.reporting.words import in_words
 from clip_client.dedup.text import escaped
-from clip_client.dedup.types import BURST, EXACT, NEAR_IDENTICAL, SAME_PIXELS, SIMILAR, LibraryPhoto
+from clip_client.dedup.types import BURST, EDITED, EXACT, NEAR_IDENTICAL, SAME_PIXELS, SIMILAR, LibraryPhoto
 
 MODEL = "ViT-B-32/openai@1a2b3c4d"
 
@@ -123,6 +124,23 @@ def test_words_that_do_not_fit_are_on_a_line_of_their_own() -> None:
         failed=(),
     )
     assert "byte for byte\n   kept: name without a copy mark, and much more\n" in printed(of)
+
+
+def test_no_line_of_words_is_wider_than_the_terminal() -> None:
+    crop = Alignment(
+        tier=EDITED, changes=("cropped to 72%, 10% off the left, 5% off the top", "brighter", "half the size"), lost=(),
+        transform=(1, 0, 0, 0, 1, 0), residual=0, region=None, region_share=0,
+    )  # fmt: skip
+    why = (Match(test="alignment", value=1, threshold=1, alignment=crop),)
+    copies = [member(f"{number}.jpg", tier=EDITED, matches=why) for number in range(2)]
+    for members in [member("a.jpg"), copies[0]], [member("a.jpg"), *copies, member("b.jpg")]:
+        (found,) = report(tuple(members)).groups
+        of = replace(report(), groups=(replace(found, reason="most pixels: 6000x4000, next 3000x2000, or more"),))
+        lines = printed(of, width=60).splitlines()[: 3 * len(members)]
+        assert max(map(len, lines)) <= 60
+        said = " ".join(" ".join(lines).split())
+        assert "same picture, cropped to 72%, 10% off the left, 5% off the top, brighter, half the size" in said
+        assert "kept: most pixels: 6000x4000, next 3000x2000, or more" in said
 
 
 def test_a_line_for_each_copy() -> None:
