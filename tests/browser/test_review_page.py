@@ -161,6 +161,8 @@ def test_the_list_is_filtered_while_a_person_types(page: Page, review: Review) -
     expect(search).to_be_focused()
     page.locator(".list a").click()
     expect(page.get_by_role("heading", level=1)).to_contain_text("to free in 1 copy")
+    by_default = [re.compile(f"^{said}") for said in ("keeps it$", "moves it$", "leaves it. A region of it")]
+    expect(page.locator(".by-default")).to_have_text(by_default)
     expect(page.get_by_role("link", name="Next")).to_have_count(0)  # the only one that was looked for
     page.go_back()
     expect(search).to_have_value("TRIP 3/")

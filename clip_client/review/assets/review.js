@@ -192,7 +192,7 @@ async function refusals(form, keep) {
     const { chosen: refused = "", apply = "" } = reasons[figure.dataset.place] ?? {};
     const moves = one("[name=move]", figure).checked;
     one(".refused", figure).textContent = moves && refused ? `Would stay. ${refused}` : "";
-    cell.textContent = index ? apply || "moves it" : "keeps it";
+    cell.textContent = !index ? "keeps it" : apply ? `leaves it. ${apply}` : "moves it";
   }
 }
 
