@@ -62,7 +62,7 @@ def apply_report(
             _print_staying(chosen.staying, paths, say)
     elif blocked := sum(skip.is_blocked for skip in plan.skipped):
         say(f"{counted(blocked, 'copy', 'copies')} cannot be moved; --dry-run says why")
-    _print_skipped_tiers(plan, say, more=", too" if options.tiers else " instead")
+    _print_skipped_tiers(plan, options, say)
     if options.apply:
         return _apply_plan(plan, store, options, say, moving or {})
     if options.dry_run:
@@ -79,15 +79,13 @@ def _print_staying(staying: Mapping[str, str], paths: Sequence[str], say: Callab
             say(f"stays: {printable(path)}: {printable(reason)}")
 
 
-def _print_skipped_tiers(plan: Plan, say: Callable[[str], None], *, more: str) -> None:
-    """Count the copies that stay for their tier: the groups above show which, and there may be thousands.
-
-    ``more`` says what one more ``--act-on`` adds to: to the tiers that were given, or to none.
-    """
+def _print_skipped_tiers(plan: Plan, options: ActionOptions, say: Callable[[str], None]) -> None:
+    """Count the copies that stay for their tier: the groups above show which, and there may be thousands."""
     by_tier = Counter(skip.tier for skip in plan.skipped if skip.tier)
     for tier, number in sorted(by_tier.items()):
         stay, them = ("stays", "it") if number == 1 else ("stay", "them")
-        say(f"{counted(number, f'{tier} copy', f'{tier} copies')} {stay}; --act-on {tier} moves {them}{more}")
+        how = f"; --act-on {tier} moves {them}{', too' if options.tiers else ' instead'}"
+        say(f"{counted(number, f'{tier} copy', f'{tier} copies')} {stay}{'' if options.hard_link else how}")
 
 
 def _print_plan(plan: Plan, say: Callable[[str], None]) -> None:

@@ -63,8 +63,8 @@ def chosen_groups(report: DuplicateReport, choices: Iterable[Choice]) -> ChosenG
         photo.path: "A later choice about its group holds."
         if photo.path in replaced
         else f"The search does not find it in one group with {choice.photos[0].path}, or a chosen photo has changed."
-        for path, choice in last.items()
+        for choice in {one.id: one for one in last.values() if one.what == KEEP and not one.run}.values()
         for photo in choice.photos
-        if photo.path == path and photo.moves and choice.what == KEEP and not choice.run and path not in moved
+        if photo.moves and last[photo.path] is choice and photo.path not in moved
     }
     return ChosenGroups(report=replace(report, groups=tuple(groups)), moving=moving, staying=staying)

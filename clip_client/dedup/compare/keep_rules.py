@@ -216,6 +216,9 @@ class KeepRules:
         If by that rule alone another one would be kept, such as a larger file, say first which rule excluded that one.
         """
         other = min(others, key=self.rank)
+        if self.rank(other) < self.rank(kept):
+            # A decision has split the photo off that is better than both.
+            return "a better one was proved to be a copy of it"
         if kept.is_by_link != other.is_by_link:
             return "the other is a link to a file that was not searched"
         rule = next((rule for rule in self._rules.values() if rule.rank(kept) != rule.rank(other)), None)

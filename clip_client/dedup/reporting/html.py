@@ -49,6 +49,8 @@ class PageCommands:
     """Moves the certain copies; empty if they have been moved already."""
     folder: str = field(default_factory=lambda: _from_home(os.getcwd()))
     """Where ``apply`` must run, because its paths may be relative."""
+    moves_certain_only: bool = True
+    """The command keeps to the default tiers."""
     store: Path | None = None
     """The store that the other commands must name; None for the default one."""
 
@@ -59,14 +61,15 @@ class PageCommands:
         With ``--apply`` among them, the copies have been moved when the page is read. How much the search printed says
         nothing of how much ``--apply`` should.
         """
-        kept = [word for word in words if word not in _ONLY_FOR_THE_SEARCH]
-        apply = "" if "--apply" in words else " ".join(map(shell_word, ["clip-client", *kept, "--apply"]))
-        return cls(apply=apply, store=store)
-
-    @property
-    def moves_certain_only(self) -> bool:
-        """``apply`` keeps to the default tiers."""
-        return "--act-on" not in self.apply
+        end = words.index("--") if "--" in words else len(words)  # after it come paths only
+        kept = [word for word in words[:end] if word not in _ONLY_FOR_THE_SEARCH]
+        command = ["clip-client", *kept, "--apply", *words[end:]]
+        apply = "" if "--apply" in words[:end] else " ".join(map(shell_word, command))
+        return cls(
+            apply=apply,
+            moves_certain_only=not any(word.startswith("--act-on") for word in words[:end]),
+            store=store,
+        )
 
     @property
     def undo(self) -> str:

@@ -62,8 +62,8 @@ def why_it_stays(member: Member, group: DuplicateGroup, *, moves_certain_only: b
         kept, tier, alignment = member.copy_of, member.copy_tier, member.copy_alignment
     reason = ""
     if alignment is not None:
-        # Few photos raise doubts, so a group of 20,000 is not searched for each of its members.
-        is_original = bool(alignment.doubts) and any(one.is_original for one in group.members if one.path == kept)
+        others = group.members[:1] if kept == group.keep else group.members
+        is_original = any(one.is_original for one in others if one.path == kept)
         reason = alignment.why_it_stays(member.doubt, kept_is_original=is_original)
     if reason or not moves_certain_only or tier in _CERTAIN:
         return reason

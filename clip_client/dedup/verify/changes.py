@@ -114,7 +114,7 @@ def lost_in(overlap: Overlap, seen: Comparison, *, duplicate_is_grid: bool) -> t
         lost.append(f"{1 - (1 - left - right) * (1 - top - bottom):.0%} of the picture")
     if overlap.scale > 1.03:
         lost.append(f"{overlap.scale:.2g} {RESOLUTION}")
-    if of_kept.is_grey and not own.is_grey:
+    if of_kept.lacks_colours_of(own):
         lost.append("colour")
     if seen.cut_off[1 if duplicate_is_grid else 0] > _LEAST_SHARE:
         lost.append("detail in light or dark parts")
@@ -176,8 +176,10 @@ def _colours(seen: Comparison, duplicate_is_grid: bool) -> tuple[str, ...]:
     contrast = own.contrast / max(1.0, of_kept.contrast)
     if abs(contrast - 1) > 0.08:
         words.append("with more contrast" if contrast > 1 else "with less contrast")
-    if own.is_grey != of_kept.is_grey:
-        words.append("black and white" if own.is_grey else "in colour")
+    if own.lacks_colours_of(of_kept):
+        words.append("black and white")
+    elif of_kept.lacks_colours_of(own):
+        words.append("in colour")
     elif seen.grading.tint > 3:
         strength = own.colour / max(1.0, of_kept.colour)
         words.append(

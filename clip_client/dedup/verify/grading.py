@@ -61,6 +61,10 @@ class Tones:
         """True if at most a small part has colours, such as a date on a grey picture."""
         return self.usual_colour < _GREY_LEVELS
 
+    def lacks_colours_of(self, other: Tones) -> bool:
+        """Tell whether only ``other`` has colours, in a small part or as a whole."""
+        return (self.is_grey and not other.is_grey) or (self.is_mostly_grey and not other.is_mostly_grey)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Grading:

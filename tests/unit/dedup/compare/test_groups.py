@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
-from clip_client.dedup.aligned import Match
+from clip_client.dedup.aligned import Alignment, Match
 from clip_client.dedup.compare.cannot_link import CannotLink
 from clip_client.dedup.compare.groups import Comparison, make_groups
 from clip_client.dedup.compare.keep_rules import Candidate, KeepRules
 from clip_client.dedup.features.image_features import ImageFeatures
 from clip_client.dedup.types import (
     BURST,
+    EDITED,
     EXACT,
     NEAR_IDENTICAL,
     SAME_PIXELS,
@@ -26,9 +28,10 @@ from clip_client.dedup.types import (
     Metadata,
     Thresholds,
 )
+from clip_client.dedup.verify.proofs import Proofs
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
 # Vectors in a plane whose products are these decimals, so that each test can stand right on a threshold.
 A = (1.0, 0.0)
@@ -36,6 +39,16 @@ AT_96 = (0.96, 0.28)
 AT_80 = (0.8, 0.6)
 AT_MINUS_28 = (-0.28, 0.96)
 NOTHING = (np.nan, np.nan)
+
+EDITED_COPY = Alignment(
+    tier=EDITED,
+    changes=("brighter",),
+    lost=(),
+    transform=(1, 0, 0, 0, 1, 0),
+    residual=0,
+    region=None,
+    region_share=0,
+)
 
 THRESHOLDS = Thresholds(near_identical=0.96, similar=0.8, source="", recommended=True)
 
@@ -62,8 +75,12 @@ def groups(
     components: Sequence[Sequence[int]] | None = None,
     cannot_link: Sequence[Sequence[int]] = (),
     thresholds: Thresholds = THRESHOLDS,
+    edited: Collection[tuple[int, int]] = (),
 ) -> list[DuplicateGroup]:
-    """Make the groups of contents whose ``files`` come best first; by default all of them hang together."""
+    """Make the groups of contents whose ``files`` come best first; by default all of them hang together.
+
+    ``edited`` has pairs of a photo and a copy of it that alignment proves.
+    """
     count = len(files)
     known = [None] * count if hashes is None else list(hashes)
     comparison = Comparison(
@@ -77,6 +94,14 @@ def groups(
         cannot_link=CannotLink(np.array(rows) for rows in cannot_link),
         rules=KeepRules(["bytes"]),
     )
+    if edited:
+        proofs = Proofs(
+            lambda kept, rows: [EDITED_COPY if (kept, row) in edited else None for row in rows], comparison.may_share
+        )
+        paired = {row: dict.fromkeys(set(range(count)) - {row}, "vectors") for row in range(count)}
+        proofs.prove(paired, range(count))
+        proofs.prove_by_moved(paired)
+        comparison = replace(comparison, proofs=proofs)
     return make_groups(comparison, thresholds)
 
 
@@ -335,3 +360,14 @@ def test_what_people_decided_to_be_different_shares_no_group() -> None:
     # The sets hold row numbers, whatever the order in which the photos are preferred.
     (group,) = groups(photos(1, 2, 3), [A, A, A], cannot_link=[[0, 2]])
     assert paths(group) == ["c.jpg", "b.jpg"]
+
+
+def test_a_decision_may_leave_a_group_that_keeps_the_worse_photo() -> None:
+    """B and D are copies of A, and C of D. If B and D are declared different, D stands alone with C."""
+    proved = [(0, 1), (0, 3), (3, 2), (2, 3)]
+    (whole,) = groups(photos(7, 6, 5, 4), [NOTHING] * 4, edited=proved)
+    assert paths(whole) == ["a.jpg", "b.jpg", "d.jpg", "c.jpg"]
+    assert whole.reason == "largest file: 7 B, next 6 B"
+    rest = groups(photos(7, 6, 5, 4), [NOTHING] * 4, edited=proved, cannot_link=[[1, 3]])[-1]
+    assert paths(rest) == ["d.jpg", "c.jpg"]
+    assert rest.reason == "a better one was proved to be a copy of it"

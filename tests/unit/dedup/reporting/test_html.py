@@ -76,12 +76,15 @@ def test_the_page_offers_the_command_that_wrote_it_with_apply() -> None:
     commands = PageCommands.after(["dedup", "my photos", "--dry-run", "-q", "--report", "r.html", "--verbose"])
     assert shlex.split(commands.apply) == ["clip-client", "dedup", "my photos", "--report", "r.html", "--apply"]
     assert commands.undo == "clip-client undo"
+    after_dashes = PageCommands.after(["dedup", "--quiet", "--", "-v", "--apply"])
+    assert shlex.split(after_dashes.apply) == ["clip-client", "dedup", "--apply", "--", "-v", "--apply"]
     text = page(group(member("/p/a"), member("/p/b")), commands=commands)
     assert "clip-client dedup &#39;my photos&#39; --report r.html --apply" in text
 
 
 def test_the_page_does_not_promise_more_than_the_command_holds() -> None:
     for words, is_certain in (["dedup", "photos"], True), (["dedup", "photos", "--act-on", "similar"], False):
+        assert PageCommands.after([*words, "--apply"]).moves_certain_only == is_certain
         text = page(group(member("/p/a"), member("/p/b")), commands=PageCommands.after(words))
         assert ("Only copies with the same bytes, the same pixels, or" in text) == is_certain
         assert ("Move the certain copies" in text) == is_certain

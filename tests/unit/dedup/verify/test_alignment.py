@@ -242,6 +242,18 @@ def test_a_faint_colour_in_a_small_part_is_lost(sample_photos: dict[str, Image.I
     assert found.lost == ("colour",)
 
 
+def test_the_colours_of_a_photo_are_lost_in_a_grey_copy_with_a_little_colour(
+    sample_photos: dict[str, Image.Image],
+) -> None:
+    photo = sample_photos["chelsea"]
+    grey, faint = (ImageEnhance.Color(photo).enhance(strength) for strength in (0, 0.1))
+    left, top = photo.width // 3, photo.height // 3
+    grey.paste(faint.crop((left, top, left + photo.width // 4, top + photo.height // 4)), (left, top))
+    found = align(keypoints(photo), keypoints(grey))
+    assert found is not None
+    assert (found.changes, found.lost) == (("in colour",), ("colour",))
+
+
 def logo(picture: Image.Image) -> Image.Image:
     picture.paste(scene(99, (200, 150)), (100, 75))
     return picture
