@@ -49,7 +49,7 @@ laptop: setup.cfg pyproject.toml  ## test the comparison of photos with the newe
 	$(LAPTOP)/bin/python -m pip install --quiet --editable '.[laptop]' \
 	    hypothesis imagehash jsonschema pytest pytest-asyncio pytest-timeout pytest-xdist
 	$(LAPTOP)/bin/python -m pip install --quiet --no-deps 'scikit-image>=0.24'
-	$(LAPTOP)/bin/python -m pytest --numprocesses 2 $(addprefix tests/unit/dedup/,compare features verification verify)
+	$(LAPTOP)/bin/python -m pytest --numprocesses 2 $(addprefix tests/unit/dedup/,alignment compare features)
 
 lint: $(INSTALLED)  ## check style and types
 	$(BIN)/ruff check .

@@ -22,7 +22,7 @@ from clip_client.dedup.features.pixel_hash import pixel_hashes
 from clip_client.dedup.files.companions import companions
 from clip_client.dedup.files.directories import DirectorySet
 from clip_client.dedup.files.reading import PLAIN_READER
-from clip_client.dedup.verification.verified import Verification, verified
+from clip_client.dedup.proving import Verification, verified
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from clip_client.dedup.compare.candidate_pairs import near_by_hashes, near_by_vectors
 from clip_client.dedup.compare.cells import Cells, fit_cells
 from clip_client.dedup.compare.partitioned_join import EXACT
 from clip_client.dedup.compare.projection import fit_projection
 from clip_client.dedup.compare.recall_sample import RecallSample
 from clip_client.dedup.compare.similarity_join import alike_links, equal_bands, join_hashes
 from clip_client.dedup.compare.union_find import UnionFind
-from clip_client.dedup.verification.candidate_pairs import near_by_hashes, near_by_vectors
 from clip_client.distributed.buckets import bucket_sizes, read_buckets, write_buckets
 from clip_client.distributed.chunks import VECTOR, vectors_in
 from clip_client.distributed.cluster import DistributedError

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
 
+from clip_client.dedup.compare.candidate_pairs import with_inner_hashes
 from clip_client.dedup.compare.cells import sample_size
 from clip_client.dedup.compare.partitioned_join import EXACT_ROWS
 from clip_client.dedup.compare.projection import fit_projection
 from clip_client.dedup.compare.union_find import UnionFind
 from clip_client.dedup.grouping import OFF, Grouped, GroupRules
-from clip_client.dedup.verification.candidate_pairs import with_inner_hashes
 from clip_client.distributed.cell_join import (
     Division,
     SampledVectors,

@@ -56,21 +56,19 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "dedup store": (("clip_client.dedup.store",), ("contract", "dedup types")),
     "dedup features": (
         ("clip_client.dedup.features",),
-        (BASE, "imaging", "dedup types", "dedup files", "dedup store", "dedup verify"),
+        (BASE, "imaging", "dedup types", "dedup files", "dedup store", ),
     ),
-    "dedup verify": (("clip_client.dedup.verify",), ("dedup types",)),
+    "dedup alignment": (
+        ("clip_client.dedup.alignment",), ("imaging", "dedup types", "dedup files", "dedup store", "dedup features"),
+    ),
     "dedup compare": (
         ("clip_client.dedup.compare",),
-        ("dedup types", "dedup files", "dedup store", "dedup features", "dedup verify"),
-    ),
-    "dedup verification": (
-        ("clip_client.dedup.verification",),
-        ("dedup types", "dedup files", "dedup store", "dedup features", "dedup compare", "dedup verify"),
+        ("dedup types", "dedup files", "dedup store", "dedup features", "dedup alignment"),
     ),
     "dedup search": (
-        ("clip_client.dedup.search", "clip_client.dedup.grouping", "clip_client.dedup"),
+        ("clip_client.dedup.search", "clip_client.dedup.grouping", "clip_client.dedup.proving", "clip_client.dedup"),
         (
-            BASE, "dedup types", "dedup files", "dedup store", "dedup features", "dedup compare", "dedup verification",
+            BASE, "dedup types", "dedup files", "dedup store", "dedup features", "dedup compare", "dedup alignment",
         ),
     ),
     "dedup actions": (("clip_client.dedup.actions",), ("contract", "dedup types", "dedup files", "dedup store")),
@@ -84,7 +82,7 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
         ("clip_client.distributed",),
         (
             BASE, "contract", "pipeline", "client", "vectors", "dedup types", "dedup files", "dedup store",
-            "dedup features", "dedup compare", "dedup verification", "dedup search",
+            "dedup features", "dedup compare", "dedup alignment", "dedup search",
         ),
     ),
     "client testing": (
@@ -263,7 +261,7 @@ def test_only_tests_of_benchmarks_import_benchmarks() -> None:
             {"clip_client._transports", "clip_client._testing", "preprocess_ensemble.model_repository.config"},
         ),
         ("openvino", {"preprocess_ensemble.runtimes.openvino_model"}),
-        ("cv2", {"clip_client.dedup.verify"}),
+        ("cv2", {"clip_client.dedup.alignment"}),
         (
             "torch",
             {

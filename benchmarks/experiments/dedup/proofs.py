@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks.experiments.dedup.detectors import Detector, best_first, equal_pixels, grouped
-from clip_client.dedup.features.keypoints import keypoints_of
+from clip_client.dedup.alignment.align import align
+from clip_client.dedup.alignment.aligner import keypoints_of
+from clip_client.dedup.alignment.keypoints import Keypoints, opencv_for_many
 from clip_client.dedup.files.reading import PLAIN_READER
 from clip_client.dedup.types import EDITED, RE_ENCODED
-from clip_client.dedup.verify.alignment import align
-from clip_client.dedup.verify.keypoints import Keypoints, opencv_for_many
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

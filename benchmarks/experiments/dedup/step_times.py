@@ -34,9 +34,9 @@ STEPS: Final[dict[str, tuple[str, ...]]] = {
         "clip_client.dedup.grouping:make_groups",
     ),
     "align": (
-        "clip_client.dedup.features.keypoints:keypoints_of",
-        "clip_client.dedup.features.keypoints:align",
-        "clip_client.dedup.features.keypoints:doubt_about",
+        "clip_client.dedup.alignment.aligner:keypoints_of",
+        "clip_client.dedup.alignment.aligner:align",
+        "clip_client.dedup.alignment.aligner:doubt_about",
     ),
     "write the store": (
         "clip_client.dedup.features.collect:FeatureCollector.save",

@@ -19,8 +19,8 @@ from benchmarks.fixtures.photo_edits import CHANGES
 from benchmarks.fixtures.pictures import reencoded
 from benchmarks.harness.experiment import Run, experiment, rounds
 from benchmarks.harness.results import show
-from clip_client.dedup.verify.alignment import align
-from clip_client.dedup.verify.keypoints import Keypoints, extract_keypoints, opencv_for_many
+from clip_client.dedup.alignment.align import align
+from clip_client.dedup.alignment.keypoints import Keypoints, extract_keypoints, opencv_for_many
 from preprocess_ensemble.testing.sample_photos import write_originals
 
 SIDE: Final = 1024

@@ -1,20 +1,115 @@
-"""Groups as a person wants them: around the photo that stays, with the paths of those that move."""
+"""Groups as a person wants them, without another search: around the photo that stays, with the paths that move."""
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
-from clip_client.dedup.compare.reranking import keep_instead
+from clip_client.dedup.aligned import Match
+from clip_client.dedup.compare.keep_rules import Candidate
+from clip_client.dedup.features.capture_time import classify_burst
 from clip_client.dedup.store.choices import KEEP
+from clip_client.dedup.types import ALTERED, EXACT, NEAR_IDENTICAL, SAME_PIXELS, SIMILAR, TIERS, DuplicateGroup
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from clip_client.dedup.compare.keep_rules import KeepRules
     from clip_client.dedup.report import DuplicateReport
     from clip_client.dedup.store.choices import Choice, ChosenPhoto
-    from clip_client.dedup.types import DuplicateGroup
+    from clip_client.dedup.types import Member
+
+CHOSEN = "you chose it"
+"""The reason of a photo that a person keeps."""
+_NO_COPY: Final[dict[str, Any]] = {"copy_of": "", "copy_tier": "", "copy_alignment": None}
+
+
+def rerank(group: DuplicateGroup, rules: KeepRules) -> DuplicateGroup:
+    """Return the group around the photo that ``rules`` keep; see :func:`keep_instead` for what is known of the rest."""
+    ranked = sorted(
+        zip(map(Candidate.of, group.members), group.members, strict=True), key=lambda one: rules.rank(one[0])
+    )
+    candidates, members = zip(*ranked, strict=True)
+    reason = rules.reason(*candidates)
+    # With the same photo nothing else changes: for most of the groups that rules are tried on.
+    return replace(group, reason=reason) if members[0] is group.members[0] else _around(group, members, reason)
+
+
+def reorder(group: DuplicateGroup, best_first: Sequence[int]) -> DuplicateGroup:
+    """Return what :func:`rerank` does, without a reason, for rules that put the photos at these positions in order."""
+    return _around(group, [group.members[place] for place in best_first], "")
+
+
+def keep_instead(group: DuplicateGroup, path: str) -> DuplicateGroup:
+    """Return the group around the photo at ``path``, which a person keeps instead. Raises KeyError for another path.
+
+    If the search keeps it, too, only the reason changes. Otherwise the members stay the same, although a search under
+    other rules might divide them differently. The search compared them with the photo that it kept, so for the new kept
+    photo:
+
+    - Same bytes and same pixels remain certain. Any other tier is the less certain one of the member and of the new
+      kept photo, and the tier of the group remains.
+    - ``similarity`` is the least that is possible: angles between vectors add up at most, and no two members are less
+      alike than ``min_similarity``.
+    - ``matches`` holds the tests that were made between these two photos, so it may be empty. An alignment is not among
+      them: it says what was done to the photo that was kept.
+    """
+    if path == group.keep:
+        return replace(group, reason=CHOSEN)
+    by_path = {member.path: member for member in group.members}
+    # Photos that are no copy of another one come first, so that the best file of each picture remains the best.
+    others = sorted((one for one in group.members if one.path != path), key=lambda one: bool(one.copy_of))
+    return _around(group, (by_path[path], *others), CHOSEN)
+
+
+def _around(group: DuplicateGroup, best_first: Sequence[Member], reason: str) -> DuplicateGroup:
+    kept = best_first[0]
+    best_of: dict[str, Member] = {}
+    for member in best_first:
+        best_of.setdefault(_picture(group, member), member)
+    members = [_in_relation_to(kept, member, best_of[_picture(group, member)], group) for member in best_first]
+    return replace(
+        group, members=tuple(sorted(members, key=lambda one: (one.path != kept.path, -one.similarity))), reason=reason
+    )
+
+
+def _picture(group: DuplicateGroup, member: Member) -> str:
+    """Return the path of one file, the same for all members with the same pixels."""
+    if member.tier in (EXACT, SAME_PIXELS):
+        return group.keep
+    return member.copy_of if member.copy_tier in (EXACT, SAME_PIXELS) else member.path
+
+
+def _in_relation_to(kept: Member, member: Member, best: Member, group: DuplicateGroup) -> Member:
+    """Return ``member`` beside another kept photo; ``best`` is the best file with the member's pixels."""
+    if member.sha256 == kept.sha256:
+        matches = () if member is kept else (Match(test="bytes", value=1, threshold=1),)
+        return replace(member, tier=EXACT, similarity=1.0, matches=matches, moment="", **_NO_COPY)
+    was_kept = group.members[0]
+    angle = sum(math.acos(min(one.similarity, 1.0)) for one in (member, kept))
+    similarity = max(math.cos(min(angle, math.pi)), group.min_similarity)
+    if _picture(group, member) == _picture(group, kept):
+        pixels = Match(test="pixels", value=1, threshold=1)
+        return replace(member, tier=SAME_PIXELS, similarity=similarity, matches=(pixels,), moment="", **_NO_COPY)
+    # A region that differs from the photo that was kept may differ from any other photo, too, and never moves.
+    tiers = (member.tier, kept.tier)
+    tier = ALTERED if ALTERED in tiers else max(tiers, key=TIERS.index)
+    if tier == NEAR_IDENTICAL and group.tier == SIMILAR and was_kept not in (member, kept):
+        tier = SIMILAR
+    same_form = (member.width, member.height, member.format) == (kept.width, kept.height, kept.format)
+    is_copy = best is not member
+    return replace(
+        member,
+        tier=tier,
+        similarity=similarity,
+        matches=tuple(one for one in kept.matches if not one.alignment) if member.sha256 == was_kept.sha256 else (),
+        moment=classify_burst(kept.capture_time, member.capture_time, same_form=same_form),
+        copy_of=best.path if is_copy else "",
+        copy_tier=(EXACT if best.sha256 == member.sha256 else SAME_PIXELS) if is_copy else "",
+        copy_alignment=None,
+    )
 
 
 def choose(group: DuplicateGroup, photos: Sequence[ChosenPhoto]) -> tuple[DuplicateGroup, frozenset[str]] | None:

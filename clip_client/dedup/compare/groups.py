@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from clip_client.dedup.aligned import Match
+from clip_client.dedup.alignment.proofs import THRESHOLDS, Proofs
 from clip_client.dedup.compare.similarity_join import bits_that_differ
 from clip_client.dedup.compare.star_groups import Evidence, minimum_similarity, similarities_to, star_groups
 from clip_client.dedup.features.capture_time import classify_burst
 from clip_client.dedup.types import EXACT, NEAR_IDENTICAL, SAME_PIXELS, SIMILAR, TIERS, DuplicateGroup, Member
-from clip_client.dedup.verify.proofs import THRESHOLDS, Proofs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from clip_client.dedup.actions.plan import PROVED_TIERS, check_tiers
+from clip_client.dedup.compare.chosen_groups import reorder, rerank
 from clip_client.dedup.compare.keep_rules import Candidate, KeepRules, Standings
-from clip_client.dedup.compare.reranking import reorder, rerank
 from clip_client.dedup.store.choices import KEEP, OPEN
 from clip_client.dedup.types import ALTERED, NEAR_IDENTICAL, is_random
 from clip_client.review.state.choosing import chosen_photos, suggestion

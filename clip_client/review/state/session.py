@@ -14,7 +14,7 @@ from anyio import to_thread
 
 from clip_client.dedup.actions.apply import recover
 from clip_client.dedup.actions.plan import plan_moves
-from clip_client.dedup.compare.reranking import keep_instead
+from clip_client.dedup.compare.chosen_groups import keep_instead
 from clip_client.dedup.files.hashing import sha256_of
 from clip_client.dedup.store.choices import CHOICES, KEEP
 from clip_client.dedup.store.decisions import DIFFERENT

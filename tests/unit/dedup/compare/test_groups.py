@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from clip_client.dedup.aligned import Alignment, Match
+from clip_client.dedup.alignment.proofs import Proofs
 from clip_client.dedup.compare.cannot_link import CannotLink
 from clip_client.dedup.compare.groups import Comparison, make_groups
 from clip_client.dedup.compare.keep_rules import Candidate, KeepRules
@@ -28,7 +29,6 @@ from clip_client.dedup.types import (
     Metadata,
     Thresholds,
 )
-from clip_client.dedup.verify.proofs import Proofs
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

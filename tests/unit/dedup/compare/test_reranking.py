@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from clip_client.dedup.compare.cannot_link import CannotLink
+from clip_client.dedup.compare.chosen_groups import CHOSEN, keep_instead, rerank
 from clip_client.dedup.compare.groups import Comparison, make_groups
 from clip_client.dedup.compare.keep_rules import Candidate, KeepRules
-from clip_client.dedup.compare.reranking import CHOSEN, keep_instead, rerank
 from clip_client.dedup.features.image_features import ImageFeatures
 from clip_client.dedup.types import (
     ALTERED,

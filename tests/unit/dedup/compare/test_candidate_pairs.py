@@ -9,8 +9,7 @@ import pytest
 from PIL import ImageOps
 from PIL.Image import Transpose
 
-from clip_client.dedup.features.perceptual_hash import inner_hash, perceptual_hash
-from clip_client.dedup.verification.candidate_pairs import (
+from clip_client.dedup.compare.candidate_pairs import (
     NEIGHBOURS,
     SOURCES,
     WIDE_BITS,
@@ -19,6 +18,7 @@ from clip_client.dedup.verification.candidate_pairs import (
     near_by_hashes,
     orientations,
 )
+from clip_client.dedup.features.perceptual_hash import inner_hash, perceptual_hash
 from tests.fixtures.images.scenes import scene
 
 

@@ -11,7 +11,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from clip_client.dedup.verify.keypoints import Pixels
+    from clip_client.dedup.alignment.keypoints import Pixels
 
     Floats = NDArray[np.float32]
     Mask = NDArray[np.bool_]

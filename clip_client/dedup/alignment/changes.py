@@ -9,14 +9,14 @@ import cv2
 import numpy as np
 
 from clip_client.dedup.aligned import RESOLUTION
-from clip_client.dedup.verify.geometry import inverse
+from clip_client.dedup.alignment.geometry import inverse
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from clip_client.dedup.verify.comparison import Comparison
-    from clip_client.dedup.verify.geometry import Affine
-    from clip_client.dedup.verify.keypoints import Keypoints
+    from clip_client.dedup.alignment.comparison import Comparison
+    from clip_client.dedup.alignment.geometry import Affine
+    from clip_client.dedup.alignment.keypoints import Keypoints
 
 _PLAIN: Final = 4.0
 """Levels, standard deviation of 5 x 5 pixels: less has no content."""

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from clip_client.dedup.aligned import PairSource
-from clip_client.dedup.verification.candidate_pairs import SOURCES, candidate_pairs
-from clip_client.dedup.verify.proofs import Proofs
+from clip_client.dedup.alignment.proofs import Proofs
+from clip_client.dedup.compare.candidate_pairs import SOURCES, candidate_pairs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
+    from clip_client.dedup.compare.candidate_pairs import CandidatePairs
     from clip_client.dedup.compare.groups import Comparison
     from clip_client.dedup.compare.keep_rules import Candidate
     from clip_client.dedup.features.collect import CollectedFeatures
     from clip_client.dedup.files.reading import PhotoReader
     from clip_client.dedup.store.store import Store
     from clip_client.dedup.types import OnProgress, Thresholds
-    from clip_client.dedup.verification.candidate_pairs import CandidatePairs
 
     CandidatesOf = Callable[[Collection[int]], dict[int, list[Candidate]]]
     """Returns row -> the files of that content, best first."""
@@ -71,7 +71,7 @@ def verified(
     is verified, and the note says so.
     """
     try:
-        from clip_client.dedup.features.keypoints import Aligner
+        from clip_client.dedup.alignment.aligner import Aligner
     except ImportError as error:
         yield Verification(comparison, note=_NO_OPENCV.format(error))
         return

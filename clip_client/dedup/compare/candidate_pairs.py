@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from clip_client.dedup.alignment.proofs import THRESHOLDS
 from clip_client.dedup.compare.similarity_join import usable_rows
 from clip_client.dedup.compare.union_find import equal_runs
-from clip_client.dedup.verify.proofs import THRESHOLDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Final
 import cv2
 import numpy as np
 
-from clip_client.dedup.verify.geometry import inverse
+from clip_client.dedup.alignment.geometry import inverse
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from clip_client.dedup.verify.geometry import Affine
-    from clip_client.dedup.verify.keypoints import Keypoints, Pixels
+    from clip_client.dedup.alignment.geometry import Affine
+    from clip_client.dedup.alignment.keypoints import Keypoints, Pixels
 
 _REACH: Final = 16
 """Pixels on either side of the edge that are looked at."""

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageOps
 
+from clip_client.dedup.alignment.align import align
+from clip_client.dedup.alignment.keypoints import extract_keypoints
 from clip_client.dedup.types import ALTERED, EDITED, RE_ENCODED
-from clip_client.dedup.verify.alignment import align
-from clip_client.dedup.verify.keypoints import extract_keypoints
 from preprocess_ensemble.testing.sample_photos import write_originals
 from tests.fixtures.images.scenes import SIZE, cropped, encoded, noisy, resized, scene
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from clip_client.dedup.aligned import Alignment
-    from clip_client.dedup.verify.keypoints import Keypoints
+    from clip_client.dedup.alignment.keypoints import Keypoints
 
     Change = Callable[[Image.Image], Image.Image]
 

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from clip_client.dedup.aligned import PUT_INTO, Alignment
+from clip_client.dedup.alignment.changes import Overlap, changes_of, lost_in
+from clip_client.dedup.alignment.comparison import Comparison, compare, refined
+from clip_client.dedup.alignment.geometry import frame_affine, inverse, is_frame, matched_affine, whole_affine
+from clip_client.dedup.alignment.seams import is_put_into
+from clip_client.dedup.alignment.windows import STEP
 from clip_client.dedup.types import ALTERED, EDITED, RE_ENCODED
-from clip_client.dedup.verify.changes import Overlap, changes_of, lost_in
-from clip_client.dedup.verify.comparison import Comparison, compare, refined
-from clip_client.dedup.verify.geometry import frame_affine, inverse, is_frame, matched_affine, whole_affine
-from clip_client.dedup.verify.seams import is_put_into
-from clip_client.dedup.verify.windows import STEP
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
-    from clip_client.dedup.verify.geometry import Affine
-    from clip_client.dedup.verify.keypoints import Keypoints
+    from clip_client.dedup.alignment.geometry import Affine
+    from clip_client.dedup.alignment.keypoints import Keypoints
 
     Mask = NDArray[np.bool_]
 

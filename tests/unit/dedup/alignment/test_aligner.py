@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
-from clip_client.dedup.features.keypoints import Aligner
+from clip_client.dedup.alignment.aligner import Aligner
 from clip_client.dedup.store.store import Store
 from tests.fixtures.images.scenes import scene
 

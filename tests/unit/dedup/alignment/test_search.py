@@ -150,7 +150,7 @@ def test_without_verification_only_thresholds_link_photos(album: Path) -> None:
 
 
 def test_without_opencv_a_search_says_so_and_goes_on(album: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "clip_client.dedup.features.keypoints", None)
+    monkeypatch.setitem(sys.modules, "clip_client.dedup.alignment.aligner", None)
     report = search(album, alike=DUPLICATES)
     assert "OpenCV cannot be imported" in report.note
     assert len(report.groups) == 1

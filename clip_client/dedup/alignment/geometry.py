@@ -10,7 +10,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from clip_client.dedup.verify.keypoints import Keypoints
+    from clip_client.dedup.alignment.keypoints import Keypoints
 
     Affine: TypeAlias = NDArray[np.float64]
     """(2, 3): from the pixels of one picture to those of another, counted from the corner."""

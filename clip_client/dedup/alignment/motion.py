@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Final
 import cv2
 import numpy as np
 
-from clip_client.dedup.verify.windows import STEP
+from clip_client.dedup.alignment.windows import STEP
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from clip_client.dedup.verify.geometry import Affine
-    from clip_client.dedup.verify.windows import Windows
+    from clip_client.dedup.alignment.geometry import Affine
+    from clip_client.dedup.alignment.windows import Windows
 
     Floats = NDArray[np.float32]
     Mask = NDArray[np.bool_]

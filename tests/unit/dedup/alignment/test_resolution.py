@@ -9,7 +9,7 @@ import pytest
 from PIL import Image, ImageEnhance, ImageFilter
 
 from clip_client.dedup.aligned import NOISY, SOFTER
-from clip_client.dedup.verify.resolution import doubt_about
+from clip_client.dedup.alignment.resolution import doubt_about
 from tests.fixtures.images.scenes import noisy, resized, scene
 
 if TYPE_CHECKING:

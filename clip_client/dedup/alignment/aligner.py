@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from clip_client.dedup.features.preview import raw_preview
-from clip_client.dedup.files.file_types import is_raw
-from clip_client.dedup.files.reading import PLAIN_READER
-from clip_client.dedup.types import ALTERED, FailedFile
-from clip_client.dedup.verify.alignment import align
-from clip_client.dedup.verify.keypoints import (
+from clip_client.dedup.alignment.align import align
+from clip_client.dedup.alignment.keypoints import (
     ALGORITHM,
     PICTURE_SIDE,
     Keypoints,
     extract_keypoints,
     opencv_for_many,
 )
-from clip_client.dedup.verify.resolution import doubt_about
+from clip_client.dedup.alignment.resolution import doubt_about
+from clip_client.dedup.features.preview import raw_preview
+from clip_client.dedup.files.file_types import is_raw
+from clip_client.dedup.files.reading import PLAIN_READER
+from clip_client.dedup.types import ALTERED, FailedFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

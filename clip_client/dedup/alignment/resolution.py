@@ -9,13 +9,13 @@ import cv2
 import numpy as np
 
 from clip_client.dedup.aligned import ENLARGED, NOISY, SOFTER
-from clip_client.dedup.verify.geometry import inverse
+from clip_client.dedup.alignment.geometry import inverse
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from clip_client.dedup.aligned import Transform
-    from clip_client.dedup.verify.geometry import Affine
+    from clip_client.dedup.alignment.geometry import Affine
 
     Luma = NDArray[np.uint8]
     Waves = NDArray[np.float32]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFilter
 
-from clip_client.dedup.verify.keypoints import Keypoints, extract_keypoints, opencv_for_many
+from clip_client.dedup.alignment.keypoints import Keypoints, extract_keypoints, opencv_for_many
 from tests.fixtures.images.scenes import scene
 
 if TYPE_CHECKING:

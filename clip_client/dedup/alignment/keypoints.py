@@ -56,7 +56,7 @@ _JPEG: Final = (
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Keypoints:
-    """The small picture and the keypoints of one photo; everything that :func:`.alignment.align` needs."""
+    """The small picture and the keypoints of one photo; everything that :func:`.align.align` needs."""
 
     width: int
     """Pixels of the photo at full size, after the EXIF orientation."""

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clip_client.dedup.aligned import ANOTHER_VERSION, Alignment
+from clip_client.dedup.alignment.proofs import Proofs
 from clip_client.dedup.types import ALTERED, EDITED, RE_ENCODED
-from clip_client.dedup.verify.proofs import Proofs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

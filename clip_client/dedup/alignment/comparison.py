@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Final
 import cv2
 import numpy as np
 
-from clip_client.dedup.verify.geometry import FRAME_TOLERANCE
-from clip_client.dedup.verify.grading import Grading, cut_off, grading_of, regrade
-from clip_client.dedup.verify.motion import find_motion
-from clip_client.dedup.verify.windows import STEP, Windows, sampled
+from clip_client.dedup.alignment.geometry import FRAME_TOLERANCE
+from clip_client.dedup.alignment.grading import Grading, cut_off, grading_of, regrade
+from clip_client.dedup.alignment.motion import find_motion
+from clip_client.dedup.alignment.windows import STEP, Windows, sampled
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from clip_client.dedup.verify.geometry import Affine
-    from clip_client.dedup.verify.keypoints import Pixels
+    from clip_client.dedup.alignment.geometry import Affine
+    from clip_client.dedup.alignment.keypoints import Pixels
 
     Floats = NDArray[np.float32]
     Mask = NDArray[np.bool_]

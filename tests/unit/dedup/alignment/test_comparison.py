@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from clip_client.dedup.verify.comparison import compare
+from clip_client.dedup.alignment.comparison import compare
 from tests.fixtures.images.scenes import scene
 
 
