@@ -12,7 +12,7 @@ from clip_client._balancing.concurrency_limit import AdaptiveLimit
 from clip_client._balancing.retry import backoff_s
 from clip_client._client_stats import ServerStats
 from clip_client._endpoint import EndpointKind
-from clip_client._errors import ClipError, DeadlineExceeded, ModelNotReady, Overloaded, Unavailable
+from clip_client._errors import ClipError, DeadlineExceeded, Overloaded
 from clip_client._transports.factory import resolve_auto
 
 if TYPE_CHECKING:
@@ -82,8 +82,9 @@ class Server:
             self.limit.expired(images, started_at=started_at, now=now)
         else:
             self.limit.release(images)
-        # Requests that were already in flight at the first failure add no information.
-        if isinstance(error, Unavailable | ModelNotReady | Overloaded) and started_at >= self._failed_at:
+        # Also after errors that are not retried: a server that fails at once would have the fewest images in flight and
+        # attract all others. Requests that were already in flight at the first failure add no information.
+        if not isinstance(error, DeadlineExceeded) and started_at >= self._failed_at:
             self._failures += 1
             self._failed_at = now
             self.backoff_until = now + backoff_s(self._failures, random_source=randomness)
@@ -138,6 +139,10 @@ class Balancer:
         server, available_slots = min(able, key=lambda offer: (offer[0].limit.in_flight, offer[0].times_chosen))
         server.times_chosen += 1
         return server, available_slots
+
+    def has_other(self, server: Server) -> bool:
+        """Return whether there is a server besides this one whose last request did not fail."""
+        return any(not other.is_down for other in self._servers.values() if other is not server)
 
     def next_attempt_at(self) -> float | None:
         """Return the loop time when the first back-off ends; None if no server backs off."""

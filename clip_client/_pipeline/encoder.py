@@ -41,8 +41,11 @@ class ImageEncoder:
             return source if source.file_bytes <= self._max_bytes else None
         if not isinstance(source, bytes | bytearray | memoryview):
             return None
-        size = source.nbytes if isinstance(source, memoryview) else len(source)
-        return bytes(source) if size <= self._encoding.unchanged_up_to else None
+        try:
+            size = source.nbytes if isinstance(source, memoryview) else len(source)
+            return bytes(source) if size <= self._encoding.unchanged_up_to else None
+        except Exception:  # such as a memoryview that was released: `encode` makes it the error of this image
+            return None
 
     def encode(self, source: object, model: ModelInfo) -> bytes:
         """Read one image and return the bytes to send. Blocks on files and computes: call it in a worker thread.

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from collections.abc import AsyncIterable, Callable, Iterable, KeysView, ValuesView
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator, KeysView, ValuesView
 from itertools import islice
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from clip_client._image_source import ImageSources
 
 _END: Final = object()
+
+_BLOCKED_S: Final = 0.1
+"""Seconds to wait for an iterable that is making an item when the stream is left. One that takes longer is closed by
+its thread, later."""
 
 _CONTAINERS: Final = (list, tuple, set, frozenset, deque, np.ndarray, KeysView, ValuesView)
 """Iterating over these never blocks; any other iterable might, so it runs in a thread."""
@@ -42,8 +46,14 @@ class Source(Protocol):
     def delivered(self) -> None:
         """Report that one item has reached the consumer, so the iterable may give one more."""
 
+    def rest(self) -> list[Any] | None:
+        """Return all items that were not taken yet, and end; None if the iterable has not ended."""
+
     async def aclose(self) -> None:
-        """Stop iterating. If the iterable is blocking, its thread ends when it returns."""
+        """Stop iterating, and close an iterator that has ``close`` or ``aclose``, as a generator has.
+
+        If the iterable is blocking, its thread does that when it returns.
+        """
 
 
 def open_source(images: ImageSources, *, max_ahead: int, on_arrival: Callable[[], None]) -> Source:
@@ -77,6 +87,10 @@ class _ContainerSource:
     def delivered(self) -> None:
         self._slots += 1
 
+    def rest(self) -> list[Any]:
+        self.exhausted = True
+        return list(self._iterator)
+
     async def aclose(self) -> None:
         self.exhausted = True
 
@@ -98,6 +112,9 @@ class _BufferedSource:
         # The length is read first: the other side may append meanwhile.
         return [self._buffer.popleft() for _ in range(len(self._buffer))]
 
+    def rest(self) -> list[Any] | None:
+        return self.take() if self._ended else None
+
 
 class _AsyncSource(_BufferedSource):
     def __init__(self, images: AsyncIterable[Any], max_ahead: int, on_arrival: Callable[[], None]) -> None:
@@ -108,11 +125,16 @@ class _AsyncSource(_BufferedSource):
 
     async def _run(self, images: AsyncIterable[Any]) -> None:
         try:
-            await self._slots.acquire()
-            async for item in images:
-                self._buffer.append(item)
-                self._on_arrival()
+            iterator = aiter(images)
+            try:
                 await self._slots.acquire()
+                async for item in iterator:
+                    self._buffer.append(_own(item))
+                    self._on_arrival()
+                    await self._slots.acquire()
+            finally:
+                if (close := getattr(iterator, "aclose", None)) is not None:
+                    await close()
         except BaseException as error:
             if self._closed:
                 raise
@@ -143,6 +165,8 @@ class _ThreadSource(_BufferedSource):
         # The thread is woken for several items at a time: waking it for each would take longer than the item itself.
         self._permits_at_once = max(1, max_ahead // 8)
         self._closed = threading.Event()
+        self._is_blocking = True
+        """False while the thread waits for permits, or closes the iterator: it will soon end if it is told to."""
         self._announced = False
         self._task = asyncio.create_task(self._run(images), name="clip_client source")
 
@@ -152,28 +176,36 @@ class _ThreadSource(_BufferedSource):
         try:
             await anyio.to_thread.run_sync(self._pump, images, limiter=limiter, abandon_on_cancel=True)
         except Exception as error:
-            # No thread could be started (_pump itself raises nothing): the consumer must not wait indefinitely.
+            if self._closed.is_set():  # the iterator failed to close; the loop reports what nothing awaits
+                raise
+            # Or no thread could be started: the consumer must not wait indefinitely.
             self.error = error
             self._ended = True
             self._on_arrival()
 
     def _pump(self, images: Iterable[Any]) -> None:
         """In the worker thread: item after item, while there are permits."""
+        iterator: Iterator[Any] | None = None
         try:
             iterator = iter(images)
             permits = 0
             while not self._closed.is_set():
                 if not permits:
+                    self._is_blocking = False
                     permits = self._permits.get()
+                    self._is_blocking = True  # before the flag is read again, so that aclose() sees one of the two
                     continue
                 permits -= 1
                 item = next(iterator, _END)
                 if item is _END:
                     break
-                self._buffer.append(item)
+                self._buffer.append(_own(item))
                 self._announce()
         except BaseException as error:  # else the consumer would wait indefinitely
             self.error = error
+        self._is_blocking = False
+        if (close := getattr(iterator, "close", None)) is not None:
+            close()
         self._ended = True
         self._announce()
 
@@ -198,6 +230,15 @@ class _ThreadSource(_BufferedSource):
     async def aclose(self) -> None:
         self._closed.set()
         self._permits.put(0)
+        await asyncio.wait({self._task}, timeout=_BLOCKED_S if self._is_blocking else None)
         self._task.cancel()
         await asyncio.wait({self._task})
         self._buffer.clear()
+
+
+def _own(item: Any) -> Any:
+    """Return a copy of a buffer, because the iterable may use it again or release it when it makes the next item."""
+    try:
+        return bytes(item) if isinstance(item, bytearray | memoryview) else item
+    except ValueError:  # it was released before: an error of this image
+        return item

@@ -139,6 +139,43 @@ async def test_a_blocking_generator_blocks_neither_the_loop_nor_its_earlier_imag
                 await anext(items)
 
 
+@pytest.mark.parametrize("kind", ["thread", "async"])
+@pytest.mark.parametrize("buffer", ["released", "used again"])
+async def test_a_source_may_use_its_buffer_again(kind: str, buffer: str) -> None:
+    def images() -> Iterator[memoryview | bytearray]:
+        used = bytearray(4)
+        for number in range(300):
+            if buffer == "released":
+                with memoryview(b"%04d" % number) as view:
+                    yield view
+            else:
+                used[:] = b"%04d" % number
+                yield used
+
+    async def images_async() -> AsyncIterator[memoryview | bytearray]:
+        for image in images():
+            yield image
+
+    async with FakeTriton() as server, ClipClient(server.url) as clip:
+        with anyio.fail_after(20):
+            items = await collect(clip.embed_stream(images() if kind == "thread" else images_async()))
+        assert [item.source for item in items] == [b"%04d" % number for number in range(300)]
+        for item in items:
+            assert item.vector is not None
+            assert (item.vector == server.vector(b"%04d" % item.index)).all()
+
+
+async def test_a_buffer_that_was_released_is_an_error_of_its_image() -> None:
+    released = memoryview(b"gone")
+    released.release()
+    async with FakeTriton() as server, ClipClient(server.url) as clip:
+        with anyio.fail_after(20):
+            images: list[bytes | memoryview] = [b"a", released, b"b"]
+            for source in (images, iter(images)):
+                items = await collect(clip.embed_stream(source))
+                assert [item.error.code if item.error else None for item in items] == [None, "UNREADABLE", None]
+
+
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't start new thread"), asyncio.CancelledError()])
 async def test_an_unexpected_error_while_encoding_ends_the_stream(
     error: BaseException, monkeypatch: pytest.MonkeyPatch

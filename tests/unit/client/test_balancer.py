@@ -50,8 +50,8 @@ def fail(server: Server, error: ClipError, *, started_at: float, now: float, ima
         (ModelNotReady("x"), 16, True),
         (Overloaded("x"), 8, True),
         (DeadlineExceeded("x"), 8, False),
-        (Unauthorized("x"), 16, False),
-        (ClipError("x"), 16, False),
+        (Unauthorized("x"), 16, True),
+        (ClipError("x"), 16, True),
     ],
 )
 def test_a_failure_shrinks_the_limit_or_backs_off_or_both(error: ClipError, limit: int, backs_off: bool) -> None:
