@@ -18,6 +18,7 @@ from clip_client._handshake import Handshake
 from clip_client._health import HealthReport, run_health_checks
 from clip_client._pipeline.encoder import ImageEncoder
 from clip_client._pipeline.images import known_count, path_of
+from clip_client._pipeline.pending_image import Deadline
 from clip_client._pipeline.sender import Sender
 from clip_client._pipeline.stream import Stream, embedded_item
 from clip_client._results import Collector, EmbeddedItem, EmbeddingBatch
@@ -88,10 +89,11 @@ class ClipClient(ClientBase):
     with the model of a repository (the environment variable ``CLIP_MODEL``, else ``triton_models``). ``auto:`` or
     ``auto:host:port`` uses a server if one responds, else this process, and logs a warning once in that case.
 
-    ``timeout_s`` is the time for one call and ``token`` the bearer token. ``transfer`` is how images travel:
-    ``"thumbnail"``, the default, reduces them to what the model needs, ``"thumbnail-small"`` reduces them further, and
-    ``"original"`` sends files as they are. All other settings are in :class:`ClientConfig`. ``transport_factory`` is
-    for tests: it opens the connections, as :class:`clip_client.testing.InMemoryTransports` does without a network.
+    ``timeout_s`` is the time in which a call must get results (see :meth:`embed`), and ``token`` the bearer token.
+    ``transfer`` is how images travel: ``"thumbnail"``, the default, reduces them to what the model needs,
+    ``"thumbnail-small"`` reduces them further, and ``"original"`` sends files as they are. All other settings are in
+    :class:`ClientConfig`. ``transport_factory`` is for tests: it opens the connections, as
+    :class:`clip_client.testing.InMemoryTransports` does without a network.
 
     The client belongs to one event loop; any number of tasks may use it at once. Entering it connects to nothing: the
     first call does. You may cancel every method at any time, which also cancels its requests.
@@ -125,17 +127,24 @@ class ClipClient(ClientBase):
     async def embed(self, images: ImageSources, *, timeout_s: float | None = None) -> EmbeddingBatch:
         """Embed one image or an iterable of images.
 
-        ``timeout_s`` covers the whole call; the default is the client's. An image that fails has a NaN row and an
-        ImageError in ``errors``. If the service fails, this raises (see :class:`ClipError` for the kinds).
+        An image that fails has a NaN row and an ImageError in ``errors``. If the service fails, this raises (see
+        :class:`ClipError` for the kinds).
+
+        ``timeout_s`` bounds the whole call. When it runs out, images without a result get the error code ``TIMEOUT``,
+        and you may embed them again; if no image has a vector by then, or ``images`` is an iterator that has not ended,
+        this raises DeadlineExceeded. Without ``timeout_s`` the call may last as long as it gets results: it raises
+        DeadlineExceeded if none comes for the client's ``timeout_s``.
 
         If you cancel the task, requests that carry no other call's images are cancelled, and nothing keeps running.
         """
         session, deadline = self._begin(timeout_s)
-        model = await session.handshake.model(deadline)
+        model = await session.handshake.model(deadline.at)
+        if timeout_s is None:
+            deadline.extended_by_s = self._config.timeout_s
         collector = Collector(model.dimension, expected=known_count(images))
         async with session.stream(images, model, ordered=False, max_ahead=None, deadline=deadline) as stream:
-            while await stream.wait():
-                for image, result in stream.drain():
+            async for finished in stream:
+                for image, result in finished:
                     collector.add(image.index, path_of(image.source), result)
         return collector.batch(model)
 
@@ -164,11 +173,11 @@ class ClipClient(ClientBase):
         if max_in_flight is not None:
             at_least_one("max_in_flight", max_in_flight)
         session, deadline = self._begin(timeout_s)
-        model = await session.handshake.model(deadline)
+        model = await session.handshake.model(deadline.at)
         limit = None if timeout_s is None else deadline
         async with session.stream(source, model, ordered=ordered, max_ahead=max_in_flight, deadline=limit) as stream:
-            while await stream.wait():
-                for image, result in stream.drain():
+            async for finished in stream:
+                for image, result in finished:
                     yield embedded_item(image, result)
 
     async def find_duplicates(
@@ -185,13 +194,13 @@ class ClipClient(ClientBase):
         The client asks once and remembers the answer until a response shows that the model has changed.
         """
         session, deadline = self._begin(timeout_s)
-        return await session.handshake.model(deadline)
+        return await session.handshake.model(deadline.at)
 
     async def health(self, *, timeout_s: float | None = None) -> HealthReport:
         """Check every server step by step, up to the vector of a known image. Never raises a ClipError."""
         session, deadline = self._begin(timeout_s)
         await session.balancer.ensure_resolved()
-        remaining = max(0.001, deadline - session.loop.time())
+        remaining = max(0.001, deadline.at - session.loop.time())
         reports = await asyncio.gather(
             *(
                 run_health_checks(server.transport, name=str(server.endpoint), timeout_s=remaining)
@@ -231,8 +240,8 @@ class ClipClient(ClientBase):
             raise RuntimeError("this ClipClient is not open: use it inside `async with ClipClient(...) as clip:`")
         return self._session
 
-    def _begin(self, timeout_s: float | None) -> tuple[_Session, float]:
-        """Return the session and the deadline, in loop time, of a call that begins now."""
+    def _begin(self, timeout_s: float | None) -> tuple[_Session, Deadline]:
+        """Return the session and the deadline of a call that begins now."""
         session = self._open_session()
         if asyncio.get_running_loop() is not session.loop:
             raise RuntimeError(
@@ -241,7 +250,8 @@ class ClipClient(ClientBase):
             )
         if timeout_s is not None:
             positive_seconds("timeout_s", timeout_s)
-        return session, session.loop.time() + (self._config.timeout_s if timeout_s is None else timeout_s)
+        now = session.loop.time()
+        return session, Deadline(since=now, at=now + (self._config.timeout_s if timeout_s is None else timeout_s))
 
 
 class _Session:

@@ -27,7 +27,8 @@ class ClientConfig:
     ``auto:``, alone (see :func:`parse_url`)."""
 
     timeout_s: float = 60.0
-    """Time for one call, everything included: connecting, reading files, queueing, retries."""
+    """Time for one image, everything included: connecting, reading its file, queueing, retries. A call that embeds many
+    fails if it gets no result for so long."""
 
     transfer: TransferName = "thumbnail"
     """``"thumbnail"`` reduces a photo on this side to the pixels that the model takes, as a JPEG of 17 KB on average;

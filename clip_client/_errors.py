@@ -3,7 +3,7 @@
 ::
 
     ClipError
-    ├── ImageError          this image, not the service; never retried
+    ├── ImageError          this image; never retried
     ├── ImageErrors         several of those; only raise_for_errors() raises it
     ├── Unavailable         no server answered, or the connection broke
     ├── Overloaded          the server is overloaded
@@ -41,9 +41,10 @@ class ClipError(ReportedError):
 class ImageError(ClipError):
     """One image could not be embedded; this does not affect the others in its batch.
 
-    ``code`` is the name of an ``ImageStatus`` (``"TRUNCATED"``, ``"LIMIT"``, ...), or ``"UNREADABLE"`` if the client
-    could not read the source; ``index`` is the position in the caller's input; ``source`` is the path if the caller
-    passed one, else ``None``.
+    ``code`` is the name of an ``ImageStatus`` (``"TRUNCATED"``, ``"LIMIT"``, ...), ``"UNREADABLE"`` if the client could
+    not read the source, or ``"TIMEOUT"`` if the ``timeout_s`` of :meth:`ClipClient.embed` ran out: only that image may
+    be embedded again. ``index`` is the position in the caller's input; ``source`` is the path if the caller passed one,
+    else ``None``.
     """
 
     def __init__(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from clip_client._errors import ImageError, ImageErrors
+from clip_client._errors import ClipError, ImageError, ImageErrors
 from clip_client._optional import require
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class EmbeddedItem:
     index: int
     """Position in the source, from 0."""
     source: ImageSource
-    """The object that the source gave."""
+    """The object that the source gave; a copy of a ``bytearray`` or ``memoryview`` that an iterator gave."""
     vector: NDArray[np.float32] | None
     """Shape (D,), float32, length 1."""
     error: ImageError | None
@@ -70,7 +70,10 @@ class EmbeddingBatch:
         return len(self.vectors)
 
     def raise_for_errors(self) -> None:
-        """Raise the ImageError if one image failed, ImageErrors if several did, else do nothing."""
+        """Raise the ImageError if one image failed, ImageErrors if several did, else do nothing.
+
+        Images that ran out of time (``TIMEOUT``) have failed, too.
+        """
         if len(self.errors) == 1:
             raise next(iter(self.errors.values()))
         if self.errors:
@@ -115,11 +118,13 @@ class Collector:
         # Doubled as needed if the number is unknown: one large copy at the end would block the event loop.
         self._matrix = np.full((1024 if expected is None else expected, dimension), np.nan, dtype=np.float32)
         self._errors: dict[int, ImageError] = {}
+        self._late: dict[int, ClipError] = {}
+        self._vectors = 0
         self._paths: dict[int, str] = {}
         self._count = 0
 
-    def add(self, index: int, path: str | None, result: NDArray[np.float32] | ImageError) -> None:
-        """Copy the result of one image; call this once for each index."""
+    def add(self, index: int, path: str | None, result: NDArray[np.float32] | ClipError) -> None:
+        """Copy the result of one image; call this once for each index. Errors of the service mean that it was late."""
         if path is not None:
             self._paths[index] = path
         self._count += 1
@@ -129,11 +134,25 @@ class Collector:
             self._matrix = more
         if isinstance(result, ImageError):
             self._errors[index] = result
+        elif isinstance(result, ClipError):
+            self._late[index] = result
         else:
             self._matrix[index] = result
+            self._vectors += 1
 
     def batch(self, model: ModelInfo) -> EmbeddingBatch:
-        """Return all results that were added."""
+        """Return all results that were added; raise the first error of the service if there is no vector at all."""
+        if self._late and not self._vectors:
+            raise next(iter(self._late.values()))
+        for index, error in self._late.items():
+            self._errors[index] = ImageError(
+                "timeout_s ran out before this image was embedded; embed it again with a longer timeout_s, or use "
+                "embed_stream, where timeout_s counts for each image.",
+                code="TIMEOUT",
+                index=index,
+                source=self._paths.get(index),
+                request_id=error.request_id,
+            )
         return EmbeddingBatch(
             vectors=self._matrix[: self._count],
             errors=dict(sorted(self._errors.items())),

@@ -18,8 +18,6 @@ import numpy as np
 from clip_client import SyncClipClient, nearest
 from clip_client.dedup import scan
 
-ONE_DAY_S = 86_400
-
 
 class Watcher:
     """The photos of a folder that have been seen, and their vectors."""
@@ -40,7 +38,7 @@ class Watcher:
                 if self._versions.get(path) != (version := (status.st_size, status.st_mtime_ns)):
                     self._versions[path] = version
                     new.append(path)
-        batch = self.clip.embed(new, timeout_s=ONE_DAY_S)
+        batch = self.clip.embed(new)
         for error in batch.errors.values():
             print(error, flush=True)
         added = [index for index in range(len(batch)) if index not in batch.errors]

@@ -12,8 +12,6 @@ from pathlib import Path
 from clip_client import SyncClipClient, load_vectors, nearest, save_vectors
 from clip_client.dedup import scan
 
-ONE_DAY_S = 86_400
-
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Find the photos that look most like a photo.")
@@ -41,7 +39,7 @@ def embed_new_photos(clip: SyncClipClient, folder: Path, vectors: Path) -> None:
     done = set(load_vectors(vectors).sources) if vectors.is_dir() else set()
     new = [photo for photo in scan([folder.resolve()]).photos if photo not in done]
     if new:
-        batch = clip.embed(new, timeout_s=ONE_DAY_S)
+        batch = clip.embed(new)
         save_vectors(vectors, batch)
         print(f"{len(batch)} new photos, {len(batch.errors)} of them cannot be read")
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from clip_client._balancing.retry import RetryBudget, is_retried
 from clip_client._client_stats import ClientStats, Counters
 from clip_client._errors import ClipError, DeadlineExceeded, ImageError, Overloaded, ProtocolMismatch, Unavailable
+from clip_client._pipeline.pending_image import Deadline, PendingImage
 from preprocess_ensemble.contract import ImageStatus
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from clip_client._balancing.balancer import Balancer, Server
     from clip_client._config import ClientConfig
     from clip_client._model import ModelInfo
-    from clip_client._pipeline.pending_image import PendingImage
     from clip_client._transports.base import Answer
 
 _CLOSED: Final = "The client was closed before the image was sent."
@@ -135,7 +135,7 @@ class Sender:
         while self._waiting and not self._waiting[0].is_awaited:
             self._waiting.popleft()
         deadline = self._waiting[0].deadline if self._waiting else None
-        times = [time for time in (when, deadline) if time is not None]
+        times = [time for time in (when, None if deadline is None else deadline.at) if time is not None]
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -146,7 +146,7 @@ class Sender:
         self._timer = None
         now = self._loop.time()
         # Only the front of the queue: under overload it holds thousands, and one of them expires every millisecond.
-        while self._waiting and (deadline := self._waiting[0].deadline) is not None and deadline <= now:
+        while self._waiting and (deadline := self._waiting[0].deadline) is not None and deadline.at <= now:
             self._waiting.popleft().set_result(DeadlineExceeded("timeout_s ran out before a server took the image."))
         self._schedule()
 
@@ -167,7 +167,7 @@ class Sender:
                 if images and size > self._config.max_request_bytes:
                     break
                 if image.deadline is None:
-                    image.deadline = now + self._config.timeout_s
+                    image.deadline = Deadline(since=now, at=now + self._config.timeout_s)
                 images.append(image)
             waiting.popleft()
         return images
@@ -180,13 +180,14 @@ class Sender:
         """
         if image.deadline is None:
             return False
-        remaining = image.deadline - now
-        if remaining > min(2 * latency, now - image.submitted_at):
+        remaining, waited = image.deadline.at - now, now - image.waits_since
+        if remaining > min(2 * latency, waited):
             return False
         self._counters.images_shed += 1
+        image.was_shed = True
         image.set_result(
             Overloaded(
-                f"{server.endpoint} is overloaded: the image waited {now - image.submitted_at:.2f} s, "
+                f"{server.endpoint} is overloaded: the image waited {waited:.2f} s, "
                 f"{max(0.0, remaining):.2f} s are left, and an answer takes {latency:.2f} s."
             )
         )
@@ -200,31 +201,48 @@ class Sender:
         payloads = [image.payload for image in images]
         self._counters.requests_sent += 1
         self._counters.bytes_sent += sum(map(len, payloads))
-        # The longest deadline of all images; if one has less time, its call gives it up.
-        timeout_s = max(0.001, max(request.deadlines) - self._loop.time())
+        # The longest time of all images; if one has less, its call gives it up.
+        timeout_s = max(0.001, *(deadline.request_s(request.started_at) for deadline in request.deadlines))
         try:
             answer = await server.transport.infer(payloads, request_id=request_id, timeout_s=timeout_s)
         except ClipError as error:
             now = self._loop.time()
             server.failed(count, error, started_at=request.started_at, now=now, randomness=self._randomness)
-            self._retry_or_fail(images, error)
+            self._retry_or_fail(request, error, now)
         else:
             now = self._loop.time()
             given = min(
-                deadline - image.submitted_at for deadline, image in zip(request.deadlines, images, strict=True)
+                deadline.at - image.waits_since for deadline, image in zip(request.deadlines, images, strict=True)
             )
             server.succeeded(count, started_at=request.started_at, now=now, time_given_s=given)
             self._budget.success()
             self._deliver(answer, images, server, request_id)
 
-    def _retry_or_fail(self, images: list[PendingImage], error: ClipError) -> None:
-        if is_retried(error) and self._budget.spend(self._loop.time()):
+    def _retry_or_fail(self, request: _Request, error: ClipError, now: float) -> None:
+        images = request.images
+        if isinstance(error, DeadlineExceeded):
+            # If a call got results meanwhile, this request was too much for a slow server, or one of several hangs.
+            again = [
+                image for image in images if image.deadline is not None and image.deadline.since > request.started_at
+            ]
+        else:
+            again = images if is_retried(error) or self._is_tried_elsewhere(error, request.server) else []
+        if again and self._budget.spend(now):
             self._counters.requests_retried += 1
             # To the front, in their order: an ordered stream waits for these.
-            self._waiting.extendleft(image for image in reversed(images) if image.is_awaited)
+            self._waiting.extendleft(image for image in reversed(again) if image.is_awaited)
         else:
+            again = []
+        if len(again) < len(images):
             self._counters.requests_failed += 1
-            _fail(images, error)
+            _fail((image for image in images if image not in again), error)
+
+    def _is_tried_elsewhere(self, error: ClipError, server: Server) -> bool:
+        """Whether another server gets a request that failed inside ``server``, for a reason that may be its own.
+
+        If the request is the reason, the other server fails as well, and then no server is left.
+        """
+        return type(error) is ClipError and self._balancer.has_other(server)
 
     def _deliver(self, answer: Answer, images: list[PendingImage], server: Server, request_id: str) -> None:
         model = images[0].model
@@ -273,7 +291,7 @@ class Sender:
     def _on_cancelled(self, request: _Request) -> None:
         now = self._loop.time()
         limit = request.server.limit
-        if min(request.deadlines) <= now:
+        if min(deadline.at for deadline in request.deadlines) <= now:
             # A call gives up its images a moment before gRPC ends the request; it is a deadline all the same.
             limit.expired(len(request.images), started_at=request.started_at, now=now)
         else:
@@ -296,7 +314,7 @@ class _Request:
     started_at: float
 
     @property
-    def deadlines(self) -> list[float]:
+    def deadlines(self) -> list[Deadline]:
         return [image.deadline for image in self.images if image.deadline is not None]
 
 

@@ -154,10 +154,11 @@ async def test_a_cancelled_caller_does_not_take_the_handshake_from_the_others() 
         assert server.handshakes == 1
 
 
-async def test_another_model_is_noticed_and_the_next_call_uses_it() -> None:
+@pytest.mark.parametrize("fingerprint", [(1, 2), (1, -7654321), (1234567, 2)])
+async def test_another_model_is_noticed_and_the_next_call_uses_it(fingerprint: tuple[int, int]) -> None:
     async with FakeTriton() as server, ClipClient(server.url) as clip:
         await clip.embed(b"a")
-        server.fingerprint, server.model = (1, 2), "other"
+        server.fingerprint, server.model = fingerprint, "other"
         with pytest.raises(ProtocolMismatch, match="serve fake/random:0"):
             await clip.embed(b"a")
         batch = await clip.embed(b"a")

@@ -94,6 +94,39 @@ def test_the_client_backs_off_from_a_server_and_tries_it_again(failure: Reply, p
     play(test, good, bad)
 
 
+def test_a_server_that_fails_at_once_does_not_attract_the_requests(play: Play) -> None:
+    """It always has the fewest images in flight. The healthy one gets what it failed on, so no call fails."""
+    good, bad = FakeTriton(), FakeTriton()
+    good.answer_always(Reply(delay_s=0.05))
+    bad.answer_always(Reply(status=grpc.StatusCode.INTERNAL, details="Failed to increase the shared memory pool size"))
+
+    async def test(clip: ClipClient) -> None:
+        assert (await clip.embed(images(3000))).errors == {}
+        assert len(bad.requests) < len(good.requests) / 3
+        for _ in range(100):
+            await asyncio.sleep(0.1)
+            assert (await clip.embed(b"a")).errors == {}
+        assert 5 < len(bad.requests) < 60, "it is tried again, up to twice a second"
+        bad.answer_always(Reply())
+        assert (await clip.embed(images(3000))).errors == {}
+        assert bad.images_embedded > 1000
+
+    play(test, good, bad)
+
+
+def test_a_request_that_every_server_fails_on_fails(play: Play) -> None:
+    servers = [FakeTriton() for _ in range(3)]
+    for server in servers:
+        server.script(Reply(status=grpc.StatusCode.INTERNAL, details="boom"))
+
+    async def test(clip: ClipClient) -> None:
+        with pytest.raises(ClipError, match="failed on this request"):
+            await clip.embed(b"a")
+        assert [len(server.requests) for server in servers] == [1, 1, 1]
+
+    play(test, *servers)
+
+
 def test_retried_images_go_before_waiting_ones(play: Play) -> None:
     """An ordered stream waits for these."""
     server = FakeTriton()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import itertools
 import threading
@@ -12,14 +13,18 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import grpc
 import pytest
 
-from clip_client import ClientConfig, ClipClient, ImageSources, ProtocolMismatch, Unavailable
-from clip_client.testing import FakeTriton, Reply
+from clip_client import ClientConfig, ClipClient, ClipError, ImageSources, ProtocolMismatch, Unavailable
+from clip_client.testing import FakeTriton, InMemoryTransports, Reply
 from tests.fixtures.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
+
+LOST = Reply(status=grpc.StatusCode.UNAVAILABLE, details="Socket closed")
+NEVER = Reply(delay_s=float("inf"))
 
 
 def other_tasks() -> set[str]:
@@ -97,6 +102,103 @@ async def test_a_scope_of_anyio_that_ends_leaves_nothing_behind() -> None:
         go_on.set()
         # anyio cancels again at each await, including those that clean up.
         assert other_tasks() == set()
+
+
+class Recorded:
+    """Images from an iterator of each kind, whose closing takes a while and is recorded."""
+
+    def __init__(self, count: int) -> None:
+        self.left = count
+        self.closed: list[str] = []
+
+    def thread(self) -> Iterator[bytes]:
+        try:
+            yield from map(bytes, self)
+        finally:
+            time.sleep(0.2)
+            self.closed.append("thread")
+
+    async def asynchronous(self) -> AsyncIterator[bytes]:
+        try:
+            for image in self:
+                yield image
+        finally:
+            await asyncio.sleep(0.2)
+            self.closed.append("asynchronous")
+
+    def object(self) -> Recorded:
+        return self
+
+    def __iter__(self) -> Recorded:
+        return self
+
+    def __next__(self) -> bytes:
+        self.left -= 1
+        if self.left < 0:
+            raise StopIteration
+        return b"%d" % self.left
+
+    def close(self) -> None:
+        self.closed.append("object")
+
+
+@pytest.mark.parametrize("kind", ["thread", "asynchronous", "object"])
+@pytest.mark.parametrize("how", ["end", "break", "cancel", "failure"])
+async def test_a_source_is_closed_when_its_stream_ends(kind: str, how: str) -> None:
+    """By then, not when the garbage is collected or the loop ends."""
+    images = Recorded(3 if how == "end" else 10_000)
+    async with FakeTriton() as server, ClipClient(server.url) as clip:
+        await clip.model()
+        # anyio cancels again at each await, including those that clean up.
+        with anyio.CancelScope() as scope, contextlib.suppress(ClipError):
+            async with aclosing(clip.embed_stream(getattr(images, kind)())) as items:
+                async for _ in items:
+                    if how == "failure":
+                        server.answer_always(Reply(status=grpc.StatusCode.INTERNAL))
+                    elif how == "cancel":
+                        scope.cancel()
+                    elif how == "break":
+                        break
+        assert images.closed == [kind]
+        assert other_tasks() == set()
+
+
+async def test_a_source_that_blocks_is_closed_when_it_returns() -> None:
+    go_on, closed = threading.Event(), threading.Event()
+
+    def images() -> Iterator[bytes]:
+        try:
+            yield b"a"
+            go_on.wait(20)
+            yield b"b"
+        finally:
+            closed.set()
+
+    async with FakeTriton() as server, ClipClient(server.url) as clip:
+        async with aclosing(clip.embed_stream(images())) as items:
+            await anext(items)
+        assert not closed.is_set()
+        go_on.set()
+        await until(closed.is_set)
+
+
+@pytest.mark.parametrize("reply", [LOST, NEVER], ids=["in back-off", "in flight"])
+async def test_closing_a_client_with_many_waiting_images_closes_its_connections(reply: Reply) -> None:
+    """Each image that fails frees memory for the next, which fails at once as well."""
+    reported: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    server = FakeTriton(max_batch_size=1)
+    server.answer_always(reply)
+    transports = InMemoryTransports({"localhost": server})
+    config = ClientConfig(urls=("localhost",), transfer="original", max_request_bytes=80)
+    async with ClipClient(config=config, transport_factory=transports) as clip:
+        call = asyncio.create_task(clip.embed([bytes(8)] * 5000))
+        await until(lambda: server.requests)
+        await until(lambda: clip.stats().images_in_flight == (0 if reply is LOST else 16))
+    with pytest.raises(Unavailable, match="closed"):
+        await call
+    assert [channel.closed for channel in transports.channels["localhost"]] == [True]
+    assert reported == []
 
 
 @pytest.mark.parametrize("kind", ["thread", "async"])

@@ -1,0 +1,170 @@
+"""How long ``embed`` may take, and what it returns when its time runs out: in simulated time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.to_thread
+import numpy as np
+import pytest
+
+from clip_client import ClientConfig, ClipClient, DeadlineExceeded, ImageErrors, Overloaded
+from clip_client.testing import FakeTriton, InMemoryTransports, Reply
+from tests.fixtures.simulated_time import simulate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+NEVER = Reply(delay_s=float("inf"))
+
+
+def images(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def play(test: Callable[[ClipClient], Coroutine[Any, Any, None]], *servers: FakeTriton, **settings: Any) -> None:
+    """Run a test with a client of these servers, which knows their model already."""
+    hosts = {f"192.0.2.{number}": server for number, server in enumerate(servers)}
+
+    async def connected() -> None:
+        config = ClientConfig(urls=tuple(hosts), **settings)
+        async with ClipClient(config=config, transport_factory=InMemoryTransports(hosts)) as clip:
+            await clip.model()
+            await test(clip)
+        for server in servers:
+            await server.stop()
+
+    simulate(connected())
+
+
+@pytest.mark.parametrize(("count", "seconds_per_image"), [(500, 0.2), (40, 4.0)], ids=["long", "slow"])
+def test_a_call_that_gets_results_does_not_fail_for_its_length(count: int, seconds_per_image: float) -> None:
+    """Not even if the first requests are more than the server can answer within ``timeout_s``."""
+    server = FakeTriton(seconds_per_image=seconds_per_image)
+
+    async def test(clip: ClipClient) -> None:
+        batch = await clip.embed(images(count))
+        assert now() > 90
+        assert batch.errors == {}
+        assert (batch.vectors == np.stack([server.vector(image) for image in images(count)])).all()
+
+    play(test, server)
+
+
+def test_images_that_wait_for_a_thread_have_no_less_time_to_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def read(*_: Any, limiter: anyio.CapacityLimiter, **__: Any) -> bytes:
+        async with limiter:
+            await asyncio.sleep(40)
+        return b"content"
+
+    monkeypatch.setattr(anyio.to_thread, "run_sync", read)
+
+    async def test(clip: ClipClient) -> None:
+        assert (await clip.embed([__file__] * 100)).errors == {}
+
+    play(test, FakeTriton())
+
+
+def test_a_request_that_hangs_is_sent_again_while_others_are_answered() -> None:
+    server = FakeTriton(seconds_per_image=0.1)
+    server.script(NEVER)
+
+    async def test(clip: ClipClient) -> None:
+        assert (await clip.embed(images(1000))).errors == {}
+        assert clip.stats().requests_retried == 1
+
+    play(test, server)
+
+
+def test_an_explicit_time_bounds_the_call_and_keeps_what_is_finished() -> None:
+    server = FakeTriton(seconds_per_image=0.1)
+
+    async def test(clip: ClipClient) -> None:
+        started = now()
+        batch = await clip.embed(images(1000), timeout_s=20)  # more than are taken from a source at a time
+        assert now() - started == pytest.approx(20, abs=0.01)
+        assert len(batch) == 1000
+        assert 100 <= 1000 - len(batch.errors) <= 200
+        assert list(batch.errors) == np.flatnonzero(np.isnan(batch.vectors[:, 0])).tolist()
+        assert {error.code for error in batch.errors.values()} == {"TIMEOUT"}
+        assert all(error.index == index for index, error in batch.errors.items())
+        with pytest.raises(ImageErrors, match=r"TIMEOUT: timeout_s ran out.*embed_stream"):
+            batch.raise_for_errors()
+        again = await clip.embed([images(1000)[index] for index in batch.errors])
+        assert again.errors == {}
+        assert clip.stats().images_waiting == 0
+
+    play(test, server)
+
+
+def test_a_call_fails_a_minute_after_its_last_result() -> None:
+    server = FakeTriton()
+    server.script(Reply(), Reply(delay_s=5))
+    server.answer_always(NEVER)
+
+    async def test(clip: ClipClient) -> None:
+        started = now()
+        with pytest.raises(DeadlineExceeded):
+            await clip.embed(images(100))
+        assert now() - started == pytest.approx(65, abs=0.01)
+        await asyncio.sleep(10)
+        assert server.in_flight == 0
+
+    play(test, server)
+
+
+@pytest.mark.parametrize(("timeout_s", "seconds"), [(None, 60), (5.0, 5)])
+def test_without_a_vector_the_call_raises(timeout_s: float | None, seconds: float) -> None:
+    """Also if another image had an error of its own."""
+    server = FakeTriton(max_batch_size=1)
+    server.script(Reply(row_errors={0: (4, "The file ends before the picture does.")}))
+    server.answer_always(NEVER)
+
+    async def test(clip: ClipClient) -> None:
+        started = now()
+        with pytest.raises(DeadlineExceeded, match=r"timeout_s ran out with 1 images in flight.* number 1\."):
+            await clip.embed(images(2), timeout_s=timeout_s)
+        assert now() - started == pytest.approx(seconds, abs=0.01)
+
+    play(test, server)
+
+
+def test_an_iterator_that_has_not_ended_has_no_batch() -> None:
+    """A batch of a part would look like a batch of all."""
+    server = FakeTriton()
+
+    async def test(clip: ClipClient) -> None:
+        server.script(Reply(), NEVER, NEVER)
+        with pytest.raises(DeadlineExceeded, match=r"the iterator has not ended; embed a list, or use embed_stream"):
+            await clip.embed(source(1000), timeout_s=10)
+        server.script(Reply(), *[NEVER] * 10)
+        batch = await clip.embed(source(200), timeout_s=10)  # fewer than are taken at a time
+        assert len(batch) == 200
+        assert {error.code for error in batch.errors.values()} == {"TIMEOUT"}
+
+    async def source(count: int) -> Any:
+        for image in images(count):
+            yield image
+
+    play(test, server)
+
+
+def test_single_images_are_still_shed_under_overload() -> None:
+    """A service that embeds one image a call, without a ``timeout_s`` of its own."""
+    server = FakeTriton(seconds_per_image=1.0)
+
+    async def test(clip: ClipClient) -> None:
+        started = now()
+        outcomes = await asyncio.gather(*(clip.embed(image) for image in images(200)), return_exceptions=True)
+        assert now() - started <= 60.01
+        assert sum(isinstance(outcome, Overloaded) for outcome in outcomes) > 100
+        good = sum(not isinstance(outcome, BaseException) for outcome in outcomes)
+        assert good >= 0.8 * server.images_worked_on
+
+    play(test, server)
