@@ -11,6 +11,7 @@ from clip_client._config import ClientConfig
 from clip_client._errors import (
     ClipError,
     DeadlineExceeded,
+    ForkedProcess,
     ImageError,
     ImageErrors,
     ModelNotReady,
@@ -38,6 +39,7 @@ __all__ = (
     "DeadlineExceeded",
     "EmbeddedItem",
     "EmbeddingBatch",
+    "ForkedProcess",
     "HealthReport",
     "HealthStep",
     "ImageError",

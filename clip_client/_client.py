@@ -14,6 +14,7 @@ import anyio
 from clip_client._balancing.balancer import Balancer
 from clip_client._config import ClientConfig, at_least_one, positive_seconds
 from clip_client._endpoint import DEFAULT_URL, Endpoint, EndpointKind
+from clip_client._errors import forked_process
 from clip_client._handshake import Handshake
 from clip_client._health import HealthReport, run_health_checks
 from clip_client._pipeline.encoder import ImageEncoder
@@ -74,6 +75,17 @@ class ClientBase:
     ) -> None:
         self._config = make_config(url, timeout_s=timeout_s, token=token, transfer=transfer, config=config)
         self._transport_factory = transport_factory
+        self._opened_in: int | None = None
+        """Id of the process in which it was opened."""
+
+    @property
+    def _is_forked(self) -> bool:
+        """True in a process that was forked from the one in which it was opened: its threads are not there."""
+        return self._opened_in is not None and self._opened_in != os.getpid()
+
+    def _refuse_if_forked(self) -> None:
+        if self._opened_in is not None and self._is_forked:
+            raise forked_process("This client was opened", self._opened_in)
 
 
 class ClipClient(ClientBase):
@@ -95,8 +107,8 @@ class ClipClient(ClientBase):
     :class:`ClientConfig`. ``transport_factory`` is for tests: it opens the connections, as
     :class:`clip_client.testing.InMemoryTransports` does without a network.
 
-    The client belongs to one event loop; any number of tasks may use it at once. Entering it connects to nothing: the
-    first call does. You may cancel every method at any time, which also cancels its requests.
+    The client belongs to one event loop and one process; any number of tasks may use it at once. Entering it connects
+    to nothing: the first call does. You may cancel every method at any time, which also cancels its requests.
     """
 
     # "new" without a session, then "open" and "closed" with the same one; each step is taken once.
@@ -112,6 +124,7 @@ class ClipClient(ClientBase):
         if self._state != "new":
             raise RuntimeError("a ClipClient can be entered once; make a new one")
         self._session = _Session(self._config, self._transport_factory or default_transport_factory(self._config))
+        self._opened_in = os.getpid()
         self._state = "open"
         return self
 
@@ -122,7 +135,8 @@ class ClipClient(ClientBase):
         """Cancel all requests and disconnect; ``async with`` does this when you leave it."""
         if self._state == "open" and self._session is not None:
             self._state = "closed"
-            await self._session.aclose()
+            if not self._is_forked:
+                await self._session.aclose()
 
     async def embed(self, images: ImageSources, *, timeout_s: float | None = None) -> EmbeddingBatch:
         """Embed one image or an iterable of images.
@@ -236,6 +250,7 @@ class ClipClient(ClientBase):
         return self._config.endpoints if self._session is None else self._session.balancer.endpoints
 
     def _open_session(self) -> _Session:
+        self._refuse_if_forked()
         if self._state != "open" or self._session is None:
             raise RuntimeError("this ClipClient is not open: use it inside `async with ClipClient(...) as clip:`")
         return self._session

@@ -11,6 +11,7 @@
     ├── ModelNotReady       a server answers, but the model does not
     ├── Unauthorized        the token or certificate was refused; never retried
     ├── ProtocolMismatch    the server has another model or contract than this client
+    ├── ForkedProcess       the client, or gRPC, was in use before the fork that made this process
     └── VectorsError        a file of vectors cannot be used, or vectors must not be compared
 """
 
@@ -110,6 +111,21 @@ class Unauthorized(ClipError):
 
 class ProtocolMismatch(ClipError):
     """The response does not match the model or the contract that the handshake named."""
+
+
+class ForkedProcess(ClipError, RuntimeError):
+    """A process made by ``fork`` cannot use the clients of its parent, nor gRPC once its parent has used it.
+
+    Start processes with the method ``spawn`` or ``forkserver``, and make a client in each.
+    """
+
+
+def forked_process(used: str, pid: int) -> ForkedProcess:
+    """Make the error of a process that was forked from the process ``pid``; ``used`` says what was used there."""
+    return ForkedProcess(
+        f"{used} in process {pid}, from which this process was forked: start processes with the method 'spawn' or "
+        "'forkserver', and make a client in each."
+    )
 
 
 class VectorsError(ClipError, ValueError):

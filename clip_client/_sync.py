@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from contextlib import ExitStack, suppress
+from concurrent.futures import Future
+from contextlib import suppress
 from functools import cached_property, partial, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from anyio.from_thread import BlockingPortal, start_blocking_portal
+import anyio
+from anyio.from_thread import BlockingPortal
 
 from clip_client._client import ClientBase, ClipClient
 
@@ -55,7 +59,7 @@ class SyncClipClient(ClientBase):
     """
 
     _portal: BlockingPortal | None = None
-    _stack: ExitStack | None = None
+    _thread: threading.Thread
 
     @cached_property
     def _client(self) -> ClipClient:
@@ -71,11 +75,19 @@ class SyncClipClient(ClientBase):
         """
         if self._portal is not None:
             return self
-        with ExitStack() as stack:
-            portal = stack.enter_context(start_blocking_portal())
-            stack.enter_context(portal.wrap_async_context_manager(self._client))
-            self._portal = portal
-            self._stack = stack.pop_all()
+        # Not by anyio's start_blocking_portal(): in a forked process, it waits for its thread when it is deleted.
+        started: Future[BlockingPortal] = Future()
+        self._thread = threading.Thread(target=_run_portal, args=(started,), name="clip_client portal", daemon=True)
+        self._thread.start()
+        portal = started.result()
+        try:
+            portal.call(self._client.__aenter__)
+        except BaseException:
+            portal.call(portal.stop)
+            self._thread.join()
+            raise
+        self._portal = portal
+        self._opened_in = os.getpid()
         return self
 
     def __enter__(self) -> Self:
@@ -89,9 +101,11 @@ class SyncClipClient(ClientBase):
 
         Does nothing if the client is not open.
         """
-        self._portal = None
-        if self._stack is not None:
-            self._stack.close()
+        portal, self._portal = self._portal, None
+        if portal is not None and not self._is_forked:
+            portal.call(self._client.aclose)
+            portal.call(portal.stop)
+            self._thread.join()
 
     embed = _blocking(ClipClient.embed)
 
@@ -125,7 +139,7 @@ class SyncClipClient(ClientBase):
                     return
                 yield item
         finally:
-            if self._portal is portal:  # otherwise closing the client has ended the stream
+            if self._portal is portal and not self._is_forked:  # otherwise closing the client has ended the stream
                 self._call(end)
 
     find_duplicates = _blocking(ClipClient.find_duplicates)
@@ -170,9 +184,26 @@ class SyncClipClient(ClientBase):
             raise
 
     def _open_portal(self) -> BlockingPortal:
+        self._refuse_if_forked()
         if self._portal is None:
             raise RuntimeError(
                 "this SyncClipClient is not open: use it inside `with SyncClipClient(...) as clip:`, or make one with "
                 "`clip = SyncClipClient(...).open()`"
             )
         return self._portal
+
+
+def _run_portal(started: Future[BlockingPortal]) -> None:
+    """Run an event loop with a portal until the portal is stopped."""
+
+    async def serve() -> None:
+        async with BlockingPortal() as portal:
+            started.set_result(portal)
+            await portal.sleep_until_stopped()
+
+    try:
+        anyio.run(serve)
+    except BaseException as error:  # such as too many open files: the caller must not wait indefinitely
+        if started.done():
+            raise
+        started.set_exception(error)

@@ -6,6 +6,7 @@ hand, which copies each image once; protobuf would copy it three times.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,7 +14,7 @@ import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from clip_client._config import ClientConfig, read_pem
-from clip_client._errors import ClipError, ModelNotReady, ProtocolMismatch, Unavailable
+from clip_client._errors import ClipError, ModelNotReady, ProtocolMismatch, Unavailable, forked_process
 from clip_client._transports.base import Answer, ModelSettings, ServerDescription, Transport
 from clip_client._transports.grpc_errors import ErrorRow, find_row
 from clip_client._transports.grpc_messages import (
@@ -31,6 +32,9 @@ from preprocess_ensemble import contract
 if TYPE_CHECKING:
     from clip_client._endpoint import Endpoint
 
+
+_channel_opened_in: int | None = None
+"""Id of the process in which the first channel was opened."""
 
 _ANSWER_OUTPUTS: Final = (contract.EMBEDDING, contract.STATUS, contract.ERROR, contract.FINGERPRINT)
 
@@ -160,8 +164,12 @@ def transport_factory(
 ) -> Callable[[Endpoint, str | None], TritonTransport]:
     """Read the certificates, once, and return what connects to one address.
 
-    Raises ValueError if a certificate cannot be read. Call the factory inside the event loop that uses the transport.
+    Raises ValueError if a certificate cannot be read, and ForkedProcess if gRPC has been used before the fork that made
+    this process: gRPC's threads and locks do not survive it, and a new channel hangs or ends the process. Call the
+    factory inside the event loop that uses the transport.
     """
+    if _channel_opened_in is not None and _channel_opened_in != os.getpid():
+        raise forked_process("gRPC was used", _channel_opened_in)
     credentials: grpc.ChannelCredentials | None = None
     if any(endpoint.tls for endpoint in config.endpoints):
         credentials = grpc.ssl_channel_credentials(
@@ -174,6 +182,8 @@ def transport_factory(
         metadata = (("authorization", f"Bearer {config.token}"), (config.token_header, config.token))
 
     def connect(endpoint: Endpoint, server_name: str | None) -> TritonTransport:
+        global _channel_opened_in
+        _channel_opened_in = _channel_opened_in or os.getpid()
         options = channel_options(config, endpoint, server_name)
         if credentials is None or not endpoint.tls:
             channel = grpc.aio.insecure_channel(endpoint.address, options)

@@ -11,10 +11,11 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from clip_client import SyncClipClient, Unavailable
+from clip_client import ClientConfig, SyncClipClient, Unavailable
 from clip_client.testing import FakeTriton, Reply
 
 if TYPE_CHECKING:
@@ -77,6 +78,23 @@ def test_a_process_ends_although_a_client_is_open(server: FakeTriton) -> None:
     ended = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout.startswith("EmbeddingBatch(1 x 8 float32")
+
+
+def test_a_loop_that_cannot_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError("Too many open files")
+
+    monkeypatch.setattr(anyio, "run", refuse)
+    with pytest.raises(OSError, match="Too many open files"):
+        SyncClipClient("localhost:1").open()
+
+
+def test_a_client_that_cannot_be_opened_leaves_no_thread() -> None:
+    before = threads()
+    config = ClientConfig(urls=("grpcs://localhost",), ca_certificate="/no/such.pem")
+    with pytest.raises(ValueError, match="ca_certificate"):
+        SyncClipClient(config=config).open()
+    assert threads() == before
 
 
 def test_streams(server: FakeTriton) -> None:
