@@ -69,7 +69,7 @@ class ClientConfig:
     """The header of Triton's ``--grpc-restricted-protocol=inference:authorization=TOKEN``."""
 
     ca_certificate: Pem | None = field(default=None, repr=False)
-    """Trust these roots instead of the system's."""
+    """Trust these roots instead of the system's; this and the next three are for ``grpcs://`` only."""
 
     server_name: str | None = None
     """The name that the servers' certificates must have, if it differs from the one in the URLs."""
@@ -106,10 +106,11 @@ class ClientConfig:
             raise ValueError(f"local_precision must be one of {', '.join(PRECISIONS)}, got {self.local_precision!r}")
         if (self.client_certificate is None) != (self.client_key is None):
             raise ValueError("client_certificate and client_key belong together: give both or neither")
-        tls = all(endpoint.tls for endpoint in endpoints)
+        tls = all(endpoint.tls and endpoint.kind is not EndpointKind.HTTP for endpoint in endpoints)
         if not tls and (self.ca_certificate, self.client_certificate, self.server_name) != (None, None, None):
             raise ValueError(
-                "certificates and their names need TLS on every server: write the URLs as grpcs://host:port"
+                "ca_certificate, client_certificate and server_name need grpcs:// on every server: others have no TLS, "
+                "and https:// always trusts the authorities of the system"
             )
         if self.token is not None:
             if not self.token or not self.token.isascii() or not self.token.isprintable():
@@ -141,10 +142,13 @@ def at_least_one(name: str, value: int) -> None:
 
 
 def read_pem(name: str, pem: Pem | None) -> bytes | None:
-    """Return the bytes of a certificate or key; raise ValueError with the option's ``name`` if it cannot be read."""
-    if pem is None or isinstance(pem, bytes):
-        return pem
+    """Return the bytes of a certificate or key; raise ValueError with the option's ``name`` if there are none."""
+    if pem is None:
+        return None
     try:
-        return Path(pem).read_bytes()
+        content = pem if isinstance(pem, bytes) else Path(pem).read_bytes()
     except OSError as error:
         raise ValueError(f"{name} cannot be read: {error.strerror or type(error).__name__}") from None
+    if not content.strip():  # gRPC would trust the system's roots
+        raise ValueError(f"{name} is empty: give a certificate or key in PEM form")
+    return content

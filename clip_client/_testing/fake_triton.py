@@ -29,6 +29,10 @@ PNG_1X1: Final = base64.b64decode(
 """The canary image of the fake: one pixel."""
 
 
+_KEPT_REQUESTS: Final = 100
+"""Enough for the tests of a program; a fake that kept all would need 800 MB for 100,000 images."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reply:
     """How one request for embeddings is answered. The default: at once and without errors."""
@@ -85,7 +89,6 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         token: str | None = None,
         seconds_per_image: float = 0.0,
         host: str = "localhost",
-        keep_requests: bool = True,
     ) -> None:
         self.dimension = dimension
         self.max_batch_size = max_batch_size
@@ -95,7 +98,9 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         self.token = token
         self.seconds_per_image = seconds_per_image
         self.requests: list[ReceivedRequest] = []
-        """Requests for embeddings, in order of arrival."""
+        """The last 100 requests for embeddings, in order of arrival."""
+        self.requests_received = 0
+        """How many requests for embeddings have arrived."""
         self.images_embedded = 0
         """How many images were answered."""
         self.images_worked_on = 0
@@ -110,7 +115,6 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         """The loopback port; the same after a restart."""
         self.live = True
         self.ready_models = {contract.ENSEMBLE, contract.PREPROCESSOR, contract.ENCODER}
-        self._keep_requests = keep_requests
         self._script: deque[Reply] = deque()
         self._default = Reply()
         self._work = asyncio.Lock()
@@ -226,15 +230,16 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
             self.handshakes += 1
             return _response(request, {contract.MODEL: ("BYTES", 1, _strings([json.dumps(self.passport())]))})
         images = tuple(deserialize_bytes_tensor(request.raw_input_contents[0]).tolist())
-        if self._keep_requests:
-            self.requests.append(
-                ReceivedRequest(
-                    request_id=request.id,
-                    images=images,
-                    timeout_s=context.time_remaining(),
-                    metadata=dict(context.invocation_metadata() or ()),
-                )
+        self.requests_received += 1
+        self.requests.append(
+            ReceivedRequest(
+                request_id=request.id,
+                images=images,
+                timeout_s=context.time_remaining(),
+                metadata=dict(context.invocation_metadata() or ()),
             )
+        )
+        del self.requests[:-_KEPT_REQUESTS]
         reply = self._script.popleft() if self._script else self._default
         self.in_flight += 1
         self.max_in_flight = max(self.max_in_flight, self.in_flight)

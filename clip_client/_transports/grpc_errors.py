@@ -52,7 +52,7 @@ _NOT_READY = (
     "The server at {endpoint} has no ready model clip_image; export one with clip-export and start the server on "
     "that repository."
 )
-_REFUSED = "The server at {endpoint} refused the credentials; check token= and token_header=."
+_REFUSED = "The server at {endpoint} refused the credentials; check token, and token_header of ClientConfig."
 _FULL = "The server at {endpoint} is overloaded."
 _EXPIRED = "The server at {endpoint} did not answer in time."
 _DEAD = (
@@ -65,7 +65,15 @@ _NO_SHARED_MEMORY = (
 )
 _ALONE = "The server at {endpoint} cannot answer the outputs error or status alone; request embedding with them."
 _FAILED = "The server at {endpoint} failed on this request; its log has the reason."
-_TOO_LARGE = "The server at {endpoint} does not accept a request of this size; lower max_request_bytes=."
+_TOO_LARGE = "The server at {endpoint} does not accept a request of this size; lower max_request_bytes of ClientConfig."
+_UNTRUSTED = (
+    "The TLS handshake with {endpoint} failed on a certificate; check ca_certificate and client_certificate of "
+    "ClientConfig (--tls-ca and --tls-certificate of the commands)."
+)
+_BAD_PEM = (
+    "The certificates for {endpoint} cannot be used: one of ca_certificate, client_certificate and client_key of "
+    "ClientConfig (--tls-ca, --tls-certificate, --tls-key) is not in PEM form, or the key is another certificate's."
+)
 _ODD_REQUEST = (
     "The server at {endpoint} does not accept this client's requests; install the same clip-triton on both sides."
 )
@@ -96,8 +104,10 @@ ERROR_TABLE: Final[tuple[ErrorRow, ...]] = (
         "UNAVAILABLE",
         r"CERTIFICATE_VERIFY_FAILED|Hostname Verification|(tls|ssl)v?\d* ?alert|(TLSV1|SSLV3)_ALERT|UNKNOWN_CA",
         Unauthorized,
-        "The TLS handshake with {endpoint} failed on a certificate; check ca_certificate= and client_certificate=.",
+        _UNTRUSTED,
     ),
+    # gRPC core: it makes no context for TLS of the client's own files, whatever the server.
+    _row("UNAVAILABLE", r"Failed to create security handshaker", Unauthorized, _BAD_PEM),
     # gRPC core, chttp2: the other side does not speak HTTP/2 ("Failed parsing HTTP/2", "Trying to connect an http1.x
     # server").
     _row("UNAVAILABLE", r"Failed parsing HTTP/2|http1\.x", ProtocolMismatch, _WRONG_SERVICE),

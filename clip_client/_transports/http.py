@@ -18,13 +18,13 @@ from clip_client._transports.base import Answer, Transport
 from preprocess_ensemble import contract
 
 _ERRORS: Final[Mapping[int, tuple[type[_errors.ClipError], str]]] = {
-    401: (_errors.Unauthorized, "The server at {url} refused the credentials; check token=."),
-    403: (_errors.Unauthorized, "The server at {url} refused the credentials; check token=."),
+    401: (_errors.Unauthorized, "The server at {url} refused the credentials; check token."),
+    403: (_errors.Unauthorized, "The server at {url} refused the credentials; check token."),
     404: (_errors.ProtocolMismatch, "The address {url} is not the plain service; check host and port."),
     405: (_errors.ProtocolMismatch, "The address {url} is not the plain service; check host and port."),
     413: (
         _errors.ProtocolMismatch,
-        "The server at {url} does not accept a request of this size; lower max_request_bytes=.",
+        "The server at {url} does not accept a request of this size; lower max_request_bytes of ClientConfig.",
     ),
     422: (
         _errors.ProtocolMismatch,

@@ -89,7 +89,7 @@ async def test_an_image_that_fails_is_a_row(tmp_path: Path) -> None:
 async def test_the_servers_limit_how_far_a_worker_reads_ahead(tmp_path: Path) -> None:
     lead = []
 
-    async with FakeTriton(keep_requests=False) as server:
+    async with FakeTriton() as server:
         server.answer_always(Reply(delay_s=0.005))
         reads = 0
 

@@ -123,6 +123,14 @@ async def test_requests_keep_to_the_batch_size_and_the_byte_limit() -> None:
             assert sum(map(len, request.images)) <= 1000 or len(request.images) == 1
 
 
+async def test_the_fake_keeps_the_last_requests_only() -> None:
+    async with FakeTriton() as server, ClipClient(server.url) as clip:
+        for image in names(150):
+            await clip.embed(image)
+        assert [request.images for request in server.requests] == [(image,) for image in names(150)[50:]]
+        assert server.requests_received == 150
+
+
 async def test_calls_that_wait_share_requests() -> None:
     async with FakeTriton() as server, ClipClient(server.url) as clip:
         await clip.model()

@@ -24,7 +24,7 @@ from clip_client.testing import FakeTriton
 
 async def main():
     vector = numpy.full(512, 512**-0.5, dtype=numpy.float32)
-    async with FakeTriton(dimension=512, vector=lambda image: vector, keep_requests=False) as server:
+    async with FakeTriton(dimension=512, vector=lambda image: vector) as server:
         print(server.url, flush=True)
         await asyncio.get_running_loop().run_in_executor(None, input)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import trustme
@@ -60,7 +60,7 @@ async def test_tls_with_the_certificate_as_bytes_and_as_path(
 
 
 async def test_a_server_that_this_client_does_not_trust(tls_server: FakeTriton) -> None:
-    with pytest.raises(Unauthorized, match="ca_certificate="):
+    with pytest.raises(Unauthorized, match="check ca_certificate and client_certificate of ClientConfig"):
         await embed(tls_server.url)
 
 
@@ -123,6 +123,27 @@ async def test_a_missing_client_certificate(mtls_server: FakeTriton, authority: 
 async def test_a_missing_certificate_file() -> None:
     config = ClientConfig(urls=("grpcs://localhost",), ca_certificate="/no/such.pem")
     with pytest.raises(ValueError, match="ca_certificate cannot be read: No such file"):
+        async with ClipClient(config=config):
+            pass
+
+
+@pytest.mark.parametrize("wrong", ["ca_certificate", "client_certificate", "client_key", "another key"])
+async def test_files_that_are_no_certificates(mtls_server: FakeTriton, authority: trustme.CA, wrong: str) -> None:
+    mine, other = (authority.issue_cert(f"{name}@example.org") for name in ("me", "you"))
+    files: dict[str, Any] = {
+        "ca_certificate": authority.cert_pem.bytes(),
+        "client_certificate": mine.cert_chain_pems[0].bytes(),
+        "client_key": mine.private_key_pem.bytes(),
+    }
+    files |= {"client_key": other.private_key_pem.bytes()} if wrong == "another key" else {wrong: b"junk"}
+    with pytest.raises(Unauthorized, match="is not in PEM form, or the key is another certificate's"):
+        await embed(mtls_server.url, ClientConfig(urls=(mtls_server.url,), **files))
+
+
+async def test_an_empty_file_does_not_mean_the_roots_of_the_system(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").touch()
+    config = ClientConfig(urls=("grpcs://localhost",), ca_certificate=tmp_path / "ca.pem")
+    with pytest.raises(ValueError, match="ca_certificate is empty"):
         async with ClipClient(config=config):
             pass
 

@@ -247,7 +247,7 @@ async def test_without_a_deadline_each_image_has_the_clients_time() -> None:
 
 async def test_memory_does_not_grow_with_the_length_of_the_stream() -> None:
     async with (
-        FakeTriton(vector=lambda image: UNIT, keep_requests=False) as server,
+        FakeTriton(vector=lambda image: UNIT) as server,
         ClipClient(server.url) as clip,
     ):
         async for _ in clip.embed_stream(names(2000)):

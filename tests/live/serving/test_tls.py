@@ -137,7 +137,7 @@ async def test_an_expired_client_certificate(mutual: Secured, authority: Authori
 
 
 async def test_a_server_of_another_authority(mutual: Secured, authority: Authority, other_authority: Authority) -> None:
-    with pytest.raises(Unauthorized, match="ca_certificate="):
+    with pytest.raises(Unauthorized, match="check ca_certificate"):
         await _embed(mutual.config(other_authority, authority.issue("me@example.org")))
 
 
