@@ -52,8 +52,6 @@ class Plugin(NamedTuple):
         return find_spec(self.module) is not None
 
 
-_OWN_THREADS: Final = frozenset({"AVIF", "HEIC"})
-
 _PILLOW_HEIF: Final = Plugin("pillow_heif", "pillow-heif")
 _PILLOW_JXL: Final = Plugin("pillow_jxl", "pillow-jxl-plugin")
 
@@ -77,8 +75,11 @@ class ImageFormat:
 
     @property
     def has_own_threads(self) -> bool:
-        """Whether its decoder computes in threads that it starts, so that the time of the caller's does not count."""
-        return self.name in _OWN_THREADS
+        """Whether its decoder computes in threads that it starts, so that the time of the caller's does not count.
+
+        libde265 starts one for each HEIC picture, whatever the limit, and dav1d none if one thread is its limit.
+        """
+        return self.name == "HEIC" or (self.name == "AVIF" and AvifImagePlugin.DEFAULT_MAX_THREADS != 1)
 
     @property
     def remedy(self) -> str:

@@ -7,8 +7,10 @@ import re
 import struct
 import sys
 import threading
+import time
 import zlib
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -80,12 +82,31 @@ _UNSUPPORTED_VARIANT: Final = re.compile(
 )
 
 
-def large_image_lock(pixels: int) -> AbstractContextManager[object]:
-    """Return a lock to hold while an image of ``pixels`` is decoded, so that large ones are decoded one at a time.
+@contextmanager
+def large_image_lock(pixels: int) -> Iterator[None]:
+    """Hold a lock while an image of ``pixels`` is decoded, so that large ones are decoded one at a time.
 
-    A batch of large images then needs the memory of one. Smaller images get a context manager that does nothing.
+    A batch of large images then needs the memory of one. For smaller images this does nothing.
     """
-    return _large_image_lock if pixels > _LARGE_PIXELS else nullcontext()
+    if pixels <= _LARGE_PIXELS:
+        yield
+        return
+    start = time.monotonic()
+    with _large_image_lock:
+        _waited.seconds += time.monotonic() - start
+        yield
+
+
+def time_without_lock() -> float:
+    """Return a time in seconds that passes as on a clock, except while the calling thread waits for that lock."""
+    return time.monotonic() - _waited.seconds
+
+
+class _Waited(threading.local):
+    seconds = 0.0
+
+
+_waited: Final = _Waited()
 
 
 class PillowFile:

@@ -12,6 +12,7 @@ from typing import Final
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging.formats import identify
 from preprocess_ensemble.imaging.limits import DecodeError, DecodeLimits
+from preprocess_ensemble.imaging.pillow_decoder import time_without_lock
 
 _OVERDRAFT_S: Final = 50.0
 """What a request may take beyond its budget, for small images. 32 HEIC photos of 12 megapixels take 35 s in all."""
@@ -21,7 +22,7 @@ class DecodeTimeBudget:
     """Processor time that one request may still spend on large images. Each request has its own.
 
     Several threads may use it at once. ``clock`` returns the processor time of the calling thread in seconds, and
-    ``elapsed`` a time in seconds, for decoders that compute in threads of their own.
+    ``elapsed`` the time that passes, for decoders that compute in threads of their own: the one of HEIC always does.
     """
 
     def __init__(
@@ -29,7 +30,7 @@ class DecodeTimeBudget:
         limits: DecodeLimits,
         *,
         clock: Callable[[], float] = time.thread_time,
-        elapsed: Callable[[], float] = time.monotonic,
+        elapsed: Callable[[], float] = time_without_lock,
     ) -> None:
         self._limits = limits
         self._left_s = limits.max_decode_s
@@ -40,7 +41,7 @@ class DecodeTimeBudget:
     def limits_for(self, file: bytes) -> Iterator[DecodeLimits]:
         """Return limits for the image in ``file``, and charge what the calling thread computes in the block.
 
-        Waiting is free, except for the threads of a decoder. Raises :class:`DecodeError` (LIMIT) for an image over
+        Waiting for the images of other requests is free. Raises :class:`DecodeError` (LIMIT) for an image over
         ``always_pixels`` once the budget is spent, and for every image once it is overdrawn by 50 s. Images in
         progress are finished, so a request may decode one image more in each thread.
         """

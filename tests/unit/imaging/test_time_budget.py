@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
+from PIL import AvifImagePlugin
 
 from preprocess_ensemble.contract import ImageStatus
+from preprocess_ensemble.imaging import pillow_decoder
 from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits
+from preprocess_ensemble.imaging.pillow_decoder import large_image_lock
 from preprocess_ensemble.imaging.time_budget import DecodeTimeBudget
 from tests.fixtures.images import phone_files
 
@@ -132,6 +136,27 @@ def test_a_decoder_with_threads_of_its_own_is_charged_the_time_that_passes() -> 
     with budget.limits_for(phone_files.heic()):
         pass
     assert pixels_allowed(budget, 1) == [16_000_000]
+
+
+def test_waiting_for_a_large_image_of_another_request_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    readings = iter([0.0, 1.0, 101.0, 109.5])  # the block begins, it waits, it has the lock, it ends
+    monkeypatch.setattr(pillow_decoder, "time", SimpleNamespace(monotonic=lambda: next(readings)))
+    budget = DecodeTimeBudget(LIMITS, clock=clock_of(0.0, 0.5, 0.0))
+    with budget.limits_for(phone_files.heic()), large_image_lock(40_000_000):
+        pass
+    assert pixels_allowed(budget, 2) == [100_000_000, 100_000_000], "it took nine and a half seconds, not 109"
+    assert pixels_allowed(budget, 1) == [16_000_000]
+
+
+@pytest.mark.parametrize(("threads", "allowed"), [(1, 16_000_000), (0, 100_000_000)])
+def test_avif_is_charged_what_its_thread_computes_if_there_is_one(
+    threads: int, allowed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(AvifImagePlugin, "DEFAULT_MAX_THREADS", threads)
+    budget = DecodeTimeBudget(LIMITS, clock=clock_of(*[11.0, 0.0][1 - threads :]), elapsed=clock_of(1.0))
+    with budget.limits_for(b"\0\0\0\x1cftypavif"):
+        pass
+    assert pixels_allowed(budget, 1) == [allowed]
 
 
 def test_a_request_that_overdraws_its_budget_gets_nothing_more() -> None:
