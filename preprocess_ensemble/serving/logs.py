@@ -61,12 +61,21 @@ def _plain(text: str) -> str:
     except ValueError:
         unquoted = text.strip('"')
     # The lines after the first are a traceback of the server.
-    first = unquoted.strip().partition("\n")[0]
+    first = _without_repeats(unquoted.strip().partition("\n")[0])
     not_loaded = _NOT_LOADED.match(first)
     if not_loaded is None:
         return first
     reason = re.sub(r"^\w[\w ]*: ", "", not_loaded["reason"], count=1)
     return f"{not_loaded['model']} could not be loaded: {_EXCEPTION.sub('', reason)}"
+
+
+def _without_repeats(text: str) -> str:
+    """Leave out what repeats the end of what precedes it: Triton gives the reason of a failed warm-up for each row."""
+    kept: list[str] = []
+    for part in text.split("; "):
+        if not kept or not kept[-1].endswith(part.strip("; ")):
+            kept.append(part)
+    return "; ".join(kept)
 
 
 class LogFile:

@@ -59,6 +59,21 @@ def test_an_exception_comes_with_its_traceback() -> None:
             "E1121 13:04:26.771774 8809 model_lifecycle.cc:642] \"failed to load 'm2' version 1: Invalid arg: no\"",
             LogEntry(level="error", text="m2 could not be loaded: no"),
         ),
+        (
+            (
+                "E1121 13:04:26.771774 8809 model_lifecycle.cc:642] \"failed to load 'm3' version 1: Invalid argument: "
+                "failed to run warmup sample 'batch-32': "
+                + "batch size 32 for 'm3_0_0', max allowed is 8; " * 31
+                + ';"'
+            ),
+            LogEntry(
+                level="error",
+                text=(
+                    "m3 could not be loaded: failed to run warmup sample 'batch-32': batch size 32 for 'm3_0_0', max "
+                    "allowed is 8"
+                ),
+            ),
+        ),
     ],
 )
 def test_a_line_of_triton_becomes_one_plain_sentence(line: str, entry: LogEntry | None) -> None:
