@@ -109,8 +109,8 @@ class ClientConfig:
         tls = all(endpoint.tls and endpoint.kind is not EndpointKind.HTTP for endpoint in endpoints)
         if not tls and (self.ca_certificate, self.client_certificate, self.server_name) != (None, None, None):
             raise ValueError(
-                "ca_certificate, client_certificate and server_name need grpcs:// on every server: others have no TLS, "
-                "and https:// always trusts the authorities of the system"
+                "ca_certificate, client_certificate and server_name are for gRPC with TLS: write the URLs as "
+                "grpcs://host:port (https:// always trusts the authorities of the system)"
             )
         if self.token is not None:
             if not self.token or not self.token.isascii() or not self.token.isprintable():
