@@ -115,6 +115,14 @@ class _BufferedSource:
     def rest(self) -> list[Any] | None:
         return self.take() if self._ended else None
 
+    async def _cancel(self, task: asyncio.Task[None]) -> None:
+        task.cancel()
+        await asyncio.wait({task})
+        self._buffer.clear()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            context = {"message": "The source of a stream failed to close.", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(context)
+
 
 class _AsyncSource(_BufferedSource):
     def __init__(self, images: AsyncIterable[Any], max_ahead: int, on_arrival: Callable[[], None]) -> None:
@@ -149,9 +157,7 @@ class _AsyncSource(_BufferedSource):
 
     async def aclose(self) -> None:
         self._closed = True
-        self._task.cancel()
-        await asyncio.wait({self._task})
-        self._buffer.clear()
+        await self._cancel(self._task)
 
 
 class _ThreadSource(_BufferedSource):
@@ -176,7 +182,7 @@ class _ThreadSource(_BufferedSource):
         try:
             await anyio.to_thread.run_sync(self._pump, images, limiter=limiter, abandon_on_cancel=True)
         except Exception as error:
-            if self._closed.is_set():  # the iterator failed to close; the loop reports what nothing awaits
+            if self._closed.is_set():  # the iterator failed to close
                 raise
             # Or no thread could be started: the consumer must not wait indefinitely.
             self.error = error
@@ -231,9 +237,7 @@ class _ThreadSource(_BufferedSource):
         self._closed.set()
         self._permits.put(0)
         await asyncio.wait({self._task}, timeout=_BLOCKED_S if self._is_blocking else None)
-        self._task.cancel()
-        await asyncio.wait({self._task})
-        self._buffer.clear()
+        await self._cancel(self._task)
 
 
 def _own(item: Any) -> Any:

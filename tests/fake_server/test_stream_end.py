@@ -163,6 +163,36 @@ async def test_a_source_is_closed_when_its_stream_ends(kind: str, how: str) -> N
         assert other_tasks() == set()
 
 
+@pytest.mark.parametrize("kind", ["thread", "async"])
+async def test_a_source_that_fails_to_close_is_reported(kind: str) -> None:
+    """It does not hide why the stream was left."""
+
+    def images() -> Iterator[bytes]:
+        try:
+            yield from map(bytes, itertools.count(1))
+        finally:
+            raise ZeroDivisionError("of the user")
+
+    async def images_async() -> AsyncIterator[bytes]:
+        try:
+            for number in itertools.count(1):
+                yield bytes(number)
+        finally:
+            raise ZeroDivisionError("of the user")
+
+    async def leave(clip: ClipClient) -> None:
+        async with aclosing(clip.embed_stream(images() if kind == "thread" else images_async())) as items:
+            async for _ in items:
+                raise KeyError
+
+    reported: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["exception"]))
+    async with FakeTriton() as server, ClipClient(server.url) as clip:
+        with pytest.raises(KeyError):
+            await leave(clip)
+    assert [type(error) for error in reported] == [ZeroDivisionError]
+
+
 async def test_a_source_that_blocks_is_closed_when_it_returns() -> None:
     go_on, closed = threading.Event(), threading.Event()
 
