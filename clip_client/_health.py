@@ -105,10 +105,14 @@ async def _findings(transport: Transport, timeout_s: float) -> AsyncIterator[tup
     yield "the server says that all models are ready", None
     model = await fetch_model(transport, timeout_s=remaining())
     yield f"the server serves {model.id}", model.id
-    yield await _check_canary(transport, model, timeout_s=remaining()), model.id
+    yield await check_canary(transport, model, timeout_s=remaining()), model.id
 
 
-async def _check_canary(transport: Transport, model: ModelInfo, *, timeout_s: float) -> str:
+async def check_canary(transport: Transport, model: ModelInfo, *, timeout_s: float) -> str:
+    """Embed the canary image of ``model`` with one request; return one sentence if its vector is right.
+
+    Raises ProtocolMismatch if it is not, or is another model's, and the transport's errors.
+    """
     request_id = uuid.uuid4().hex
     answer = await transport.infer([model.canary_image], request_id=request_id, timeout_s=timeout_s)
     if answer.statuses[0]:
