@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import struct
 import urllib.request
 import uuid
+import zlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -120,7 +122,7 @@ class TritonBackend:
         """Return one sentence if shared memory is too small for a full batch of small images, else an empty text.
 
         The estimate is a little high, so if the memory seems too small, a full batch decides. It is tried until it
-        succeeds once: Triton never gives its regions of shared memory back.
+        succeeds once: Triton never makes its regions of shared memory smaller.
         """
         from clip_client import ClipError, DeadlineExceeded, Overloaded, Unavailable
 
@@ -137,7 +139,7 @@ class TritonBackend:
             return ""  # it has just ended, which the supervisor notices by itself
         if free >= needed:
             return ""
-        batch = [model.canary_image] * model.max_batch_size
+        batch = [_padded(model.canary_image)] * model.max_batch_size
         try:
             await transport.infer(batch, request_id=uuid.uuid4().hex, timeout_s=self._config.canary_timeout_s)
         except (DeadlineExceeded, Overloaded, Unavailable):
@@ -162,6 +164,13 @@ class TritonBackend:
             return False
         writer.close()
         return True
+
+
+def _padded(png: bytes) -> bytes:
+    """Return ``png`` with ``_SMALL_IMAGE`` bytes, of which a chunk that decoders skip has the rest."""
+    end = png[-12:]
+    chunk = b"paDd" + bytes(_SMALL_IMAGE - len(png) - 12)
+    return png[:-12] + struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", zlib.crc32(chunk)) + end
 
 
 def finished_requests(metrics_url: str) -> float | None:
