@@ -300,7 +300,8 @@ class TritonProcess:
                 self._opened = _OPENED in line
                 if (no_stub := _NO_STUB.match(text)) is not None:
                     self._first_error = self._first_error or no_stub["why"]
-                    self._process.kill()
+                    with contextlib.suppress(ProcessLookupError):
+                        self._process.kill()
             entry = parse_line(text)
             if entry is None:
                 continue
