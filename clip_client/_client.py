@@ -223,7 +223,7 @@ class ClipClient(ClientBase):
         )
         return HealthReport(
             steps=tuple(step for report in reports for step in report.steps),
-            model_id=next((report.model_id for report in reports if report.model_id is not None), None),
+            model=next((report.model for report in reports if report.model is not None), None),
         )
 
     def stats(self) -> ClientStats:

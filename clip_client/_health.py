@@ -47,8 +47,13 @@ class HealthReport:
     """All steps, in order, server by server."""
 
     steps: tuple[HealthStep, ...]
-    model_id: str | None = None
-    """The model that the server serves; None if the handshake was not reached."""
+    model: ModelInfo | None = None
+    """The model that the server serves; None if the handshake was not reached or failed."""
+
+    @property
+    def model_id(self) -> str | None:
+        """The id of ``model``."""
+        return None if self.model is None else self.model.id
 
     @property
     def ok(self) -> bool:
@@ -68,7 +73,7 @@ async def run_health_checks(transport: Transport, *, name: str, timeout_s: float
     """Run all steps within ``timeout_s``. Nothing is retried, and the steps after the first failure are skipped."""
     findings = _findings(transport, timeout_s)
     steps: list[HealthStep] = []
-    model_id: str | None = None
+    model: ModelInfo | None = None
     for step in _STEPS:
         if steps and not steps[-1].ok:
             steps.append(HealthStep(server=name, name=step, ok=None, message="not tried", elapsed_s=0.0))
@@ -76,18 +81,18 @@ async def run_health_checks(transport: Transport, *, name: str, timeout_s: float
         started = time.perf_counter()
         kind: type[ClipError] | None = None
         try:
-            message, model_id = await anext(findings)
+            message, model = await anext(findings)
         except ClipError as error:
             message, kind = str(error), type(error)
         elapsed_s = time.perf_counter() - started
         steps.append(
             HealthStep(server=name, name=step, ok=kind is None, message=message, elapsed_s=elapsed_s, error=kind)
         )
-    return HealthReport(steps=tuple(steps), model_id=model_id)
+    return HealthReport(steps=tuple(steps), model=model)
 
 
-async def _findings(transport: Transport, timeout_s: float) -> AsyncIterator[tuple[str, str | None]]:
-    """Take the steps one after the other; yield what each found and the id of the model, None before the handshake."""
+async def _findings(transport: Transport, timeout_s: float) -> AsyncIterator[tuple[str, ModelInfo | None]]:
+    """Take the steps one after the other; yield what each found and the model, None before the handshake."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
 
@@ -104,11 +109,15 @@ async def _findings(transport: Transport, timeout_s: float) -> AsyncIterator[tup
     await transport.models_ready(timeout_s=remaining())
     yield "the server says that all models are ready", None
     model = await fetch_model(transport, timeout_s=remaining())
-    yield f"the server serves {model.id}", model.id
-    yield await _check_canary(transport, model, timeout_s=remaining()), model.id
+    yield f"the server serves {model.id}", model
+    yield await check_canary(transport, model, timeout_s=remaining()), model
 
 
-async def _check_canary(transport: Transport, model: ModelInfo, *, timeout_s: float) -> str:
+async def check_canary(transport: Transport, model: ModelInfo, *, timeout_s: float) -> str:
+    """Embed the canary image of ``model`` with one request; return one sentence if its vector is right.
+
+    Raises ProtocolMismatch if it is not, or is another model's, and the transport's errors.
+    """
     request_id = uuid.uuid4().hex
     answer = await transport.infer([model.canary_image], request_id=request_id, timeout_s=timeout_s)
     if answer.statuses[0]:

@@ -31,7 +31,7 @@ from preprocess_ensemble.serving.triton_backend import TritonBackend
 from preprocess_ensemble.serving.triton_process import ServeConfig
 
 if TYPE_CHECKING:
-    from preprocess_ensemble.serving.supervisor import Backend, Probe
+    from preprocess_ensemble.serving.backend import Backend, Probe
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +64,6 @@ def main(
         tls=tls,
         open_statistics=options.open_statistics,
         canary_timeout_s=options.canary_timeout_s,
-        drain_s=options.drain_s,
         log_file=options.log_file,
         extra=tuple(options.triton_arguments),
         precision=options.precision,
@@ -76,8 +75,6 @@ def main(
         interval_s=options.canary_interval_s,
         frozen_after_s=options.frozen_after_s,
         start_timeout_s=options.start_timeout_s,
-        # Triton enforces the limit itself and then unloads its models; a kill before that would leave processes behind.
-        drain_s=options.drain_s + 10.0,
     )
     try:
         check_packages()
@@ -177,8 +174,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--log-file", type=Path, metavar="FILE", help="append all output of Triton to this file")
     parser.add_argument("--log-json", action="store_true", help="log one JSON object per line")
 
-    def add_duration(option: str, default: float, text: str, read: Callable[[str], float] = _seconds) -> None:
-        parser.add_argument(option, type=read, default=default, metavar="S", help=f"{text} (default: %(default)s)")
+    def add_duration(option: str, default: float, text: str) -> None:
+        parser.add_argument(option, type=_seconds, default=default, metavar="S", help=f"{text} (default: %(default)s)")
 
     add_duration("--canary-interval-s", SupervisorConfig.interval_s, "pause between two canaries")
     add_duration(
@@ -193,8 +190,6 @@ def _parser() -> argparse.ArgumentParser:
         "finishing a request for fifteen times as long",
     )
     add_duration("--start-timeout-s", SupervisorConfig.start_timeout_s, "time limit for loading the models")
-    stopping = "time limit for running requests when the server is stopped"
-    add_duration("--drain-s", ServeConfig.drain_s, stopping, _whole_seconds)
     parser.add_argument("triton_arguments", nargs="*", metavar="-- ARGUMENT", help=argparse.SUPPRESS)
     return parser
 
@@ -247,12 +242,6 @@ def _seconds(text: str) -> float:
         if 0 < (seconds := float(text)) < float("inf"):
             return seconds
     raise argparse.ArgumentTypeError(f"{text} is not a positive number of seconds")
-
-
-def _whole_seconds(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text} is not a whole number of seconds")
-    return int(text)
 
 
 def _addresses(config: ServeConfig, health_port: int | None) -> dict[str, tuple[str, int]]:

@@ -39,6 +39,9 @@ PACKAGE_ROOT: Final = Path(__file__).resolve().parents[2]
 PARENT_VARIABLE: Final = "CLIP_TRITON_PARENT_PID"
 """Environment variable with the PID of the server's parent; the kernel kills the server when that process ends."""
 
+_LAST_PYTHON: Final = (3, 12)
+"""The extra ``server`` leaves the wheel out for later ones: it pins NumPy 1, which has no wheels for them."""
+
 _MIN_GLIBC: Final = (2, 35)
 """From the wheel's tag, ``manylinux_2_35_x86_64``."""
 
@@ -97,11 +100,24 @@ def check_packages() -> None:
         raise LaunchError("The server needs psutil, which is not installed: run `pip install 'clip-triton[server]'`.")
 
 
-def find_wheel(find_spec: Callable[[str], ModuleSpec | None] = importlib.util.find_spec) -> Wheel:
-    """Locate the pip-installed server. Raises ``LaunchError`` if the wheel is missing or incomplete."""
+def find_wheel(
+    find_spec: Callable[[str], ModuleSpec | None] = importlib.util.find_spec,
+    *,
+    python: tuple[int, int] = sys.version_info[:2],
+) -> Wheel:
+    """Locate the pip-installed server for this version of Python.
+
+    Raises ``LaunchError`` if the wheel is missing or incomplete.
+    """
     # Importing pytriton would take a second.
     spec = find_spec("pytriton")
     if spec is None or not spec.submodule_search_locations:
+        if python > _LAST_PYTHON:
+            raise LaunchError(
+                f"The tritonserver that pip installs needs Python 3.10, 3.11 or 3.12, and this is Python "
+                f"{python[0]}.{python[1]}, for which `pip install 'clip-triton[server]'` leaves it out: create the "
+                "environment with one of those, or use NVIDIA's Triton container."
+            )
         raise LaunchError(
             "No tritonserver is installed: run `pip install 'clip-triton[server]'`, or use NVIDIA's Triton container."
         )

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Mapping
 from pathlib import Path
 
+from preprocess_ensemble.contract import ENCODER, ENSEMBLE, PREPROCESSOR
 from preprocess_ensemble.errors import ReportedError
 
 
@@ -22,18 +23,24 @@ def check_repository(repository: Path) -> None:
             f"There is no model repository {repository}: name one with --repository DIR, or start with "
             "--model ViT-B-32."
         )
-    if not (repository / "clip_image" / "config.pbtxt").is_file():
+    if not (repository / ENSEMBLE / "config.pbtxt").is_file():
         raise ServeError(
-            f"{repository} has no model clip_image: start with --model ViT-B-32, or create it with "
+            f"{repository} has no model {ENSEMBLE}: start with --model ViT-B-32, or create it with "
             f"`clip-export --repository {repository}`."
         )
-    encoder = repository / "clip_encoder"
+    encoder = repository / ENCODER
     config = encoder / "config.pbtxt"
     text = config.read_text(encoding="utf-8", errors="replace") if config.is_file() else ""
     elsewhere = re.search(r"default_model_filename\s*:\s*[\"'](?!model\.onnx[\"'])", text)
     if encoder.is_dir() and not elsewhere and not any(encoder.glob("*/model.onnx")):
         raise ServeError(
             f"{encoder} has no model.onnx, because git holds no weights: run `clip-export --repository {repository}`."
+        )
+    preprocessor = repository / PREPROCESSOR
+    if preprocessor.is_dir() and not any(preprocessor.glob("*/model.py")):
+        raise ServeError(
+            f"{preprocessor} has no model.py: run `clip-export --repository {repository}` with the --model and "
+            "--pretrained of the installed model, which adds what is missing."
         )
 
 

@@ -5,13 +5,15 @@ The outcome of a probe decides what it does::
 
     ProbeOutcome  meaning                                         action
     OK            the canary has the right vector                 none
+    SHORT         so it has, but a full batch has no memory       none: "degraded"
     SLOW          no answer in time, or rejected because of load  none while the server finishes requests or computes;
                                                                   otherwise "stuck", and a restart after a while
     BROKEN        an error: dead stub, missing model, wrong       restart at once
                   vector
 
-A server process that has ended is restarted as well. If a server fails soon after its start, the pauses before its
-restarts grow exponentially.
+A server process that has ended is restarted as well. Only starts that fail make the pauses between them grow. A server
+that has answered its canary is restarted without a pause, however often it ends: its model works, so a request has
+ended it, and a pause would only add to the outage.
 """
 
 from __future__ import annotations
@@ -22,16 +24,23 @@ import signal
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.serving.activity_monitor import SAMPLE_EVERY_S, ActivityMonitor
+from preprocess_ensemble.serving.backend import Probe, ProbeOutcome, Step
+
+if TYPE_CHECKING:
+    from preprocess_ensemble.serving.backend import Backend, Process
 
 logger = logging.getLogger(__name__)
 # That it is loading is worth a line of the log, although no warning.
 logger.setLevel(logging.INFO)
 
-_MAX_BACKOFF_S: Final = 60.0
+_FIRST_PAUSE_S: Final = 1.0
+_LONGEST_PAUSE_S: Final = 60.0
+"""After a start that failed; each pause is twice as long as the one before."""
+
 _MAX_COMPUTING: Final = 15
 """How many times ``frozen_after_s`` a server may compute without finishing a request. A full batch of a large model on
 a busy machine takes minutes, but a defect that spins must end, too."""
@@ -43,69 +52,28 @@ _START_POLL_S: Final = 0.2
 _SAY_LOADING_EVERY_S: Final = 10.0
 _MAX_WRONG_AT_START: Final = 3
 
-CONNECT: Final = "connect"
-"""The step of a probe that no server answered."""
+
+class Status(Enum):
+    """What the server is doing; the values are those of ``/healthz``."""
+
+    STARTING = "starting"
+    """For the first time."""
+    READY = "ready"
+    OVERLOADED = "overloaded"
+    """The canary waits, but requests are being finished or computed."""
+    DEGRADED = "degraded"
+    """The canary is right, but a full batch fails."""
+    STUCK = "stuck"
+    """The canary waits, and nothing is being done."""
+    FAILING = "failing"
+    RESTARTING = "restarting"
+    STOPPING = "stopping"
 
 
-class ProbeOutcome(Enum):
-    """What a probe found."""
-
-    OK = "ok"
-    SLOW = "slow"
-    BROKEN = "broken"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Probe:
-    """Result of one canary: the outcome, the step that failed and one sentence about it."""
-
-    outcome: ProbeOutcome
-    step: str = ""
-    message: str = ""
-    model_id: str = ""
-
-
-class Process(Protocol):
-    """What the supervisor needs of a server process; ``TritonProcess`` provides it."""
-
-    @property
-    def pid(self) -> int:
-        """The process id."""
-
-    @property
-    def running(self) -> bool:
-        """Whether it has not ended."""
-
-    def computed_s(self) -> float:
-        """Return the processor time of it and its helpers so far."""
-
-    def watch_stubs(self, ended: Callable[[], None]) -> None:
-        """Call ``ended`` when a process that serves one of its models ends."""
-
-    def ended(self) -> Coroutine[Any, Any, int]:
-        """Wait for its end; return the exit code."""
-
-    async def reason(self) -> str:
-        """Return why it ended, once it has."""
-
-    async def stop(self, *, drain_s: float) -> None:
-        """Stop it and clean up; at once if ``drain_s`` is 0."""
-
-
-class Backend(Protocol):
-    """How the supervisor acts on the server; ``TritonBackend`` provides it."""
-
-    async def start(self) -> Process:
-        """Start a process. Raises ReportedError or OSError if that fails."""
-
-    async def probe(self) -> Probe:
-        """Send one canary."""
-
-    async def progress(self) -> float | None:
-        """Return how many requests for embeddings the server has finished, or None if it does not report that."""
-
-    async def shortage(self) -> str:
-        """Return what the server lacks to answer a full batch, as a sentence with the remedy; empty if nothing."""
+_HEALTHY: Final = frozenset({Status.READY, Status.OVERLOADED})
+_MAY_HAVE_REQUESTS: Final = _HEALTHY | {Status.DEGRADED, Status.STUCK}
+"""A server is drained only in these states. One that is loading its models would use up the whole time limit, and one
+whose model has died answers nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,10 +87,9 @@ class SupervisorConfig:
     computes is restarted after fifteen times as long."""
     start_timeout_s: float = 600.0
     """For loading all models; building a TensorRT engine takes minutes."""
-    drain_s: float = 30.0
-    """For running requests when the server is stopped on purpose."""
-    settled_after_s: float = 60.0
-    """A server that was healthy for this long is restarted without delay when it fails."""
+    drain_s: float = 40.0
+    """For running requests when the server is stopped on purpose. Ten seconds more than Triton's own limit, after which
+    it unloads its models: a kill before that would leave processes behind."""
 
 
 class StartError(ReportedError):
@@ -130,7 +97,14 @@ class StartError(ReportedError):
 
 
 class CrashedAtStart(StartError):
-    """A defect ended the server while it started."""
+    """A defect ended the server while it started.
+
+    ``by_request``: its models were loaded and had worked before, so a request has ended it and not they.
+    """
+
+    def __init__(self, message: str, *, by_request: bool) -> None:
+        super().__init__(message)
+        self.by_request = by_request
 
 
 _CRASHES: Final = frozenset(-number for number in (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV))
@@ -151,16 +125,14 @@ class Supervisor:
         self._reload_requested = asyncio.Event()
         self._stub_ended = asyncio.Event()
         # What is reported.
-        self._status = "starting"
-        self._probe = Probe(outcome=ProbeOutcome.BROKEN, step="start", message="the server is starting")
+        self._status = Status.STARTING
+        self._probe = Probe(outcome=ProbeOutcome.BROKEN, step=Step.START, message="the server is starting")
         self._model_id = ""
         self._restarts = 0
         self._restart_reason = ""
-        self._shortage = ""
         # What decides about restarts.
         self._process: Process | None = None
-        self._failures = 0
-        self._healthy_since = 0.0
+        self._model_works = False
         self._activity = ActivityMonitor()
 
     def stop(self) -> None:
@@ -175,15 +147,12 @@ class Supervisor:
 
     def report(self) -> tuple[bool, Mapping[str, Any]]:
         """Return whether images are being embedded, and the latest findings. An overloaded server still embeds."""
-        healthy = self._status in ("ready", "overloaded")
-        found = {"status": self._status, "model": self._model_id, "restarts": self._restarts}
+        found = {"status": self._status.value, "model": self._model_id, "restarts": self._restarts}
         if self._restart_reason:
-            return healthy, {**found, "step": "start", "message": self._restart_reason}
-        if self._probe.outcome is not ProbeOutcome.OK:
-            return healthy, {**found, "step": self._probe.step, "message": self._probe.message}
-        if self._shortage:
-            return healthy, {**found, "step": "shared memory", "message": self._shortage}
-        return healthy, found
+            found |= {"step": Step.START.value, "message": self._restart_reason}
+        elif self._probe.outcome is not ProbeOutcome.OK:
+            found |= {"step": self._probe.step.value, "message": self._probe.message}
+        return self._status in _HEALTHY, found
 
     async def run(self, on_ready: Callable[[Probe], None]) -> None:
         """Start the server, call ``on_ready`` once when it is ready, and keep it serving until :meth:`stop`.
@@ -199,20 +168,21 @@ class Supervisor:
                     return
                 # One of hundreds of starts of tritonserver (24.10) has aborted without a word; the next one worked.
                 logger.error("%s; trying once more", crash)
-                await self._stop_process(drain_s=0)
                 await self._start()
             if not self._stop_requested.is_set():
                 on_ready(self._probe)
             while not self._stop_requested.is_set():
                 await self._watch_once()
         finally:
-            was_ready = self._status != "starting"
-            self._status = "stopping"
-            await self._stop_process(drain_s=self._config.drain_s if was_ready else 0)
+            drain_s = self._config.drain_s if self._status in _MAY_HAVE_REQUESTS else 0
+            self._status = Status.STOPPING
+            await self._stop_process(drain_s=drain_s)
 
     async def _start(self) -> None:
         """Start a process and wait until its canary is right. Returns early if a stop is requested."""
-        self._reload_requested.clear()  # this start reads the repository
+        if self._reload_requested.is_set():
+            self._reload_requested.clear()  # this start reads the repository, which may have another model
+            self._model_works = False
         self._stub_ended.clear()  # a stub that ended with the previous server must not interrupt the canary of this one
         self._process = process = await self._backend.start()
         self._activity.reset(process.computed_s(), now=self._now())
@@ -222,21 +192,20 @@ class Supervisor:
         wrong = 0
         while not self._stop_requested.is_set():
             if not process.running:
-                kind = CrashedAtStart if await process.ended() in _CRASHES else StartError
-                raise kind(f"tritonserver ended while it started: {await process.reason()}")
+                raise await self._start_error(process)
             if not await self._send_canary(process):
                 continue
-            if self._probe.outcome is ProbeOutcome.OK:
+            if self._probe.is_right:
                 self._restart_reason = ""
-                await self._on_canary_ok(process)
-                self._healthy_since = self._now()
+                self._model_works = True
+                self._on_right_canary(process)
                 self._stub_ended.clear()
                 process.watch_stubs(self._stub_ended.set)
                 return
             # Triton opens its ports when all models are loaded, so a wrong answer then stays wrong.
-            wrong += self._probe.outcome is ProbeOutcome.BROKEN and self._probe.step != CONNECT
+            wrong += self._probe.outcome is ProbeOutcome.BROKEN
             if wrong >= _MAX_WRONG_AT_START:
-                raise StartError(f"{self._probe.step}: {self._probe.message}")
+                raise StartError(f"{self._probe.step.value}: {self._probe.message}")
             if self._now() - said >= _SAY_LOADING_EVERY_S:
                 said = self._now()
                 logger.info("still loading after %.0f s", said - started)
@@ -246,6 +215,18 @@ class Supervisor:
                 )
             await self._pause(_START_POLL_S)
 
+    async def _start_error(self, process: Process) -> StartError:
+        code = await process.ended()
+        message = f"tritonserver ended while it started: {await self._reason_of_end(process)}"
+        if code not in _CRASHES:
+            return StartError(message)
+        return CrashedAtStart(message, by_request=process.opened and self._model_works)
+
+    async def _reason_of_end(self, process: Process) -> str:
+        """Return why ``process`` ended. Its stubs are killed first: until then they hold its output open."""
+        await self._stop_process(drain_s=0)
+        return await process.reason()
+
     async def _watch_once(self) -> None:
         """Wait for the next canary or the end of the process, and act on the result."""
         process = self._process
@@ -254,33 +235,32 @@ class Supervisor:
         if self._stub_ended.is_set():
             # Its model may have been unloaded on purpose. The next canary tells; until then this is not healthy.
             self._stub_ended.clear()
-            self._status = "failing"
+            self._status = Status.FAILING
             message = "The process of a model has ended."
-            self._probe = Probe(outcome=ProbeOutcome.BROKEN, step="process", message=message)
+            self._probe = Probe(outcome=ProbeOutcome.BROKEN, step=Step.PROCESS, message=message)
         if self._stop_requested.is_set():
             return
         if self._reload_requested.is_set():
             # Not an unload and a load: under load these have damaged tritonserver's heap (24.10).
-            await self._restart_at_once("reload requested", drain_s=self._config.drain_s)
+            await self._restart("reload requested", drain_s=self._config.drain_s)
             return
         if not process.running:
-            await self._restart(f"tritonserver ended ({await process.reason()})")
+            self._status, self._restart_reason = Status.RESTARTING, "tritonserver ended"
+            await self._restart(f"tritonserver ended ({await self._reason_of_end(process)})")
             return
         if not await self._send_canary(process) or self._stop_requested.is_set() or not process.running:
             return
         match self._probe.outcome:
-            case ProbeOutcome.OK:
-                await self._on_canary_ok(process)
+            case ProbeOutcome.OK | ProbeOutcome.SHORT:
+                self._on_right_canary(process)
             case ProbeOutcome.SLOW:
                 await self._consider_slow(process)
             case ProbeOutcome.BROKEN:
                 # A reload of the models is seconds faster if it works. But with requests waiting, tritonserver (24.10)
                 # hung or ended in it after one of three killed stubs, and it never releases an instance whose stub is
                 # gone.
-                self._status = "failing"
-                # After the semicolon the sentence tells users what to do; the supervisor is doing it.
-                cause = self._probe.message.partition(";")[0].rstrip(".")
-                await self._restart_at_once(f"{self._probe.step}: {cause}")
+                self._status = Status.FAILING
+                await self._restart(f"{self._probe.step.value}: {self._probe.message}")
 
     async def _send_canary(self, process: Process) -> bool:
         """Send the canary, and sample the server meanwhile.
@@ -309,17 +289,16 @@ class Supervisor:
         """Record what the server has done so far; return whether it is working."""
         computed_s = process.computed_s()
         # A frozen server never answers.
-        (finished,) = await _race(self._backend.progress(), timeout_s=SAMPLE_EVERY_S)
+        finished, _ = await _race(self._backend.progress(), process.ended(), timeout_s=SAMPLE_EVERY_S)
         return self._activity.sample(computed_s, None if finished.cancelled() else finished.result(), now=self._now())
 
-    async def _on_canary_ok(self, process: Process) -> None:
-        if self._status in ("overloaded", "stuck"):
+    def _on_right_canary(self, process: Process) -> None:
+        is_short = self._probe.outcome is ProbeOutcome.SHORT
+        if self._status in (Status.OVERLOADED, Status.STUCK):
             logger.warning("the server answers the canary in time again")
-        shortage = await self._backend.shortage()
-        if shortage and not self._shortage:
-            logger.warning("degraded: %s", shortage)
-        self._shortage = shortage
-        self._status = "degraded" if shortage else "ready"
+        if is_short and self._status is not Status.DEGRADED:
+            logger.warning("degraded: %s", self._probe.message)
+        self._status = Status.DEGRADED if is_short else Status.READY
         self._model_id = self._probe.model_id
         self._activity.reset(process.computed_s(), now=self._now())
 
@@ -329,10 +308,12 @@ class Supervisor:
         Two finished requests may be a minute apart if a full batch of a large model runs on a busy machine.
         """
         at_work = await self._sample(process)
+        if not process.running:
+            return
         # An idle server may also lack processor time that other programs use; either way, no client gets an answer.
-        status = "overloaded" if at_work else "stuck"
-        if status != self._status:
-            logger.warning("%s: server %s; canary timed out", status, "busy" if at_work else "idle")
+        status = Status.OVERLOADED if at_work else Status.STUCK
+        if status is not self._status:
+            logger.warning("%s: server %s; canary timed out", status.value, "busy" if at_work else "idle")
         self._status = status
         idle_s, unfinished_s = self._activity.idle_s, self._activity.unfinished_s
         limit_s = self._config.frozen_after_s
@@ -340,34 +321,29 @@ class Supervisor:
             although = "" if idle_s > limit_s else ", although the server computes"
             await self._restart(f"no request finished for {unfinished_s:.0f} s{although}")
 
-    async def _restart_at_once(self, reason: str, *, drain_s: float = 0) -> None:
-        """Restart a server that is or was healthy: growing pauses would gain nothing."""
-        self._failures = 0
-        await self._restart(reason, drain_s=drain_s)
-        self._failures = 0
-
     async def _restart(self, reason: str, *, drain_s: float = 0) -> None:
-        # Checked once: a start that fails below must not count as a failure of a server that was healthy for long.
-        if self._now() - self._healthy_since > self._config.settled_after_s:
-            self._failures = 0
+        """Restart the server until it answers its canary, with pauses that grow while its starts fail."""
+        pause_s = 0.0
         while not self._stop_requested.is_set():
-            self._status, self._restart_reason = "restarting", reason
-            delay_s = min(_MAX_BACKOFF_S, 2.0 ** (self._failures - 1)) if self._failures else 0.0
-            self._failures += 1
+            self._status, self._restart_reason = Status.RESTARTING, reason
             self._restarts += 1
-            logger.error("restarting tritonserver%s: %s", f" in {delay_s:g} s" if delay_s else "", reason)
+            logger.error("restarting tritonserver%s: %s", f" in {pause_s:g} s" if pause_s else "", reason)
             await self._stop_process(drain_s=drain_s)
+            drain_s = 0  # the next one to stop is a start that failed
             # A requested reload does not wait for the next attempt with the old contents.
-            await self._pause(delay_s, self._reload_requested)
+            await self._pause(pause_s, self._reload_requested)
             if self._stop_requested.is_set():
                 return
             try:
                 await self._start()
             except (ReportedError, OSError) as error:
                 reason = str(error)
-                continue
-            logger.warning("tritonserver is ready again")
-            return
+                if not (isinstance(error, CrashedAtStart) and error.by_request):
+                    pause_s = min(_LONGEST_PAUSE_S, max(_FIRST_PAUSE_S, 2 * pause_s))
+            else:
+                if not self._stop_requested.is_set():
+                    logger.warning("tritonserver is ready again")
+                return
 
     async def _stop_process(self, *, drain_s: float) -> None:
         process, self._process = self._process, None

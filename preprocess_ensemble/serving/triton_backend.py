@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import struct
 import urllib.request
+import uuid
+import zlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from preprocess_ensemble.imaging.transform import PreprocessConfig
+from preprocess_ensemble.serving.backend import Probe, ProbeOutcome, Step
 from preprocess_ensemble.serving.cleanup import free_bytes, region_prefix
-from preprocess_ensemble.serving.supervisor import CONNECT, Probe, ProbeOutcome
 from preprocess_ensemble.serving.triton_process import TritonProcess
 
 if TYPE_CHECKING:
-    from clip_client import ClipClient
+    from clip_client import ModelInfo
+    from clip_client._transports.base import Transport
     from preprocess_ensemble.serving.tensorrt import StagedRepository
     from preprocess_ensemble.serving.triton_process import ServeConfig
 
@@ -27,12 +31,12 @@ _SMALL_IMAGE: Final = 64 * 2**10
 
 _METRICS_TIMEOUT_S: Final = 2.0
 _FINISHED: Final = 'nv_inference_request_success{model="clip_image"'
-"""Triton's counter of answered requests, of the ensemble only. The preprocessor answers the canary's handshake, and
-that would count as progress of an encoder that hangs."""
+"""Triton's counter of answered requests, of the ensemble only. The preprocessor alone answers clients' handshakes, and
+they would count as progress of an encoder that hangs."""
 
 
 class TritonBackend:
-    """A ``tritonserver`` process with the client that probes it; implements the supervisor's ``Backend``.
+    """A ``tritonserver`` process with the connection that probes it; implements the supervisor's ``Backend``.
 
     ``staged`` is the repository that ``config`` serves if the encoder runs on TensorRT. Close it with :meth:`aclose`.
     """
@@ -40,8 +44,9 @@ class TritonBackend:
     def __init__(self, config: ServeConfig, staged: StagedRepository | None = None) -> None:
         self._config = config
         self._staged = staged
-        self._client: ClipClient | None = None
-        self._has_connected = False
+        self._transport: Transport | None = None
+        self._model: ModelInfo | None = None
+        self._full_batch_fits = False
         self._process: TritonProcess | None = None
 
     async def start(self) -> TritonProcess:
@@ -56,9 +61,10 @@ class TritonBackend:
     async def reconnect(self) -> None:
         """Trust the certificate that the server is about to read. Raises TlsError if it cannot be used."""
         # Imported here: gRPC takes most of the time that `clip-serve --help` would need.
-        from clip_client import ClientConfig, ClipClient
+        from clip_client import ClientConfig
+        from clip_client._transports.factory import transport_factory
 
-        config = ClientConfig(urls=(self._config.grpc_url,), timeout_s=self._config.canary_timeout_s)
+        config = ClientConfig(urls=(self._config.grpc_url,))
         if (tls := self._config.tls) is not None:
             name = tls.check()
             certificate, key = tls.canary_files or (None, None)
@@ -66,53 +72,89 @@ class TritonBackend:
                 config, ca_certificate=tls.certificate, server_name=name, client_certificate=certificate, client_key=key
             )
         await self.aclose()
-        self._has_connected = False
-        self._client = await ClipClient(config=config).__aenter__()
+        self._model, self._full_batch_fits = None, False
+        # Not a ClipClient, which would retry, and wait while it limits itself.
+        self._transport = transport_factory(config)(config.endpoints[0], None)
 
     async def probe(self) -> Probe:
-        """Embed the canary once."""
-        from clip_client import DeadlineExceeded, Overloaded
+        """Embed the canary once, with one request; only the first probe of a server also asks for its model."""
+        from clip_client import ClipError, DeadlineExceeded, Overloaded, Unavailable
+        from clip_client._handshake import fetch_model
+        from clip_client._health import check_canary
 
-        assert self._client is not None
-        # Not through the client: its channel retries at growing intervals while the port is closed.
-        self._has_connected = self._has_connected or await self._can_connect()
-        if not self._has_connected:
-            message = f"No server listens at {self._config.grpc_url} yet."
-            return Probe(outcome=ProbeOutcome.SLOW, step=CONNECT, message=message)
-        report = await self._client.health(timeout_s=self._config.canary_timeout_s)
-        failed = report.failed
-        if failed is None:
-            return Probe(outcome=ProbeOutcome.OK, model_id=report.model_id or "")
-        is_slow = failed.error in (DeadlineExceeded, Overloaded) or failed.name == CONNECT
-        outcome = ProbeOutcome.SLOW if is_slow else ProbeOutcome.BROKEN
-        return Probe(outcome=outcome, step=failed.name, message=failed.message)
+        assert self._transport is not None
+        timeout_s = self._config.canary_timeout_s
+        step = Step.HANDSHAKE
+        try:
+            if self._model is None:
+                # Not with gRPC, which retries at growing intervals while the port is closed.
+                if not await self._can_connect():
+                    return self._no_connection()
+                self._model = await fetch_model(self._transport, timeout_s=timeout_s)
+            step = Step.CANARY
+            await check_canary(self._transport, self._model, timeout_s=timeout_s)
+        except (DeadlineExceeded, Overloaded) as error:
+            return Probe(outcome=ProbeOutcome.SLOW, step=step, message=error.message)
+        except Unavailable:
+            if not await self._can_connect():
+                return self._no_connection()
+            # The error says what a client can do about it; the supervisor is doing that.
+            message = "The process of a model has ended or hangs."
+            return Probe(outcome=ProbeOutcome.BROKEN, step=step, message=message)
+        except ClipError as error:
+            return Probe(outcome=ProbeOutcome.BROKEN, step=step, message=error.message)
+        shortage = await self._shortage(self._transport, self._model)
+        if shortage:
+            return Probe(outcome=ProbeOutcome.SHORT, step=Step.SHARED_MEMORY, message=shortage, model_id=self._model.id)
+        return Probe(outcome=ProbeOutcome.OK, model_id=self._model.id)
 
     async def progress(self) -> float | None:
         """Return how many requests for embeddings the server has finished, or None if it does not report that."""
         url = f"http://{self._config.client_host}:{self._config.metrics_port}/metrics"
         return await asyncio.to_thread(finished_requests, url)
 
-    async def shortage(self) -> str:
-        """Return one sentence if shared memory is too small for a full batch of small images, else an empty text."""
-        assert self._client is not None
-        assert self._process is not None
-        model = await self._client.model()
+    async def aclose(self) -> None:
+        """Close the canary's connection. The supervisor stops the process."""
+        if self._transport is not None:
+            await self._transport.close()
+
+    async def _shortage(self, transport: Transport, model: ModelInfo) -> str:
+        """Return one sentence if shared memory is too small for a full batch of small images, else an empty text.
+
+        The estimate is a little high, so if the memory seems too small, a full batch decides. It is tried until it
+        succeeds once: Triton never makes its regions of shared memory smaller.
+        """
+        from clip_client import ClipError, DeadlineExceeded, Overloaded, Unavailable
+
+        if self._full_batch_fits:
+            return ""
         height, width = PreprocessConfig.from_mapping(model.preprocess).size
         pixels = height * width * 3
         # Half as much again for gaps between blocks, and the encoder's copy of the pixels.
         needed = model.max_batch_size * ((_SMALL_IMAGE + pixels) * 3 // 2 + pixels)
-        free = free_bytes(region_prefix(self._process.pid))
+        assert self._process is not None
+        try:
+            free = free_bytes(region_prefix(self._process.pid))
+        except ProcessLookupError:
+            return ""  # it has just ended, which the supervisor notices by itself
         if free >= needed:
             return ""
-        return (
-            f"A full batch of small images needs {needed >> 20} MiB of shared memory and this server can have "
-            f"{free >> 20} MiB: make /dev/shm larger (docker run --shm-size=1g), or remove what else is in it."
-        )
+        batch = [_padded(model.canary_image)] * model.max_batch_size
+        try:
+            await transport.infer(batch, request_id=uuid.uuid4().hex, timeout_s=self._config.canary_timeout_s)
+        except (DeadlineExceeded, Overloaded, Unavailable):
+            return ""  # it is busy or has ended; this says nothing about memory
+        except ClipError:
+            return (
+                f"A full batch of small images needs {needed >> 20} MiB of shared memory and this server can have "
+                f"{free >> 20} MiB: make /dev/shm larger (docker run --shm-size=1g), or remove what else is in it."
+            )
+        self._full_batch_fits = True
+        return ""
 
-    async def aclose(self) -> None:
-        """Close the canary's connection. The supervisor stops the process."""
-        if self._client is not None:
-            await self._client.aclose()
+    def _no_connection(self) -> Probe:
+        message = f"No server listens at {self._config.grpc_url} yet."
+        return Probe(outcome=ProbeOutcome.SLOW, step=Step.CONNECT, message=message)
 
     async def _can_connect(self) -> bool:
         try:
@@ -122,6 +164,13 @@ class TritonBackend:
             return False
         writer.close()
         return True
+
+
+def _padded(png: bytes) -> bytes:
+    """Return ``png`` with ``_SMALL_IMAGE`` bytes, of which a chunk that decoders skip has the rest."""
+    end = png[-12:]
+    chunk = b"paDd" + bytes(_SMALL_IMAGE - len(png) - 12)
+    return png[:-12] + struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", zlib.crc32(chunk)) + end
 
 
 def finished_requests(metrics_url: str) -> float | None:

@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import secrets
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -37,8 +38,19 @@ _GONE_POLLS: Final = 250
 _LISTEN_S: Final = 2.0
 """How long to read the last output of a server that has ended."""
 
+_OPENED: Final = b"Started GRPCInferenceService"
+"""Triton logs this when all models are loaded."""
+
+_NO_STUB: Final = re.compile(
+    r"\w\d{4} [\d:.]+ \d+ pb_stub\.cc:\d+\] +\"?Failed to preinitialize Python stub: (?P<why>.*)"
+)
+"""A stub logs this before it ends because it cannot run its model. Triton then waits for it without limit."""
+
 _IDLE: Final = b"All models are stopped"
 """Triton logs this during its shutdown, after the last request is answered."""
+
+_DRAIN_S: Final = 30
+"""Triton's own time limit for running requests once it is told to stop. After that it unloads its models."""
 
 _UNLOAD_S: Final = 6.0
 """For unloading the models after that; ViT-B-32 takes one second."""
@@ -62,8 +74,6 @@ class ServeConfig:
     tls: ServerTls | None = None
     canary_timeout_s: float = 5.0
     """How long the supervisor waits for the answer to its own image."""
-    drain_s: int = 30
-    """Time limit for running requests once the server is told to stop."""
     log_file: Path | None = None
     """Gets all output of Triton; warnings and errors also go to this program's log."""
     extra: tuple[str, ...] = ()
@@ -108,7 +118,7 @@ class ServeConfig:
             f"--metrics-port={self.metrics_port}",
             f"--grpc-restricted-protocol={admin}",
             *http,
-            f"--exit-timeout-secs={self.drain_s}",
+            f"--exit-timeout-secs={_DRAIN_S}",
             # Quantiles of the latency; without them Triton reports only sums, which give a mean.
             "--metrics-config=summary_latencies=true",
             *(self.tls.arguments if self.tls is not None else ()),
@@ -119,47 +129,79 @@ class ServeConfig:
 class TritonProcess:
     """A running tritonserver with its stubs. Create it with :meth:`start`, from the main thread's event loop.
 
-    The main thread, because the kernel ends the server together with the *thread* that started it. ``secret`` is
-    removed from the server's command line; ``unload_s`` is the time limit for unloading the models.
+    The main thread, because the kernel ends the server together with the *thread* that started it.
     """
 
     def __init__(
-        self, process: asyncio.subprocess.Process, log: LogFile | None, *, secret: str, unload_s: float = _UNLOAD_S
+        self,
+        process: asyncio.subprocess.Process,
+        output: asyncio.StreamReader,
+        pipe: asyncio.ReadTransport,
+        *,
+        log: LogFile | None,
+        secret: str,
+        unload_s: float,
     ) -> None:
         self._process = process
+        self._output = output
+        self._pipe = pipe
         self._log = log
         self._secret = secret
         self._unload_s = unload_s
         self._first_error: str | None = None
+        self._opened = False
         self._stubs: EndWatch | None = None
         self._idle = asyncio.Event()
         self._listener = asyncio.create_task(self._listen(), name="tritonserver's output")
 
     @classmethod
     async def start(cls, config: ServeConfig) -> TritonProcess:
-        """Start the server in its own process group, so that Ctrl-C in a terminal reaches only the supervisor.
-
-        Raises ``OSError`` if no process can be started.
-        """
+        """Start the server. Raises ``OSError`` if no process can be started."""
+        command = (sys.executable, "-c", "from preprocess_ensemble.serving.launcher import main; main()")
+        environment = {
+            **os.environ,
+            PARENT_VARIABLE: str(os.getpid()),
+            **({PRECISION_VARIABLE: config.precision} if config.precision is not None else {}),
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(PACKAGE_ROOT), os.environ.get("PYTHONPATH")))),
+        }
         log = LogFile(config.log_file) if config.log_file is not None else None
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-c",
-            "from preprocess_ensemble.serving.launcher import main; main()",
-            *config.arguments,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            limit=_LINE_LIMIT,
-            start_new_session=True,
-            env={
-                **os.environ,
-                PARENT_VARIABLE: str(os.getpid()),
-                **({PRECISION_VARIABLE: config.precision} if config.precision is not None else {}),
-                "PYTHONPATH": os.pathsep.join(filter(None, (str(PACKAGE_ROOT), os.environ.get("PYTHONPATH")))),
-            },
-        )
-        return cls(process, log, secret=config.admin_secret)
+        return await cls.run((*command, *config.arguments), environment, log=log, secret=config.admin_secret)
+
+    @classmethod
+    async def run(
+        cls,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        log: LogFile | None,
+        secret: str,
+        unload_s: float = _UNLOAD_S,
+    ) -> TritonProcess:
+        """Run ``command`` in its own process group, so that Ctrl-C in a terminal reaches only the supervisor.
+
+        ``secret`` is removed from the server's command line; ``unload_s`` is the time limit for unloading the models.
+        """
+        # Not asyncio's own pipe: with that one, Python 3.11 reports the end of the process only when the stubs have
+        # closed their copies of the pipe, which took two seconds under load.
+        read_end, write_end = os.pipe()
+        file = os.fdopen(read_end, "rb", buffering=0)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=subprocess.DEVNULL,
+                stdout=write_end,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env=environment,
+            )
+        except BaseException:
+            file.close()
+            raise
+        finally:
+            os.close(write_end)
+        output = asyncio.StreamReader(limit=_LINE_LIMIT)
+        pipe, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(output), file)
+        return cls(process, output, pipe, log=log, secret=secret, unload_s=unload_s)
 
     @property
     def pid(self) -> int:
@@ -171,12 +213,18 @@ class TritonProcess:
         """Whether the server has not ended; a frozen one runs."""
         return self._process.returncode is None
 
+    @property
+    def opened(self) -> bool:
+        """Whether it has loaded its models and opened its gRPC port, as far as its output has been read."""
+        return self._opened
+
     def computed_s(self) -> float:
         """Return the processor time of the server and its stubs in seconds; it falls when a stub ends."""
         return processor_time_s(self.pid)
 
     def watch_stubs(self, ended: Callable[[], None]) -> None:
-        """Call ``ended`` when one of the models' present processes ends."""
+        """Take the server for ready: from now on, call ``ended`` when one of the models' processes ends."""
+        self._first_error = None  # an error of some request is not why it ends a month later
         self._stubs = EndWatch(self.pid, ended)
 
     async def ended(self) -> int:
@@ -225,17 +273,16 @@ class TritonProcess:
         await self._process.wait()
         await asyncio.wait({self._listener}, timeout=_LISTEN_S)
         self._listener.cancel()
+        self._pipe.close()
         if self._log is not None:
             self._log.close()
         remove_stale_regions()
 
     async def _listen(self) -> None:
-        output = self._process.stdout
-        assert output is not None
         hidden = False
         while True:
             try:
-                line = await output.readline()
+                line = await self._output.readline()
             except ValueError:
                 # The line was over the limit and the reader has dropped it.
                 continue
@@ -247,7 +294,15 @@ class TritonProcess:
                 self._log.write(line)
             if _IDLE in line:
                 self._idle.set()
-            entry = parse_line(line.decode("utf-8", "replace").rstrip())
+            text = line.decode("utf-8", "replace").rstrip()
+            if not self._opened:
+                # Afterwards no stub is started, and a client may have text of its own logged.
+                self._opened = _OPENED in line
+                if (no_stub := _NO_STUB.match(text)) is not None:
+                    self._first_error = self._first_error or no_stub["why"]
+                    with contextlib.suppress(ProcessLookupError):
+                        self._process.kill()
+            entry = parse_line(text)
             if entry is None:
                 continue
             if entry.level == "error" and self._first_error is None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from clip_client import ClientConfig, ClipClient, DeadlineExceeded
+from clip_client.cli.doctor.server_checks import check_server
 from clip_client.testing import PNG_1X1, FakeTriton, InMemoryTransports, Reply, fake_vector
 from tests.fixtures.simulated_time import simulate
 
@@ -161,3 +162,14 @@ def test_all_steps_share_one_deadline() -> None:
             assert asyncio.get_running_loop().time() == pytest.approx(5)
 
     simulate(run())
+
+
+async def test_doctor_shows_what_the_health_check_found() -> None:
+    """With one handshake; FakeTriton does not describe itself."""
+    async with FakeTriton() as server:
+        checks, answered = await check_server(ClientConfig(urls=(server.url,)), origin="a test", timeout_s=20)
+        assert answered
+        assert server.handshakes == 1
+    found = {check.name: check.value for check in checks}
+    assert found["model"] == "fake/random:0@00000000"
+    assert "right vector" in found["health"]

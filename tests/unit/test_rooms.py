@@ -104,7 +104,10 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
             "dedup actions", "dedup reporting", "review", "distributed",
         ),
     ),
-    "serving": (("preprocess_ensemble.serving",), ("contract", "imaging", "model_repository", "runtimes", "client")),
+    "serving": (
+        ("preprocess_ensemble.serving",),
+        ("contract", "imaging", "model_repository", "runtimes", "transports", "server state", "client"),
+    ),
     "server testing": (("preprocess_ensemble.testing",), ("contract",)),
 }  # fmt: skip
 

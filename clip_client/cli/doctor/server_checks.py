@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 
 from clip_client import ClientConfig, ClipError, ModelInfo
 from clip_client._endpoint import Endpoint, EndpointKind
-from clip_client._handshake import fetch_model
 from clip_client._health import run_health_checks
 from clip_client._transports.factory import resolve_auto, transport_factory
 from clip_client.cli.doctor.check import SERVER, Check, Level
@@ -56,10 +55,11 @@ async def _check_all(transport: Transport, endpoint: Endpoint, timeout_s: float)
             description = await transport.describe(timeout_s=timeout_s)
             if description is not None:
                 checks += _description(description)
-            checks += _model(await fetch_model(transport, timeout_s=timeout_s))
         except ClipError as error:
             if report.ok:
                 checks.append(Check(SERVER, "description", "incomplete", Level.PROBLEM, str(error)))
+    if report.model is not None:
+        checks += _model(report.model)
     if report.failed is None:
         checks.append(Check(SERVER, "health", report.steps[-1].message))
     else:

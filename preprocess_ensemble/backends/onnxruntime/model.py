@@ -13,33 +13,12 @@ from preprocess_ensemble.backends.onnxruntime.batch import DirectRunner, Runner,
 from preprocess_ensemble.backends.onnxruntime.model_config import ModelConfig, ModelLoadError
 from preprocess_ensemble.backends.onnxruntime.session import model_file, open_session, select_model
 from preprocess_ensemble.backends.onnxruntime.session_plan import SessionPlan, plan_session
-from preprocess_ensemble.backends.onnxruntime.signature import auto_completed, check_signature, read_signature
+from preprocess_ensemble.backends.onnxruntime.signature import check_signature, read_signature
 from preprocess_ensemble.backends.shared_memory import close_own_regions
 
 
 class TritonPythonModel:
     """Serves an ONNX file. Triton's Python backend prescribes the names of the class and its methods."""
-
-    @staticmethod
-    def auto_complete_config(auto_complete_model_config: Any) -> Any:
-        """Fill in inputs, outputs and batching from the ONNX file, if ``config.pbtxt`` leaves any of them out."""
-        config: ModelConfig = auto_complete_model_config.as_dict()
-        if config["input"] and config["output"]:
-            return auto_complete_model_config
-        try:
-            plan = plan_session(config, kind="CPU", device_id=0)
-            signature = read_signature(open_session(_model_file_of_this_stub(), plan))
-            completed = auto_completed(config, signature)
-        except ModelLoadError as error:
-            raise pb_utils.TritonModelException(str(error)) from None
-        auto_complete_model_config.set_max_batch_size(completed["max_batch_size"])
-        for io in completed["input"] if not config["input"] else ():
-            auto_complete_model_config.add_input(io)
-        for io in completed["output"] if not config["output"] else ():
-            auto_complete_model_config.add_output(io)
-        if "dynamic_batching" in completed:
-            auto_complete_model_config.set_dynamic_batching()
-        return auto_complete_model_config
 
     def initialize(self, args: dict[str, str]) -> None:
         """Open the session of ``args["model_config"]``. Raises ``TritonModelException`` if that fails."""
@@ -123,14 +102,3 @@ class TritonPythonModel:
             if values:
                 listed = ", ".join(f"{key}={value}" for key, value in sorted(values.items()) if value)
                 pb_utils.Logger.log_info(f"{instance}: {provider}: {listed}")
-
-
-def _model_file_of_this_stub() -> Path:
-    """Return the ONNX file for which this process was started.
-
-    Triton passes the path to ``initialize``, but not to ``auto_complete_config``. There it stands only in the stub's
-    command line, as its first argument, with version and ``default_model_filename``.
-    """
-    arguments = Path("/proc/self/cmdline").read_bytes().split(b"\0")
-    file = Path(arguments[1].decode(errors="surrogateescape"))
-    return file / "model.onnx" if file.is_dir() else file

@@ -30,9 +30,6 @@ _TYPES: Final = {
 }
 """ONNX Runtime's name of a type -> Triton's and numpy's. No numpy type of strings or bfloat16 suits both."""
 
-DEFAULT_MAX_BATCH_SIZE: Final = 4
-"""The C++ backend's ``default-max-batch-size``, for a model that can batch."""
-
 _UNSUPPORTED_FIELDS: Final = ("batch_input", "batch_output", "sequence_batching")
 
 
@@ -142,33 +139,3 @@ def _check_tensor(io: Mapping[str, Any], tensor: Tensor, *, batches: bool, exact
             f"but in the ONNX model it is {list(tensor.shape)}"
             + ("; an output needs exactly the model's sizes." if exact else ".")
         )
-
-
-def auto_completed(config: ModelConfig, signature: Signature) -> dict[str, Any]:
-    """Return the fields that the C++ backend fills in if the configuration leaves out inputs or outputs.
-
-    They are ``max_batch_size``, ``input``, ``output`` and, to turn on dynamic batching, ``dynamic_batching``. Raises
-    ``ModelLoadError`` if the configuration sets ``max_batch_size`` for a model that cannot batch.
-    """
-    max_batch_size = int(config["max_batch_size"])
-    if not signature.batches and max_batch_size > 0:
-        raise ModelLoadError(
-            "config.pbtxt sets max_batch_size, but the ONNX model has a tensor whose first dimension is not dynamic."
-        )
-    if signature.batches and max_batch_size == 0:
-        max_batch_size = DEFAULT_MAX_BATCH_SIZE
-    completed: dict[str, Any] = {"max_batch_size": max_batch_size}
-    for key, tensors in (("input", signature.inputs), ("output", signature.outputs)):
-        completed[key] = config.get(key) or [_described(tensor, batches=max_batch_size > 0) for tensor in tensors]
-    if max_batch_size > 1 and not config.get("dynamic_batching"):
-        completed["dynamic_batching"] = {}
-    return completed
-
-
-def _described(tensor: Tensor, *, batches: bool) -> dict[str, Any]:
-    dims = list(tensor.shape[1:] if batches else tensor.shape)
-    if not dims:
-        raise ModelLoadError(
-            f"The ONNX tensor {tensor.name!r} has no dimension besides the batch: give it a reshape in config.pbtxt."
-        )
-    return {"name": tensor.name, "data_type": tensor.data_type, "dims": dims}

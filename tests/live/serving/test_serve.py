@@ -18,6 +18,7 @@ import urllib.error
 import urllib.request
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from tritonclient.utils import InferenceServerException
 
 from clip_client import SyncClipClient
 from preprocess_ensemble.serving.cleanup import SHARED_MEMORY, region_prefix
-from preprocess_ensemble.testing.server import QUIET, Server, free_port, serving
+from preprocess_ensemble.testing.server import QUIET, Server, free_port, python_with_shared_memory, serving
 from preprocess_ensemble.testing.tiny_model import TINY_CLIP
 from tests.live.processes import still_running
 from tests.live.raw import infer
@@ -76,6 +77,10 @@ class Watched:
         except urllib.error.HTTPError as error:
             with error:
                 return error.code, json.load(error)
+
+    def is_restored(self, restarts: int) -> bool:
+        status, report = self.health()
+        return status == 200 and report["status"] == "ready" and report["restarts"] == restarts
 
 
 @contextmanager
@@ -156,19 +161,40 @@ def test_whatever_ends_or_hangs_is_noticed_and_restored(tiny_repository: Path) -
     options = ("--frozen-after-s", "1", "--canary-timeout-s", f"{timeout_s}")
     with _watched(tiny_repository, *options) as watched:
         for restarts, (what, break_it) in enumerate(BREAKS.items(), 1):
-
-            def restored(restarts: int = restarts) -> bool:
-                status, report = watched.health()
-                return status == 200 and report["status"] == "ready" and report["restarts"] == restarts
-
             prefix = region_prefix(watched.triton.pid)
             break_it(watched)
             _wait_for(lambda: watched.health()[0] == 503, f"{what}: noticed", bound_s)
-            _wait_for(restored, f"{what}: restored")
+            _wait_for(partial(watched.is_restored, restarts), f"{what}: restored")
             assert not _regions(prefix), what
             new = region_prefix(watched.triton.pid)
             assert {oct((SHARED_MEMORY / name).stat().st_mode & 0o777) for name in _regions(new)} == {"0o600"}, what
     assert not _regions(new)
+
+
+@pytest.mark.usefixtures("no_core_files")
+def test_a_request_that_crashes_it_again_and_again_delays_no_restart(
+    tiny_repository: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with _watched(tiny_repository) as watched:
+        for restarts in (1, 2, 3):
+            _classify_text(watched)
+            _wait_for(partial(watched.is_restored, restarts), "restored")
+    log = capfd.readouterr().err
+    assert log.count("restarting tritonserver: tritonserver ended (signal 8)") == 3
+    assert "restarting tritonserver in" not in log
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a server a /dev/shm of its own")
+def test_a_server_that_answers_full_batches_is_not_degraded(tiny_repository: Path, tmp_path: Path) -> None:
+    """The estimate of what a full batch needs is just above this; with 13 MiB such a batch fails."""
+    port = free_port()
+    python = python_with_shared_memory(tmp_path, mebibytes=14)
+    options = ("--health-port", str(port), "--canary-interval-s", "0.2")
+    with serving(tiny_repository, *options, python=python) as server:
+        watched = Watched(server=server, health_url=f"http://127.0.0.1:{port}/healthz")
+        assert watched.health()[1]["status"] == "ready"
+        infer(server.grpc_url, "clip_image", [bytes(2**16)] * 32, outputs=["embedding"])
+        assert watched.health()[1]["status"] == "ready"
 
 
 def test_the_death_of_a_stub_needs_no_canary_to_be_noticed(tiny_repository: Path) -> None:
@@ -278,6 +304,23 @@ def test_missing_things_are_named(tiny_repository: Path, tmp_path: Path) -> None
     assert f"no model.onnx, because git holds no weights: run `clip-export --repository {repository}`" in _failed(
         f"--repository={repository}"
     )
+    repository = tmp_path / "without code"
+    shutil.copytree(tiny_repository, repository)
+    (repository / "clip_preprocess" / "1" / "model.py").unlink()
+    assert f"no model.py: run `clip-export --repository {repository}`" in _failed(f"--repository={repository}")
+
+
+def test_a_model_whose_process_cannot_start_is_the_reason(tiny_repository: Path, tmp_path: Path) -> None:
+    """Triton 2.51 waits for it without limit."""
+    repository = tmp_path / "models"
+    shutil.copytree(tiny_repository, repository)
+    (repository / "mine" / "1").mkdir(parents=True)
+    tensor = '[{ name: "x" data_type: TYPE_FP32 dims: [1] }]'
+    config = f'backend: "python" max_batch_size: 1 input {tensor} output {tensor}'
+    (repository / "mine" / "config.pbtxt").write_text(config, encoding="utf-8")
+    sentence = _failed(f"--repository={repository}")
+    assert "tritonserver ended while it started: Python model file not found in" in sentence
+    assert "/mine/1/model.py" in sentence
 
 
 def test_a_model_that_does_not_load_is_the_reason(tiny_repository: Path, tmp_path: Path) -> None:

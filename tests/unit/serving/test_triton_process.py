@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import subprocess
+import os
 from typing import TYPE_CHECKING
 
 import anyio
@@ -23,18 +22,18 @@ SERVE = "echo up > up; while :; do sleep 0.05; done"
 
 async def start(script: str, folder: Path, *, unload_s: float = 6.0) -> TritonProcess:
     """Run the script as :meth:`TritonProcess.start` runs tritonserver; it logs to a file named log."""
-    process = await asyncio.create_subprocess_exec(
-        "sh",
-        "-c",
-        script,
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        limit=2**20,
-        start_new_session=True,
-    )
-    return TritonProcess(process, LogFile(folder / "log"), secret="s3cret", unload_s=unload_s)
+    command = ("sh", "-c", f'cd "$1"; {script}', "sh", str(folder))
+    return await TritonProcess.run(command, os.environ, log=LogFile(folder / "log"), secret="s3cret", unload_s=unload_s)
+
+
+async def test_its_end_is_noticed_while_a_stub_holds_its_output(tmp_path: Path) -> None:
+    """Stubs end seconds after their server, or never."""
+    process = await start("echo 'error: why'; sleep 600 & exit 3", tmp_path)
+    with anyio.fail_after(30):
+        assert await process.ended() == 3
+        assert any_runs(process.pid)
+        await process.stop(drain_s=0)
+        assert await process.reason() == "why"
 
 
 @pytest.mark.parametrize(
@@ -102,3 +101,33 @@ async def test_a_server_that_has_answered_everything_and_does_not_end_is_killed(
     with anyio.fail_after(30):
         await process.stop(drain_s=600)
     assert await process.ended() == -9
+
+
+async def test_a_stub_that_cannot_start_ends_the_server_with_the_reason(tmp_path: Path) -> None:
+    """Triton (24.10) would wait for it without limit."""
+    line = "I1123 17:32:04.137233 12613 pb_stub.cc:2105]  Failed to preinitialize Python stub: no file model.py"
+    process = await start(f"echo '{line}'; sleep 600", tmp_path)
+    with anyio.fail_after(30):
+        assert await process.ended() == -9
+    await process.stop(drain_s=0)
+    assert await process.reason() == "no file model.py"
+    assert not process.opened
+
+
+async def test_what_a_client_has_logged_does_not_end_the_server(tmp_path: Path) -> None:
+    line = "I1123 17:32:04.137233 12613 pb_stub.cc:2105]  Failed to preinitialize Python stub: no file model.py"
+    opened = 'I1123 17:36:47.728355 15107 grpc_server.cc:2558] "Started GRPCInferenceService at 127.0.0.1:18001"'
+    process = await start(f"echo '{opened}'; echo '{line}'; echo > up; sleep 0.2; exit 3", tmp_path)
+    assert await process.ended() == 3
+    await process.stop(drain_s=0)
+    assert process.opened
+
+
+async def test_an_error_while_it_served_is_not_why_it_ended(tmp_path: Path) -> None:
+    process = await start("echo 'error: of a request'; until test -e ready; do sleep 0.05; done; exit 3", tmp_path)
+    await until(lambda: "error" in (tmp_path / "log").read_text() if (tmp_path / "log").exists() else False)
+    process.watch_stubs(lambda: None)
+    (tmp_path / "ready").touch()
+    await process.ended()
+    await process.stop(drain_s=0)
+    assert await process.reason() == "exit code 3"
