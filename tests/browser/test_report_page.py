@@ -17,7 +17,7 @@ from clip_client.dedup.aligned import Alignment
 from clip_client.dedup.features.preview import thumbnail
 from clip_client.dedup.reporting.html import PageCommands, write_page
 from clip_client.dedup.reporting.previews import previews_folder
-from clip_client.dedup.types import ALTERED, BURST, EXACT, NEAR_IDENTICAL, SIMILAR, CaptureTime, Metadata
+from clip_client.dedup.types import ALTERED, BURST, EXACT, SIMILAR, CaptureTime, Metadata
 from tests.browser.conftest import PHONE, TABLET, WIDE, violations
 
 if TYPE_CHECKING:

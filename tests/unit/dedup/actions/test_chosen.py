@@ -10,10 +10,9 @@ from clip_client.cli.commands.dedup_apply import apply_report
 from clip_client.cli.main import main
 from clip_client.cli.options.dedup import ActionOptions
 from clip_client.dedup import Store
-from clip_client.dedup.actions.plan import plan_moves
 from clip_client.dedup.types import BURST, EXACT, SIMILAR, Metadata
 from clip_client.review.state.choosing import chosen_photos
-from tests.fixtures.albums import MODEL, member, report, write
+from tests.fixtures.albums import MODEL, member, planned, report, write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -125,7 +124,7 @@ def test_a_choice_does_not_lose_what_only_the_duplicate_has(
     protected: dict[str, Any], reason: str, tmp_path: Path
 ) -> None:
     found = a_group(tmp_path, **protected)
-    plan = plan_moves(found, [tmp_path], chosen={str(tmp_path / "c.jpg")})
+    plan = planned(found, [tmp_path], chosen={str(tmp_path / "c.jpg")})
     (skip,) = plan.skipped
     assert reason in skip.reason
     assert plan.moves == ()
@@ -136,8 +135,8 @@ def test_a_companion_that_another_group_compared_stays(tmp_path: Path) -> None:
     for folder in "ab":
         write(tmp_path / folder / "1.cr2", b"raw")
     found = report(tuple(map(member, copies)))
-    assert len(plan_moves(found, [tmp_path]).moves) == 1
-    plan = plan_moves(found, [tmp_path], is_compared=lambda path: path.endswith("b/1.cr2"))
+    assert len(planned(found, [tmp_path]).moves) == 1
+    plan = planned(found, [tmp_path], is_compared=lambda path: path.endswith("b/1.cr2"))
     assert "was compared as a photo of its own" in plan.skipped[0].reason
 
 

@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from clip_client.dedup.actions.plan import SAFE_TIERS, plan_moves
 from clip_client.dedup.aligned import PUT_INTO, Alignment, Match
-from clip_client.dedup.files.file_types import RAW
-from clip_client.dedup.types import ALTERED, EDITED, EXACT, RE_ENCODED, SIMILAR
-from tests.fixtures.albums import member, report
+from clip_client.dedup.types import ALTERED, EDITED, EXACT, RAW, RE_ENCODED, SAFE_TIERS, SIMILAR
+from tests.fixtures.albums import member, planned, report
 from tests.fixtures.images.scenes import resized, scene
 
 if TYPE_CHECKING:
@@ -51,7 +49,7 @@ def photos(tmp_path: Path) -> dict[str, Member]:
 
 
 def reasons(kept: Member, copy: Member, root: Path, **options: Any) -> list[str]:
-    plan = plan_moves(report((kept, copy)), [root], **options)
+    plan = planned(report((kept, copy)), [root], **options)
     assert len(plan.moves) + len(plan.skipped) == 1
     return [skip.reason for skip in plan.skipped]
 
@@ -145,9 +143,9 @@ def test_a_copy_of_a_copy_that_moves_follows_it_to_the_photo_that_stays(
     copy = aligned(photos["coarse.jpg"], RE_ENCODED)
     twin = replace(member(tmp_path / "again.jpg", width=80, height=60), tier=SIMILAR, copy_of=copy.path)
     found = report((photos["fine.jpg"], replace(twin, copy_tier=EXACT), copy))
-    moves = plan_moves(found, [tmp_path]).moves
+    moves = planned(found, [tmp_path]).moves
     assert [(move.duplicate.path, move.kept.path, move.tier) for move in moves] == [
         (copy.path, found.groups[0].keep, RE_ENCODED), (twin.path, found.groups[0].keep, RE_ENCODED),
     ]  # fmt: skip
-    moves = plan_moves(found, [tmp_path], tiers=[EXACT]).moves
+    moves = planned(found, [tmp_path], tiers=[EXACT]).moves
     assert [(move.duplicate.path, move.kept.path, move.tier) for move in moves] == [(twin.path, copy.path, EXACT)]

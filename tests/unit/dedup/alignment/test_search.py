@@ -25,9 +25,8 @@ from clip_client.cli.commands.dedup_apply import apply_report
 from clip_client.cli.main import main
 from clip_client.cli.options.dedup import ActionOptions
 from clip_client.dedup import Store, find_duplicates
-from clip_client.dedup.actions.plan import SAFE_TIERS, plan_moves
-from clip_client.dedup.types import ALTERED, BURST, EDITED, EXACT, RE_ENCODED, SAME_PIXELS
-from tests.fixtures.albums import NoPictures, snapshot, without_access
+from clip_client.dedup.types import ALTERED, BURST, EDITED, EXACT, RE_ENCODED, SAFE_TIERS, SAME_PIXELS
+from tests.fixtures.albums import NoPictures, planned, snapshot, without_access
 from tests.fixtures.images.camera_files import exif
 from tests.fixtures.images.scenes import cropped, noisy, resized, scene
 from tests.fixtures.report_schema import check
@@ -118,7 +117,7 @@ def test_copies_are_proved_and_named_although_no_threshold_links_them(album: Pat
     document = json.loads(report.to_json())
     check(document)
     assert sum(source["proved"] for source in document["pair_sources"]) == len(group.members) - 1
-    plan = plan_moves(report, [album], tiers=[*SAFE_TIERS, EDITED])
+    plan = planned(report, [album], tiers=[*SAFE_TIERS, EDITED])
     assert {move.duplicate.path.rpartition("/")[2] for move in plan.moves} >= {"small.jpg", "marked small.jpg"}
     assert other.path not in {move.duplicate.path for move in plan.moves}
 
@@ -186,7 +185,7 @@ def test_frames_of_a_burst_stay_frames_and_have_copies_of_their_own(tmp_path: Pa
     assert report.groups[0].keep == first.path
     assert (second_one.moment, second_one.alignment, second_one.is_copy) == (BURST, None, False)
     assert (sent.copy_of, sent.copy_tier) == (second_one.path, RE_ENCODED)
-    (move,) = plan_moves(report, [tmp_path]).moves
+    (move,) = planned(report, [tmp_path]).moves
     assert (move.duplicate.path, move.kept.path) == (sent.path, second_one.path)
 
 
@@ -246,7 +245,7 @@ def test_a_photo_never_moves_for_what_may_be_made_from_it(
     made().save(tmp_path / "large.jpg", quality=90)
     report = search(tmp_path, alike=DUPLICATES)
     assert report.groups[0].keep == str(tmp_path / "large.jpg")
-    plan = plan_moves(report, [tmp_path], tiers=[*SAFE_TIERS, EDITED])
+    plan = planned(report, [tmp_path], tiers=[*SAFE_TIERS, EDITED])
     assert [skip.reason[: len(reason)] for skip in plan.skipped] == ([reason] if reason else [])
     assert [move.duplicate.path for move in plan.moves] == ([] if reason else [str(tmp_path / "small.jpg")])
 
@@ -275,7 +274,7 @@ def family(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def moved(report: DuplicateReport, folder: Path, *tiers: str) -> dict[str, str]:
     """Return name of a file that moves -> name of the one that stays for it."""
-    moves = plan_moves(report, [folder], tiers=[*SAFE_TIERS, *tiers]).moves
+    moves = planned(report, [folder], tiers=[*SAFE_TIERS, *tiers]).moves
     return {Path(move.duplicate.path).stem: Path(move.kept.path).stem for move in moves}
 
 
@@ -288,7 +287,7 @@ def test_the_original_stays_although_enlarged_noisy_and_bordered_copies_are_larg
     assert moved(report, family) == dict.fromkeys(["half", "sent", "sent again"], "original")
     edited = ["bordered", "stronger", "cropped", "darker", "half", "sent", "sent again"]
     assert moved(report, family, EDITED) == dict.fromkeys(edited, "original")
-    skip = {Path(one.path).stem: one.reason for one in plan_moves(report, [family]).skipped}
+    skip = {Path(one.path).stem: one.reason for one in planned(report, [family]).skipped}
     assert skip["enlarged"] == "It has more pixels than the kept photo, although probably no finer detail."
     check(json.loads(report.to_json()))
 
@@ -345,7 +344,7 @@ def test_a_larger_file_of_equal_size_is_not_kept_and_stays_if_it_is_lossless(
     large = by_name(reports[0])["large.png"]
     assert (large.tier, large.doubt) == (RE_ENCODED, doubt)
     assert f"may be made from another photo: {doubt}" in large.why
-    (skip,) = plan_moves(reports[1], [tmp_path]).skipped
+    (skip,) = planned(reports[1], [tmp_path]).skipped
     assert skip.reason.endswith("it has what the kept photo lacks: a lossless format.")
 
 

@@ -13,19 +13,17 @@ from clip_client.dedup.alignment.proofs import Proofs
 from clip_client.dedup.compare.cannot_link import CannotLink
 from clip_client.dedup.compare.groups import Comparison, make_groups
 from clip_client.dedup.compare.keep_rules import Candidate, KeepRules
-from clip_client.dedup.features.image_features import ImageFeatures
+from clip_client.dedup.group import DuplicateGroup, Member
+from clip_client.dedup.photo import ImageFeatures
 from clip_client.dedup.types import (
     BURST,
     EDITED,
     EXACT,
-    NEAR_IDENTICAL,
     SAME_PIXELS,
     SAME_SCENE,
     SIMILAR,
     CaptureTime,
-    DuplicateGroup,
     LibraryPhoto,
-    Member,
     Metadata,
     Thresholds,
 )

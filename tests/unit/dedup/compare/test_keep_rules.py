@@ -12,7 +12,8 @@ from PIL import Image, ImageEnhance
 
 from clip_client.dedup.aligned import ENLARGED
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES, Candidate, KeepRules, Standings
-from clip_client.dedup.features.image_features import ImageFeatures, extract_features
+from clip_client.dedup.features.image_features import extract_features
+from clip_client.dedup.photo import ImageFeatures
 from clip_client.dedup.types import CaptureTime, LibraryPhoto, Metadata
 from tests.fixtures.images.camera_files import as_lossless, camera_jpeg, exif
 from tests.fixtures.images.image_files import encoded, picture

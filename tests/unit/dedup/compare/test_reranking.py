@@ -13,19 +13,9 @@ from clip_client.dedup.compare.cannot_link import CannotLink
 from clip_client.dedup.compare.chosen_groups import CHOSEN, keep_instead, rerank
 from clip_client.dedup.compare.groups import Comparison, make_groups
 from clip_client.dedup.compare.keep_rules import Candidate, KeepRules
-from clip_client.dedup.features.image_features import ImageFeatures
-from clip_client.dedup.types import (
-    ALTERED,
-    BURST,
-    EXACT,
-    NEAR_IDENTICAL,
-    SAME_PIXELS,
-    SIMILAR,
-    TIERS,
-    CaptureTime,
-    DuplicateGroup,
-    Thresholds,
-)
+from clip_client.dedup.group import DuplicateGroup
+from clip_client.dedup.photo import ImageFeatures
+from clip_client.dedup.types import ALTERED, BURST, EXACT, SAME_PIXELS, SIMILAR, TIERS, CaptureTime, Thresholds
 
 THRESHOLDS = Thresholds(near_identical=0.999, similar=0.9, source="", recommended=True)
 SEARCHED, WANTED = KeepRules(["bytes"]), KeepRules(["smallest"])

@@ -13,17 +13,7 @@ import pytest
 from clip_client.dedup import DuplicateGroup, DuplicateReport, FailedFile, Match, Member, thresholds_for
 from clip_client.dedup.aligned import Alignment, PairSource
 from clip_client.dedup.reporting.rows import CSV_COLUMNS
-from clip_client.dedup.types import (
-    ALTERED,
-    BURST,
-    EXACT,
-    NEAR_IDENTICAL,
-    SIMILAR,
-    TIERS,
-    CaptureTime,
-    LibraryPhoto,
-    Metadata,
-)
+from clip_client.dedup.types import ALTERED, BURST, EXACT, SIMILAR, TIERS, CaptureTime, LibraryPhoto, Metadata
 from tests.fixtures.report_schema import check, validator
 from tests.paths import ROOT
 

@@ -19,7 +19,7 @@ from clip_client.dedup.reporting.rows import CSV_COLUMNS, copy_lines, csv_lines
 from clip_client.dedup.reporting.terminal import print_groups, print_notes
 from clip_client.dedup.reporting.words import in_words
 from clip_client.dedup.text import escaped
-from clip_client.dedup.types import BURST, EDITED, EXACT, NEAR_IDENTICAL, SAME_PIXELS, SIMILAR, LibraryPhoto
+from clip_client.dedup.types import BURST, EDITED, EXACT, SAME_PIXELS, SIMILAR, LibraryPhoto
 
 MODEL = "ViT-B-32/openai@1a2b3c4d"
 

@@ -16,9 +16,8 @@ from clip_client.cli.main import main
 from clip_client.cli.options.dedup import ActionOptions
 from clip_client.dedup import Store
 from clip_client.dedup.actions.apply import apply
-from clip_client.dedup.actions.plan import plan_moves
 from clip_client.dedup.types import SAME_PIXELS, SIMILAR
-from tests.fixtures.albums import album, member, report, write
+from tests.fixtures.albums import album, member, planned, report, write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 def store(tmp_path: Path) -> list[str]:
     """Three photos in the quarantine."""
     with Store(tmp_path / "store") as opened:
-        apply(plan_moves(album(tmp_path / "root"), [tmp_path / "root"]), opened.journal)
+        apply(planned(album(tmp_path / "root"), [tmp_path / "root"]), opened.journal)
     return ["--store", str(tmp_path / "store")]
 
 
@@ -236,7 +235,7 @@ def test_purge_sends_no_more_than_it_has_summed_up(
     def agree_late(question: str) -> str:
         first, second = (write(tmp_path / "later" / name, b"y") for name in ("1.jpg", "2.jpg"))
         with Store(tmp_path / "store") as opened:
-            apply(plan_moves(report((member(first), member(second))), [tmp_path / "later"]), opened.journal)
+            apply(planned(report((member(first), member(second))), [tmp_path / "later"]), opened.journal)
         return "y"
 
     monkeypatch.setattr(sys, "stdin", Terminal())
