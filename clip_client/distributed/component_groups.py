@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from clip_client.dedup.actions.verdicts import is_copy
+from clip_client.dedup.actions.verdicts import as_proved
 from clip_client.dedup.compare.union_find import UnionFind
 from clip_client.dedup.features.collect import CollectedFeatures
 from clip_client.dedup.features.feature_tables import FeatureTable, VectorTable
@@ -271,7 +271,7 @@ def _rows(group: DuplicateGroup, numbers: Mapping[bytes, int]) -> Iterator[Mappi
             "kept": is_kept,
             "tier": member.tier,
             "similarity": member.similarity,
-            "is_copy": not is_kept and is_copy(member, group, is_random=False),
+            "is_copy": not is_kept and as_proved(member, group, is_random=False).is_copy,
             "why": member.why,
             "cannot_verify": member.cannot_verify,
             "moment": member.other_shot,

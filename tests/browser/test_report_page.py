@@ -94,7 +94,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
             tier=NEAR_IDENTICAL,
         ),
         group(album.member("a.jpg", (400, 600)), album.member("Copy of a.jpg", (400, 600)), tier=EXACT),
-        group(frames[0], replace(frames[1], moment=BURST), *frames[2:]),
+        group(frames[0], replace(frames[1], other_shot=BURST), *frames[2:]),
         group(album.member("panorama.jpg", (3000, 300)), album.member("panorama 2.jpg", (3000, 300), size_bytes=20)),
         group(album.member("icon.png", (32, 32)), album.member("icon small.png", (16, 16), size_bytes=15)),
         group(album.member("still here.jpg"), gone),

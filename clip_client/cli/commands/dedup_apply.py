@@ -86,8 +86,8 @@ def _print_skipped_tiers(plan: Plan, options: ActionOptions, say: Callable[[str]
     by_tier = Counter(skip.tier for skip in plan.skipped if skip.tier)
     for tier, number in sorted(by_tier.items()):
         wait, them = ("waits", "it") if number == 1 else ("wait", "them")
-        how = f"; --act-on {tier} moves {them}{', too' if options.tiers else ' instead'}"
-        say(f"{counted(number, f'{tier} copy', f'{tier} copies')} {wait} for you{'' if options.hard_link else how}")
+        how = f"--act-on {tier} moves {them}{', too' if options.tiers else ' instead'}"
+        say(f"{counted(number, f'{tier} copy', f'{tier} copies')} {wait} for you; {how}")
 
 
 def _print_plan(plan: Plan, say: Callable[[str], None]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
+from clip_client.dedup.aligned import DETAIL_DOUBTS
 from clip_client.dedup.files.encoding import read_encoding
 from clip_client.dedup.types import EDITED, RAW, RE_ENCODED
 
@@ -18,13 +19,17 @@ class PictureLosses:
     def __init__(self) -> None:
         self._encoding_of = cache(read_encoding)
 
-    def why_it_stays(self, photo: Photo, kept: Photo, tier: str) -> str:
-        """Say what the picture of ``photo`` has that ``kept`` lacks; empty if nothing, or for another tier."""
+    def why_it_stays(self, photo: Photo, kept: Photo, tier: str, doubt: str = "") -> str:
+        """Say what the picture of ``photo`` has that ``kept`` lacks; empty if nothing, or for another tier.
+
+        ``doubt`` is why ``photo`` is probably made from another one. If that is its detail or noise, the larger file
+        may after all be the original.
+        """
         if tier not in (RE_ENCODED, EDITED):
             return ""
         if kept.features.format == RAW:
             return "It was compared with the preview in the RAW file that is kept, which may be smaller."
-        if tier == EDITED:
+        if tier == EDITED and doubt not in DETAIL_DOUBTS:
             return ""
         if photo.width > kept.width or photo.height > kept.height:
             return f"It has more pixels than the kept photo: {photo.width}x{photo.height}."

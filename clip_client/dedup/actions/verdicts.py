@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from clip_client.dedup.actions.merging import MetadataMerge
 from clip_client.dedup.actions.picture_losses import PictureLosses
 from clip_client.dedup.actions.quarantine import CannotMove, check_can_move, check_hard_link, quarantine_target
-from clip_client.dedup.files.companions import differing_companion, what_would_be_lost
+from clip_client.dedup.files.companions import companions, differing_companion, what_would_be_lost
 from clip_client.dedup.files.file_types import EDITED as EDITED_VERSION
 from clip_client.dedup.files.file_types import PICTURES
 from clip_client.dedup.files.hashing import sha256_of
@@ -122,13 +122,13 @@ class Judge:
 
     def _about(self, relation: _Relation, member: Member, group: DuplicateGroup, merge: MetadataMerge) -> Verdict:
         photo, kept = member.photo, relation.kept
-        verdict = proved(relation, member, is_random=self._is_random)
+        verdict = _proved(relation, member, is_random=self._is_random)
         if kept is not group.members[0].photo:
             # That photo may itself move, and a sidecar beside it would not.
             merge = MetadataMerge(is_asked_for=False)
         if reason := self._why_never(photo, kept, merge):
             return replace(verdict, moves=NEVER, reason=reason)
-        if verdict.is_copy and (reason := self._losses.why_it_stays(photo, kept, relation.tier)):
+        if verdict.is_copy and (reason := self._losses.why_it_stays(photo, kept, relation.tier, member.doubt)):
             return replace(verdict, moves=IF_CHOSEN, reason=reason)
         return verdict
 
@@ -184,9 +184,23 @@ def judged(
     *,
     hash_of: Callable[[str], str] = sha256_of,
 ) -> DuplicateReport:
-    """Return the report with a verdict for each photo; see :class:`Judge`."""
+    """Return the report with a verdict for each photo, as the files and their companions are now; see :class:`Judge`."""
     judge = Judge(report, paths, options, hash_of=hash_of)
-    return replace(report, groups=tuple(map(judge.judge, report.groups)))
+    return replace(report, groups=tuple(map(judge.judge, with_companions_now(report.groups))))
+
+
+def with_companions_now(groups: Iterable[DuplicateGroup]) -> list[DuplicateGroup]:
+    """Return the groups with the companions that lie beside their photos now: a program may have written a sidecar."""
+    groups = list(groups)
+    photos = (member.photo for group in groups for member in group.members)
+    found = companions(photo.path for photo in photos if photo.in_library is None)
+
+    def now(member: Member) -> Member:
+        photo = member.photo
+        beside = photo.companions if photo.in_library is not None else found.get(photo.path, ())
+        return member if beside == photo.companions else replace(member, photo=replace(photo, companions=beside))
+
+    return [replace(group, members=tuple(map(now, group.members))) for group in groups]
 
 
 class _Relation(NamedTuple):
@@ -207,13 +221,16 @@ def _relations(member: Member, group: DuplicateGroup) -> Iterator[_Relation]:
     yield from sorted(relations, key=lambda one: TIERS.index(one.tier))
 
 
-def is_copy(member: Member, group: DuplicateGroup, *, is_random: bool) -> bool:
-    """Tell whether a photo may move as far as the proofs tell, whatever else its file and the file system say."""
-    return any(proved(one, member, is_random=is_random).is_copy for one in _relations(member, group))
+def as_proved(member: Member, group: DuplicateGroup, *, is_random: bool) -> Verdict:
+    """Return the verdict as far as the proofs tell, whatever else the file and the file system say.
+
+    ``is_random``: the model's weights were never trained.
+    """
+    verdicts = (_proved(one, member, is_random=is_random) for one in _relations(member, group))
+    return min(verdicts, key=lambda one: _MOST_LIKELY_FIRST.index(one.moves))
 
 
-def proved(relation: _Relation, member: Member, *, is_random: bool) -> Verdict:
-    """Return the verdict as far as the proofs tell. ``is_random``: the model's weights were never trained."""
+def _proved(relation: _Relation, member: Member, *, is_random: bool) -> Verdict:
     kept, tier, alignment, other_shot = relation
     lost, doubts = ((), ()) if alignment is None else (alignment.lost, alignment.doubts)
     reason, moves = "", IF_CHOSEN

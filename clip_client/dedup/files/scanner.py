@@ -100,7 +100,7 @@ def scan(
             only_by_link=frozenset(file.path for is_by_link, file in walk.names.values() if is_by_link),
             hard_linked=frozenset(walk.names[identity][1].path for identity in walk.hard_linked),
         ),
-        roots=tuple(roots),
+        roots=tuple(sorted(roots, key=os.fsencode)),
         skipped=walk.skipped.by_kind(),
     )
 

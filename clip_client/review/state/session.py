@@ -14,7 +14,7 @@ from anyio import to_thread
 
 from clip_client.dedup.actions.apply import recover
 from clip_client.dedup.actions.plan import plan_moves
-from clip_client.dedup.actions.verdicts import Judge, MoveOptions
+from clip_client.dedup.actions.verdicts import Judge, MoveOptions, with_companions_now
 from clip_client.dedup.compare.chosen_groups import keep_instead
 from clip_client.dedup.files.hashing import sha256_of
 from clip_client.dedup.reporting.words import found_in_words, stays
@@ -249,7 +249,7 @@ class Session:
         def hash_of(path: str) -> str:
             return store.files.sha256_of(path, sha256_of)
 
-        now = [self.judged(group, hash_of, merge_metadata=merge_metadata) for group in groups]
+        now = [self.judged(group, hash_of, merge_metadata=merge_metadata) for group in with_companions_now(groups)]
         options = MoveOptions(merge_metadata=merge_metadata)
         return plan_moves(replace(self.report, groups=tuple(now)), self.roots, options=options, chosen=chosen)
 
@@ -263,7 +263,8 @@ class Session:
         moving = set(move)
         if not {keep, *moving} <= set(range(len(members))):
             raise CannotChoose(f"group {found.id} has {len(members)} photos")
-        group = self.judged(keep_instead(found.group, members[keep].path), sha256_of)
+        (group,) = with_companions_now([keep_instead(found.group, members[keep].path)])
+        group = self.judged(group, sha256_of)
         verdicts = {member.path: member.verdict for member in group.members}
         return {
             place: {

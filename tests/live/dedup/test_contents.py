@@ -68,7 +68,7 @@ async def test_a_copy_of_another_size_or_format_is_no_frame_of_a_burst(server: S
     photo.save(folder / "other.webp", quality=90, exif=exif)
     members = by_name(await find(server, folder))
     assert members.keys() == {"original.jpg", "again.jpg", "small.jpg", "other.webp"}
-    assert {name for name, member in members.items() if member.moment} == {"again.jpg"}
+    assert {name for name, member in members.items() if member.other_shot} == {"again.jpg"}
 
 
 async def test_equal_bytes_are_found_without_a_decoder(server: Server, folder: Path) -> None:

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from clip_client.cli.commands.dedup_apply import apply_report
 from clip_client.cli.options.dedup import ActionOptions
 from clip_client.dedup import Store
 from clip_client.dedup.actions.apply import HARDLINK, METHODS, apply, undo
 from clip_client.dedup.types import QUARANTINE_NAME
-from tests.fixtures.albums import member, opened, planned, report, snapshot, without_access, write
+from tests.fixtures.albums import carried_out, member, opened, planned, report, snapshot, without_access, write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,7 +59,7 @@ def test_the_command_says_that_a_hard_link_takes_no_sidecar_along(
 ) -> None:
     chosen = ActionOptions(apply=False, dry_run=True, hard_link=True, merge_metadata=False)
     with Store(tmp_path / "store") as store:
-        apply_report(copies(tmp_path / "root", copy=b"stars"), [str(tmp_path / "root")], store, chosen)
+        carried_out(copies(tmp_path / "root", copy=b"stars"), [str(tmp_path / "root")], store, chosen)
     said = capsys.readouterr().out
     assert f"would move: {tmp_path / 'root' / 'copy.jpg'}; kept" in said
     assert "copy.xmp" not in said

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from clip_client.cli.commands.dedup_apply import apply_report
 from clip_client.cli.options.dedup import ActionOptions
 from clip_client.dedup import Member, Store
 from clip_client.dedup.actions.apply import Outcome, apply, undo
@@ -21,10 +20,11 @@ from clip_client.dedup.features.image_features import extract_features
 from clip_client.dedup.files.metadata import read_sidecar
 from clip_client.dedup.store.journal import State
 from clip_client.dedup.types import QUARANTINE_NAME, SAME_PIXELS, LibraryPhoto, Metadata
-from tests.fixtures.albums import member, opened, planned, report, snapshot, without_access, write
+from tests.fixtures.albums import carried_out, member, opened, planned, report, snapshot, without_access, write
 from tests.fixtures.crashes import contents, fork_and_kill
 from tests.fixtures.images.camera_files import exif, packet
 from tests.fixtures.images.image_files import jpeg
+from tests.fixtures.members import changed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -236,7 +236,7 @@ def test_nothing_is_written_where_a_sidecar_is_or_may_not_be(tmp_path: Path, mon
     root = tmp_path / "root"
     groups = album(root, Metadata(rating=4))
     (found,) = groups.groups
-    in_reference = report((replace(found.members[0], is_reference=True), found.members[1]))
+    in_reference = report((changed(found.members[0], is_reference=True), found.members[1]))
     assert "nothing is written to the kept photo's folder" in why(planned(in_reference, [root], merge_metadata=True))
     write(root / "kept.jpg.xmp", packet('xmp:Rating="2">'))
     assert "Its rating differs" in why(planned(groups, [root], merge_metadata=True))
@@ -248,7 +248,7 @@ def test_nothing_is_written_where_a_sidecar_is_or_may_not_be(tmp_path: Path, mon
     (root / "kept.jpg.xmp").symlink_to(tmp_path / "nowhere")
     assert "already has a sidecar" in why(planned(groups, [root], merge_metadata=True))
     (root / "kept.jpg.xmp").unlink()
-    other = report((replace(found.members[0], path=str(write(tmp_path / "away" / "kept.jpg", b"k"))), found.members[1]))
+    other = report((changed(found.members[0], path=str(write(tmp_path / "away" / "kept.jpg", b"k"))), found.members[1]))
     access = os.access
     monkeypatch.setattr(os, "access", lambda path, mode: path != str(tmp_path / "away") and access(path, mode))
     assert "read-only for you" in why(planned(other, [root], merge_metadata=True))
@@ -258,7 +258,7 @@ def test_nothing_is_written_where_a_sidecar_is_or_may_not_be(tmp_path: Path, mon
 def test_a_photo_of_a_library_whose_metadata_would_be_lost_is_not_for_the_album(tmp_path: Path, merges: bool) -> None:
     kept, copy = album(tmp_path, Metadata(rating=4)).groups[0].members
     inside = LibraryPhoto(path=copy.path, library=str(tmp_path), uuid="A", name="IMG_1.JPG", taken_ns=None)
-    plan = planned(report((kept, replace(copy, in_library=inside))), [tmp_path], merge_metadata=merges)
+    plan = planned(report((kept, changed(copy, in_library=inside))), [tmp_path], merge_metadata=merges)
     assert why(plan) == "It has metadata that the kept photo lacks: rating."
     assert plan.for_album == ()
 
@@ -371,7 +371,7 @@ def test_the_command_says_what_it_would_write(tmp_path: Path, capsys: pytest.Cap
     chosen = ActionOptions(apply=False, dry_run=True, hard_link=False, merge_metadata=merges)
     root = tmp_path / "root"
     with Store(tmp_path / "store") as store:
-        assert apply_report(album(root, Metadata(rating=4), Metadata(title="Gate")), [str(root)], store, chosen) == 0
+        assert carried_out(album(root, Metadata(rating=4), Metadata(title="Gate")), [str(root)], store, chosen) == 0
     said = capsys.readouterr().out.splitlines()
     assert said.count(f"would write: {root / 'kept.jpg.xmp'}") == merges
     stays = "It has metadata that the kept photo lacks, which --merge-metadata can save: rating."

@@ -153,9 +153,9 @@ def test_no_other_user_can_read_the_quarantine(tmp_path: Path, journal: Journal)
 def test_different_bytes_never_become_a_hard_link(tmp_path: Path, journal: Journal) -> None:
     kept, copy = write(tmp_path / "1.jpg", b"x"), write(tmp_path / "2.jpg", b"y")
     found = report((member(kept), member(copy, tier=SAME_PIXELS)))
-    planned = planned(found, [tmp_path], hard_link=True)
-    assert planned.moves == ()
-    assert planned.skipped[0].reason == "Only copies of the same bytes can become hard links."
+    plan = planned(found, [tmp_path], hard_link=True)
+    assert plan.moves == ()
+    assert plan.skipped[0].reason == "Only copies of the same bytes can become hard links."
     (outcome,) = apply(planned(found, [tmp_path]), journal, method=HARDLINK).outcomes
     assert (outcome.done, outcome.message) == (False, "Only copies of the same bytes can become hard links.")
     assert (kept.read_bytes(), copy.read_bytes()) == (b"x", b"y")

@@ -183,7 +183,7 @@ def test_frames_of_a_burst_stay_frames_and_have_copies_of_their_own(tmp_path: Pa
     members = by_name(report)
     first, second_one, sent = (members[name] for name in ("first.jpg", "second.jpg", "sent.jpg"))
     assert report.groups[0].keep == first.path
-    assert (second_one.moment, second_one.alignment, second_one.is_copy) == (BURST, None, False)
+    assert (second_one.other_shot, second_one.alignment, second_one.is_copy) == (BURST, None, False)
     assert (sent.copy_of, sent.copy_tier) == (second_one.path, RE_ENCODED)
     (move,) = planned(report, [tmp_path]).moves
     assert (move.duplicate.path, move.kept.path) == (sent.path, second_one.path)

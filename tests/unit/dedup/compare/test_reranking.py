@@ -12,18 +12,18 @@ import pytest
 from clip_client.dedup.compare.cannot_link import CannotLink
 from clip_client.dedup.compare.chosen_groups import CHOSEN, keep_instead, rerank
 from clip_client.dedup.compare.groups import Comparison, make_groups
-from clip_client.dedup.compare.keep_rules import Candidate, KeepRules
+from clip_client.dedup.compare.keep_rules import KeepRules
 from clip_client.dedup.group import DuplicateGroup
-from clip_client.dedup.photo import ImageFeatures
+from clip_client.dedup.photo import ImageFeatures, Photo
 from clip_client.dedup.types import ALTERED, BURST, EXACT, SAME_PIXELS, SIMILAR, TIERS, CaptureTime, Thresholds
 
-THRESHOLDS = Thresholds(near_identical=0.999, similar=0.9, source="", recommended=True)
+THRESHOLDS = Thresholds(similar=0.9, source="", recommended=True)
 SEARCHED, WANTED = KeepRules(["bytes"]), KeepRules(["smallest"])
 
 
-def file(name: str, size_bytes: int, **features: Any) -> Candidate:
+def file(name: str, size_bytes: int, **features: Any) -> Photo:
     known = ImageFeatures(width=8, height=8, format="JPEG", **features)
-    return Candidate(path=name, sha256=name[0] * 64, size_bytes=size_bytes, mtime_ns=size_bytes, features=known)
+    return Photo(path=name, sha256=name[0] * 64, size_bytes=size_bytes, mtime_ns=size_bytes, features=known)
 
 
 def search(rules: KeepRules) -> DuplicateGroup:
@@ -55,7 +55,7 @@ def search(rules: KeepRules) -> DuplicateGroup:
 
 def facts(group: DuplicateGroup) -> dict[str, Any]:
     return {
-        member.path: (member.tier, member.moment, bool(member.copy_of), member.copy_tier) for member in group.members
+        member.path: (member.tier, member.other_shot, bool(member.copy_of), member.copy_tier) for member in group.members
     }
 
 
@@ -99,7 +99,7 @@ def test_what_a_person_keeps_is_first_whatever_the_rules_say() -> None:
     assert (of["e.jpg"].tier, of["e.jpg"].matches, of["e.jpg"].similarity) == (EXACT, (), 1.0)
     assert [of[name].tier for name in ("x.jpg", "x2.jpg")] == [SAME_PIXELS] * 2
     # The other frame is no copy of this one, and its files are copies of their own best.
-    assert [of[name].moment for name in ("a.jpg", "b.jpg")] == [BURST] * 2
+    assert [of[name].other_shot for name in ("a.jpg", "b.jpg")] == [BURST] * 2
     assert [(of[name].copy_of, of[name].copy_tier) for name in ("a.jpg", "a2.jpg", "b.jpg", "c.jpg")] == [
         ("", ""),
         ("a.jpg", EXACT),
@@ -132,13 +132,3 @@ def test_two_members_are_no_surer_copies_of_each_other_than_of_the_kept_photo(ti
     assert of["a.jpg"].tier == tier
     # x is similar to a; what differs in an altered photo may not be in x either.
     assert of["x.jpg"].tier == (ALTERED if tier == ALTERED else SIMILAR)
-
-
-def test_near_identical_to_one_photo_is_not_near_identical_to_each_other() -> None:
-    group = search(SEARCHED)
-    near = [replace(one, tier=NEAR_IDENTICAL) if one.path in ("e.jpg", "f.jpg") else one for one in group.members]
-    of = {member.path: member for member in keep_instead(replace(group, members=tuple(near)), "f.jpg").members}
-    assert (of["a.jpg"].tier, of["e.jpg"].tier) == (NEAR_IDENTICAL, SIMILAR)
-    every_two = replace(group, tier=NEAR_IDENTICAL, members=tuple(near))
-    of = {member.path: member for member in keep_instead(every_two, "f.jpg").members}
-    assert of["e.jpg"].tier == NEAR_IDENTICAL

@@ -31,7 +31,8 @@ def library(tmp_path: Path) -> PhotosLibrary:
 
 def in_library(path: Path, library: PhotosLibrary) -> Member:
     photos = {photo.path: photo for photo in read_library(str(library.folder)).photos}
-    return member(path, in_library=photos[str(path)])
+    known = photos[str(path)]
+    return member(path, in_library=known, companions=known.companions)
 
 
 def test_each_photo_is_one_unit_under_the_name_that_its_owner_knows(library: PhotosLibrary) -> None:
@@ -129,7 +130,7 @@ def test_duplicates_are_for_the_album_and_loose_copies_move(library: PhotosLibra
     plan = planned(report(members), [tmp_path])
     assert [move.duplicate.path for move in plan.moves] == [str(loose)]
     assert [entry.duplicate.path for entry in plan.for_album] == [str(originals[1])]
-    assert [skip.path for skip in plan.skipped] == ["Photos Library.photoslibrary/IMG_3.JPG"]
+    assert [skip.photo.label for skip in plan.skipped] == ["Photos Library.photoslibrary/IMG_3.JPG"]
     assert plan.skipped[0].reason == (
         "It has an edited version, and the originals are what was compared, so only a person can choose."
     )
@@ -140,7 +141,7 @@ def test_a_copy_with_an_edited_version_stays_although_the_kept_photo_has_one_too
     kept, copy = (library.add(b"x", f"IMG_{number}.JPG", edited=b"e%d" % number) for number in (1, 2))
     plan = planned(report((in_library(kept, library), in_library(copy, library))), [library.folder])
     assert (plan.moves, plan.for_album) == ((), ())
-    assert [skip.path for skip in plan.skipped] == ["Photos Library.photoslibrary/IMG_2.JPG"]
+    assert [skip.photo.label for skip in plan.skipped] == ["Photos Library.photoslibrary/IMG_2.JPG"]
     assert plan.skipped[0].reason.startswith("It has an edited version, and")
 
 

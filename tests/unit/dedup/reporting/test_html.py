@@ -49,7 +49,7 @@ def test_the_result_comes_first() -> None:
             DuplicateReport(model=MODEL, thresholds=thresholds_for(MODEL), compared=9, groups=groups, failed=())
         )
 
-    frame = replace(member("b"), moment=BURST)
+    frame = replace(member("b"), other_shot=BURST)
     assert (
         said(group(member("a"), member("b", 88_000), member("c", 12_000_000)))
         == "2 copies, up to 12.1 MB could be freed"

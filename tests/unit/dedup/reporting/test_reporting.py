@@ -106,7 +106,7 @@ def test_date_and_camera_are_in_every_form_with_a_warning_if_the_kept_photo_has_
 
 def test_there_is_no_warning_where_nothing_is_lacking() -> None:
     kept, plain = from_camera("a.jpg"), member("b.jpg")
-    frame = replace(from_camera("c.jpg"), moment=BURST)
+    frame = replace(from_camera("c.jpg"), other_shot=BURST)
     assert group(kept, from_camera("b.jpg"), plain).warnings == ()
     assert group(plain, frame).warnings == (), "another picture is no copy"
     less = replace(kept, metadata=Metadata(taken="2019-05-03T10:11:12"))
@@ -140,15 +140,15 @@ def test_spare_bytes_are_those_of_all_but_the_kept() -> None:
 
 
 def test_frames_of_a_burst_are_no_copies_but_copies_of_them_are() -> None:
-    frame = replace(member("b"), moment=BURST)
-    backup = replace(member("c"), moment=BURST, copy_of="b", copy_tier=EXACT)
+    frame = replace(member("b"), other_shot=BURST)
+    backup = replace(member("c"), other_shot=BURST, copy_of="b", copy_tier=EXACT)
     of = report(group(member("a"), frame, backup))
     assert (of.copies, of.spare_bytes) == (1, 1_400_000)
 
 
 def test_groups_are_ordered_by_the_space_that_they_free() -> None:
     small, large = group(member("a"), member("b")), group(member("c"), member("d"), member("e"))
-    frames = group(member("f"), *(replace(member(name), moment=BURST) for name in "ghi"))
+    frames = group(member("f"), *(replace(member(name), other_shot=BURST) for name in "ghi"))
     assert report(frames, small, large).groups_by_space == (large, small, frames)
 
 

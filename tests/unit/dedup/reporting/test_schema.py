@@ -52,7 +52,7 @@ def full_report() -> DuplicateReport:
         members=(
             member("a.jpg", tier=EXACT),
             member("b\udcff.jpg", similarity=0.993, tier=NEAR_IDENTICAL, matches=matches, format="JPEG"),
-            member("L/c.jpg", embedded="film, gain map", moment=BURST, in_library=library, metadata=said),
+            member("L/c.jpg", embedded="film, gain map", other_shot=BURST, in_library=library, metadata=said),
             member(
                 "d.jpg",
                 copy_of="L/c.jpg",

@@ -54,8 +54,8 @@ def printed(of: DuplicateReport, *, verbose: bool = False, width: int = 80) -> s
         ({"tier": NEAR_IDENTICAL, "width": 480, "height": 640}, "same picture, rotated"),
         ({"tier": SIMILAR, "width": 480, "height": 480}, "looks similar, cropped"),
         ({"tier": SIMILAR}, "looks similar"),
-        ({"tier": SIMILAR, "moment": BURST}, "another frame of a burst"),
-        ({"tier": SIMILAR, "moment": BURST, "copy_of": "c\n.jpg", "copy_tier": EXACT}, "identical to c\\n.jpg"),
+        ({"tier": SIMILAR, "other_shot": BURST}, "another frame of a burst"),
+        ({"tier": SIMILAR, "other_shot": BURST, "copy_of": "c\n.jpg", "copy_tier": EXACT}, "identical to c\\n.jpg"),
     ],
 )
 def test_plain_words(copy: dict[str, Any], words: str) -> None:
@@ -64,7 +64,7 @@ def test_plain_words(copy: dict[str, Any], words: str) -> None:
 
 def test_the_groups_with_most_to_free_come_first_and_ten_are_shown() -> None:
     groups = [(member(f"{size}.jpg"), member(f"{size}-2.jpg", size_bytes=size * 1000)) for size in range(1, 13)]
-    burst = (member("x.jpg"), member("x-2.jpg", size_bytes=10**9, moment=BURST))
+    burst = (member("x.jpg"), member("x-2.jpg", size_bytes=10**9, other_shot=BURST))
     text = printed(report(*groups, burst))
     headings = [line for line in text.splitlines() if line[:1].isdigit() and "copy:" in line]
     assert headings[0] == "1. 12.0 kB in 1 copy: identical, byte for byte"
@@ -77,7 +77,7 @@ def test_the_groups_with_most_to_free_come_first_and_ten_are_shown() -> None:
 
 
 def test_the_terminal_and_the_page_count_the_copies_that_free_the_space() -> None:
-    of = report((member("a.jpg"), member("b.jpg"), member("c.jpg", moment=BURST)), (member("d.jpg"),) * 2)
+    of = report((member("a.jpg"), member("b.jpg"), member("c.jpg", other_shot=BURST)), (member("d.jpg"),) * 2)
     assert "1. 1.4 MB in 1 copy\n" in printed(of)
     page = io.BytesIO()
     write_page(of, page, thumbnail=lambda path, side: None)
@@ -151,8 +151,8 @@ def test_a_line_for_each_copy() -> None:
             member("a\tb\n.jpg"),
             member("r.jpg", is_reference=True),
             member("l.jpg", in_library=library),
-            member("m.jpg", moment=BURST),
-            member("m 2.jpg", moment=BURST, copy_of="m.jpg", copy_tier=SAME_PIXELS, tier=SIMILAR),
+            member("m.jpg", other_shot=BURST),
+            member("m 2.jpg", other_shot=BURST, copy_of="m.jpg", copy_tier=SAME_PIXELS, tier=SIMILAR),
         )
     )
     assert list(copy_lines(of)) == [

@@ -27,6 +27,7 @@ from clip_client.dedup.types import (
     TIERS,
 )
 from tests.fixtures.albums import album, member, opened, planned, report, snapshot, without_access, write
+from tests.fixtures.members import FROM_A_CAMERA, aligned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -126,38 +127,34 @@ def test_a_name_that_was_taken_meanwhile_is_not_overwritten(tmp_path: Path, jour
 
 def test_bursts_references_and_unsure_tiers_stay(tmp_path: Path) -> None:
     files = [write(tmp_path / "root" / f"{number}.jpg", b"x") for number in range(5)]
-    changes: list[dict[str, Any]] = [{}, {"moment": BURST}, {"is_reference": True}, {"tier": SIMILAR}, {}]
+    changes: list[dict[str, Any]] = [{}, {"other_shot": BURST}, {"is_reference": True}, {"tier": SIMILAR}, {}]
     members = tuple(member(path, **change) for path, change in zip(files, changes, strict=True))
     plan = planned(report(members), [tmp_path / "root"])
     assert [move.duplicate.path for move in plan.moves] == [str(files[4])]
-    assert [skip.path for skip in plan.skipped] == list(map(str, files[1:4]))
+    assert [skip.photo.path for skip in plan.skipped] == list(map(str, files[1:4]))
     asked = planned(report(members), [tmp_path / "root"], tiers=[EXACT, SIMILAR])
     assert [move.duplicate.path for move in asked.moves] == [str(files[3]), str(files[4])]
 
 
 @pytest.mark.parametrize(
-    ("group", "tiers", "leaving"),
+    ("tiers", "leaving"),
     [
-        (SIMILAR, SAFE_TIERS, {EXACT, SAME_PIXELS, RE_ENCODED}),
-        (SIMILAR, [NEAR_IDENTICAL], set()),
-        (SIMILAR, [*SAFE_TIERS, NEAR_IDENTICAL], {EXACT, SAME_PIXELS, RE_ENCODED}),
-        (SIMILAR, [SIMILAR], {SIMILAR}),
-        (SIMILAR, [NEAR_IDENTICAL, SIMILAR], {NEAR_IDENTICAL, SIMILAR}),
-        (NEAR_IDENTICAL, [NEAR_IDENTICAL], {NEAR_IDENTICAL}),
-        (NEAR_IDENTICAL, [EXACT, NEAR_IDENTICAL], {EXACT, NEAR_IDENTICAL}),
-        (NEAR_IDENTICAL, [SIMILAR], set()),
+        (SAFE_TIERS, {EXACT, SAME_PIXELS, RE_ENCODED}),
+        ([EDITED], {EDITED}),
+        ([SIMILAR], {SIMILAR}),
+        ([EXACT, EDITED, SIMILAR], {EXACT, EDITED, SIMILAR}),
     ],
 )
-def test_a_copy_by_vectors_moves_only_with_the_tier_of_its_group(
-    tmp_path: Path, group: str, tiers: Sequence[str], leaving: set[str]
+def test_a_copy_moves_only_if_its_tier_is_selected(
+    tmp_path: Path, tiers: Sequence[str], leaving: set[str]
 ) -> None:
-    of_group = [tier for tier in TIERS[: TIERS.index(group) + 1] if tier not in (EDITED, ALTERED)]
-    members = [member(write(tmp_path / f"{tier}.jpg", b"x"), tier=tier) for tier in of_group]
-    found = report((member(write(tmp_path / "1.jpg", b"x"), is_original=True), *members))
-    plan = planned(found, [tmp_path], tiers=tiers)
+    kept = member(write(tmp_path / "1.jpg", b"x"), **FROM_A_CAMERA)
+    members = [member(write(tmp_path / f"{tier}.jpg", b"x"), tier=tier, matches=aligned(tier)) for tier in TIERS]
+    plan = planned(report((kept, *members)), [tmp_path], tiers=tiers)
     assert {move.tier for move in plan.moves} == leaving
     assert len(plan.skipped) == len(members) - len(leaving)
-    assert {skip.tier for skip in plan.skipped} <= set(TIERS) - set(tiers)  # says what else would have to be asked for
+    # It says what else would have to be asked for; nothing selects an altered picture.
+    assert {skip.tier for skip in plan.skipped} == {*TIERS, ""} - {*tiers, ALTERED}
 
 
 def test_of_copies_of_a_frame_the_best_stays(tmp_path: Path, journal: Journal) -> None:
@@ -166,9 +163,9 @@ def test_of_copies_of_a_frame_the_best_stays(tmp_path: Path, journal: Journal) -
     backup, copy = write(root / "b" / "frame.jpg", b"frame.jpg"), write(root / "b" / "alike.jpg", b"alike.jpg")
     members = (
         member(kept),
-        member(backup, tier=SIMILAR, moment=BURST, copy_of=str(frame), copy_tier=EXACT),
+        member(backup, tier=SIMILAR, other_shot=BURST, copy_of=str(frame), copy_tier=EXACT),
         member(copy, tier=SIMILAR, copy_of=str(alike), copy_tier=EXACT),
-        member(frame, tier=SIMILAR, moment=BURST),
+        member(frame, tier=SIMILAR, other_shot=BURST),
         member(alike, tier=SIMILAR),
     )
     plan = planned(report(members), [root])
@@ -209,7 +206,7 @@ def test_a_raw_file_that_is_another_than_the_kept_photos_stays(tmp_path: Path, j
         write(tmp_path / name, data)
     plan = planned(report((member(kept), member(cut), member(changed))), [tmp_path])
     # Those of the third are of equal size: only their bytes tell.
-    assert [(skip.path, "is damaged, or differs" in skip.reason) for skip in plan.skipped] == [
+    assert [(skip.photo.path, "is damaged, or differs" in skip.reason) for skip in plan.skipped] == [
         (str(cut), True),
         (str(changed), True),
     ]
@@ -278,7 +275,6 @@ def test_what_is_reached_through_links_or_lies_elsewhere_stays(tmp_path: Path) -
     duplicates = [outside, tmp_path / "root" / "link" / "2.jpg", tmp_path / "root" / "3.jpg"]
     plan = planned(report(tuple(map(member, [kept, *duplicates]))), [tmp_path / "root"])
     assert plan.moves == ()
-    assert all(skip.is_blocked for skip in plan.skipped)
     assert ["none of the folders" in plan.skipped[0].reason, "leads out" in plan.skipped[1].reason] == [True, True]
     assert "It is a link" in plan.skipped[2].reason
 

@@ -174,8 +174,8 @@ def test_a_quarantine_that_may_not_be_looked_into_is_not_taken_for_an_empty_one(
     groups = album(root)
     before = snapshot(root)
     apply(planned(groups, [root]), journal)
-    planned, purging, *_ = journal.entries(IN_QUARANTINE)
-    journal.set_state(planned, State.PLANNED)  # as a process leaves them that is killed
+    begun, purging, *_ = journal.entries(IN_QUARANTINE)
+    journal.set_state(begun, State.PLANNED)  # as a process leaves them that is killed
     journal.set_state(purging, State.PURGING)
     lstat = os.lstat
 
