@@ -111,8 +111,11 @@ def _copy(member: Member, kept: Member, best: Member, group: DuplicateGroup) -> 
     """Return what a member is a closer copy of than of the new kept photo; a proof of the search holds on."""
     if best is not member:
         return {**_NO_COPY, "copy_of": best.path, "copy_tier": EXACT if best.sha256 == member.sha256 else SAME_PIXELS}
+    if member.copy_tier in (EXACT, SAME_PIXELS):
+        # The file that it followed now follows it, and what was proved about that one holds for the same pixels.
+        member = next(one for one in group.members if one.path == member.copy_of)
     if member.copy_of and member.copy_of != kept.path:
-        return {}
+        return {name: getattr(member, name) for name in _NO_COPY}
     if member.alignment is not None and member.alignment.tier != ALTERED and not member.copy_of:
         return {"copy_of": group.keep, "copy_tier": member.tier, "copy_alignment": member.alignment}
     return _NO_COPY

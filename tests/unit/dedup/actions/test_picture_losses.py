@@ -135,7 +135,9 @@ def test_an_altered_picture_never_moves_unless_a_person_chose_it(photos: dict[st
     (reason,) = reasons(kept, copy, tmp_path, tiers=[*SAFE_TIERS, EDITED, SIMILAR])
     assert reason.startswith("A region of it differs")
     assert reasons(kept, copy, tmp_path, chosen={copy.path: None}) == []
-    assert reasons(photos["coarse.jpg"], aligned(photos["fine.jpg"], RE_ENCODED), tmp_path, chosen={kept.path: None}) == []
+    assert (
+        reasons(photos["coarse.jpg"], aligned(photos["fine.jpg"], RE_ENCODED), tmp_path, chosen={kept.path: None}) == []
+    )
 
 
 def test_a_copy_of_a_copy_that_moves_follows_it_to_the_photo_that_stays(

@@ -41,7 +41,11 @@ def only_skip(plan: Plan) -> Skip:
     ("copy", "kept", "reason"),
     [
         ({"is_reference": True}, {}, "It is in a reference folder."),
-        ({"other_shot": BURST}, {}, "It shows another frame of a burst, so only a person can tell whether it is wanted."),
+        (
+            {"other_shot": BURST},
+            {},
+            "It shows another frame of a burst, so only a person can tell whether it is wanted.",
+        ),
         (
             {"embedded": "film", "embedded_digest": "1"},
             {},
@@ -186,9 +190,7 @@ def test_tiers_are_checked_by_name_and_by_the_weights_of_the_model() -> None:
     check_tiers([SIMILAR])
     with pytest.raises(ValueError, match="unknown tier") as raised:
         check_tiers([EXACT, "sure"])
-    assert str(raised.value) == (
-        "unknown tier 'sure'; the tiers are exact, same-pixels, re-encoded, edited, similar"
-    )
+    assert str(raised.value) == ("unknown tier 'sure'; the tiers are exact, same-pixels, re-encoded, edited, similar")
     with pytest.raises(ValueError, match="are random") as raised:
         check_tiers([SIMILAR], "ViT-B-32/random:0@1a2b3c4d")
     assert str(raised.value) == (

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from PIL import Image, ImageEnhance
 
-from clip_client.dedup.aligned import ENLARGED
+from clip_client.dedup.aligned import ENLARGED, NOISY
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES, KeepRules
 from clip_client.dedup.features.image_features import extract_features
 from clip_client.dedup.photo import ImageFeatures, Photo
-from clip_client.dedup.types import CaptureTime, LibraryPhoto, Metadata
+from clip_client.dedup.types import CaptureTime, Companion, LibraryPhoto, Metadata
 from tests.fixtures.images.camera_files import as_lossless, camera_jpeg, exif
 from tests.fixtures.images.image_files import encoded, picture
 
@@ -86,7 +86,7 @@ def test_ties_of_other_rules_are_broken_in_the_same_way() -> None:
 
 
 def test_the_rule_can_be_asked_for_earlier() -> None:
-    large, small = candidate("a (1).jpg", size_bytes=99), candidate("a.jpg")
+    large, small = photo("a (1).jpg", features=ImageFeatures(width=40, height=30)), photo()
     assert kept(KeepRules(), large, small)[0] == "a (1).jpg"
     assert kept(KeepRules(["name", *DEFAULT_RULES]), large, small) == ("a.jpg", "name without a copy mark")
 
@@ -136,11 +136,12 @@ def test_a_camera_original_is_kept_before_every_larger_export(kind: str) -> None
     assert kept(KeepRules(), of_file("a", export), of_file("original.jpg", ORIGINAL)) == ("original.jpg", REASON)
 
 
-def test_of_two_originals_pixels_and_bytes_decide() -> None:
+def test_of_two_originals_pixels_decide_and_bytes_do_not() -> None:
     large = of_file("z", camera_jpeg((128, 96)))
     assert kept(KeepRules(), of_file("a", ORIGINAL), large) == ("z", "most pixels: 128x96, next 64x48")
-    better = of_file("z", camera_jpeg(quality=99))
-    assert kept(KeepRules(), of_file("a", ORIGINAL), better)[1].startswith("largest file")
+    larger = of_file("z", camera_jpeg(quality=99))
+    assert kept(KeepRules(), of_file("a", ORIGINAL), larger) == ("a", "first in order of the paths")
+    assert kept(KeepRules(["bytes"]), of_file("a", ORIGINAL), larger)[1].startswith("largest file")
 
 
 def test_a_smaller_copy_with_all_metadata_is_not_kept_before_the_whole_photo() -> None:
@@ -198,6 +199,10 @@ def test_the_rule_has_a_place_of_its_own_in_the_order() -> None:
     assert kept(KeepRules(["original", "bytes"]), export, original)[0] == "z"
 
 
+def beside(*kinds: str) -> tuple[Companion, ...]:
+    return tuple(Companion(path=f"{kind}.x", kind=kind) for kind in kinds)
+
+
 CAMERA = ImageFeatures(
     width=8,
     height=8,
@@ -208,37 +213,40 @@ CAMERA = ImageFeatures(
 PREFERRED: dict[str, dict[str, Any]] = {
     "reference": {"is_reference": True},
     "original": {"features": CAMERA},
-    "companions": {"companions": ("film", "sidecar")},
-    "undoubted": {"doubt": ""},
-    "pixels": {"features": ImageFeatures(width=9, height=8)},
-    "bytes": {"size_bytes": 10},
-    "metadata": {"features": ImageFeatures(width=8, height=8, capture_time=CaptureTime(fields=1))},
+    "companions": {"companions": beside("film", "sidecar")},
+    "undoubted": {"sha256": "11"},
+    "pixels": {"features": ImageFeatures(width=9, height=8, format="PNG")},
+    "lossy": {"features": ImageFeatures(width=8, height=8, format="JPEG")},
+    "siblings": {"files": 2},
+    "metadata": {"features": ImageFeatures(width=8, height=8, format="PNG", capture_time=CaptureTime(fields=1))},
     "oldest": {"mtime_ns": -1},
     "name": {"path": "z.jpg"},
 }
-"""What speaks for a candidate by each rule and by no other."""
+"""What speaks for a photo by each rule and by no other, except that a camera writes lossy files."""
+IN_DOUBT = {"00": NOISY}
 
 
 def plain(**more: Any) -> Photo:
-    features = ImageFeatures(width=8, height=8)
-    given = {"path": "z (1).jpg", "sha256": "00", "size_bytes": 9, "mtime_ns": 0, "features": features}
-    doubts = {"companions": ("sidecar", "sidecar"), "doubt": "it has noise that the other one lacks"}
-    return Photo(**{**given, **doubts, **more})
+    features = ImageFeatures(width=8, height=8, format="PNG")
+    given = {"path": "z (1).jpg", "sha256": "00", "size_bytes": 9, "features": features}
+    return Photo(**{**given, "companions": beside("sidecar", "sidecar"), **more})
 
 
 def test_the_default_rules_decide_in_their_order() -> None:
     assert tuple(PREFERRED) == DEFAULT_RULES
     for rule, later in itertools.combinations(DEFAULT_RULES, 2):
         first, second = plain(**PREFERRED[rule]), plain(**PREFERRED[later])
-        assert min([second, first], key=KeepRules().rank) is first, f"{rule} comes before {later}"
-        assert min([first, second], key=KeepRules([later]).rank) is second, f"{later} alone decides otherwise"
+        assert min([second, first], key=KeepRules(doubts=IN_DOUBT).rank) is first, f"{rule} comes before {later}"
+        if (rule, later) != ("original", "lossy"):
+            alone = KeepRules([later], IN_DOUBT)
+            assert min([first, second], key=alone.rank) is second, f"{later} alone decides otherwise"
 
 
 @pytest.mark.parametrize("rule", PREFERRED)
 def test_each_rule_decides_alone_and_both_ways_round(rule: str) -> None:
     preferred, other = plain(**PREFERRED[rule]), plain()
-    assert kept(KeepRules([rule]), other, preferred)[0] == preferred.path
-    assert KeepRules([rule]).reason(preferred, other) != "first in order of the paths"
+    assert kept(KeepRules([rule], IN_DOUBT), other, preferred)[0] == preferred.path
+    assert KeepRules([rule], IN_DOUBT).reason(preferred, other) != "first in order of the paths"
 
 
 def test_oldest_and_newest_fall_back_to_the_time_of_the_file() -> None:
@@ -264,15 +272,25 @@ def photo(path: str = "a.jpg", **more: Any) -> Photo:
     [
         ("reference", {"is_reference": True}, {}, "in a reference folder"),
         ("original", {"features": CAMERA}, {}, "camera original: Canon EOS 5D, taken 2019-05-03"),
-        ("companions", {"companions": ("RAW file",)}, {}, "has a RAW file beside it"),
+        ("companions", {"companions": beside("RAW file")}, {}, "has a RAW file beside it"),
         ("companions", {"features": ImageFeatures(embedded="film")}, {}, "holds more than its picture: film"),
         (
             "companions",
-            {"companions": ("edited version", "RAW file", "RAW file"), "features": ImageFeatures(embedded="film")},
-            {"companions": ("sidecar",)},
+            {
+                "companions": beside("edited version", "RAW file", "RAW file"),
+                "features": ImageFeatures(embedded="film"),
+            },
+            {"companions": beside("sidecar")},
             "has a RAW file and an edited version beside it; holds more than its picture: film",
         ),
         ("pixels", {"features": ImageFeatures(width=40, height=30)}, {}, "most pixels: 40x30, next 4x3"),
+        (
+            "lossy",
+            {"features": ImageFeatures(width=4, height=3, format="JPEG")},
+            {"features": ImageFeatures(width=4, height=3, format="TIFF")},
+            "the TIFF file may be a conversion of it",
+        ),
+        ("siblings", {"files": 3}, {}, "3 files with its bytes"),
         ("bytes", {"size_bytes": 2000}, {}, "largest file: 2.0 kB, next 1 B"),
         ("smallest", {}, {"size_bytes": 2000}, "smallest file: 1 B, next 2.0 kB"),
         (
@@ -309,13 +327,38 @@ def test_each_rule_prefers_and_says_why(rule: str, kept: dict[str, Any], other: 
 
 
 def test_a_reason_says_what_excluded_a_file_that_the_deciding_rule_prefers() -> None:
-    enlarged = photo("enlarged.jpg", size_bytes=208_000, doubt=ENLARGED)
+    enlarged = photo("enlarged.jpg", sha256="11", size_bytes=208_000)
     whole, sent = photo("whole.jpg", size_bytes=143_000), photo("sent.jpg", size_bytes=20_800)
+    rules = KeepRules(["undoubted", "bytes"], {"11": ENLARGED})
     reason = "largest file: 143 kB, next 20.8 kB"
-    assert kept(KeepRules(), whole, sent) == ("whole.jpg", reason)
+    assert kept(rules, whole, sent) == ("whole.jpg", reason)
     said = f"another may be made from it: {ENLARGED}; then {reason}"
-    assert kept(KeepRules(), whole, sent, enlarged) == ("whole.jpg", said)
-    assert kept(KeepRules(), whole, sent, replace(enlarged, doubt="", is_by_link=True)) == ("whole.jpg", reason)
+    assert kept(rules, whole, sent, enlarged) == ("whole.jpg", said)
+    assert kept(rules, whole, sent, replace(enlarged, sha256="22", is_by_link=True)) == ("whole.jpg", reason)
+
+
+def test_doubts_count_where_the_rule_has_its_place() -> None:
+    doubted, other = photo("a.jpg", sha256="11"), photo("b.jpg")
+    assert kept(KeepRules().with_doubts({"11": NOISY}), doubted, other)[0] == "b.jpg"
+    assert kept(KeepRules(["name"]).with_doubts({"11": NOISY}), doubted, other)[0] == "a.jpg"
+    assert kept(KeepRules(doubts={"11": NOISY}).with_doubts({}), doubted, other)[0] == "a.jpg"
+
+
+@pytest.mark.parametrize("lossless", ["PNG", "TIFF"])
+def test_a_lossy_file_is_kept_before_what_was_converted_from_it(lossless: str) -> None:
+    """Neither has metadata: as a messenger or a browser leaves them."""
+    sent = encoded(picture(size=(64, 48)), "JPEG")
+    converted = as_lossless(sent, lossless)
+    assert len(converted) > len(sent)
+    reason = f"the {lossless} file may be a conversion of it"
+    assert kept(KeepRules(), of_file("a", converted), of_file("z", sent)) == ("z", reason)
+
+
+def test_of_two_contents_the_one_with_more_files_is_kept() -> None:
+    once, backed_up = photo("a.jpg"), photo("z.jpg", files=2)
+    assert kept(KeepRules(), once, backed_up) == ("z.jpg", "2 files with its bytes")
+    larger = replace(once, features=ImageFeatures(width=40, height=30))
+    assert kept(KeepRules(), larger, backed_up)[0] == "a.jpg"
 
 
 def test_a_preferred_folder_counts_at_any_depth_and_under_any_name(tmp_path: Path) -> None:
@@ -340,6 +383,7 @@ def test_the_first_rule_that_prefers_one_photo_decides() -> None:
 def test_an_unknown_rule_is_refused_with_the_known_ones(name: str) -> None:
     with pytest.raises(ValueError, match="there is no keep rule") as caught:
         KeepRules([name])
-    known = "reference, original, companions, undoubted, pixels, bytes, smallest, metadata, oldest, newest, name"
+    known = "reference, original, companions, undoubted, pixels, lossy, siblings, bytes, smallest"
+    known += ", metadata, oldest, newest, name"
     forms = "folder=DIR, format=A,B, path=PATTERN, not-path=PATTERN"
     assert str(caught.value) == f"there is no keep rule {name!r}; the rules are {known}, {forms}"

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from typing import Any
+from graphlib import TopologicalSorter
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from clip_client.dedup.alignment.proofs import Proofs
 from clip_client.dedup.compare.cannot_link import CannotLink
 from clip_client.dedup.compare.chosen_groups import CHOSEN, keep_instead, rerank
 from clip_client.dedup.compare.groups import Comparison, make_groups
 from clip_client.dedup.compare.keep_rules import KeepRules
 from clip_client.dedup.group import DuplicateGroup
 from clip_client.dedup.photo import ImageFeatures, Photo
-from clip_client.dedup.types import ALTERED, BURST, EXACT, SAME_PIXELS, SIMILAR, TIERS, CaptureTime, Thresholds
+from clip_client.dedup.types import ALTERED, BURST, EDITED, EXACT, SAME_PIXELS, SIMILAR, TIERS, CaptureTime, Thresholds
+from tests.fixtures.members import alignment
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from clip_client.dedup.aligned import Alignment
 
 THRESHOLDS = Thresholds(similar=0.9, source="", recommended=True)
 SEARCHED, WANTED = KeepRules(["bytes"]), KeepRules(["smallest"])
@@ -55,7 +65,8 @@ def search(rules: KeepRules) -> DuplicateGroup:
 
 def facts(group: DuplicateGroup) -> dict[str, Any]:
     return {
-        member.path: (member.tier, member.other_shot, bool(member.copy_of), member.copy_tier) for member in group.members
+        member.path: (member.tier, member.other_shot, bool(member.copy_of), member.copy_tier)
+        for member in group.members
     }
 
 
@@ -132,3 +143,60 @@ def test_two_members_are_no_surer_copies_of_each_other_than_of_the_kept_photo(ti
     assert of["a.jpg"].tier == tier
     # x is similar to a; what differs in an altered photo may not be in x either.
     assert of["x.jpg"].tier == (ALTERED if tier == ALTERED else SIMILAR)
+
+
+def test_a_file_that_rules_prefer_takes_the_place_of_the_one_it_was_a_copy_of() -> None:
+    """E was a copy of x; rules that keep f prefer e to x, which has the same pixels."""
+    reranked = rerank(search(SEARCHED), KeepRules(["path=f.jpg", "smallest"]))
+    copies = {member.path: member.copy_of for member in reranked.members}
+    assert (reranked.keep, copies["x.jpg"], copies["x2.jpg"], copies["e.jpg"]) == ("f.jpg", "e.jpg", "e.jpg", "")
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(
+    pictures=st.lists(st.integers(0, 3), min_size=3, max_size=7),
+    proved=st.sets(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=8),
+    wanted=st.permutations(range(7)),
+)
+def test_whatever_is_kept_copies_lead_to_it_by_proofs(
+    pictures: list[int], proved: set[tuple[int, int]], wanted: list[int]
+) -> None:
+    """``pictures`` has the picture of each file; ``proved`` pairs of pictures, of which the second is a copy."""
+    files = [[file(f"{'abcdefg'[row]}.jpg", 90 - row)] for row in range(len(pictures))]
+    comparison = Comparison(
+        candidates=dict(enumerate(files)),
+        vectors=np.tile(np.float32([1, 0]), (len(files), 1)),
+        pixels=np.array([pictures.index(picture) for picture in pictures]),
+        hashes=np.zeros(len(files), dtype=np.uint64),
+        has_hash=np.zeros(len(files), dtype=bool),
+        hash_bits=-1,
+        components=[np.arange(len(files))],
+        cannot_link=CannotLink(),
+        rules=SEARCHED,
+    )
+
+    def align(kept: int, rows: Sequence[int]) -> list[Alignment | None]:
+        return [alignment(EDITED) if (pictures[kept], pictures[row]) in proved else None for row in rows]
+
+    proofs = Proofs(align, comparison.may_share)
+    paired = {row: dict.fromkeys(set(range(len(files))) - {row}, "vectors") for row in range(len(files))}
+    proofs.prove(paired, range(len(files)))
+    proofs.prove_by_moved(paired)
+    of_picture = {file[0].path: picture for file, picture in zip(files, pictures, strict=True)}
+    for group in make_groups(replace(comparison, proofs=proofs), THRESHOLDS):
+        order = [f"path={'abcdefg'[row]}.jpg" for row in wanted]
+        for other in (
+            group,
+            rerank(group, KeepRules(order)),
+            *(keep_instead(group, one.path) for one in group.members),
+        ):
+            better = {member.path: member.copy_of for member in other.members if member.copy_of}
+            TopologicalSorter({path: [one] for path, one in better.items()}).prepare()  # raises for a circle
+            assert other.keep not in better
+            for member in other.members:
+                if member.copy_alignment is not None:
+                    assert (of_picture[member.copy_of], of_picture[member.path]) in proved
+                elif member.copy_of:
+                    assert of_picture[member.copy_of] == of_picture[member.path]
+                if member.alignment is not None:
+                    assert (of_picture[other.keep], of_picture[member.path]) in proved

@@ -145,9 +145,7 @@ def test_bursts_references_and_unsure_tiers_stay(tmp_path: Path) -> None:
         ([EXACT, EDITED, SIMILAR], {EXACT, EDITED, SIMILAR}),
     ],
 )
-def test_a_copy_moves_only_if_its_tier_is_selected(
-    tmp_path: Path, tiers: Sequence[str], leaving: set[str]
-) -> None:
+def test_a_copy_moves_only_if_its_tier_is_selected(tmp_path: Path, tiers: Sequence[str], leaving: set[str]) -> None:
     kept = member(write(tmp_path / "1.jpg", b"x"), **FROM_A_CAMERA)
     members = [member(write(tmp_path / f"{tier}.jpg", b"x"), tier=tier, matches=aligned(tier)) for tier in TIERS]
     plan = planned(report((kept, *members)), [tmp_path], tiers=tiers)

@@ -199,8 +199,7 @@ def test_quarantines_in_several_folders_are_not_listed(tmp_path: Path, capsys: p
     with Store(tmp_path / "store") as opened:
         arguments = ActionOptions(apply=True)
         assert (
-            carried_out(report(tuple(map(member, paths))), [str(path.parent) for path in paths], opened, arguments)
-            == 0
+            carried_out(report(tuple(map(member, paths))), [str(path.parent) for path in paths], opened, arguments) == 0
         )
     assert "2 photos moved to .clip-quarantine folders; restore" in capsys.readouterr().out
 
