@@ -102,7 +102,7 @@ class Judge:
         return replace(
             group,
             members=(
-                replace(kept, verdict=Verdict()),
+                replace(kept, verdict=Verdict(doubt=kept.doubt)),
                 *(replace(member, verdict=self._verdict(member, group, merge)) for member in others),
             ),
         )
@@ -184,7 +184,7 @@ def judged(
     *,
     hash_of: Callable[[str], str] = sha256_of,
 ) -> DuplicateReport:
-    """Return the report with a verdict for each photo, as the files and their companions are now; see :class:`Judge`."""
+    """Return the report with a verdict for each photo, as files and companions are now; see :class:`Judge`."""
     judge = Judge(report, paths, options, hash_of=hash_of)
     return replace(report, groups=tuple(map(judge.judge, with_companions_now(report.groups))))
 
@@ -251,9 +251,7 @@ def _proved(relation: _Relation, member: Member, *, is_random: bool) -> Verdict:
         moves = BY_DEFAULT
     else:
         moves, reason = ON_REQUEST, f"It moves only with --act-on {tier}."
-    return Verdict(
-        kept=kept.path, tier=tier, moves=moves, reason=reason, lost=lost, doubt=member.doubt or "; ".join(doubts)
-    )
+    return Verdict(kept=kept.path, tier=tier, moves=moves, reason=reason, lost=lost, doubt=member.doubt)
 
 
 def check_tiers(tiers: Iterable[str], model: str | None = None) -> None:
