@@ -13,7 +13,7 @@ import numpy as np
 from clip_client.dedup.aligned import PairSource
 from clip_client.dedup.compare.cannot_link import CannotLink
 from clip_client.dedup.compare.groups import Comparison, make_groups
-from clip_client.dedup.compare.keep_rules import KeepRules, best_copies_first
+from clip_client.dedup.compare.keep_rules import KeepRules, best_copies_first, converted_from_lossy
 from clip_client.dedup.compare.partitioned_join import join_vectors
 from clip_client.dedup.compare.pixel_candidates import pixel_candidates
 from clip_client.dedup.compare.similarity_join import join_hashes
@@ -164,8 +164,12 @@ def _compare(
     alike.join(np.arange(len(contents)), firsts[which])
     components = alike.components()
     rows = {row for row, sha256 in enumerate(contents) if len(collected.copies[sha256]) > 1}
+    candidates = candidates_of(rows.union(*(component.tolist() for component in components)))
+    pictures: dict[int, list[Photo]] = {}
+    for row, files in candidates.items():
+        pictures.setdefault(int(pixels[row]), []).append(files[0])
     comparison = Comparison(
-        candidates=candidates_of(rows.union(*(component.tolist() for component in components))),
+        candidates=candidates,
         vectors=vectors,
         pixels=pixels,
         hashes=hashes,
@@ -173,7 +177,7 @@ def _compare(
         hash_bits=rules.hash_bits,
         components=components,
         cannot_link=CannotLink.from_decisions(contents, rules.decisions),
-        rules=keep,
+        rules=KeepRules(keep.names, converted=converted_from_lossy(pictures.values())),
     )
     return comparison, recall
 

@@ -69,6 +69,7 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
         ("clip_client.dedup.search", "clip_client.dedup.grouping", "clip_client.dedup.proving", "clip_client.dedup"),
         (
             BASE, "dedup types", "dedup files", "dedup store", "dedup features", "dedup compare", "dedup alignment",
+            "dedup actions",
         ),
     ),
     "dedup actions": (("clip_client.dedup.actions",), ("contract", "dedup types", "dedup files", "dedup store")),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from clip_client.dedup.aligned import Match
+from clip_client.dedup.compare.keep_rules import KeepRules, converted_from_lossy
 from clip_client.dedup.features.capture_time import classify_burst
 from clip_client.dedup.store.choices import KEEP
 from clip_client.dedup.types import ALTERED, EXACT, SAME_PIXELS, TIERS
@@ -15,8 +16,8 @@ from clip_client.dedup.types import ALTERED, EXACT, SAME_PIXELS, TIERS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from clip_client.dedup.compare.keep_rules import KeepRules
     from clip_client.dedup.group import DuplicateGroup, Member
+    from clip_client.dedup.photo import Photo
     from clip_client.dedup.report import DuplicateReport
     from clip_client.dedup.store.choices import Choice, ChosenPhoto
 
@@ -27,7 +28,11 @@ _NO_COPY: Final[dict[str, Any]] = {"copy_of": "", "copy_tier": "", "copy_alignme
 
 def rerank(group: DuplicateGroup, rules: KeepRules) -> DuplicateGroup:
     """Return the group around the photo that ``rules`` keep; see :func:`keep_instead` for what is known of the rest."""
-    rules = rules.with_doubts({member.sha256: member.doubt for member in group.members if member.doubt})
+    doubts = {member.sha256: member.doubt for member in group.members if member.doubt}
+    pictures: dict[str, list[Photo]] = {}
+    for member in group.members:
+        pictures.setdefault(_picture(group, member), []).append(member.photo)
+    rules = KeepRules(rules.names, doubts, converted_from_lossy(pictures.values()))
     members = sorted(group.members, key=lambda member: rules.rank(member.photo))
     reason = rules.reason(*(member.photo for member in members))
     # With the same photo nothing else changes: for most of the groups that rules are tried on.

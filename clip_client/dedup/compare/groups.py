@@ -77,9 +77,9 @@ class Comparison:
         return better
 
     def with_doubts(self, doubts: Mapping[int, str]) -> Comparison:
-        """Return the comparison with these rows, and those of the same pixels, in doubt: row -> why."""
+        """Return the comparison with these rows, and those of the same pixels, in doubt, too: row -> why."""
         by_pixels = {int(self.pixels[row]): why for row, why in doubts.items()}
-        doubted = {
+        doubted = dict(self.doubts) | {
             files[0].sha256: why
             for row, files in self.candidates.items()
             if (why := by_pixels.get(int(self.pixels[row])))

@@ -12,7 +12,7 @@ from clip_client.dedup.store.decisions import KEEP_ALL
 from clip_client.dedup.text import counted, human_bytes, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from clip_client.dedup.photo import Photo
     from clip_client.dedup.store.decisions import Decision
@@ -23,6 +23,7 @@ DEFAULT_RULES: Final = (
 """The number of bytes is none of them: a copy that was saved at a higher quality is larger, and no better."""
 
 _UNDOUBTED: Final = "undoubted"
+_LOSSY: Final = "lossy"
 
 _TIE_BREAKS: Final = ("oldest", "name")
 """Always the last rules: an original is older than its copy, or its name has no copy mark."""
@@ -58,16 +59,25 @@ class KeepRules:
     files are compared by the rules and by nothing else. The rules: ``reference`` (in a reference folder),
     ``original`` (as a camera wrote it), ``companions`` (has a RAW file, a film or sidecars beside it, or a film
     inside), ``undoubted`` (no other photo is probably what it was made from), ``pixels`` (most), ``lossy`` (not in a
-    lossless format, into which a lossy file was converted), ``siblings`` (most files with the same bytes), ``bytes``
+    lossless format with the pixels of a lossy file, from which it was converted), ``siblings`` (most files with the same bytes), ``bytes``
     (most), ``smallest`` (fewest bytes), ``metadata`` (most EXIF fields), ``oldest`` (taken first, then the older file),
     ``newest``, ``name`` (no copy mark such as "Copy of" or "(1)", then the shortest), ``folder=DIR`` (in this folder,
     at any depth), ``format=heic,jpg`` (earlier in the list), ``path=PATTERN`` (matches the shell pattern) and
     ``not-path=PATTERN``. Raises ValueError for any other name.
     """
 
-    def __init__(self, names: Sequence[str] = DEFAULT_RULES, doubts: Mapping[str, str] | None = None) -> None:
-        """``doubts`` maps contents (SHA-256) to why they are probably made from another photo that was found."""
+    def __init__(
+        self,
+        names: Sequence[str] = DEFAULT_RULES,
+        doubts: Mapping[str, str] | None = None,
+        converted: Collection[str] = (),
+    ) -> None:
+        """``doubts`` maps contents (SHA-256) to why they are probably made from another photo that was found.
+
+        ``converted`` has those that were converted from a lossy file; see :func:`converted_from_lossy`.
+        """
         self.names = tuple(names)
+        self._converted = converted
         ties = (name for name in _TIE_BREAKS if name not in self.names)
         self._rules = {name: _rule(name) for name in (*self.names, *ties)}
         if _UNDOUBTED in self._rules:
@@ -75,10 +85,15 @@ class KeepRules:
             self._rules[_UNDOUBTED] = Rule(
                 lambda one: one.sha256 in of, lambda kept, other: f"another may be made from it: {of[other.sha256]}"
             )
+        if _LOSSY in self._rules:
+            self._rules[_LOSSY] = Rule(
+                lambda one: one.sha256 in converted,
+                lambda kept, other: f"the {other.features.format} file was converted from it",
+            )
 
     def with_doubts(self, doubts: Mapping[str, str]) -> KeepRules:
         """Return the same rules with other doubts: content (SHA-256) -> why it is probably made from another photo."""
-        return KeepRules(self.names, doubts)
+        return KeepRules(self.names, doubts, self._converted)
 
     def rank(self, photo: Photo) -> tuple[Any, ...]:
         """Return a key that sorts the best candidate first."""
@@ -102,6 +117,19 @@ class KeepRules:
         reason, rank = rule.reason(kept, other), rule.rank(kept)
         excluded = [one for one in others if rule.rank(one) < rank and not one.is_by_link]
         return f"{self.reason(kept, min(excluded, key=self.rank))}; then {reason}" if excluded else reason
+
+
+def converted_from_lossy(pictures: Iterable[Collection[Photo]]) -> frozenset[str]:
+    """Return the contents in a lossless format that have the pixels of a file in another one.
+
+    The photos of each of ``pictures`` have the same pixels.
+    """
+    found: set[str] = set()
+    for photos in pictures:
+        lossless = {photo.sha256 for photo in photos if photo.features.format in _LOSSLESS}
+        if len(lossless) < len({photo.sha256 for photo in photos}):
+            found |= lossless
+    return frozenset(found)
 
 
 def best_copies_first(
@@ -203,10 +231,7 @@ _PLAIN: Final = {
     ),
     _UNDOUBTED: Rule(lambda one: False, lambda kept, other: ""),
     "pixels": Rule(lambda one: -one.features.width * one.features.height, _why_pixels),
-    "lossy": Rule(
-        lambda one: one.features.format in _LOSSLESS,
-        lambda kept, other: f"the {other.features.format} file may be a conversion of it",
-    ),
+    _LOSSY: Rule(lambda one: False, lambda kept, other: ""),
     "siblings": Rule(lambda one: -one.files, lambda kept, other: f"{counted(kept.files, 'file')} with its bytes"),
     "bytes": Rule(lambda one: -one.size_bytes, _why_size("largest")),
     "smallest": Rule(lambda one: one.size_bytes, _why_size("smallest")),

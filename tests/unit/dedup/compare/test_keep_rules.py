@@ -11,7 +11,7 @@ import pytest
 from PIL import Image, ImageEnhance
 
 from clip_client.dedup.aligned import ENLARGED, NOISY
-from clip_client.dedup.compare.keep_rules import DEFAULT_RULES, KeepRules
+from clip_client.dedup.compare.keep_rules import DEFAULT_RULES, KeepRules, converted_from_lossy
 from clip_client.dedup.features.image_features import extract_features
 from clip_client.dedup.photo import ImageFeatures, Photo
 from clip_client.dedup.types import CaptureTime, Companion, LibraryPhoto, Metadata
@@ -216,14 +216,14 @@ PREFERRED: dict[str, dict[str, Any]] = {
     "companions": {"companions": beside("film", "sidecar")},
     "undoubted": {"sha256": "11"},
     "pixels": {"features": ImageFeatures(width=9, height=8, format="PNG")},
-    "lossy": {"features": ImageFeatures(width=8, height=8, format="JPEG")},
+    "lossy": {"sha256": "22"},
     "siblings": {"files": 2},
     "metadata": {"features": ImageFeatures(width=8, height=8, format="PNG", capture_time=CaptureTime(fields=1))},
     "oldest": {"mtime_ns": -1},
     "name": {"path": "z.jpg"},
 }
-"""What speaks for a photo by each rule and by no other, except that a camera writes lossy files."""
-IN_DOUBT = {"00": NOISY}
+"""What speaks for a photo by each rule and by no other."""
+KNOWN: dict[str, Any] = {"doubts": {"00": NOISY, "22": NOISY}, "converted": {"00", "11"}}
 
 
 def plain(**more: Any) -> Photo:
@@ -236,17 +236,15 @@ def test_the_default_rules_decide_in_their_order() -> None:
     assert tuple(PREFERRED) == DEFAULT_RULES
     for rule, later in itertools.combinations(DEFAULT_RULES, 2):
         first, second = plain(**PREFERRED[rule]), plain(**PREFERRED[later])
-        assert min([second, first], key=KeepRules(doubts=IN_DOUBT).rank) is first, f"{rule} comes before {later}"
-        if (rule, later) != ("original", "lossy"):
-            alone = KeepRules([later], IN_DOUBT)
-            assert min([first, second], key=alone.rank) is second, f"{later} alone decides otherwise"
+        assert min([second, first], key=KeepRules(**KNOWN).rank) is first, f"{rule} comes before {later}"
+        assert min([first, second], key=KeepRules([later], **KNOWN).rank) is second, f"{later} alone decides otherwise"
 
 
 @pytest.mark.parametrize("rule", PREFERRED)
 def test_each_rule_decides_alone_and_both_ways_round(rule: str) -> None:
     preferred, other = plain(**PREFERRED[rule]), plain()
-    assert kept(KeepRules([rule], IN_DOUBT), other, preferred)[0] == preferred.path
-    assert KeepRules([rule], IN_DOUBT).reason(preferred, other) != "first in order of the paths"
+    assert kept(KeepRules([rule], **KNOWN), other, preferred)[0] == preferred.path
+    assert KeepRules([rule], **KNOWN).reason(preferred, other) != "first in order of the paths"
 
 
 def test_oldest_and_newest_fall_back_to_the_time_of_the_file() -> None:
@@ -284,12 +282,6 @@ def photo(path: str = "a.jpg", **more: Any) -> Photo:
             "has a RAW file and an edited version beside it; holds more than its picture: film",
         ),
         ("pixels", {"features": ImageFeatures(width=40, height=30)}, {}, "most pixels: 40x30, next 4x3"),
-        (
-            "lossy",
-            {"features": ImageFeatures(width=4, height=3, format="JPEG")},
-            {"features": ImageFeatures(width=4, height=3, format="TIFF")},
-            "the TIFF file may be a conversion of it",
-        ),
         ("siblings", {"files": 3}, {}, "3 files with its bytes"),
         ("bytes", {"size_bytes": 2000}, {}, "largest file: 2.0 kB, next 1 B"),
         ("smallest", {}, {"size_bytes": 2000}, "smallest file: 1 B, next 2.0 kB"),
@@ -350,8 +342,13 @@ def test_a_lossy_file_is_kept_before_what_was_converted_from_it(lossless: str) -
     sent = encoded(picture(size=(64, 48)), "JPEG")
     converted = as_lossless(sent, lossless)
     assert len(converted) > len(sent)
-    reason = f"the {lossless} file may be a conversion of it"
-    assert kept(KeepRules(), of_file("a", converted), of_file("z", sent)) == ("z", reason)
+    png, jpeg = replace(of_file("a", converted), sha256="11"), of_file("z", sent)
+    rules = KeepRules(converted=converted_from_lossy([[png, jpeg]]))
+    assert kept(rules, png, jpeg) == ("z", f"the {lossless} file was converted from it")
+    # Without equal pixels, the lossy file may have been made from the other one.
+    for pictures in ([[png], [jpeg]], [[png, png]], [[jpeg]]):
+        assert converted_from_lossy(pictures) == frozenset()
+    assert kept(KeepRules(), png, jpeg)[0] == "a"
 
 
 def test_of_two_contents_the_one_with_more_files_is_kept() -> None:
