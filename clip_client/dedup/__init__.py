@@ -11,11 +11,13 @@ from clip_client.dedup.compare.star_groups import Evidence, Star, minimum_simila
 from clip_client.dedup.compare.thresholds import thresholds_for
 from clip_client.dedup.files.file_types import PHOTO_SUFFIXES
 from clip_client.dedup.files.scanner import Scan, scan
+from clip_client.dedup.group import DuplicateGroup, Member, Verdict
+from clip_client.dedup.photo import Photo
 from clip_client.dedup.report import DuplicateReport
 from clip_client.dedup.search import find_duplicates
 from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.store.store import Store
-from clip_client.dedup.types import DuplicateGroup, FailedFile, Member, SearchStats, Thresholds
+from clip_client.dedup.types import FailedFile, SearchStats, Thresholds
 
 Work = SearchStats
 """The name of :class:`SearchStats` in earlier versions."""
@@ -29,12 +31,14 @@ __all__ = (
     "FailedFile",
     "Match",
     "Member",
+    "Photo",
     "Scan",
     "SearchStats",
     "Star",
     "Store",
     "StoreError",
     "Thresholds",
+    "Verdict",
     "Work",
     "components",
     "find_duplicates",

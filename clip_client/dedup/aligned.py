@@ -43,19 +43,6 @@ class Alignment:
     region_share: float
     """Share of the kept picture that differs."""
 
-    def why_it_stays(self, duplicate_doubt: str, *, kept_is_original: bool) -> str:
-        """Say what the duplicate has that the kept photo lacks, or that it may be the better one; empty if neither.
-
-        ``duplicate_doubt`` is why the duplicate itself is probably made from another photo.
-        """
-        if self.lost:
-            if duplicate_doubt == ENLARGED and all(one.endswith(RESOLUTION) for one in self.lost):
-                return "It has more pixels than the kept photo, although probably no finer detail."
-            return f"It shows what the kept photo lacks: {', '.join(self.lost)}."
-        if self.doubts and not kept_is_original:
-            return f"The kept photo may be made from it: {', '.join(self.doubts)}."
-        return ""
-
     @property
     def kept_scale(self) -> float:
         """Pixels of the kept photo for each pixel of the duplicate, along a line."""

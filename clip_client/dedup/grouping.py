@@ -13,7 +13,7 @@ import numpy as np
 from clip_client.dedup.aligned import PairSource
 from clip_client.dedup.compare.cannot_link import CannotLink
 from clip_client.dedup.compare.groups import Comparison, make_groups
-from clip_client.dedup.compare.keep_rules import Candidate, KeepRules, best_copies_first
+from clip_client.dedup.compare.keep_rules import KeepRules, best_copies_first, converted_from_lossy
 from clip_client.dedup.compare.partitioned_join import join_vectors
 from clip_client.dedup.compare.pixel_candidates import pixel_candidates
 from clip_client.dedup.compare.similarity_join import join_hashes
@@ -22,6 +22,7 @@ from clip_client.dedup.features.pixel_hash import pixel_hashes
 from clip_client.dedup.files.companions import companions
 from clip_client.dedup.files.directories import DirectorySet
 from clip_client.dedup.files.reading import PLAIN_READER
+from clip_client.dedup.photo import Photo
 from clip_client.dedup.proving import Verification, verified
 
 if TYPE_CHECKING:
@@ -29,10 +30,10 @@ if TYPE_CHECKING:
 
     from clip_client.dedup.features.collect import CollectedFeatures
     from clip_client.dedup.files.reading import PhotoReader
+    from clip_client.dedup.group import DuplicateGroup
     from clip_client.dedup.store.decisions import Decision
     from clip_client.dedup.store.store import Store
     from clip_client.dedup.types import (
-        DuplicateGroup,
         LibraryPhoto,
         OnProgress,
         PhotoFile,
@@ -163,8 +164,12 @@ def _compare(
     alike.join(np.arange(len(contents)), firsts[which])
     components = alike.components()
     rows = {row for row, sha256 in enumerate(contents) if len(collected.copies[sha256]) > 1}
+    candidates = candidates_of(rows.union(*(component.tolist() for component in components)))
+    pictures: dict[int, list[Photo]] = {}
+    for row, files in candidates.items():
+        pictures.setdefault(int(pixels[row]), []).append(files[0])
     comparison = Comparison(
-        candidates=candidates_of(rows.union(*(component.tolist() for component in components))),
+        candidates=candidates,
         vectors=vectors,
         pixels=pixels,
         hashes=hashes,
@@ -172,7 +177,7 @@ def _compare(
         hash_bits=rules.hash_bits,
         components=components,
         cannot_link=CannotLink.from_decisions(contents, rules.decisions),
-        rules=keep,
+        rules=KeepRules(keep.names, converted=converted_from_lossy(pictures.values())),
     )
     return comparison, recall
 
@@ -214,24 +219,25 @@ class _CandidatesOf:
         self._keep = keep
         self._references = DirectorySet(rules.references)
 
-    def __call__(self, rows: Collection[int]) -> dict[int, list[Candidate]]:
+    def __call__(self, rows: Collection[int]) -> dict[int, list[Photo]]:
         in_libraries = self._rules.in_libraries
         files = {row: self._collected.copies[self._contents[row]] for row in sorted(rows)}
         plain = (file.path for copies in files.values() for file in copies if file.path not in in_libraries)
         companions_of = companions(plain) | {path: photo.companions for path, photo in in_libraries.items()}
 
-        def candidate(file: PhotoFile, sha256: str) -> Candidate:
-            return Candidate(
+        def photo(file: PhotoFile, sha256: str, files: int) -> Photo:
+            return Photo(
                 path=file.path,
                 sha256=sha256,
                 size_bytes=file.size_bytes,
                 mtime_ns=file.mtime_ns,
                 features=self._collected.features[sha256],
+                files=files,
                 is_reference=self._references.contains(file.path),
                 is_by_link=file.path in self._rules.only_by_link,
-                companions=tuple(companion.kind for companion in companions_of.get(file.path, ())),
+                companions=companions_of.get(file.path, ()),
                 in_library=in_libraries.get(file.path),
             )
 
-        copies = {row: [candidate(file, self._contents[row]) for file in own] for row, own in files.items()}
+        copies = {row: [photo(file, self._contents[row], len(own)) for file in own] for row, own in files.items()}
         return best_copies_first(copies, self._keep, self._rules.decisions)

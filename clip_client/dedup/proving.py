@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
     from clip_client.dedup.compare.candidate_pairs import CandidatePairs
     from clip_client.dedup.compare.groups import Comparison
-    from clip_client.dedup.compare.keep_rules import Candidate
     from clip_client.dedup.features.collect import CollectedFeatures
     from clip_client.dedup.files.reading import PhotoReader
+    from clip_client.dedup.photo import Photo
     from clip_client.dedup.store.store import Store
     from clip_client.dedup.types import OnProgress, Thresholds
 
-    CandidatesOf = Callable[[Collection[int]], dict[int, list[Candidate]]]
+    PhotosOf = Callable[[Collection[int]], dict[int, list[Photo]]]
     """Returns row -> the files of that content, best first."""
 
 _MOST_ROUNDS: Final = 8
@@ -59,7 +59,7 @@ def verified(
     comparison: Comparison,
     contents: Sequence[str],
     collected: CollectedFeatures,
-    candidates_of: CandidatesOf,
+    candidates_of: PhotosOf,
     thresholds: Thresholds,
     store: Store,
     on_progress: OnProgress,
@@ -82,7 +82,7 @@ def verified(
 
     def may_be_copies(kept: int, row: int) -> bool:
         files = candidates[kept][0], candidates[row][0]
-        return comparison.may_share(kept, row) and not comparison.moment(*files)
+        return comparison.may_share(kept, row) and not comparison.other_shot(*files)
 
     both = zip(pairs.first.tolist(), pairs.second.tolist(), strict=True)
     pairs = pairs.of(np.fromiter((may_be_copies(*pair) for pair in both), dtype=bool, count=len(pairs.first)))

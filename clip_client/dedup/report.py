@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clip_client.dedup.types import Links, SearchStats
 
@@ -12,7 +12,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from clip_client.dedup.aligned import PairSource
-    from clip_client.dedup.types import DuplicateGroup, FailedFile, Member, RecallEstimate, Thresholds
+    from clip_client.dedup.group import DuplicateGroup, Member
+    from clip_client.dedup.types import FailedFile, RecallEstimate, Thresholds
+
+
+class Total(NamedTuple):
+    """How many photos, and how large."""
+
+    photos: int
+    size_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,26 +52,30 @@ class DuplicateReport:
 
     @property
     def copies(self) -> int:
-        """Number of members besides the kept ones; frames of a burst and moments of a scene are no copies."""
+        """Number of photos that can move without a person who looks at them."""
         return sum(group.copies for group in self.groups)
 
     @property
     def spare_bytes(self) -> int:
-        """The size of all copies except those in reference folders and those with further hard links."""
-        return sum(map(self.spare_bytes_of, self.groups))
-
-    def spare_bytes_of(self, group: DuplicateGroup) -> int:
-        """Return the share of one group in :attr:`spare_bytes`."""
-        return sum(
-            member.size_bytes
-            for member in group.members[1:]
-            if member.is_copy and not member.is_reference and member.path not in self.links.hard_linked
-        )
+        """The size of those copies."""
+        return sum(group.spare_bytes for group in self.groups)
 
     @property
     def groups_by_space(self) -> tuple[DuplicateGroup, ...]:
         """The groups, those that free the most space first."""
-        return tuple(sorted(self.groups, key=self.spare_bytes_of, reverse=True))
+        return tuple(sorted(self.groups, key=lambda group: group.spare_bytes, reverse=True))
+
+    def totals(self) -> dict[tuple[str, str], Total]:
+        """Return (what a verdict says of moving, tier) -> the photos of these verdicts; not those that are kept."""
+        found: dict[tuple[str, str], Total] = {}
+        for verdict, size_bytes in (
+            (member.verdict, member.photo.size_bytes if member.photo.in_library is None else 0)
+            for group in self.groups
+            for member in group.members[1:]
+        ):
+            before = found.get((verdict.moves, verdict.tier), Total(0, 0))
+            found[verdict.moves, verdict.tier] = Total(before.photos + 1, before.size_bytes + size_bytes)
+        return found
 
     def to_mapping(self) -> dict[str, Any]:
         """Return the report as JSON holds it; ``docs/dedup.schema.json`` describes it."""
@@ -76,7 +88,6 @@ class DuplicateReport:
                     "min_similarity": group.min_similarity,
                     "keep": group.keep,
                     "reason": group.reason,
-                    "warnings": list(group.warnings),
                     "members": [_member(member) for member in group.members],
                 }
                 for group in self.groups
@@ -94,26 +105,33 @@ class DuplicateReport:
 
 
 def _member(member: Member) -> dict[str, Any]:
-    library = member.in_library
+    photo, verdict, library = member.photo, member.verdict, member.photo.in_library
     return {
-        "path": member.path,
-        "sha256": member.sha256,
-        "size_bytes": member.size_bytes,
-        "width": member.width,
-        "height": member.height,
-        "format": member.format or None,
+        "path": photo.path,
+        "sha256": photo.sha256,
+        "size_bytes": photo.size_bytes,
+        "width": photo.width,
+        "height": photo.height,
+        "format": photo.features.format or None,
         "similarity": member.similarity,
         "tier": member.tier,
         "matches": [match.to_mapping() for match in member.matches],
-        "doubt": member.doubt or None,
+        "verdict": {
+            "kept": verdict.kept or None,
+            "tier": verdict.tier,
+            "moves": verdict.moves,
+            "reason": verdict.reason,
+            "lost": list(verdict.lost),
+            "doubt": verdict.doubt or None,
+        },
         "cannot_verify": member.cannot_verify or None,
-        "moment": member.moment,
+        "moment": member.other_shot,
         "copy_of": member.copy_of or None,
         "copy_tier": member.copy_tier or None,
         "copy_alignment": member.copy_alignment and asdict(member.copy_alignment),
-        "embedded": member.embedded.split(", ") if member.embedded else [],
-        "reference": member.is_reference,
-        "taken": member.metadata.taken or None,
-        "camera": member.camera or None,
+        "embedded": photo.features.embedded.split(", ") if photo.features.embedded else [],
+        "reference": photo.is_reference,
+        "taken": photo.metadata.taken or None,
+        "camera": photo.camera or None,
         "photos_library": library and {"path": library.library, "uuid": library.uuid, "name": library.name},
     }

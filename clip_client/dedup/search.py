@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Final
 
 from anyio import from_thread, to_thread
 
+from clip_client.dedup.actions.verdicts import judged
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES
 from clip_client.dedup.compare.thresholds import thresholds_for
 from clip_client.dedup.features.collect import collect_features
 from clip_client.dedup.features.image_features import BYTES_ONLY
+from clip_client.dedup.files.hashing import sha256_of
 from clip_client.dedup.files.scanner import Scan, scan
 from clip_client.dedup.grouping import CANDIDATES, GroupRules, check_group_rules, group_contents
 from clip_client.dedup.report import DuplicateReport
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from clip_client._embedder import Embedder
+    from clip_client.dedup.actions.verdicts import MoveOptions
     from clip_client.dedup.grouping import GroupContents
     from clip_client.dedup.types import OnProgress
 
@@ -37,12 +40,12 @@ async def find_duplicates(
     paths: Paths | Scan,
     *,
     threshold: float | None = None,
-    near_identical: float | None = None,
     hash_bits: int = DEFAULT_HASH_BITS,
     references: Iterable[str | os.PathLike[str]] = (),
     keep: Sequence[str] = DEFAULT_RULES,
     store: Store | None = None,
     verify: str = CANDIDATES,
+    options: MoveOptions | None = None,
     on_progress: OnProgress | None = None,
     group: GroupContents = group_contents,
 ) -> DuplicateReport:
@@ -50,9 +53,8 @@ async def find_duplicates(
 
     Two photos are alike if they have the same bytes or the same pixels, if at most ``hash_bits`` bits of their
     perceptual hashes differ (-1 turns this test off), or if the cosine of their vectors is at least ``threshold``
-    (by default what was tuned in the ``store``, else what :func:`thresholds_for` returns for the model;
-    ``near_identical`` replaces that of the stricter tier). With ``verify="candidates"`` photos that may show the same
-    are aligned, which proves copies and says what was done to them
+    (by default what was tuned in the ``store``, else what :func:`thresholds_for` returns for the model). With
+    ``verify="candidates"`` photos that may show the same are aligned, which proves copies and says what was done
     (:class:`~clip_client.dedup.aligned.Alignment`), whatever the thresholds say; ``"off"`` turns this off, and without
     OpenCV the report's ``note`` says so. Pictures of nearly one colour are compared by bytes and pixels only, and RAW
     files without a preview by their bytes. Folders in ``references`` are searched too (a :class:`Scan` already includes
@@ -60,6 +62,8 @@ async def find_duplicates(
     (``KeepRules``). With a ``store`` nothing is read or embedded twice, and photos that a person declared different, or
     wants to keep all, never share a group. The result does not depend on the order of ``paths``. The report lists the
     files that fail; they affect no other file.
+
+    Each photo of a group has a verdict: whether it may move with ``options``, for which photo, and if not, why.
 
     ``group`` may divide the contents into groups elsewhere than :func:`.group_contents` does, which is on this machine.
     ``on_progress(what, done, total)`` is called on the event loop; the total is None while it is not known. Raises
@@ -69,7 +73,7 @@ async def find_duplicates(
     check_group_rules(keep, hash_bits, verify)
     model = await clip.model()
     tuned = None if store is None else store.settings.tuned(model.vector_id)
-    thresholds = thresholds_for(model.id, threshold, near_identical=near_identical, tuned=tuned)
+    thresholds = thresholds_for(model.id, threshold, tuned=tuned)
     progress = on_progress or (lambda what, done, total: None)
     kept_folders = [os.fsdecode(path) for path in references]
     if isinstance(paths, Scan):
@@ -98,19 +102,25 @@ async def find_duplicates(
             from_thread.run_sync(progress, what, done, total)
 
         grouped = await to_thread.run_sync(group, collected, contents, rules, opened, tell)
+        not_compared = [*collected.failed, *undecodable]
+        report = DuplicateReport(
+            model=model.id,
+            thresholds=thresholds,
+            compared=len(found.files) - len(not_compared),
+            groups=grouped.groups,
+            failed=tuple(sorted([*not_compared, *found.failed], key=lambda failure: os.fsencode(failure.path))),
+            work=replace(collected.stats, pixels_decoded=grouped.pixels_decoded, keypoints=grouped.keypoints),
+            coverage=grouped.recall,
+            links=found.links,
+            skipped=found.skipped,
+            bytes_only=tuple(collected.paths_with_code(BYTES_ONLY)),
+            pair_sources=grouped.pair_sources,
+            note=grouped.note,
+        )
+
+        def hash_of(path: str) -> str:
+            return opened.files.sha256_of(path, sha256_of)
+
+        report = await to_thread.run_sync(lambda: judged(report, found.roots, options, hash_of=hash_of))
         progress("comparing", len(found.files), len(found.files))
-    not_compared = [*collected.failed, *undecodable]
-    return DuplicateReport(
-        model=model.id,
-        thresholds=thresholds,
-        compared=len(found.files) - len(not_compared),
-        groups=grouped.groups,
-        failed=tuple(sorted([*not_compared, *found.failed], key=lambda failure: os.fsencode(failure.path))),
-        work=replace(collected.stats, pixels_decoded=grouped.pixels_decoded, keypoints=grouped.keypoints),
-        coverage=grouped.recall,
-        links=found.links,
-        skipped=found.skipped,
-        bytes_only=tuple(collected.paths_with_code(BYTES_ONLY)),
-        pair_sources=grouped.pair_sources,
-        note=grouped.note,
-    )
+    return report

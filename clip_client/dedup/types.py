@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from clip_client.dedup.aligned import Alignment, Match
-
     OnProgress = Callable[[str, int, int | None], None]
     """``on_progress(what, done, total)``; the total is None while it is not known."""
 
@@ -24,12 +22,26 @@ EDITED: Final = "edited"
 """Aligned: the same shot after a change to the whole picture, such as a crop, a rotation or more contrast."""
 ALTERED: Final = "altered"
 """Aligned, but a region differs, such as a text on top. Never proof of a copy."""
-NEAR_IDENTICAL: Final = "near-identical"
-"""Every two photos of the group reach the model's stricter threshold."""
 SIMILAR: Final = "similar"
-"""Every photo of the group reaches the model's threshold against the kept one."""
-TIERS: Final = (EXACT, SAME_PIXELS, RE_ENCODED, EDITED, ALTERED, NEAR_IDENTICAL, SIMILAR)
+"""Vectors or perceptual hashes alone say that the photo is like the kept one."""
+TIERS: Final = (EXACT, SAME_PIXELS, RE_ENCODED, EDITED, ALTERED, SIMILAR)
 """From the most to the least certain."""
+SAFE_TIERS: Final = (EXACT, SAME_PIXELS, RE_ENCODED)
+"""What ``--apply`` moves by default."""
+PROVED_TIERS: Final = (*SAFE_TIERS, EDITED)
+"""The tiers that do not depend on a model, but on the copy and the kept photo alone."""
+MOVABLE_TIERS: Final = (*PROVED_TIERS, SIMILAR)
+"""What can be selected."""
+
+BY_DEFAULT: Final = "by default"
+ON_REQUEST: Final = "on request"
+"""With ``--act-on`` and the tier."""
+IF_CHOSEN: Final = "if chosen"
+"""Only if a person looks at the photo and chooses that it moves."""
+NEVER: Final = "never"
+
+RAW: Final = "RAW file"
+"""The format of a RAW file, whatever camera wrote it, and its kind as a companion."""
 
 BURST: Final = "another frame of a burst"
 SAME_SCENE: Final = "another moment of the same scene"
@@ -148,8 +160,6 @@ class Metadata:
 class Thresholds:
     """Cosine similarities for one model, and where they come from."""
 
-    near_identical: float
-    """At least this between every two photos of a group: the same picture in another file."""
     similar: float
     """At least this to the kept photo: worth looking at."""
     source: str
@@ -186,123 +196,6 @@ class RecallEstimate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Member:
-    """One photo of a group."""
-
-    path: str
-    similarity: float
-    """Cosine similarity to the kept photo; 1 for the kept photo and for files with its bytes."""
-    width: int
-    """Pixels, after the EXIF orientation."""
-    height: int
-    size_bytes: int
-    sha256: str
-    mtime_ns: int = 0
-    """When the file was last changed, nanoseconds since 1970."""
-    format: str = ""
-    """Name of the file format, such as ``"JPEG"``, whatever the file is called."""
-    tier: str = SIMILAR
-    """How certain it is that the photo shows the same as the kept one; one of :data:`TIERS`."""
-    matches: tuple[Match, ...] = ()
-    """Every test that it passed against the kept photo. Empty for the kept photo."""
-    moment: str = ""
-    """``BURST`` or ``SAME_SCENE`` if its time shows that it is not the same picture as the kept one, else empty."""
-    copy_of: str = ""
-    """Path of another file of the group that it is a closer copy of than of the kept photo; else empty."""
-    copy_tier: str = ""
-    """How certain that is: one of :data:`TIERS`, but neither ``NEAR_IDENTICAL`` nor ``SIMILAR``."""
-    copy_alignment: Alignment | None = None
-    """The alignment with ``copy_of``, if they were aligned."""
-    cannot_verify: str = ""
-    """One sentence that says why it could not be aligned with any photo; empty if it could."""
-    embedded: str = ""
-    """What its file holds besides the picture, such as ``"film, gain map"``."""
-    embedded_digest: str = ""
-    """Equal for files that hold the same besides their pictures."""
-    is_reference: bool = False
-    """It lies in a reference folder and is never moved."""
-    is_by_link: bool = False
-    """Only a symbolic link leads to it."""
-    doubt: str = ""
-    """For people: why it is probably made from another photo; empty if nothing shows that."""
-    is_original: bool = False
-    """It has all the metadata that a camera writes, and no trace of another program."""
-    companions: tuple[str, ...] = ()
-    """The kinds of its companions, such as ``"RAW file"``."""
-    capture_time: CaptureTime = field(default_factory=CaptureTime)
-    metadata: Metadata = field(default_factory=Metadata)
-    in_library: LibraryPhoto | None = None
-    """The photo in Apple Photos, if it is in one of its libraries. Such a photo is never moved either."""
-
-    @property
-    def camera(self) -> str:
-        """Make and model of the camera; empty if EXIF does not say it."""
-        return self.capture_time.camera
-
-    @property
-    def is_copy(self) -> bool:
-        """False for another frame or moment and for an altered picture, unless it is a copy of another photo."""
-        is_copy = not self.moment and self.tier != ALTERED
-        return is_copy or (bool(self.copy_of) and self.copy_tier != ALTERED)
-
-    @property
-    def alignment(self) -> Alignment | None:
-        """The alignment with the kept photo, if they were aligned and show the same."""
-        return next((match.alignment for match in self.matches if match.alignment), None)
-
-    @property
-    def why(self) -> str:
-        """For people: the tests that it passed, the file that it is a copy of, and why it may be no original."""
-        same = {EXACT: "same bytes as", SAME_PIXELS: "same pixels as"}.get(self.copy_tier, f"{self.copy_tier} copy of")
-        copy = f"{same} {self.copy_of}" if self.copy_of else ""
-        doubt = f"may be made from another photo: {self.doubt}" if self.doubt else ""
-        return "; ".join(filter(None, (*map(str, self.matches), copy, doubt)))
-
-    @property
-    def origin(self) -> str:
-        """For people: when it was taken, and by which camera."""
-        return ", ".join(filter(None, (self.metadata.taken.replace("T", " "), self.camera)))
-
-    @property
-    def label(self) -> str:
-        """The path; in a library of Apple Photos, which renames its files, the name at the import."""
-        if self.in_library is None:
-            return self.path
-        return os.path.join(os.path.basename(self.in_library.library.rstrip(os.sep)), self.in_library.name)
-
-
-@dataclass(frozen=True, kw_only=True)
-class DuplicateGroup:
-    """Photos that show the same; the first one is kept."""
-
-    tier: str
-    """The least certain tier of its members."""
-    min_similarity: float
-    """The smallest cosine similarity of any two members."""
-    members: tuple[Member, ...]
-    """The kept photo first, then by descending similarity to it."""
-    reason: str = ""
-    """Why the first one is kept: the rule that preferred it to the next best."""
-
-    @property
-    def keep(self) -> str:
-        """Path of the photo to keep."""
-        return self.members[0].path
-
-    @property
-    def copies(self) -> int:
-        """Number of members besides the kept one; frames of a burst and moments of a scene are no copies."""
-        return sum(member.is_copy for member in self.members[1:])
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """For people: what to check before the copies are moved."""
-        kept, *others = map(_exif_fields, (self.members[0], *(one for one in self.members if not one.moment)))
-        lacking = dict.fromkeys(name for fields in others for name in fields if name not in kept)
-        return (f"the kept photo lacks EXIF that a copy has: {', '.join(lacking)}",) if lacking else ()
-
-
-@dataclass(frozen=True, kw_only=True)
 class SearchStats:
     """What a search had to compute because it was not in the store."""
 
@@ -314,13 +207,3 @@ class SearchStats:
     embedded: int = 0
     keypoints: int = 0
     """Contents whose keypoints were extracted."""
-
-
-def _exif_fields(member: Member) -> tuple[str, ...]:
-    said = {
-        "date": member.metadata.taken,
-        "camera": member.camera,
-        "lens": member.metadata.lens,
-        "GPS position": member.metadata.latitude is not None,
-    }
-    return tuple(name for name, value in said.items() if value)

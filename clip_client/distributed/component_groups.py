@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from clip_client.dedup.actions.verdicts import as_proved
 from clip_client.dedup.compare.union_find import UnionFind
 from clip_client.dedup.features.collect import CollectedFeatures
 from clip_client.dedup.features.feature_tables import FeatureTable, VectorTable
@@ -31,8 +32,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from clip_client.dedup.group import DuplicateGroup
     from clip_client.dedup.grouping import Grouped, GroupRules
-    from clip_client.dedup.types import DuplicateGroup, RecallEstimate, Thresholds
+    from clip_client.dedup.types import RecallEstimate, Thresholds
     from clip_client.distributed.chunks import Chunk
     from clip_client.distributed.storage import Location
 
@@ -110,8 +112,8 @@ def group_schema() -> Any:
     """Return the ``pyarrow.Schema`` of the groups: a row for each photo of a group, the kept one first.
 
     ``group`` is the number of the group in this output. The other columns are those of
-    :class:`~clip_client.dedup.types.Member` and, after ``group_``, of
-    :class:`~clip_client.dedup.types.DuplicateGroup`. ``why`` names the tests that the photo passed, and
+    :class:`~clip_client.dedup.group.Member` and, after ``group_``, of
+    :class:`~clip_client.dedup.group.DuplicateGroup`. ``why`` names the tests that the photo passed, and
     ``cannot_verify`` says why it could not be aligned with any other, such as a file that no worker can read.
     """
     import pyarrow as pa
@@ -261,22 +263,22 @@ def _rows(group: DuplicateGroup, numbers: Mapping[bytes, int]) -> Iterator[Mappi
     """Yield the rows of a group; ``numbers`` maps each content to the number of its first row."""
     number = numbers[bytes.fromhex(group.members[0].sha256)]
     for member in group.members:
-        is_kept = member is group.members[0]
+        photo, is_kept = member.photo, member is group.members[0]
         yield {
             "group": number,
-            "path": printable(member.path),
-            "path_bytes": os.fsencode(member.path),
+            "path": printable(photo.path),
+            "path_bytes": os.fsencode(photo.path),
             "kept": is_kept,
             "tier": member.tier,
             "similarity": member.similarity,
-            "is_copy": member.is_copy and not is_kept,
+            "is_copy": not is_kept and as_proved(member, group, is_random=False).is_copy,
             "why": member.why,
             "cannot_verify": member.cannot_verify,
-            "moment": member.moment,
-            "sha256": bytes.fromhex(member.sha256),
-            "size_bytes": member.size_bytes,
-            "width": member.width,
-            "height": member.height,
+            "moment": member.other_shot,
+            "sha256": bytes.fromhex(photo.sha256),
+            "size_bytes": photo.size_bytes,
+            "width": photo.width,
+            "height": photo.height,
             "group_tier": group.tier,
             "group_min_similarity": group.min_similarity,
             "group_reason": group.reason,

@@ -28,7 +28,6 @@ def find_duplicates(
     *,
     output: str | os.PathLike[str],
     threshold: float | None = None,
-    near_identical: float | None = None,
     hash_bits: int = DEFAULT_HASH_BITS,
     references: Iterable[str] = (),
     keep: Sequence[str] = DEFAULT_RULES,
@@ -41,7 +40,7 @@ def find_duplicates(
 ) -> DuplicateSummary:
     """Find duplicates among the photos that ``embed_partitions(..., output=vectors, features=True)`` has embedded.
 
-    The search is that of :func:`clip_client.dedup.find_duplicates`; ``threshold``, ``near_identical``, ``hash_bits``,
+    The search is that of :func:`clip_client.dedup.find_duplicates`; ``threshold``, ``hash_bits``,
     ``references``, ``keep`` and ``verify`` mean the same. A ``store`` gives the decisions of a person and tuned
     thresholds. Up to ``exact_rows`` vectors are compared each with each; more are divided into cells, and the summary
     says which share of the alike pairs was found. Pixels are compared, and photos aligned, if a worker can read their
@@ -66,7 +65,7 @@ def find_duplicates(
     def rules_for(model: FileModel) -> GroupRules:
         tuned = None if store is None else store.settings.tuned(model.vector_id)
         return GroupRules(
-            thresholds=thresholds_for(model.id, threshold, near_identical=near_identical, tuned=tuned),
+            thresholds=thresholds_for(model.id, threshold, tuned=tuned),
             hash_bits=hash_bits,
             keep=tuple(keep),
             references=tuple(references),

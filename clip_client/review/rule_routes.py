@@ -40,7 +40,8 @@ class RuleRoutes(Routes):
         """How much the rules would choose: a part of a page."""
         self._need_groups()
         try:
-            count = self._bulk.count(read_filter(request), _used(request.query_params.getlist("rule")))
+            params = request.query_params
+            count = self._bulk.count(read_filter(request), _used(params.getlist("rule")), params.getlist("also"))
         except CannotChoose as error:
             return self._html("counts.html.j2", count=None, error=str(error))
         return self._html("counts.html.j2", count=count, error="")
@@ -50,8 +51,8 @@ class RuleRoutes(Routes):
         self._need_groups()
         body = await Body.of(request)
         wanted = checked_filter(tier=body.one("tier", ""), state=body.one("state", ""), text=body.one("text", ""))
-        rules = _used(body.several("rules", str))
-        return await self._write(lambda: self._bulk.choose(wanted, rules))
+        rules, also = _used(body.several("rules", str)), body.several("also", str)
+        return await self._write(lambda: self._bulk.choose(wanted, rules, also))
 
     async def save(self, request: Request) -> Response:
         """Save rules under a name; no rules delete the name."""

@@ -7,20 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from clip_client.dedup.files.companions import companions
 from clip_client.dedup.files.file_types import suffix_of
 from clip_client.dedup.reporting.words import in_words, region_on
 from clip_client.dedup.store.choices import KEEP, OPEN, SKIP
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
 from clip_client.dedup.text import printable
-from clip_client.review.state.choosing import suggestion
 from clip_client.review.state.found_groups import APPLIED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from clip_client.dedup.aligned import Alignment
-    from clip_client.dedup.types import Member
+    from clip_client.dedup.group import Member
+    from clip_client.dedup.photo import Photo
     from clip_client.review.state.found_groups import FoundGroup
 
 STATE_NAMES: Final = {
@@ -65,11 +64,11 @@ class MemberView:
     moves: bool
     """It moves by the choice, or, in an open or skipped group, by the suggestion."""
     stays_why: str
-    """Why the suggestion leaves it although it is not the kept one: a burst, a reference folder; else empty."""
+    """Why the suggestion leaves it although it is not the kept one; else empty."""
     problem: str
     """``"missing"`` or ``"changed"`` since the scan; else empty."""
     better: frozenset[str]
-    """Fields of which it has the best value of the group: ``pixels``, ``size``, ``taken``, ``companions``."""
+    """Fields of which it has the best value of the group: ``pixels``, ``taken``, ``companions``."""
     alignment: Alignment | None
     """With the first photo of the group, if they were aligned."""
     region: tuple[float, float, float, float] | None
@@ -92,28 +91,19 @@ class GroupView:
     """Position of the photo that stays, by the choice or by the suggestion."""
     reason: str
     """Why the first photo is suggested."""
-    warnings: tuple[str, ...]
     members: tuple[MemberView, ...]
 
 
 def group_view(found: FoundGroup, *, problem_of: Callable[[Member], str] | None = None) -> GroupView:
     """Describe a group. With ``problem_of`` its files are looked at; without it no file is touched."""
     group = found.group
-    keep, moving = 0, set(suggestion(group))
+    keep, moving = 0, {place for place, member in enumerate(group.members) if member.verdict.is_copy}
     if found.state not in (OPEN, SKIP):
         places = {os.path.abspath(member.path): place for place, member in enumerate(group.members)}
         moving = {places[photo.path] for photo in found.chosen if photo.moves}
         keep = places[found.chosen[0].path] if found.state == KEEP or moving else 0
-    beside = (
-        companions(member.path for member in group.members if member.in_library is None)
-        if problem_of is not None
-        else {}
-    )
-    along = [
-        member.in_library.companions if member.in_library is not None else beside.get(member.path, ())
-        for member in group.members
-    ]
-    best = _best(group.members, list(map(len, along)))
+    photos = [member.photo for member in group.members]
+    best = _best(photos)
     return GroupView(
         id=found.id,
         tier=group.tier,
@@ -123,58 +113,48 @@ def group_view(found: FoundGroup, *, problem_of: Callable[[Member], str] | None 
         min_similarity=group.min_similarity,
         keep=keep,
         reason=printable(group.reason),
-        warnings=group.warnings,
         members=tuple(
             MemberView(
                 place=place,
-                sha256=member.sha256,
-                path=printable(member.label),
-                name=printable(os.path.basename(member.label)),
-                folder=printable(os.path.join(os.path.dirname(member.label), "")),
-                preferred=_preferred(member),
-                width=member.width,
-                height=member.height,
-                size_bytes=member.size_bytes,
-                format=suffix_of(member.path)[1:].upper(),
-                taken=printable(member.metadata.taken.replace("T", " ")),
-                camera=printable(member.camera),
-                companions=tuple(f"{one.kind}: {printable(os.path.basename(one.path))}" for one in along[place]),
+                sha256=photo.sha256,
+                path=printable(photo.label),
+                name=printable(os.path.basename(photo.label)),
+                folder=printable(os.path.join(os.path.dirname(photo.label), "")),
+                preferred=_preferred(photo),
+                width=photo.width,
+                height=photo.height,
+                size_bytes=photo.size_bytes,
+                format=suffix_of(photo.path)[1:].upper(),
+                taken=printable(photo.metadata.taken.replace("T", " ")),
+                camera=printable(photo.camera),
+                companions=tuple(f"{one.kind}: {printable(os.path.basename(one.path))}" for one in photo.companions),
                 relation=in_words(member, group.members[0]) if place else "",
                 evidence=tuple(map(printable, filter(None, member.why.split("; ")))),
                 tier=member.tier,
                 moves=place in moving,
-                stays_why=_why_it_stays(member) if place else "",
+                stays_why="" if not place or member.verdict.is_copy else printable(member.verdict.reason),
                 problem=problem_of(member) if problem_of is not None else "",
                 alignment=member.alignment,
                 region=region_on(member, group.members[0]),
                 better=frozenset(field for field, places in best.items() if place in places),
             )
-            for place, member in enumerate(group.members)
+            for place, (member, photo) in enumerate(zip(group.members, photos, strict=True))
         ),
     )
 
 
-def _preferred(member: Member) -> str:
-    folder = member.in_library.library if member.in_library is not None else os.path.dirname(member.path)
+def _preferred(photo: Photo) -> str:
+    folder = photo.in_library.library if photo.in_library is not None else os.path.dirname(photo.path)
     folder = os.path.join(folder, "")
     return folder if printable(folder) == folder else ""
 
 
-def _why_it_stays(member: Member) -> str:
-    if member.is_reference:
-        return "in a reference folder"
-    if member.in_library is not None:
-        return "in an Apple Photos library"
-    return "" if member.is_copy else member.moment
-
-
-def _best(members: Sequence[Member], companions_of: Sequence[int]) -> dict[str, frozenset[int]]:
-    """Return field -> the positions of the members with its best value, if there is a worse one."""
-    values: dict[str, list[float | str]] = {
-        "pixels": [member.width * member.height for member in members],
-        "size": [member.size_bytes for member in members],
-        "taken": [bool(member.metadata.taken) for member in members],
-        "companions": list(companions_of),
+def _best(photos: Sequence[Photo]) -> dict[str, frozenset[int]]:
+    """Return field -> the positions of the photos with its best value, if there is a worse one."""
+    values: dict[str, list[float]] = {
+        "pixels": [photo.width * photo.height for photo in photos],
+        "taken": [bool(photo.metadata.taken) for photo in photos],
+        "companions": [len(photo.companions) for photo in photos],
     }
     return {
         field: frozenset(place for place, value in enumerate(of_each) if value == max(of_each))

@@ -17,7 +17,7 @@ from clip_client.dedup.aligned import Alignment
 from clip_client.dedup.features.preview import thumbnail
 from clip_client.dedup.reporting.html import PageCommands, write_page
 from clip_client.dedup.reporting.previews import previews_folder
-from clip_client.dedup.types import ALTERED, BURST, EXACT, NEAR_IDENTICAL, SIMILAR, CaptureTime, Metadata
+from clip_client.dedup.types import ALTERED, BURST, EXACT, SIMILAR, CaptureTime, Metadata
 from tests.browser.conftest import PHONE, TABLET, WIDE, violations
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
             tier=NEAR_IDENTICAL,
         ),
         group(album.member("a.jpg", (400, 600)), album.member("Copy of a.jpg", (400, 600)), tier=EXACT),
-        group(frames[0], replace(frames[1], moment=BURST), *frames[2:]),
+        group(frames[0], replace(frames[1], other_shot=BURST), *frames[2:]),
         group(album.member("panorama.jpg", (3000, 300)), album.member("panorama 2.jpg", (3000, 300), size_bytes=20)),
         group(album.member("icon.png", (32, 32)), album.member("icon small.png", (16, 16), size_bytes=15)),
         group(album.member("still here.jpg"), gone),

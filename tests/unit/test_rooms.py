@@ -49,7 +49,7 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "server state": (("clip_client._handshake", "clip_client._health"), (BASE, "contract", "transports", "balancing")),
     "pipeline": (("clip_client._pipeline",), (BASE, "contract", "imaging", "transports", "balancing")),
     "dedup types": (
-        tuple(f"clip_client.dedup.{name}" for name in ("aligned", "report", "text", "types")),
+        tuple(f"clip_client.dedup.{name}" for name in ("aligned", "group", "photo", "report", "text", "types")),
         (),
     ),
     "dedup files": (("clip_client.dedup.files",), ("imaging", "dedup types")),
@@ -69,6 +69,7 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
         ("clip_client.dedup.search", "clip_client.dedup.grouping", "clip_client.dedup.proving", "clip_client.dedup"),
         (
             BASE, "dedup types", "dedup files", "dedup store", "dedup features", "dedup compare", "dedup alignment",
+            "dedup actions",
         ),
     ),
     "dedup actions": (("clip_client.dedup.actions",), ("contract", "dedup types", "dedup files", "dedup store")),
@@ -82,7 +83,7 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
         ("clip_client.distributed",),
         (
             BASE, "contract", "pipeline", "client", "vectors", "dedup types", "dedup files", "dedup store",
-            "dedup features", "dedup compare", "dedup alignment", "dedup search",
+            "dedup features", "dedup compare", "dedup alignment", "dedup search", "dedup actions",
         ),
     ),
     "client testing": (

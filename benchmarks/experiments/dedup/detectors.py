@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from rich.progress import Progress
 
-    from clip_client.dedup.features.image_features import ImageFeatures
+    from clip_client.dedup.photo import ImageFeatures
 
     Bools = NDArray[np.bool_]
     Scores = NDArray[np.float64]

@@ -43,7 +43,7 @@ from clip_client._vectors.file_model import FileModel
 from clip_client._vectors.file_version import FileVersion
 from clip_client._vectors.vector_file import parquet_file, vector_row
 from clip_client.dedup.compare.union_find import UnionFind
-from clip_client.dedup.features.image_features import ImageFeatures
+from clip_client.dedup.photo import ImageFeatures
 from clip_client.dedup.store.parquet_store import table_of
 from clip_client.distributed import embed_partitions, find_duplicates, image_files
 from clip_client.distributed.cell_join import read_edges

@@ -30,8 +30,9 @@ from benchmarks.harness.rounds import percentiles
 from benchmarks.harness.worker import in_new_process
 from clip_client.dedup import Store, thresholds_for
 from clip_client.dedup.aligned import Match
+from clip_client.dedup.group import DuplicateGroup, Member
 from clip_client.dedup.report import DuplicateReport
-from clip_client.dedup.types import NEAR_IDENTICAL, CaptureTime, DuplicateGroup, Member, Metadata
+from clip_client.dedup.types import CaptureTime, Metadata
 from clip_client.review.server import serve
 from clip_client.review.state.session import Session
 

@@ -92,7 +92,7 @@ async def _search(
 ) -> DuplicateReport:
     async with connected(options.search.config, quiet=options.quiet) as clip:
         check_action_tiers(options.action, (await clip.model()).id)
-        return await options.search.find(clip, found, store, show, group)
+        return await options.search.find(clip, found, store, show, group, options=options.action.moves)
 
 
 def _search_on_ray(
@@ -128,7 +128,7 @@ def _write(report: DuplicateReport, options: DedupOptions, show: ProgressBars, w
         from clip_client.dedup.reporting.html import PageCommands, write_page
         from clip_client.dedup.reporting.previews import previews_folder
 
-        commands = PageCommands.after(words, store=options.store)
+        commands = PageCommands.after(words, store=options.store, tiers=options.action.moving_tiers)
         with output(options.page) as file:
             write_page(
                 report,

@@ -7,18 +7,21 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from clip_client.cli.commands.undo import print_failures
 from clip_client.cli.output.progress import progress_bars
 from clip_client.dedup.actions.apple_photos_album import ALBUM, NoAlbum, fill_album
 from clip_client.dedup.actions.apply import HARDLINK, QUARANTINE, apply
-from clip_client.dedup.actions.plan import SAFE_TIERS, Plan, plan_moves
+from clip_client.dedup.actions.plan import Plan, plan_moves
+from clip_client.dedup.actions.verdicts import Judge
 from clip_client.dedup.compare.chosen_groups import chosen_groups
 from clip_client.dedup.files.directories import DirectorySet
 from clip_client.dedup.files.hashing import sha256_of
+from clip_client.dedup.store.choices import moving_tiers
 from clip_client.dedup.text import counted, human_bytes, printable
-from clip_client.dedup.types import EXACT, QUARANTINE_NAME
+from clip_client.dedup.types import QUARANTINE_NAME
 
 if TYPE_CHECKING:
     from clip_client.cli.options.dedup import ActionOptions
@@ -38,33 +41,32 @@ def apply_report(
 
     ``paths`` is what was searched; ``say`` prints a line.
     """
-    tiers = (EXACT,) if options.hard_link else options.tiers or SAFE_TIERS
-    chosen = chosen_groups(report, store.choices.all()) if options.is_chosen else None
-    moving = None if chosen is None else chosen.moving
-    photos = {os.path.abspath(member.path) for group in report.groups for member in group.members}
+    tiers = options.moving_tiers
+    moving: Mapping[str, Choice] = {}
+    chosen = None
+    if options.is_chosen:
+        judge = Judge(report, paths, options.moves, hash_of=lambda path: store.files.sha256_of(path, sha256_of))
+        chosen = chosen_groups(report, store.choices.all())
+        report, moving = replace(chosen.report, groups=tuple(map(judge.judge, chosen.report.groups))), chosen.moving
     plan = plan_moves(
-        report if chosen is None else chosen.report,
+        report,
         paths,
         tiers=tiers,
-        hard_link=options.hard_link,
-        merge_metadata=options.merge_metadata,
-        chosen=moving,
-        unseen={path for path, choice in (moving or {}).items() if choice.rules},
-        is_compared=photos.__contains__,
-        hash_of=lambda path: store.files.sha256_of(path, sha256_of),
+        options=options.moves,
+        chosen={path: moving_tiers(choice.rules) for path, choice in moving.items()} if options.is_chosen else None,
     )
-    is_requested = options.apply or options.dry_run
-    if is_requested:
-        for skip in plan.skipped:
-            if skip.is_blocked or not skip.tier:
-                say(f"stays: {printable(skip.path)}: {printable(skip.reason)}")
+    refused = [skip for skip in plan.skipped if not skip.tier]
+    if options.apply or options.dry_run:
+        for skip in refused:
+            say(f"stays: {printable(skip.photo.label)}: {printable(skip.reason)}")
         if chosen is not None:
             _print_staying(chosen.staying, paths, say)
-    elif blocked := sum(skip.is_blocked for skip in plan.skipped):
-        say(f"{counted(blocked, 'copy', 'copies')} cannot be moved; --dry-run says why")
+    elif refused:
+        stay = "stays" if len(refused) == 1 else "stay"
+        say(f"{counted(len(refused), 'other photo')} of the groups {stay}; --dry-run says why")
     _print_skipped_tiers(plan, options, say)
     if options.apply:
-        return _apply_plan(plan, store, options, say, moving or {})
+        return _apply_plan(plan, store, options, say, moving)
     if options.dry_run:
         _print_plan(plan, say)
     _print_totals(plan, say)
@@ -83,9 +85,9 @@ def _print_skipped_tiers(plan: Plan, options: ActionOptions, say: Callable[[str]
     """Count the copies that stay for their tier: the groups above show which, and there may be thousands."""
     by_tier = Counter(skip.tier for skip in plan.skipped if skip.tier)
     for tier, number in sorted(by_tier.items()):
-        stay, them = ("stays", "it") if number == 1 else ("stay", "them")
-        how = f"; --act-on {tier} moves {them}{', too' if options.tiers else ' instead'}"
-        say(f"{counted(number, f'{tier} copy', f'{tier} copies')} {stay}{'' if options.hard_link else how}")
+        wait, them = ("waits", "it") if number == 1 else ("wait", "them")
+        how = f"--act-on {tier} moves {them}{', too' if options.tiers else ' instead'}"
+        say(f"{counted(number, f'{tier} copy', f'{tier} copies')} {wait} for you; {how}")
 
 
 def _print_plan(plan: Plan, say: Callable[[str], None]) -> None:

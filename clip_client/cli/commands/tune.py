@@ -14,7 +14,6 @@ from clip_client.cli.options.store import add_store_option, opened_store
 from clip_client.dedup import thresholds_for
 from clip_client.dedup.compare.tuning import (
     LEAST_DIFFERENT,
-    NEAR_IDENTICAL_PRECISION,
     SIMILAR_PRECISION,
     Precision,
     Tuning,
@@ -85,12 +84,9 @@ def _in_words(model: ModelInfo, present: Thresholds, tuning: Tuning) -> str:
             f"{counted(tuning.unusable, 'decision')} without vectors of this model, or without a search before: search "
             "these photos with this model, then decide"
         )
-    for name, was, found, wanted in (
-        ("similar", present.similar, tuning.similar, SIMILAR_PRECISION),
-        ("near-identical", present.near_identical, tuning.near_identical, NEAR_IDENTICAL_PRECISION),
-    ):
-        new = f"{found.threshold:g}: {found}" if found else f"no threshold is certain to reach a precision of {wanted}"
-        lines.append(f"{name}: was {was:g}; {new}")
+    found = tuning.similar
+    none = f"no threshold is certain to reach a precision of {SIMILAR_PRECISION}"
+    lines.append(f"similar: was {present.similar:g}; {f'{found.threshold:g}: {found}' if found else none}")
     return "\n".join(lines)
 
 
@@ -117,7 +113,6 @@ def _as_json(model: ModelInfo, used: Thresholds, tuning: Tuning | None) -> str:
         "different": tuning.different,
         "unusable": tuning.unusable,
         "similar": precision(tuning.similar),
-        "near_identical": precision(tuning.near_identical),
     }
     return json.dumps(
         {"model": model.id, "vectors": model.vector_id, "thresholds": asdict(used), "tuning": found}, indent=2

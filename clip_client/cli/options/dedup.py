@@ -16,8 +16,9 @@ from clip_client.cli.options.paths import user_path
 from clip_client.cli.options.search import SearchOptions, add_search_options, read_search_options
 from clip_client.cli.options.store import add_store_option
 from clip_client.cli.output.output_file import STDOUT, check_place
+from clip_client.dedup.actions.verdicts import MoveOptions, check_tiers
 from clip_client.dedup.files.file_types import COMPANION_KINDS, PHOTO_SUFFIXES, suffix_of
-from clip_client.dedup.types import EXACT
+from clip_client.dedup.types import EXACT, SAFE_TIERS
 
 CHOSEN: Final = "chosen"
 """For ``--act-on``: what a person chose, instead of tiers."""
@@ -37,6 +38,16 @@ class ActionOptions:
     merge_metadata: bool = False
     store: Path | None = None
     """The store that ``--store`` names, which undo has to be told."""
+
+    @property
+    def moving_tiers(self) -> tuple[str, ...]:
+        """What ``--apply`` moves."""
+        return (EXACT,) if self.hard_link else self.tiers or SAFE_TIERS
+
+    @property
+    def moves(self) -> MoveOptions:
+        """How photos move, which a search has to know to judge them."""
+        return MoveOptions(hard_link=self.hard_link, merge_metadata=self.merge_metadata)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,8 +142,8 @@ def _add_action_options(group: argparse._ArgumentGroup) -> None:
         "--act-on",
         action="append",
         metavar="TIER",
-        help="what --apply moves instead of exact, same-pixels and re-encoded copies: one of these tiers, edited, "
-        "near-identical or similar; can be given several times. Altered pictures, frames of a burst and other "
+        help="what --apply moves instead of exact, same-pixels and re-encoded copies: one of these tiers, edited or "
+        "similar; can be given several times. Altered pictures, frames of a burst and other "
         "moments of a scene are never moved. chosen moves instead what you chose in clip-client review or with "
         "clip-client decide keep, whatever it is",
     )
@@ -171,8 +182,6 @@ def _check_outputs(outputs: Sequence[Path]) -> None:
 
 def check_action_tiers(options: ActionOptions, model: str | None = None) -> None:
     """Raise CommandMisused for an unknown tier, and for one that the model of this id cannot tell."""
-    from clip_client.dedup.actions.plan import check_tiers
-
     try:
         check_tiers(options.tiers, model)
     except ValueError as error:

@@ -19,6 +19,7 @@ from clip_client.dedup.grouping import CANDIDATES, VERIFY_MODES, group_contents
 
 if TYPE_CHECKING:
     from clip_client import ClientConfig, ClipClient
+    from clip_client.dedup.actions.verdicts import MoveOptions
     from clip_client.dedup.grouping import GroupContents
 
 _SIMILARITY: Final = number_type(float, lambda value: 0 <= value <= 1, expected="a cosine similarity between 0 and 1")
@@ -35,7 +36,6 @@ class SearchOptions:
     references: tuple[str, ...]
     keep: tuple[str, ...]
     threshold: float | None
-    near_identical: float | None
     hash_bits: int
     verify: str
 
@@ -50,18 +50,20 @@ class SearchOptions:
         store: Store,
         show: Callable[[str, int, int | None], None],
         group: GroupContents = group_contents,
+        *,
+        options: MoveOptions | None = None,
     ) -> DuplicateReport:
-        """Search the photos that :meth:`scan` found."""
+        """Search the photos that :meth:`scan` found, and judge which of them may move with ``options``."""
         return await find_duplicates(
             clip,
             found,
             threshold=self.threshold,
-            near_identical=self.near_identical,
             hash_bits=self.hash_bits,
             references=self.references,
             keep=self.keep,
             store=store,
             verify=self.verify,
+            options=options,
             on_progress=show,
             group=group,
         )
@@ -86,12 +88,9 @@ def read_search_options(arguments: argparse.Namespace) -> SearchOptions:
         references=tuple(map(os.path.expanduser, arguments.reference)),
         keep=_keep_rules(arguments),
         threshold=arguments.threshold,
-        near_identical=arguments.near_identical,
         hash_bits=arguments.hash_bits,
         verify=arguments.verify,
     )
-    if arguments.near_identical is not None and arguments.near_identical < (options.threshold or 0):
-        raise CommandMisused("--near-identical must not be below --threshold")
     for folder in options.references:
         # A misspelt reference folder would let photos move that should stay.
         if not os.path.exists(folder):
@@ -105,13 +104,6 @@ def _add_search_options(group: argparse._ArgumentGroup) -> None:
         type=_SIMILARITY,
         metavar="T",
         help="minimum cosine similarity to the kept photo, 0 to 1 (default: depends on the model)",
-    )
-    group.add_argument(
-        "--near-identical",
-        type=_SIMILARITY,
-        metavar="T",
-        help="minimum cosine similarity between any two photos of a near-identical group (default: depends on the "
-        "model)",
     )
     group.add_argument(
         "--hash-bits",
@@ -142,8 +134,9 @@ def _add_search_options(group: argparse._ArgumentGroup) -> None:
         metavar="RULE",
         help="how to choose the photo to keep; can be given several times, and the first rule that prefers one photo "
         "decides. RULE is reference, original (as a camera wrote it), companions, undoubted (not made from another of "
-        "the photos), pixels, bytes, metadata, oldest, name (no copy mark), newest, smallest, folder=DIR, format=A,B, "
-        "path=PATTERN or not-path=PATTERN (default: the first nine, in this order; oldest and name always break ties), "
+        "the photos), pixels, lossy (no lossless conversion), siblings (most files with its bytes), metadata, oldest, "
+        "name (no copy mark), newest, bytes, smallest, folder=DIR, format=A,B, path=PATTERN or not-path=PATTERN "
+        "(default: the first ten, in this order; oldest and name always break ties), "
         "or @NAME for rules that clip-client rules has saved",
     )
 

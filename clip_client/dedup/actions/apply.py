@@ -11,7 +11,6 @@ import stat
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from clip_client.dedup.actions.plan import NOT_THE_SAME_BYTES, another_companion
 from clip_client.dedup.actions.quarantine import (
     CannotMove,
     check_disk,
@@ -22,6 +21,7 @@ from clip_client.dedup.actions.quarantine import (
     sync_folder,
 )
 from clip_client.dedup.actions.sidecars import check_sidecars, remaining_sidecars, remove_sidecars, write_sidecars
+from clip_client.dedup.actions.verdicts import NOT_THE_SAME_BYTES, another_companion
 from clip_client.dedup.files.hashing import Content, hash_file
 from clip_client.dedup.store.journal import IN_QUARANTINE, JournalEntry, MovedFile, State, new_run
 from clip_client.dedup.store.sqlite import StoreError
@@ -222,7 +222,7 @@ def _version(status: os.stat_result) -> tuple[int, ...]:
 def _check_companions(move: Move, files: list[MovedFile]) -> None:
     """Check that the kept photo has a file of the same bytes for each companion that would move."""
     for companion, file in zip(move.companions, files, strict=False):
-        if not any(_is_copy(file, other.path) for other in move.beside_kept if other.kind == companion.kind):
+        if not any(_is_copy(file, other.path) for other in move.kept.companions if other.kind == companion.kind):
             raise CannotMove(another_companion(companion.kind))
 
 

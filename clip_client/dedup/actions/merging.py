@@ -21,7 +21,8 @@ from clip_client.dedup.files.xmp import write_xmp
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from clip_client.dedup.types import Companion, Member, Metadata
+    from clip_client.dedup.photo import Photo
+    from clip_client.dedup.types import Companion, Metadata
 
 _SAME_PLACE_DEGREES: Final = 0.0002
 """About 20 m: programs round positions when they copy them."""
@@ -66,7 +67,7 @@ class MetadataMerge:
         self._kept: dict[str, _KeptPhoto] = {}
         """By path; only those with a copy that has more metadata."""
 
-    def why_it_stays(self, copy: Member, kept: Member, beside_kept: Sequence[Companion]) -> str:
+    def why_it_stays(self, copy: Photo, kept: Photo, beside_kept: Sequence[Companion]) -> str:
         """Say why the copy must stay because of its metadata; empty if nothing is lost or a sidecar can save it."""
         if copy.sha256 == kept.sha256:
             return ""
@@ -88,12 +89,12 @@ class MetadataMerge:
             return f"It has metadata that the kept photo lacks, which --merge-metadata can save: {_and(lost.missing)}."
         return _why_no_sidecar(kept, known)
 
-    def merge(self, copy: Member, kept: Member) -> None:
+    def merge(self, copy: Photo, kept: Photo) -> None:
         """Add the fields of a copy that moves to what the kept photo's sidecar will contain."""
         if copy.sha256 != kept.sha256 and (known := self._kept.get(kept.path)):
             known.merged = _together(known.merged, copy.metadata)
 
-    def sidecars_for(self, copy: Member, kept: Member) -> tuple[SidecarToWrite, ...]:
+    def sidecars_for(self, copy: Photo, kept: Photo) -> tuple[SidecarToWrite, ...]:
         """Return the sidecars that must exist before the copy moves; call it after all copies are merged."""
         known = self._kept.get(kept.path)
         if known is None or copy.sha256 == kept.sha256 or not loss(copy.metadata, kept.metadata):
@@ -125,7 +126,7 @@ def sidecar_path(photo: str) -> str:
     return f"{os.path.abspath(photo)}.xmp"
 
 
-def _why_no_sidecar(kept: Member, known: _KeptPhoto) -> str:
+def _why_no_sidecar(kept: Photo, known: _KeptPhoto) -> str:
     path = sidecar_path(kept.path)
     folder = os.path.dirname(path)
     if known.sidecars or os.path.lexists(path):

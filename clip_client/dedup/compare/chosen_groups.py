@@ -8,18 +8,18 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from clip_client.dedup.aligned import Match
-from clip_client.dedup.compare.keep_rules import Candidate
+from clip_client.dedup.compare.keep_rules import KeepRules, converted_from_lossy
 from clip_client.dedup.features.capture_time import classify_burst
 from clip_client.dedup.store.choices import KEEP
-from clip_client.dedup.types import ALTERED, EXACT, NEAR_IDENTICAL, SAME_PIXELS, SIMILAR, TIERS, DuplicateGroup
+from clip_client.dedup.types import ALTERED, EXACT, SAME_PIXELS, TIERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from clip_client.dedup.compare.keep_rules import KeepRules
+    from clip_client.dedup.group import DuplicateGroup, Member
+    from clip_client.dedup.photo import Photo
     from clip_client.dedup.report import DuplicateReport
     from clip_client.dedup.store.choices import Choice, ChosenPhoto
-    from clip_client.dedup.types import Member
 
 CHOSEN = "you chose it"
 """The reason of a photo that a person keeps."""
@@ -28,18 +28,15 @@ _NO_COPY: Final[dict[str, Any]] = {"copy_of": "", "copy_tier": "", "copy_alignme
 
 def rerank(group: DuplicateGroup, rules: KeepRules) -> DuplicateGroup:
     """Return the group around the photo that ``rules`` keep; see :func:`keep_instead` for what is known of the rest."""
-    ranked = sorted(
-        zip(map(Candidate.of, group.members), group.members, strict=True), key=lambda one: rules.rank(one[0])
-    )
-    candidates, members = zip(*ranked, strict=True)
-    reason = rules.reason(*candidates)
+    doubts = {member.sha256: member.doubt for member in group.members if member.doubt}
+    pictures: dict[str, list[Photo]] = {}
+    for member in group.members:
+        pictures.setdefault(_picture(group, member), []).append(member.photo)
+    rules = KeepRules(rules.names, doubts, converted_from_lossy(pictures.values()))
+    members = sorted(group.members, key=lambda member: rules.rank(member.photo))
+    reason = rules.reason(*(member.photo for member in members))
     # With the same photo nothing else changes: for most of the groups that rules are tried on.
     return replace(group, reason=reason) if members[0] is group.members[0] else _around(group, members, reason)
-
-
-def reorder(group: DuplicateGroup, best_first: Sequence[int]) -> DuplicateGroup:
-    """Return what :func:`rerank` does, without a reason, for rules that put the photos at these positions in order."""
-    return _around(group, [group.members[place] for place in best_first], "")
 
 
 def keep_instead(group: DuplicateGroup, path: str) -> DuplicateGroup:
@@ -53,8 +50,8 @@ def keep_instead(group: DuplicateGroup, path: str) -> DuplicateGroup:
       kept photo, and the tier of the group remains.
     - ``similarity`` is the least that is possible: angles between vectors add up at most, and no two members are less
       alike than ``min_similarity``.
-    - ``matches`` holds the tests that were made between these two photos, so it may be empty. An alignment is not among
-      them: it says what was done to the photo that was kept.
+    - ``matches`` holds the tests that were made between these two photos, so it may be empty. What alignment proved
+      about the photo that was kept is still known: the member is a copy of that one.
     """
     if path == group.keep:
         return replace(group, reason=CHOSEN)
@@ -85,31 +82,48 @@ def _picture(group: DuplicateGroup, member: Member) -> str:
 def _in_relation_to(kept: Member, member: Member, best: Member, group: DuplicateGroup) -> Member:
     """Return ``member`` beside another kept photo; ``best`` is the best file with the member's pixels."""
     if member.sha256 == kept.sha256:
-        matches = () if member is kept else (Match(test="bytes", value=1, threshold=1),)
-        return replace(member, tier=EXACT, similarity=1.0, matches=matches, moment="", **_NO_COPY)
+        same = () if member is kept else (Match(test="bytes", value=1, threshold=1),)
+        return replace(member, tier=EXACT, similarity=1.0, matches=same, other_shot="", **_NO_COPY)
     was_kept = group.members[0]
     angle = sum(math.acos(min(one.similarity, 1.0)) for one in (member, kept))
     similarity = max(math.cos(min(angle, math.pi)), group.min_similarity)
     if _picture(group, member) == _picture(group, kept):
         pixels = Match(test="pixels", value=1, threshold=1)
-        return replace(member, tier=SAME_PIXELS, similarity=similarity, matches=(pixels,), moment="", **_NO_COPY)
-    # A region that differs from the photo that was kept may differ from any other photo, too, and never moves.
-    tiers = (member.tier, kept.tier)
-    tier = ALTERED if ALTERED in tiers else max(tiers, key=TIERS.index)
-    if tier == NEAR_IDENTICAL and group.tier == SIMILAR and was_kept not in (member, kept):
-        tier = SIMILAR
-    same_form = (member.width, member.height, member.format) == (kept.width, kept.height, kept.format)
-    is_copy = best is not member
+        return replace(member, tier=SAME_PIXELS, similarity=similarity, matches=(pixels,), other_shot="", **_NO_COPY)
+    ours, theirs = member.photo.features, kept.photo.features
+    same_form = (ours.width, ours.height, ours.format) == (theirs.width, theirs.height, theirs.format)
+    other_shot = classify_burst(theirs.capture_time, ours.capture_time, same_form=same_form)
+    matches: tuple[Match, ...]
+    if member.copy_of == kept.path:
+        tier, proof = member.copy_tier, member.copy_alignment
+        matches = (Match(test="alignment", value=1, threshold=1, alignment=proof),) if proof else ()
+    else:
+        # A region that differs from the photo that was kept may differ from any other photo, too.
+        tiers = (member.tier, kept.tier)
+        tier = ALTERED if ALTERED in tiers else max(tiers, key=TIERS.index)
+        matches = tuple(one for one in kept.matches if not one.alignment) if member.sha256 == was_kept.sha256 else ()
     return replace(
         member,
         tier=tier,
         similarity=similarity,
-        matches=tuple(one for one in kept.matches if not one.alignment) if member.sha256 == was_kept.sha256 else (),
-        moment=classify_burst(kept.capture_time, member.capture_time, same_form=same_form),
-        copy_of=best.path if is_copy else "",
-        copy_tier=(EXACT if best.sha256 == member.sha256 else SAME_PIXELS) if is_copy else "",
-        copy_alignment=None,
+        matches=matches,
+        other_shot=other_shot,
+        **_copy(member, kept, best, group),
     )
+
+
+def _copy(member: Member, kept: Member, best: Member, group: DuplicateGroup) -> dict[str, Any]:
+    """Return what a member is a closer copy of than of the new kept photo; a proof of the search holds on."""
+    if best is not member:
+        return {**_NO_COPY, "copy_of": best.path, "copy_tier": EXACT if best.sha256 == member.sha256 else SAME_PIXELS}
+    if member.copy_tier in (EXACT, SAME_PIXELS):
+        # The file that it followed now follows it, and what was proved about that one holds for the same pixels.
+        member = next(one for one in group.members if one.path == member.copy_of)
+    if member.copy_of and member.copy_of != kept.path:
+        return {name: getattr(member, name) for name in _NO_COPY}
+    if member.alignment is not None and member.alignment.tier != ALTERED and not member.copy_of:
+        return {"copy_of": group.keep, "copy_tier": member.tier, "copy_alignment": member.alignment}
+    return _NO_COPY
 
 
 def choose(group: DuplicateGroup, photos: Sequence[ChosenPhoto]) -> tuple[DuplicateGroup, frozenset[str]] | None:
@@ -158,8 +172,9 @@ def chosen_groups(report: DuplicateReport, choices: Iterable[Choice]) -> ChosenG
         photo.path: "A later choice about its group holds."
         if photo.path in replaced
         else f"The search does not find it in one group with {choice.photos[0].path}, or a chosen photo has changed."
-        for choice in {one.id: one for one in last.values() if one.what == KEEP and not one.run}.values()
+        for path, choice in last.items()
+        if choice.what == KEEP and not choice.run and path not in moved
         for photo in choice.photos
-        if photo.moves and last[photo.path] is choice and photo.path not in moved
+        if photo.path == path and photo.moves
     }
     return ChosenGroups(report=replace(report, groups=tuple(groups)), moving=moving, staying=staying)

@@ -18,7 +18,8 @@ from clip_client.dedup.alignment.proofs import THRESHOLDS, Proofs
 from clip_client.dedup.compare.similarity_join import bits_that_differ
 from clip_client.dedup.compare.star_groups import Evidence, minimum_similarity, similarities_to, star_groups
 from clip_client.dedup.features.capture_time import classify_burst
-from clip_client.dedup.types import EXACT, NEAR_IDENTICAL, SAME_PIXELS, SIMILAR, TIERS, DuplicateGroup, Member
+from clip_client.dedup.group import DuplicateGroup, Member
+from clip_client.dedup.types import EXACT, SAME_PIXELS, SIMILAR, TIERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 
     from clip_client.dedup.aligned import Alignment
     from clip_client.dedup.compare.cannot_link import CannotLink
-    from clip_client.dedup.compare.keep_rules import Candidate, KeepRules
+    from clip_client.dedup.compare.keep_rules import KeepRules
+    from clip_client.dedup.photo import Photo
     from clip_client.dedup.types import Thresholds
 
 
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 class Comparison:
     """What a search knows about its contents; element i of each array is about row i."""
 
-    candidates: Mapping[int, Sequence[Candidate]]
+    candidates: Mapping[int, Sequence[Photo]]
     """Row -> the files of that content, best first; a row with one file that nothing else is like may be missing."""
     vectors: NDArray[np.float32]
     """(N, D) unit rows; NaN for pictures of nearly one colour."""
@@ -51,6 +53,8 @@ class Comparison:
     rules: KeepRules
     proofs: Proofs = field(default_factory=Proofs)
     """Which rows an alignment proved to be copies."""
+    doubts: Mapping[str, str] = field(default_factory=dict)
+    """Content (SHA-256) -> why it is probably made from another one."""
     cannot_verify: Mapping[str, str] = field(default_factory=dict)
     """Content (SHA-256) -> why it could not be aligned with any other."""
 
@@ -73,16 +77,16 @@ class Comparison:
         return better
 
     def with_doubts(self, doubts: Mapping[int, str]) -> Comparison:
-        """Return the comparison with these rows, and those of the same pixels, in doubt: row -> why."""
+        """Return the comparison with these rows, and those of the same pixels, in doubt, too: row -> why."""
         by_pixels = {int(self.pixels[row]): why for row, why in doubts.items()}
-        doubted = {
-            row: [replace(file, doubt=why) for file in files]
+        doubted = dict(self.doubts) | {
+            files[0].sha256: why
             for row, files in self.candidates.items()
             if (why := by_pixels.get(int(self.pixels[row])))
         }
-        return replace(self, candidates={**self.candidates, **doubted})
+        return replace(self, doubts=doubted, rules=self.rules.with_doubts(doubted))
 
-    def moment(self, kept: Candidate, other: Candidate) -> str:
+    def other_shot(self, kept: Photo, other: Photo) -> str:
         """Return ``BURST`` or ``SAME_SCENE`` if the times of capture show that two photos are two pictures."""
         theirs, ours = kept.features, other.features
         same_form = (ours.width, ours.height, ours.format) == (theirs.width, theirs.height, theirs.format)
@@ -168,19 +172,14 @@ def _group(
     order = np.argsort(-similarities, kind="stable")
     in_order = [keep, *others[order].tolist()]
     members = [
-        _member(comparison, keep, row, candidate, similarity, thresholds, within.get(row))
+        _member(comparison, keep, row, photo, similarity, thresholds, within.get(row))
         for row, similarity in zip(in_order, [1.0, *similarities[order].tolist()], strict=True)
-        for candidate in comparison.candidates[row]
+        for photo in comparison.candidates[row]
     ]
-    tier = max((member.tier for member in members), key=TIERS.index)
-    near = {member.sha256 for member in members if member.tier == NEAR_IDENTICAL}
-    unproved = [row for row in rows if comparison.candidates[row][0].sha256 in near]
-    if tier == NEAR_IDENTICAL and _smallest(comparison, [keep, *unproved]) < thresholds.near_identical:
-        tier = SIMILAR
     kept = comparison.candidates[keep][0]
-    not_kept = (candidate for row in rows for candidate in comparison.candidates[row] if candidate is not kept)
+    not_kept = (photo for row in rows for photo in comparison.candidates[row] if photo is not kept)
     return DuplicateGroup(
-        tier=tier,
+        tier=max((member.tier for member in members), key=TIERS.index),
         min_similarity=_smallest(comparison, rows),
         members=tuple(members),
         reason=comparison.rules.reason(kept, *not_kept),
@@ -197,7 +196,7 @@ def _member(
     comparison: Comparison,
     keep: int,
     row: int,
-    candidate: Candidate,
+    photo: Photo,
     similarity: float,
     thresholds: Thresholds,
     better: int | None,
@@ -207,7 +206,7 @@ def _member(
     alignment = None if same_pixels else _alignment(comparison, row, keep, better)
     if row == keep:
         tier = EXACT
-        matches: list[Match] = [] if candidate is kept else [Match(test="bytes", value=1, threshold=1)]
+        matches: list[Match] = [] if photo is kept else [Match(test="bytes", value=1, threshold=1)]
     else:
         matches = [Match(test="pixels", value=1, threshold=1)] if same_pixels else []
         if alignment is not None:
@@ -218,44 +217,27 @@ def _member(
                 matches.append(Match(test="perceptual hash", value=bits, threshold=comparison.hash_bits))
         if similarity >= thresholds.similar:
             matches.append(Match(test="embedding", value=similarity, threshold=thresholds.similar))
-        near = NEAR_IDENTICAL if similarity >= thresholds.near_identical else SIMILAR
-        tier = SAME_PIXELS if same_pixels else near if alignment is None else alignment.tier
-    ours = candidate.features
+        tier = SAME_PIXELS if same_pixels else SIMILAR if alignment is None else alignment.tier
     copy_of, copy_tier, copy_alignment = "", "", None
     if not same_pixels and better is not None and comparison.pixels[better] == comparison.pixels[row]:
         copy_of, copy_tier = comparison.candidates[better][0].path, SAME_PIXELS
-    elif not same_pixels and candidate is not best_file:
+    elif not same_pixels and photo is not best_file:
         # The backup of a frame of a burst is no copy of the kept frame, but it is a copy of its own frame.
         copy_of, copy_tier = best_file.path, EXACT
     elif better is not None and better != keep and (copy_alignment := comparison.proofs.between(row, better)):
         copy_of, copy_tier = comparison.candidates[better][0].path, copy_alignment.tier
     return Member(
-        path=candidate.path,
+        photo=photo,
         # Only the pixels of two pictures of one colour were compared.
         similarity=1.0 if np.isnan(similarity) else similarity,
-        width=ours.width,
-        height=ours.height,
-        size_bytes=candidate.size_bytes,
-        sha256=candidate.sha256,
-        mtime_ns=candidate.mtime_ns,
-        format=ours.format,
         tier=tier,
         matches=tuple(matches),
-        moment="" if same_pixels else comparison.moment(kept, candidate),
+        other_shot="" if same_pixels else comparison.other_shot(kept, photo),
         copy_of=copy_of,
         copy_tier=copy_tier,
         copy_alignment=copy_alignment,
-        cannot_verify=comparison.cannot_verify.get(candidate.sha256, ""),
-        embedded=ours.embedded,
-        embedded_digest=ours.embedded_digest,
-        is_reference=candidate.is_reference,
-        is_by_link=candidate.is_by_link,
-        doubt=candidate.doubt,
-        is_original=candidate.is_original,
-        companions=candidate.companions,
-        capture_time=ours.capture_time,
-        metadata=ours.metadata,
-        in_library=candidate.in_library,
+        cannot_verify=comparison.cannot_verify.get(photo.sha256, ""),
+        doubt=comparison.doubts.get(photo.sha256, ""),
     )
 
 

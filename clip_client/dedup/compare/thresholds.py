@@ -8,9 +8,8 @@ from typing import Final
 from clip_client.dedup.types import Thresholds, is_random, split_model_id
 
 _IMMICH: Final = Thresholds(
-    near_identical=0.999,
     similar=0.99,
-    source="0.99 is the default of Immich for these weights (cosine distance 0.01); 0.999 is the class 'close' of Ente",
+    source="0.99 is the default of Immich for these weights (cosine distance 0.01)",
     recommended=True,
 )
 
@@ -22,7 +21,6 @@ _TRAINED: Final = replace(
 )
 
 _RANDOM: Final = Thresholds(
-    near_identical=0.999,
     similar=0.998,
     source="no threshold is recommended for random weights; 0.998 shows re-encoded and resized copies only",
     recommended=False,
@@ -31,29 +29,15 @@ _RANDOM: Final = Thresholds(
 0.998, while two different textures reach 0.9965."""
 
 
-def thresholds_for(
-    model_id: str,
-    threshold: float | None = None,
-    *,
-    near_identical: float | None = None,
-    tuned: Thresholds | None = None,
-) -> Thresholds:
+def thresholds_for(model_id: str, threshold: float | None = None, *, tuned: Thresholds | None = None) -> Thresholds:
     """Return the thresholds for a model id such as ``"ViT-B-32/openai@1a2b3c4d"``.
 
     ``tuned`` is what ``clip-client tune`` found for this model; it replaces the table, except for random weights.
-    ``threshold`` replaces ``similar``, and ``near_identical`` the stricter threshold, which is never lower. Raises
-    ValueError if one of them is not between 0 and 1, or if ``near_identical`` is below ``threshold``.
+    ``threshold`` replaces ``similar``. Raises ValueError if it is not between 0 and 1.
     """
     table = _RANDOM if is_random(model_id) else tuned or _PER_MODEL.get(split_model_id(model_id), _TRAINED)
-    if threshold is None and near_identical is None:
+    if threshold is None:
         return table
-    for asked in (threshold, near_identical):
-        if asked is not None and not 0 <= asked <= 1:
-            raise ValueError(f"the threshold is a cosine similarity between 0 and 1, got {asked}")
-    if threshold is not None and near_identical is not None and near_identical < threshold:
-        raise ValueError(f"near-identical is the stricter class, and {near_identical:g} is below {threshold:g}")
-    stricter = max(threshold or 0, table.near_identical) if near_identical is None else near_identical
-    similar = min(table.similar, stricter) if threshold is None else threshold
-    given = [f"{asked:g}" for asked in (threshold, near_identical) if asked is not None]
-    asked_for = f"{' and '.join(given)} {'was' if len(given) == 1 else 'were'} asked for"
-    return replace(table, similar=similar, near_identical=stricter, source=f"{asked_for}; by default: {table.source}")
+    if not 0 <= threshold <= 1:
+        raise ValueError(f"the threshold is a cosine similarity between 0 and 1, got {threshold}")
+    return replace(table, similar=threshold, source=f"{threshold:g} was asked for; by default: {table.source}")

@@ -27,9 +27,7 @@ if TYPE_CHECKING:
     from clip_client.dedup.types import Thresholds
 
 SIMILAR_PRECISION: Final = 0.9
-"""The lower end of the interval must reach this for ``similar``: of ten photos shown, nine are copies ..."""
-NEAR_IDENTICAL_PRECISION: Final = 0.99
-"""... and this for ``near_identical``."""
+"""The lower end of the interval must reach this for ``similar``: of ten photos shown, nine are copies."""
 LEAST_DIFFERENT: Final = 10
 """With fewer labels that say "different", the labels may come from a person who only ever confirms."""
 
@@ -82,18 +80,14 @@ class Tuning:
     """Decisions about photos of which the store has no vectors of this model, or that no search of it came before."""
     similar: Precision | None
     """The lowest threshold whose precision is at least :data:`SIMILAR_PRECISION`, at the lower end of its interval."""
-    near_identical: Precision | None
-    """The same for :data:`NEAR_IDENTICAL_PRECISION`."""
 
     def thresholds(self, present: Thresholds) -> Thresholds | None:
         """Return the thresholds to use from now on; None if there are too few labels for any."""
         if self.similar is None or self.different < LEAST_DIFFERENT:
             return None
-        stricter = present.near_identical if self.near_identical is None else self.near_identical.threshold
         return replace(
             present,
             similar=self.similar.threshold,
-            near_identical=max(stricter, self.similar.threshold),
             source=f"tuned with {self.labels} decisions: at {self.similar.threshold:g}, {self.similar}",
             recommended=True,
         )
@@ -111,7 +105,6 @@ def tune(labels: Sequence[Label], *, unusable: int = 0) -> Tuning:
         different=sum(not label.is_same for label in labels),
         unusable=unusable,
         similar=_lowest(labels, SIMILAR_PRECISION),
-        near_identical=_lowest(labels, NEAR_IDENTICAL_PRECISION),
     )
 
 

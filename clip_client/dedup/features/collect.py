@@ -18,18 +18,13 @@ from anyio import to_thread
 
 from clip_client._encoding import EncodedImage
 from clip_client.dedup.features.feature_tables import FeatureTable, VectorTable, without_outdated
-from clip_client.dedup.features.image_features import (
-    BYTES_ONLY,
-    ImageFeatures,
-    bytes_only_features,
-    cached_features,
-    extract_features,
-)
+from clip_client.dedup.features.image_features import BYTES_ONLY, bytes_only_features, cached_features, extract_features
 from clip_client.dedup.features.model_input import ModelInput, extract_with_input
 from clip_client.dedup.features.preview import raw_preview
 from clip_client.dedup.files.file_types import is_raw
 from clip_client.dedup.files.hashing import hash_file
 from clip_client.dedup.files.reading import ReadFile, is_unchanged, read_file
+from clip_client.dedup.photo import ImageFeatures
 from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.types import FailedFile, PhotoFile, SearchStats
 

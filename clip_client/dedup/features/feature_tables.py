@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from clip_client.dedup.features.image_features import ImageFeatures
 from clip_client.dedup.features.preview import NEEDS_RAWPY, can_read_raw
+from clip_client.dedup.photo import ImageFeatures
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

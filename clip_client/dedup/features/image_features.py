@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from clip_client.dedup.features.capture_time import read_capture_time
 from clip_client.dedup.features.embedded_parts import RAW_DATA, embedded_parts
 from clip_client.dedup.features.perceptual_hash import inner_hash, perceptual_hash
 from clip_client.dedup.features.preview import NEEDS_RAWPY, can_read_raw, preview_of, read_raw
-from clip_client.dedup.files.file_types import RAW
 from clip_client.dedup.files.metadata import read_metadata
-from clip_client.dedup.types import CaptureTime, FailedFile, Metadata
+from clip_client.dedup.photo import FEATURE_PARTS, ImageFeatures
+from clip_client.dedup.types import RAW, FailedFile
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import pyarrow as pa
 
     from clip_client.dedup.features.preview import OnDecoded
@@ -33,51 +31,6 @@ BYTES_ONLY: Final = "BYTES_ONLY"
 _HASHES: Final = ("perceptual_hash", "inner_hash")
 _HASH_SIDE: Final = 128
 """Pixels; four times what the hash is made of, so that a JPEG's scaled decoding leaves no trace in it."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ImageFeatures:
-    """The facts about one content; if it could not be decoded, ``code`` and ``message`` say why."""
-
-    width: int = 0
-    """Pixels, after the EXIF orientation."""
-    height: int = 0
-    format: str = ""
-    """Name of the file format, such as ``"JPEG"``, whatever the file is called."""
-    is_scaled: bool = False
-    """The perceptual hash is that of a JPEG decoded at a fraction of its size: a few bits may differ from the hash of
-    the same pixels in another format."""
-    perceptual_hash: int = 0
-    """pHash of 64 bits: the signs of the lowest 8 x 8 frequencies of the picture (Zauner 2010)."""
-    inner_hash: int = 0
-    """The same of what lies within a plain border; 0 if there is none."""
-    is_flat: bool = False
-    """A picture of nearly one colour, whose hash and vector tell nothing."""
-    embedded: str = ""
-    """What the file holds besides its picture, such as ``"film, gain map"``; see :mod:`.embedded_parts`."""
-    embedded_digest: str = ""
-    """Equal for files that hold the same besides their pictures."""
-    capture_time: CaptureTime = field(default_factory=CaptureTime)
-    metadata: Metadata = field(default_factory=Metadata)
-    code: str = ""
-    message: str = ""
-
-    def to_row(self) -> dict[str, Any]:
-        """Return the facts as columns of :func:`cached_features`."""
-        row = {name: getattr(self, name) for name in _OWN_COLUMNS}
-        return row | asdict(self.capture_time) | asdict(self.metadata)
-
-    @classmethod
-    def from_row(cls, row: Mapping[str, Any]) -> ImageFeatures:
-        """Make features of what :meth:`to_row` returned."""
-        capture_time, metadata = ({one.name: row[one.name] for one in part} for part in _PARTS.values())
-        own = {name: row[name] for name in _OWN_COLUMNS}
-        return cls(capture_time=CaptureTime(**capture_time), metadata=Metadata(**metadata), **own)
-
-
-# Computed once, because a search reads a row for every photo.
-_PARTS: Final = {"capture_time": fields(CaptureTime), "metadata": fields(Metadata)}
-_OWN_COLUMNS: Final = tuple(column.name for column in fields(ImageFeatures) if column.name not in _PARTS)
 
 
 def cached_features(store: Store) -> ParquetStore:
@@ -97,7 +50,7 @@ def feature_columns() -> dict[str, pa.DataType]:
         "int | None": pa.int64(),
         "float | None": pa.float64(),
     }
-    flat = [column for own in fields(ImageFeatures) for column in _PARTS.get(own.name, (own,))]
+    flat = [column for own in fields(ImageFeatures) for column in FEATURE_PARTS.get(own.name, (own,))]
     return {column.name: arrow_types[str(column.type)] for column in flat} | dict.fromkeys(_HASHES, pa.uint64())
 
 

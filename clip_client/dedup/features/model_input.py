@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from clip_client._model import ModelInfo
-    from clip_client.dedup.features.image_features import ImageFeatures
+    from clip_client.dedup.photo import ImageFeatures
     from preprocess_ensemble.imaging.transform import PreprocessConfig
 
 

@@ -16,8 +16,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from clip_client.dedup.files.file_types import EDITED, FILM, RAW
-from clip_client.dedup.types import Companion, FailedFile, LibraryPhoto
+from clip_client.dedup.files.file_types import EDITED, FILM
+from clip_client.dedup.types import RAW, Companion, FailedFile, LibraryPhoto
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,8 +7,8 @@ from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from clip_client.dedup.files.file_types import COMPANION_KINDS, PHOTO_SUFFIXES, RAW, RAW_SUFFIXES, is_raw
-from clip_client.dedup.types import Companion
+from clip_client.dedup.files.file_types import COMPANION_KINDS, PHOTO_SUFFIXES, RAW_SUFFIXES, is_raw
+from clip_client.dedup.types import RAW, Companion
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import Final
 
+from clip_client.dedup.types import RAW
+
 PHOTO_SUFFIXES: Final = frozenset(
     ".avif .bmp .gif .heic .heif .hif .jfif .jp2 .jpe .jpeg .jpg .jxl .mpo .pbm .pgm .png .pnm .ppm .qoi .tif .tiff "
     ".webp".split(),
@@ -20,7 +22,6 @@ RAW_SUFFIXES: Final = frozenset(
 )
 """Endings of sensor data. Such a file is a companion of the photo with its name beside it, else a photo itself."""
 
-RAW: Final = "RAW file"
 FILM: Final = "film"
 SIDECAR: Final = "sidecar"
 EDITED: Final = "edited version"

@@ -45,6 +45,8 @@ class Scan:
     in_libraries: Mapping[str, LibraryPhoto] = field(default_factory=dict)
     """Path -> photo, for those of ``files`` that are in a library of Apple Photos."""
     links: Links = field(default_factory=Links)
+    roots: tuple[str, ...] = ()
+    """The paths that were named: nothing outside them may move."""
     skipped: Mapping[str, int] = field(default_factory=dict)
     """Kind -> number of files that are neither photos nor companions by their names; see
     :class:`~clip_client.dedup.files.skipped_files.SkippedFiles`."""
@@ -80,10 +82,12 @@ def scan(
     if isinstance(paths, str | os.PathLike):  # a string is an iterable of paths too, and one may be "/"
         paths = [paths]
     walk = _Walk(include_hidden=include_hidden, follow_links=follow_links, one_file_system=one_file_system, raw=raw)
+    roots: list[str] = []
     for path in paths:
         if not isinstance(path, str | os.PathLike):
             raise TypeError(f"expected the path of a file or folder, got {type(path).__name__}")
-        walk.start(os.fsdecode(path))
+        roots.append(os.fsdecode(path))
+        walk.start(roots[-1])
     walk.run(on_progress or (lambda found: None))
     return Scan(
         files=tuple(sorted((file for _, file in walk.names.values()), key=lambda file: os.fsencode(file.path))),
@@ -96,6 +100,7 @@ def scan(
             only_by_link=frozenset(file.path for is_by_link, file in walk.names.values() if is_by_link),
             hard_linked=frozenset(walk.names[identity][1].path for identity in walk.hard_linked),
         ),
+        roots=tuple(sorted(roots, key=os.fsencode)),
         skipped=walk.skipped.by_kind(),
     )
 

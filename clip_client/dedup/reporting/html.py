@@ -14,15 +14,12 @@ from typing import IO, TYPE_CHECKING, Final
 
 from clip_client.dedup.reporting.environment import page_environment
 from clip_client.dedup.reporting.previews import draw_previews
-from clip_client.dedup.reporting.words import TIER_NAMES, in_words, region_on, why_it_stays
-from clip_client.dedup.text import counted, folder_above, human_bytes, printable, skipped_files
-from clip_client.dedup.types import (
-    TIERS,
-    is_random,
-)
+from clip_client.dedup.reporting.words import TIER_NAMES, found_in_words, in_words, region_on, stays
+from clip_client.dedup.text import folder_above, printable, skipped_files
+from clip_client.dedup.types import SAFE_TIERS, TIERS, is_random
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     import jinja2
 
@@ -49,14 +46,16 @@ class PageCommands:
     """Moves the certain copies; empty if they have been moved already."""
     folder: str = field(default_factory=lambda: _from_home(os.getcwd()))
     """Where ``apply`` must run, because its paths may be relative."""
-    moves_certain_only: bool = True
-    """The command keeps to the default tiers."""
+    tiers: tuple[str, ...] = SAFE_TIERS
+    """What ``apply`` moves."""
     store: Path | None = None
     """The store that the other commands must name; None for the default one."""
 
     @classmethod
-    def after(cls, words: Sequence[str], store: Path | None = None) -> PageCommands:
-        """Return the commands for a page that ``clip-client`` with these arguments writes.
+    def after(
+        cls, words: Sequence[str], store: Path | None = None, tiers: tuple[str, ...] = SAFE_TIERS
+    ) -> PageCommands:
+        """Return the commands for a page that ``clip-client`` with these arguments writes; they select ``tiers``.
 
         With ``--apply`` among them, the copies have been moved when the page is read. How much the search printed says
         nothing of how much ``--apply`` should.
@@ -67,7 +66,7 @@ class PageCommands:
         apply = "" if "--apply" in words[:end] else " ".join(map(shell_word, command))
         return cls(
             apply=apply,
-            moves_certain_only=not any(word.startswith("--act-on") for word in words[:end]),
+            tiers=tiers,
             store=store,
         )
 
@@ -102,6 +101,7 @@ def write_page(
     different pictures are written into ``folder``, which must be beside the page; without it, all are in the page.
     ``on_progress(what, done, total)`` counts pictures. Raises OSError if the folder cannot be written.
     """
+    commands = commands or PageCommands()
     previews = draw_previews(report, thumbnail, folder, on_progress)
     style, script = _asset("style.css"), _asset("viewer.js") + _asset("page.js")
     pieces = (
@@ -110,11 +110,11 @@ def write_page(
         .generate(
             report=report,
             groups=report.groups_by_space,
-            headline=headline(report),
+            headline=headline(report, commands.tiers),
             tiers=_tiers(report),
             is_random=is_random(report.model),
             previews=previews,
-            commands=commands or PageCommands(),
+            commands=commands,
             unfolded=_UNFOLDED,
             style=style,
             script=script,
@@ -124,13 +124,10 @@ def write_page(
     file.writelines(piece.encode() for piece in pieces)
 
 
-def headline(report: DuplicateReport) -> str:
-    """Say what the search found: ``"88 copies, up to 12.7 MB could be freed"``."""
-    if not report.groups:
-        return "No duplicates were found"
-    if not report.copies:
-        return f"No copies, but {counted(len(report.groups), 'group')} of photos that are alike"
-    return f"{counted(report.copies, 'copy', 'copies')}, up to {human_bytes(report.spare_bytes)} could be freed"
+def headline(report: DuplicateReport, tiers: Collection[str] = SAFE_TIERS) -> str:
+    """Say what the search found: ``"35 photos, 2.2 MB, can move safely; 25 edited copies wait for you"``."""
+    found = found_in_words(report, tiers) if report.groups else "no duplicates were found"
+    return found[0].upper() + found[1:]
 
 
 def _from_home(path: str) -> str:
@@ -164,7 +161,7 @@ def _tiers(report: DuplicateReport) -> Sequence[_Tier]:
 def _environment(report: DuplicateReport) -> jinja2.Environment:
     import jinja2
 
-    top = folder_above([os.path.dirname(member.label) for group in report.groups for member in group.members])
+    top = folder_above([os.path.dirname(member.photo.label) for group in report.groups for member in group.members])
 
     environment = page_environment(jinja2.FunctionLoader(lambda name: _BETWEEN_TAGS.sub("", _asset(name))))
     environment.filters.update(
@@ -176,7 +173,7 @@ def _environment(report: DuplicateReport) -> jinja2.Environment:
         url=_url,
     )
     environment.globals.update(
-        in_words=in_words, region_on=region_on, skipped_files=skipped_files, why_it_stays=why_it_stays
+        in_words=in_words, region_on=region_on, safe_tiers=SAFE_TIERS, skipped_files=skipped_files, stays=stays
     )
     return environment
 

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from clip_client.dedup.group import Member
     from clip_client.dedup.report import DuplicateReport
-    from clip_client.dedup.types import Member, OnProgress
+    from clip_client.dedup.types import OnProgress
 
     Thumbnail = Callable[[str, int], bytes | None]
     """``thumbnail(path, side)`` is a JPEG with no side longer than ``side`` pixels; None if there is no picture."""
@@ -75,7 +76,7 @@ class Previews:
         if source is None:
             return None
         side = self.side if is_pair else min(self.side, _MEDIUM)
-        width, height = fit(member.width, member.height, side)
+        width, height = fit(member.photo.width, member.photo.height, side)
         return Picture(source, width, height, is_wide=width > _WIDE * side)
 
 
@@ -103,13 +104,13 @@ def draw_previews(
     paths: dict[str, list[Member]] = {}
     for group in report.groups_by_space:
         for member in group.members:
-            if member.width:
+            if member.photo.width:
                 paths.setdefault(member.sha256, []).append(member)
     side = _LARGE if len(paths) <= _MOST_IN_PAGE else _MEDIUM if len(paths) <= _MOST_OF_MEDIUM_SIZE else _SMALL
     files = None if folder is None or side == _LARGE else _PreviewFiles(folder, side)
 
     def source(members: list[Member]) -> str | None:
-        longest = max(fit(members[0].width, members[0].height, side))
+        longest = max(fit(members[0].photo.width, members[0].photo.height, side))
         drawn = (jpeg for member in members if (jpeg := thumbnail(member.path, longest)) is not None)
         if files is not None:
             return files.source(members[0].sha256, drawn=lambda: next(drawn, None))

@@ -12,29 +12,31 @@ from clip_client.dedup.text import escaped
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from clip_client.dedup.group import DuplicateGroup, Member
     from clip_client.dedup.report import DuplicateReport
-    from clip_client.dedup.types import DuplicateGroup, Member
 
 CSV_COLUMNS: Final = (
-    "group", "kept", "tier", "path", "bytes", "width", "height", "similarity", "taken", "what",
+    "group", "kept", "tier", "path", "bytes", "width", "height", "similarity", "taken", "what", "moves", "why",
 )  # fmt: skip
-"""``group`` counts from 1; ``kept`` is yes or no; ``similarity`` is the cosine to the kept photo; ``what`` is words."""
+"""``group`` counts from 1; ``kept`` is yes or no; ``similarity`` is the cosine to the kept photo; ``what`` is words;
+``moves`` is what the verdict says, and ``why`` why the photo does not move by default."""
 
 _FORMULA: Final = ("=", "+", "-", "@")
 """A spreadsheet may run what begins with one of these."""
 
 
 def copy_lines(report: DuplicateReport) -> Iterator[str]:
-    """Yield a line for each copy, whether ``--apply`` moves it or not: tier, bytes, path and path of the kept photo.
+    """Yield a line for each copy that can move by default or on request.
 
-    The columns are separated by tabs, and paths are written by :func:`~clip_client.dedup.text.escaped`. Photos in
-    reference folders and in libraries of Apple Photos, frames of a burst and other moments of a scene have no line.
+    The columns are the tier, the size in bytes, the path, the path of the photo for which it moves, and ``by default``
+    or ``on request``. They are separated by tabs, and paths are written by :func:`~clip_client.dedup.text.escaped`.
     """
     for group in report.groups:
         for member in group.members[1:]:
-            if member.is_copy and not member.is_reference and member.in_library is None:
-                tier, kept = (member.copy_tier, member.copy_of) if member.copy_of else (member.tier, group.keep)
-                yield f"{tier}\t{member.size_bytes}\t{escaped(member.path)}\t{escaped(kept)}"
+            verdict, photo = member.verdict, member.photo
+            if verdict.is_copy and photo.in_library is None:
+                paths = f"{escaped(photo.path)}\t{escaped(verdict.kept)}"
+                yield f"{verdict.tier}\t{photo.size_bytes}\t{paths}\t{verdict.moves}"
 
 
 def csv_lines(report: DuplicateReport) -> Iterator[str]:
@@ -53,16 +55,18 @@ def csv_lines(report: DuplicateReport) -> Iterator[str]:
 
 def _csv_row(number: int, member: Member, group: DuplicateGroup) -> tuple[str | int | float, ...]:
     is_kept = member.path == group.keep
-    path = escaped(member.path)
+    path, photo = escaped(member.path), member.photo
     return (
         number,
         "yes" if is_kept else "no",
         member.tier,
         f"./{path}" if path.startswith(_FORMULA) else path,
-        member.size_bytes,
-        member.width,
-        member.height,
+        photo.size_bytes,
+        photo.width,
+        photo.height,
         member.similarity,
-        member.metadata.taken,
+        photo.metadata.taken,
         "" if is_kept else in_words(member, group.members[0]),
+        "" if is_kept else member.verdict.moves,
+        member.verdict.reason,
     )

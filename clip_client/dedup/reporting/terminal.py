@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from clip_client.dedup.aligned import PairSource
+    from clip_client.dedup.group import DuplicateGroup, Member
     from clip_client.dedup.report import DuplicateReport
-    from clip_client.dedup.types import DuplicateGroup, FailedFile, Member
+    from clip_client.dedup.types import FailedFile
 
 _MOST_GROUPS: Final = 10
 _MOST_MEMBERS: Final = 5
@@ -35,10 +36,10 @@ def print_groups(report: DuplicateReport, console: Console, *, verbose: bool = F
     by_space = report.groups_by_space
     shown = by_space if verbose else by_space[:_MOST_GROUPS]
     for number, group in enumerate(shown, start=1):
-        _print_group(number, group, report.spare_bytes_of(group), console, verbose=verbose)
+        _print_group(number, group, console, verbose=verbose)
     if len(shown) < len(by_space):
         left = by_space[len(shown) :]
-        space = human_bytes(sum(map(report.spare_bytes_of, left)))
+        space = human_bytes(sum(group.spare_bytes for group in left))
         where = "-v lists them here, --report FILE.html shows the pictures"
         _print(f"{counted(len(left), 'more group')} of {space}: {where}\n", console)
 
@@ -69,17 +70,12 @@ def print_notes(report: DuplicateReport, console: Console, *, can_read_raw: bool
             "The weights of this model are random: alignment proves copies, but strong crops and edits may be missing."
         )
         _print(message, console, style="yellow")
-    found = "no copies"
-    if report.copies:
-        found = f"{counted(report.copies, 'copy', 'copies')} of {human_bytes(report.spare_bytes)}"
-    others = sum(len(group.members) - 1 for group in report.groups) - report.copies
-    parts = [
+    compared = [
         f"{counted(report.compared, 'photo')} compared",
-        f"{found} in {counted(len(report.groups), 'group')}" if report.groups else found,
-        f"{counted(others, 'other picture')} (burst, scene or altered)" if others else "",
+        counted(len(report.groups), "group") if report.groups else "no duplicates",
         f"{counted(len(report.failed), 'file')} not compared" if report.failed else "",
     ]
-    _print(", ".join(filter(None, parts)), console, style="bold")
+    _print(", ".join(filter(None, compared)), console, style="bold")
 
 
 def _print_pair_sources(sources: Sequence[PairSource], console: Console) -> None:
@@ -96,10 +92,11 @@ def _print(text: str, console: Console, style: str = "") -> None:
     console.print(Text(text, style=style), soft_wrap=not console.is_terminal)
 
 
-def _print_group(number: int, group: DuplicateGroup, space: int, console: Console, *, verbose: bool) -> None:
+def _print_group(number: int, group: DuplicateGroup, console: Console, *, verbose: bool) -> None:
     kept, *others = group.members
     words = {member.path: in_words(member, kept) for member in others}
     is_uniform = len(set(words.values())) == 1
+    space = group.spare_bytes
     copies = counted(group.copies, "copy", "copies") if space else counted(len(group.members), "photo")
     line = Text()
     line.append(f"{number}. {human_bytes(space)} in {copies}" if space else f"{number}. {copies}", style="bold")
@@ -114,8 +111,6 @@ def _print_group(number: int, group: DuplicateGroup, space: int, console: Consol
     console.print(line, soft_wrap=True)
     if verbose and group.tier != EXACT:
         _print(f"   {group.tier}, every pair at least {at_least(group.min_similarity)} alike", console, style="dim")
-    for warning in group.warnings:
-        _print(f"   warning: {warning}", console, style="yellow")
     shown = group.members if verbose else group.members[: _MOST_MEMBERS + 1]
     for member in shown:
         said = "" if is_uniform else words.get(member.path, "")
@@ -126,24 +121,27 @@ def _print_group(number: int, group: DuplicateGroup, space: int, console: Consol
 
 
 def _print_member(member: Member, words: str, console: Console, *, is_kept: bool, verbose: bool) -> None:
-    stays = not member.is_copy or member.is_reference or member.in_library
-    size = f"{member.width}x{member.height}" if member.width else ""
+    photo, verdict = member.photo, member.verdict
+    size = f"{photo.width}x{photo.height}" if photo.width else ""
     line = Text("   ")
-    line.append("keep" if is_kept else "stay" if stays else "copy", style="green" if is_kept else "yellow")
-    line.append(f"  {size:>10}  {human_bytes(member.size_bytes):>7}")
+    line.append("keep" if is_kept else "copy" if verdict.is_copy else "stay", style="green" if is_kept else "yellow")
+    line.append(f"  {size:>10}  {human_bytes(photo.size_bytes):>7}")
     if verbose:
         line.append(f"  {'' if is_kept else f'{member.similarity:.4f}':6}")
-    line.append(f"  {printable(member.label)}")
-    indent = line.cell_len - cell_len(printable(member.label))
+    line.append(f"  {printable(photo.label)}")
+    indent = line.cell_len - cell_len(printable(photo.label))
     if words:
         fits = line.cell_len + 2 + cell_len(words) <= console.width
         line.append(f"  {words}" if fits else _below(words, indent, console), style="dim")
+    if not is_kept and not verdict.is_copy:
+        line.append(_below(printable(verdict.reason), indent, console), style="dim")
     console.print(line, soft_wrap=True)
     if verbose:
-        holds = f"holds more than its picture: {member.embedded}" if member.embedded else ""
+        embedded = photo.features.embedded
+        holds = f"holds more than its picture: {embedded}" if embedded else ""
         cannot = f"cannot be verified: {member.cannot_verify}" if member.cannot_verify else ""
-        why = "; ".join(filter(None, (member.moment, member.why, cannot, holds)))
-        for note in filter(None, (member.origin, why)):
+        why = "; ".join(filter(None, (member.other_shot, member.why, cannot, holds)))
+        for note in filter(None, (photo.origin, why)):
             for part in note.split("; "):
                 console.print(Text(f"{' ' * indent}{printable(part)}", style="dim"), soft_wrap=True)
 

@@ -1,16 +1,30 @@
-"""What a photo of a group is, in plain words."""
+"""What a photo of a group is, and what a search found, in plain words."""
 
 from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING, Final
 
-from clip_client.dedup.text import printable
-from clip_client.dedup.types import ALTERED, EDITED, EXACT, NEAR_IDENTICAL, RE_ENCODED, SAME_PIXELS, SIMILAR
+from clip_client.dedup.text import counted, human_bytes, printable
+from clip_client.dedup.types import (
+    ALTERED,
+    BY_DEFAULT,
+    EDITED,
+    EXACT,
+    ON_REQUEST,
+    RE_ENCODED,
+    SAFE_TIERS,
+    SAME_PIXELS,
+    SIMILAR,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from clip_client.dedup.aligned import Alignment
-    from clip_client.dedup.types import DuplicateGroup, Member
+    from clip_client.dedup.group import DuplicateGroup, Member
+    from clip_client.dedup.photo import Photo
+    from clip_client.dedup.report import DuplicateReport
 
 TIER_NAMES: Final = {
     EXACT: "Exact",
@@ -18,14 +32,30 @@ TIER_NAMES: Final = {
     RE_ENCODED: "Re-encoded",
     EDITED: "Edited",
     ALTERED: "Altered",
-    NEAR_IDENTICAL: "Near-identical",
     SIMILAR: "Similar",
 }
 
-_CERTAIN: Final = (EXACT, SAME_PIXELS, RE_ENCODED)
-"""The tiers that move by default."""
 _SAME_SHAPE: Final = 0.02
 """Side ratios that differ by less are equal: the sides of small pictures are rounded."""
+
+
+def found_in_words(report: DuplicateReport, tiers: Collection[str] = SAFE_TIERS) -> str:
+    """Say how much moves, and what waits: ``"35 photos, 2.2 MB, can move safely; 25 edited copies wait for you"``.
+
+    ``tiers`` are those that are selected.
+    """
+    totals = report.totals()
+    moving = [total for (moves, tier), total in totals.items() if moves in (BY_DEFAULT, ON_REQUEST) and tier in tiers]
+    photos, size_bytes = sum(total.photos for total in moving), sum(total.size_bytes for total in moving)
+    waiting = [
+        f"{counted(total.photos, f'{tier} copy', f'{tier} copies')} {'waits' if total.photos == 1 else 'wait'} for you"
+        for (moves, tier), total in sorted(totals.items())
+        if moves == ON_REQUEST and tier not in tiers
+    ]
+    safely = " safely" if set(tiers) <= set(SAFE_TIERS) else ""
+    moves = f"{counted(photos, 'photo')}, {human_bytes(size_bytes)}, can move{safely}" if photos else ""
+    others = sum(total.photos for total in totals.values()) - photos
+    return "; ".join(filter(None, (moves, *waiting))) or (f"no copies, but {counted(others, 'photo')} to look at")
 
 
 def in_words(member: Member, kept: Member) -> str:
@@ -35,8 +65,8 @@ def in_words(member: Member, kept: Member) -> str:
         if member.copy_alignment is not None:
             return f"{_aligned(member.copy_alignment)}; compared with {of}"
         return f"identical to {of}" if member.copy_tier == EXACT else f"same pixels as {of}"
-    if member.moment:
-        return member.moment
+    if member.other_shot:
+        return member.other_shot
     if member.tier == EXACT:
         return "identical, byte for byte"
     if member.tier == SAME_PIXELS:
@@ -44,30 +74,18 @@ def in_words(member: Member, kept: Member) -> str:
         return f"same pixels, other {'metadata' if is_same_format else 'format'}"
     if member.alignment is not None:
         return _aligned(member.alignment)
-    change = _change(member, kept)
-    if member.tier == SIMILAR:
-        return f"looks similar, {change}" if change else "looks similar"
     if member.tier in (RE_ENCODED, EDITED, ALTERED):  # another photo was kept when they were aligned
         return f"same picture, {member.tier}"
-    return f"same picture, {change}" if change else "practically identical"
+    change = _change(member.photo, kept.photo)
+    return f"looks similar, {change}" if change else "looks similar"
 
 
-def why_it_stays(member: Member, group: DuplicateGroup, *, moves_certain_only: bool) -> str:
-    """Say why a copy would stay, as far as the report tells without a look at the files; empty if it may move.
-
-    With ``moves_certain_only`` only the tiers move that do by default.
-    """
-    kept, tier, alignment = group.keep, member.tier, member.alignment
-    if member.copy_of and (member.copy_tier in _CERTAIN or not moves_certain_only or tier == ALTERED):
-        kept, tier, alignment = member.copy_of, member.copy_tier, member.copy_alignment
-    reason = ""
-    if alignment is not None:
-        others = group.members[:1] if kept == group.keep else group.members
-        is_original = any(one.is_original for one in others if one.path == kept)
-        reason = alignment.why_it_stays(member.doubt, kept_is_original=is_original)
-    if reason or not moves_certain_only or tier in _CERTAIN:
-        return reason
-    return "" if tier == ALTERED else f"It moves only with --act-on {tier}."
+def stays(member: Member, group: DuplicateGroup, tiers: Collection[str] = SAFE_TIERS) -> str:
+    """Say why a photo does not move if these tiers are selected; empty if it does, and for the kept photo."""
+    verdict = member.verdict
+    if member.path == group.keep or verdict.moves_with(tiers):
+        return ""
+    return f"It moves only with --act-on {verdict.tier}." if verdict.is_copy else verdict.reason
 
 
 def region_on(member: Member, kept: Member) -> tuple[float, float, float, float] | None:
@@ -76,16 +94,16 @@ def region_on(member: Member, kept: Member) -> tuple[float, float, float, float]
     None if no region differs, or none of the member's.
     """
     alignment = member.alignment
-    if alignment is None or alignment.region is None or not member.width or not member.height:
+    if alignment is None or alignment.region is None or not member.photo.width or not member.photo.height:
         return None
     left, top, width, height = alignment.region
     a, b, c, d, e, f = alignment.transform
     scale = a * e - b * d
     xs, ys = [], []
     for x, y in ((left, top), (left + width, top), (left, top + height), (left + width, top + height)):
-        across, down = x * kept.width - c, y * kept.height - f
-        xs.append(min(max((e * across - b * down) / scale / member.width, 0.0), 1.0))
-        ys.append(min(max((a * down - d * across) / scale / member.height, 0.0), 1.0))
+        across, down = x * kept.photo.width - c, y * kept.photo.height - f
+        xs.append(min(max((e * across - b * down) / scale / member.photo.width, 0.0), 1.0))
+        ys.append(min(max((a * down - d * across) / scale / member.photo.height, 0.0), 1.0))
     width, height = max(xs) - min(xs), max(ys) - min(ys)
     return (min(xs), min(ys), width, height) if width and height else None
 
@@ -111,9 +129,9 @@ def _suffix(member: Member) -> str:
     return os.path.splitext(member.path)[1].lower().replace("jpeg", "jpg")
 
 
-def _change(member: Member, kept: Member) -> str:
+def _change(photo: Photo, kept: Photo) -> str:
     """Tell from the sizes how the picture was changed; empty if they do not tell."""
-    size, original = (member.width, member.height), (kept.width, kept.height)
+    size, original = (photo.width, photo.height), (kept.width, kept.height)
     if size == original or 0 in (*size, *original):
         return ""
     if _is_same_shape(size, original):

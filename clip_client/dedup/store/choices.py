@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
 from clip_client.dedup.store.sqlite import open_database, transaction
+from clip_client.dedup.types import SAFE_TIERS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,6 +27,9 @@ SKIP: Final = "skip"
 OPEN: Final = "open"
 """An earlier choice about the photos no longer holds."""
 CHOICES: Final = (KEEP, DIFFERENT, KEEP_ALL, SKIP, OPEN)
+
+ACT_ON: Final = "act-on="
+"""Before a tier that rules move besides the safe ones."""
 
 # AUTOINCREMENT, so that no later choice gets the id of one that was taken back: a run in progress may know the first.
 _VERSION: Final = 1
@@ -62,6 +66,17 @@ class Choice:
     run: str
     """Name of the run that carried it out; empty if none has."""
     photos: tuple[ChosenPhoto, ...]
+
+
+def moving_tiers(rules: str) -> tuple[str, ...] | None:
+    """Return which tiers a choice of these rules moves: the safe ones and those that were added.
+
+    None if a person looked at the group: then all moves that can.
+    """
+    if not rules:
+        return None
+    names = rules.split(", ")
+    return (*SAFE_TIERS, *(name.removeprefix(ACT_ON) for name in names if name.startswith(ACT_ON)))
 
 
 class Choices:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _NAME: Final = re.compile(r"[\w. -]{1,64}")
 
 _VERSION: Final = 1
+# Earlier versions tuned a second threshold, near_identical, and read this table; now it repeats the first one.
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS keep_rules (name TEXT PRIMARY KEY, rules TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS tuned (
@@ -64,17 +65,15 @@ class Settings:
 
     def tuned(self, vector_id: str) -> Thresholds | None:
         """Return the thresholds that were tuned for the vectors of this id; None if there are none."""
-        row = self._connection.execute(
-            "SELECT near_identical, similar, source FROM tuned WHERE vector_id = ?", (vector_id,)
-        ).fetchone()
-        return row and Thresholds(near_identical=row[0], similar=row[1], source=row[2], recommended=True)
+        row = self._connection.execute("SELECT similar, source FROM tuned WHERE vector_id = ?", (vector_id,)).fetchone()
+        return row and Thresholds(similar=row[0], source=row[1], recommended=True)
 
     def set_tuned(self, vector_id: str, thresholds: Thresholds | None) -> None:
         """Use ``thresholds`` in each later search with these vectors; with None, those of the model again."""
         with transaction(self._connection):
             self._connection.execute("DELETE FROM tuned WHERE vector_id = ?", (vector_id,))
             if thresholds is not None:
-                values = (vector_id, thresholds.near_identical, thresholds.similar, thresholds.source)
+                values = (vector_id, thresholds.similar, thresholds.similar, thresholds.source)
                 self._connection.execute("INSERT INTO tuned VALUES (?, ?, ?, ?)", values)
 
     def note_search(self, vector_id: str, threshold: float) -> None:

@@ -138,7 +138,7 @@ const submits = {
   },
   async rules(form) {
     const { tier, text } = form.elements;
-    if (await send("/rules/choose", { rules: rulesOf(form), tier: tier.value, text: text.value })) await load("/");
+    if (await send("/rules/choose", { rules: rulesOf(form), also: alsoOf(form), tier: tier.value, text: text.value })) await load("/");
   },
   async restore(form) {
     if (await send(form.action)) await load("/history");
@@ -171,6 +171,8 @@ function summarise(form) {
   const others = moving === 1 ? "1 other" : `${moving} others`;
   one("span", button).textContent = moving ? `Keep ${Number(kept.value) + 1}, move ${others}` : "Nothing moves";
   button.disabled = !moving;
+  // Enter never moves what the search would not: if nothing is marked, it keeps all.
+  one("[value=keep-all] kbd", form).textContent = moving ? "a" : "Enter";
   refusals(form, kept.value);
   for (const photo of viewer.photos) photo.isKept = photo.figure.classList.contains("kept");
   if (viewer.dialog.open) viewer.show();
@@ -301,13 +303,15 @@ const rulesOf = (form) => all("li", form).flatMap((item) => {
   return input.value.trim() ? [item.dataset.rule + input.value.trim()] : [];
 });
 
+const alsoOf = (form) => all("[name=also]:checked", form).map((input) => input.value);
+
 let counts = 0;
 
 async function count(form) {
   const request = ++counts;
   const { tier, text } = form.elements;
   const query = new URLSearchParams([["tier", tier.value], ["text", text.value],
-    ...rulesOf(form).map((rule) => ["rule", rule])]);
+    ...rulesOf(form).map((rule) => ["rule", rule]), ...alsoOf(form).map((tier) => ["also", tier])]);
   const box = one(".counts", form);
   // Each answer comes soon and goes on from the one before, so a person sees the figures grow.
   do {

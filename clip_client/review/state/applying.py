@@ -9,12 +9,12 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from clip_client.dedup.actions.apple_photos_album import ALBUM, NoAlbum, fill_album
 from clip_client.dedup.actions.apply import Outcome, apply, undo
 from clip_client.dedup.compare.chosen_groups import choose
-from clip_client.dedup.store.choices import KEEP
+from clip_client.dedup.store.choices import KEEP, moving_tiers
 from clip_client.dedup.store.journal import new_run
 from clip_client.dedup.store.store import Store
 from clip_client.review.state.found_groups import STAGED, Filter
@@ -24,8 +24,8 @@ from preprocess_ensemble.errors import ReportedError
 
 if TYPE_CHECKING:
     from clip_client.dedup.actions.plan import AlbumEntry, Plan
+    from clip_client.dedup.group import DuplicateGroup
     from clip_client.dedup.store.choices import ChosenPhoto
-    from clip_client.dedup.types import DuplicateGroup
     from clip_client.review.state.found_groups import FoundGroup
     from clip_client.review.state.session import Session
 
@@ -40,14 +40,6 @@ _WANTED: Final = Filter(state=STAGED)
 _AT_ONCE: Final = 50
 """Groups that are planned and moved together, so that any number of them takes little memory."""
 _INTERNAL: Final = "It stopped because of an error in clip-client itself; the terminal shows the details."
-
-
-class _Marked(NamedTuple):
-    """A photo that a person or rules want to move."""
-
-    group: int
-    """The number of its group."""
-    size_bytes: int
 
 
 @dataclass
@@ -179,29 +171,18 @@ class Worker:
         job.done = done
         self._session.changed()
 
-    def _planned(self, batch: Sequence[FoundGroup], store: Store, job: Job) -> tuple[Plan, dict[str, _Marked]]:
-        """Return the plan for some groups, and path or label -> what is known of each photo that should move.
-
-        What rules chose nobody has looked at, so everything holds for it that holds for ``dedup --apply``.
-        """
-        marked: dict[str, _Marked] = {}
-        unseen: set[str] = set()
+    def _planned(self, batch: Sequence[FoundGroup], store: Store, job: Job) -> tuple[Plan, dict[str, int]]:
+        """Return the plan for some groups, and path -> the number of the group of each photo that should move."""
+        marked: dict[str, int] = {}
+        tiers: dict[str, tuple[str, ...] | None] = {}
         groups: list[DuplicateGroup] = []
         for found in batch:
             if found.state == KEEP and (chosen := choose(found.group, found.chosen)):
                 group, moving = chosen
                 groups.append(group)
-                # A skip names a photo of Apple Photos by its label.
-                marked |= {
-                    name: _Marked(found.id, one.size_bytes)
-                    for one in group.members
-                    if one.path in moving
-                    for name in (one.path, one.label)
-                }
-                if found.rules:
-                    unseen |= moving
-        plan = self._session.plan(groups, store, chosen=marked, unseen=unseen, merge_metadata=job.merge_metadata)
-        return plan, marked
+                marked |= dict.fromkeys(moving, found.id)
+                tiers |= dict.fromkeys(moving, moving_tiers(found.rules))
+        return self._session.plan(groups, store, chosen=tiers, merge_metadata=job.merge_metadata), marked
 
 
 def _record(batch: Sequence[FoundGroup], store: Store) -> None:
@@ -244,14 +225,14 @@ def _is_begun(found: FoundGroup, done: set[str]) -> bool:
     return any(photo.moves and (photo.path in done or not os.path.lexists(photo.path)) for photo in found.chosen)
 
 
-def _lines(plan: Plan, marked: Mapping[str, _Marked]) -> Iterator[PlanLine]:
+def _lines(plan: Plan, marked: Mapping[str, int]) -> Iterator[PlanLine]:
     for move in plan.moves:
-        duplicate, along = move.duplicate, len(move.companions)
-        number = marked[duplicate.path].group
-        yield PlanLine(number, duplicate.path, move.kept.label, duplicate.size_bytes, along, MOVES, "")
+        photo, along = move.duplicate, len(move.companions)
+        kept, number = move.kept.label, marked[photo.path]
+        yield PlanLine(number, photo.path, kept, photo.size_bytes, along, move.tier, MOVES, move.reason)
     for entry in plan.for_album:
-        number, note = marked[entry.duplicate.path].group, f"It goes into the album {ALBUM!r} of Apple Photos."
-        yield PlanLine(number, entry.duplicate.path, entry.kept.label, 0, 0, MOVES, note)
+        photo, note = entry.duplicate, f"It goes into the album {ALBUM!r} of Apple Photos."
+        yield PlanLine(marked[photo.path], photo.path, entry.kept.label, 0, 0, "", MOVES, note)
     for skip in plan.skipped:
-        number, size_bytes = marked[skip.path]
-        yield PlanLine(number, skip.path, "", size_bytes, 0, STAYS, skip.reason)
+        photo = skip.photo
+        yield PlanLine(marked[photo.path], photo.label, "", photo.size_bytes, 0, skip.tier, STAYS, skip.reason)

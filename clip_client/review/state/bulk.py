@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import marshal
 import threading
 import time
 from collections import OrderedDict
@@ -10,18 +9,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from clip_client.dedup.actions.plan import PROVED_TIERS, check_tiers
-from clip_client.dedup.compare.chosen_groups import reorder, rerank
-from clip_client.dedup.compare.keep_rules import Candidate, KeepRules, Standings
-from clip_client.dedup.store.choices import KEEP, OPEN
-from clip_client.dedup.types import ALTERED, NEAR_IDENTICAL, is_random
-from clip_client.review.state.choosing import chosen_photos, suggestion
+from clip_client.dedup.actions.verdicts import check_tiers
+from clip_client.dedup.compare.chosen_groups import rerank
+from clip_client.dedup.compare.keep_rules import KeepRules
+from clip_client.dedup.files.hashing import sha256_of
+from clip_client.dedup.store.choices import ACT_ON, KEEP, OPEN
+from clip_client.dedup.types import SAFE_TIERS
+from clip_client.review.state.choosing import chosen_photos
 from clip_client.review.state.found_groups import APPLIED
 from clip_client.review.state.refusal import CannotChoose
 
 if TYPE_CHECKING:
-    from clip_client.dedup.types import DuplicateGroup
-    from clip_client.review.state.found_groups import Filter
+    from clip_client.dedup.group import DuplicateGroup
+    from clip_client.review.state.found_groups import Filter, FoundGroup
     from clip_client.review.state.session import Session
 
 SUGGESTION: Final = "suggestion"
@@ -39,44 +39,46 @@ class BulkCount:
     groups: int = 0
     """Groups of which at least one photo would move."""
     photos: int = 0
-    """Photos that would move, if the plan finds nothing that their files would lose."""
+    """Photos that would move."""
     size_bytes: int = 0
     changed: int = 0
     """Groups of which another photo stays than the search suggests."""
     left: int = 0
-    """Groups that stay open: none of their photos is a proven copy of the one that stays."""
-    unproven: int = 0
-    """Groups that are left out: only vectors say that they are alike, and the weights of the model are random."""
+    """Groups that stay open, because none of their photos would move."""
     total: int = 0
     """All wanted groups."""
 
     @property
     def counted(self) -> int:
         """Groups that have been looked at."""
-        return self.groups + self.left + self.unproven
+        return self.groups + self.left
 
 
 class Bulk:
-    """Chooses by rules. Threads may share it."""
+    """Chooses by rules. Threads may share it.
+
+    In groups that no person looked at, only the tiers move that ``dedup --apply`` moves by default, and those that a
+    person adds.
+    """
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._lock = threading.Lock()
         self._counts: OrderedDict[object, tuple[BulkCount, Iterator[None]]] = OrderedDict()
-        """Filter, rules and version of the choices -> the count so far, and what goes on with it."""
+        """Filter, rules, tiers and version of the choices -> the count so far, and what goes on with it."""
 
-    def count(self, wanted: Filter, rules: Sequence[str]) -> BulkCount:
+    def count(self, wanted: Filter, rules: Sequence[str], also: Sequence[str] = ()) -> BulkCount:
         """Return what :meth:`choose` would choose, as far as it is known after 0.3 s; another call goes on from there.
 
         Raises CannotChoose.
         """
         wanted = _open_unless_named(wanted)
-        key = (wanted, tuple(rules), self._session.choices_version)
+        key = (wanted, tuple(rules), tuple(also), self._session.choices_version)
         with self._lock:
             if key not in self._counts:
-                checked = self._checked(wanted, rules)
+                checked = self._checked(wanted, rules, also)
                 count = BulkCount(total=self._session.groups.count(wanted))
-                self._counts[key] = count, self._counting(count, wanted, *checked)
+                self._counts[key] = count, self._counting(count, wanted, checked, (*SAFE_TIERS, *also))
             self._counts.move_to_end(key)
             if len(self._counts) > _MOST_COUNTS:
                 self._counts.popitem(last=False)
@@ -90,74 +92,59 @@ class Bulk:
             return replace(count)
 
     def _counting(
-        self, count: BulkCount, wanted: Filter, rules: KeepRules | None, unproven: frozenset[str]
+        self, count: BulkCount, wanted: Filter, rules: KeepRules | None, tiers: Sequence[str]
     ) -> Iterator[None]:
-        """Count group after group. With the photo that the search keeps, a group moves what its summary says."""
-        groups = self._session.groups
-        for number, tier, data in groups.summaries(wanted, _summary):
-            if tier in unproven:
-                count.unproven += 1
-                yield
-                continue
-            photos, size_bytes, *standings = marshal.loads(data)  # this process wrote it
-            best_first = rules.order(Standings(*standings)) if rules is not None else [0]
-            is_changed = best_first[0] != 0
-            if is_changed:
-                photos, size_bytes = _moving(reorder(groups.content(number), best_first))
-            count.groups += bool(photos)
-            count.left += not photos
-            count.photos += photos
-            count.size_bytes += size_bytes
-            count.changed += bool(photos) and is_changed
+        for found in self._session.groups.each(wanted):
+            group = self._by_rules(found, rules)
+            sizes = [member.photo.size_bytes for member in group.members if member.verdict.moves_with(tiers)]
+            count.groups += bool(sizes)
+            count.left += not sizes
+            count.photos += len(sizes)
+            count.size_bytes += sum(sizes)
+            count.changed += bool(sizes) and group.keep != found.group.keep
             yield
 
-    def choose(self, wanted: Filter, names: Sequence[str]) -> int:
-        """Choose for all wanted groups as one step, and return their number. Raises CannotChoose."""
+    def choose(self, wanted: Filter, names: Sequence[str], also: Sequence[str] = ()) -> int:
+        """Choose for all wanted groups as one step, and return their number; ``also`` are tiers that move, too.
+
+        Raises CannotChoose.
+        """
         wanted = _open_unless_named(wanted)
-        rules, unproven = self._checked(wanted, names)
+        rules = self._checked(wanted, names, also)
         choices = []
         # All of them before the first one is recorded, because other pages wait while the store is written.
         for found in self._session.groups.each(wanted):
-            if found.state != APPLIED and found.group.tier not in unproven:
-                group = rerank(found.group, rules) if rules is not None else found.group
-                if moving := _proven(group):
+            if found.state != APPLIED:
+                group = self._by_rules(found, rules)
+                moving = {
+                    place
+                    for place, member in enumerate(group.members)
+                    if member.verdict.moves_with((*SAFE_TIERS, *also)) and member.photo.in_library is None
+                }
+                if moving:
                     choices.append((KEEP, chosen_photos(group, moving)))
-        return self._session.stage(choices, rules=", ".join(names) or SUGGESTION)
+        said = ", ".join([*(names or [SUGGESTION]), *(f"{ACT_ON}{tier}" for tier in also)])
+        return self._session.stage(choices, rules=said)
 
-    def _checked(self, wanted: Filter, names: Sequence[str]) -> tuple[KeepRules | None, frozenset[str]]:
-        """Return the rules, None for those of the search, and the tiers whose groups are left out."""
+    def _by_rules(self, found: FoundGroup, rules: KeepRules | None) -> DuplicateGroup:
+        """Return the group as the rules have it; the verdicts of the search hold if the same photo stays."""
+        if rules is None:
+            return found.group
+        group = rerank(found.group, rules)
+        return group if group.keep == found.group.keep else self._session.judged(group, sha256_of)
+
+    def _checked(self, wanted: Filter, names: Sequence[str], also: Sequence[str]) -> KeepRules | None:
+        """Return the rules, None for those of the search."""
         report = self._session.report
         assert report is not None, "there are no groups before the search has ended"
         if wanted.state == APPLIED:
             raise CannotChoose("these decisions have been applied; to choose again, take their run back in the history")
         try:
-            rules = KeepRules(names) if names else None
-            check_tiers([wanted.tier] if wanted.tier else [], report.model)
+            check_tiers(also, report.model)
+            return KeepRules(names) if names else None
         except ValueError as error:
             raise CannotChoose(str(error)) from None
-        tiers = {total.tier for total in self._session.groups.totals()}
-        return rules, frozenset(tiers - {*PROVED_TIERS, ALTERED}) if is_random(report.model) else frozenset()
 
 
 def _open_unless_named(wanted: Filter) -> Filter:
     return replace(wanted, state=wanted.state or OPEN)
-
-
-def _summary(group: DuplicateGroup) -> bytes:
-    """Return what a count needs of a group: what would move without rules, and how rules rank its photos."""
-    return marshal.dumps((*_moving(group), *Standings.of(list(map(Candidate.of, group.members)))))
-
-
-def _moving(group: DuplicateGroup) -> tuple[int, int]:
-    """Return the number and size of the photos that would move."""
-    sizes = [group.members[place].size_bytes for place in _proven(group)]
-    return len(sizes), sum(sizes)
-
-
-def _proven(group: DuplicateGroup) -> frozenset[int]:
-    """Return which photos would move: those that passed a test against a photo that stays."""
-    return frozenset(
-        place
-        for place in suggestion(group)
-        if group.members[place].matches or group.members[place].copy_of or group.tier == NEAR_IDENTICAL
-    )

@@ -7,23 +7,9 @@ from collections.abc import Container
 from typing import TYPE_CHECKING
 
 from clip_client.dedup.store.choices import ChosenPhoto
-from clip_client.dedup.types import ALTERED
 
 if TYPE_CHECKING:
-    from clip_client.dedup.types import DuplicateGroup
-
-
-def suggestion(group: DuplicateGroup) -> tuple[int, ...]:
-    """Return the positions of the members that the search suggests to move: all copies of the first one that may."""
-    return tuple(
-        place
-        for place, member in enumerate(group.members)
-        if place
-        and member.is_copy
-        and not member.is_reference
-        and member.in_library is None
-        and (member.tier != ALTERED or member.copy_of)
-    )
+    from clip_client.dedup.group import DuplicateGroup
 
 
 def chosen_photos(group: DuplicateGroup, moving: Container[int], *, keep: int = 0) -> list[ChosenPhoto]:

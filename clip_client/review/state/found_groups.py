@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 import pickle
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from clip_client.dedup.store.choices import KEEP, OPEN, Choice
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
@@ -20,9 +20,9 @@ from clip_client.dedup.types import TIERS
 from clip_client.review.state.private_database import PrivateDatabase
 
 if TYPE_CHECKING:
+    from clip_client.dedup.group import DuplicateGroup
     from clip_client.dedup.report import DuplicateReport
     from clip_client.dedup.store.choices import ChosenPhoto
-    from clip_client.dedup.types import DuplicateGroup
 
 APPLIED: Final = "applied"
 """State of a group whose choice has been carried out. The other states are what was chosen, and ``open``."""
@@ -36,7 +36,6 @@ CREATE TABLE groups (
     id INTEGER PRIMARY KEY, tier TEXT NOT NULL, state TEXT NOT NULL, choice INTEGER NOT NULL DEFAULT 0,
     spare_bytes INTEGER NOT NULL, text TEXT NOT NULL);
 CREATE TABLE contents (id INTEGER PRIMARY KEY, data BLOB NOT NULL);
-CREATE TABLE summaries (id INTEGER PRIMARY KEY, summary BLOB NOT NULL);
 CREATE TABLE members (path BLOB PRIMARY KEY, sha256 TEXT NOT NULL, group_id INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE choices (
     id INTEGER PRIMARY KEY, step INTEGER NOT NULL, group_id INTEGER NOT NULL, what TEXT NOT NULL, rules TEXT NOT NULL,
@@ -120,13 +119,12 @@ class FoundGroups(PrivateDatabase):
 
     def fill(self, report: DuplicateReport) -> None:
         """Take the groups of a report, the most certain first, then those that free the most space."""
-        spare = {id(group): report.spare_bytes_of(group) for group in report.groups}
-        ordered = sorted(report.groups, key=lambda group: (TIERS.index(group.tier), -spare[id(group)]))
+        ordered = sorted(report.groups, key=lambda group: (TIERS.index(group.tier), -group.spare_bytes))
         with self._transaction() as connection:
             connection.executemany(
                 "INSERT INTO groups (id, tier, state, spare_bytes, text) VALUES (?, ?, ?, ?, ?)",
                 (
-                    (number, group.tier, OPEN, spare[id(group)], _text(group))
+                    (number, group.tier, OPEN, group.spare_bytes, _text(group))
                     for number, group in enumerate(ordered, start=1)
                 ),
             )
@@ -182,34 +180,10 @@ class FoundGroups(PrivateDatabase):
                 if (found := self._group(last)).state in wanted.states or not wanted.states:
                     yield found
 
-    def summaries(
-        self, wanted: Filter, summarise: Callable[[DuplicateGroup], bytes]
-    ) -> Iterator[tuple[int, str, bytes]]:
-        """Yield (number, tier, summary) of all wanted groups. A group is summarised once, when it is first wanted."""
-        where, values = wanted.where
-        last = 0
-        while rows := self._rows(
-            "SELECT id, tier, summary, CASE WHEN summary IS NULL THEN data END FROM groups JOIN contents USING (id) "
-            f"LEFT JOIN summaries USING (id) WHERE {where} AND id > ? ORDER BY id LIMIT 100",
-            [*values, last],
-        ):
-            # This process pickled them, into a file that no other process can open.
-            new = {number: summarise(pickle.loads(data)) for number, _, summary, data in rows if summary is None}
-            if new:
-                with super()._transaction() as connection:
-                    connection.executemany("INSERT OR REPLACE INTO summaries VALUES (?, ?)", new.items())
-            for last, tier, summary, _ in rows:
-                yield last, tier, summary or new[last]
-
     def get(self, number: int) -> FoundGroup | None:
         """Return one group, None if there is no such group."""
         is_there = number < 2**63 and self._rows("SELECT 1 FROM groups WHERE id = ?", [number])
         return self._group(number) if is_there else None
-
-    def content(self, number: int) -> DuplicateGroup:
-        """Return what the search found of a group that there is, without what was chosen about it."""
-        ((data,),) = self._rows("SELECT data FROM contents WHERE id = ?", [number])
-        return cast("DuplicateGroup", pickle.loads(data))
 
     def neighbours(self, number: int, wanted: Filter) -> tuple[int | None, int | None]:
         """Return the number of the wanted group before and after this one, which need not be wanted itself."""
@@ -320,7 +294,7 @@ class FoundGroups(PrivateDatabase):
 
 def _text(group: DuplicateGroup) -> str:
     """Return what a filter looks for names in."""
-    return "\n".join(printable(member.label) for member in group.members).casefold()
+    return "\n".join(printable(member.photo.label) for member in group.members).casefold()
 
 
 def _key(path: str) -> bytes:

@@ -19,7 +19,8 @@ OUTCOMES: Final = (MOVES, STAYS, MOVED, FAILED)
 _SCHEMA: Final = """
 CREATE TABLE lines (
     id INTEGER PRIMARY KEY, group_id INTEGER NOT NULL, path BLOB NOT NULL, label TEXT NOT NULL, kept TEXT NOT NULL,
-    size_bytes INTEGER NOT NULL, along INTEGER NOT NULL, outcome TEXT NOT NULL, reason TEXT NOT NULL);
+    size_bytes INTEGER NOT NULL, along INTEGER NOT NULL, tier TEXT NOT NULL, outcome TEXT NOT NULL,
+    reason TEXT NOT NULL);
 CREATE INDEX lines_by_path ON lines (path);
 CREATE INDEX lines_by_outcome ON lines (outcome, size_bytes)
 """
@@ -36,10 +37,12 @@ class PlanLine(NamedTuple):
     size_bytes: int
     along: int
     """Number of files that move with it."""
+    tier: str
+    """How certain it is that the photo that stays shows the same."""
     outcome: str
     """One of :data:`OUTCOMES`."""
     reason: str
-    """Why it stays, or what came of the move."""
+    """Why it stays, why only a choice moves it, or what came of the move."""
 
 
 class LineTotal(NamedTuple):
@@ -63,14 +66,14 @@ class PlanLines(PrivateDatabase):
         """Add lines of a new plan."""
         with self._transaction() as connection:
             connection.executemany(
-                "INSERT INTO lines VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO lines VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     (
                         line.group,
                         os.fsencode(line.path),
                         printable(line.path),
                         printable(line.kept),
-                        *line[3:6],
+                        *line[3:7],
                         printable(line.reason),
                     )
                     for line in lines
@@ -96,7 +99,7 @@ class PlanLines(PrivateDatabase):
     def page(self, outcome: str, *, start: int, most: int) -> list[PlanLine]:
         """Return up to ``most`` lines with an outcome, from the ``start``-th on, counted from 0."""
         rows = self._rows(
-            "SELECT group_id, label, kept, size_bytes, along, outcome, reason FROM lines WHERE outcome = ? "
+            "SELECT group_id, label, kept, size_bytes, along, tier, outcome, reason FROM lines WHERE outcome = ? "
             "ORDER BY id LIMIT ? OFFSET ?",
             [outcome, most, start],
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import traceback
-from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -14,14 +14,16 @@ from anyio import to_thread
 
 from clip_client.dedup.actions.apply import recover
 from clip_client.dedup.actions.plan import plan_moves
+from clip_client.dedup.actions.verdicts import Judge, MoveOptions, with_companions_now
 from clip_client.dedup.compare.chosen_groups import keep_instead
 from clip_client.dedup.files.hashing import sha256_of
+from clip_client.dedup.reporting.words import found_in_words, stays
 from clip_client.dedup.store.choices import CHOICES, KEEP
 from clip_client.dedup.store.decisions import DIFFERENT
 from clip_client.dedup.store.journal import State
 from clip_client.dedup.store.sqlite import StoreError
-from clip_client.dedup.store.store import Store
 from clip_client.dedup.text import counted
+from clip_client.dedup.types import NEVER
 from clip_client.review.state.choosing import chosen_photos
 from clip_client.review.state.found_groups import APPLIED, FoundGroups
 from clip_client.review.state.plan_lines import PlanLines
@@ -30,9 +32,11 @@ from preprocess_ensemble.errors import ReportedError
 
 if TYPE_CHECKING:
     from clip_client.dedup.actions.plan import Plan
+    from clip_client.dedup.group import DuplicateGroup, Member
     from clip_client.dedup.report import DuplicateReport
     from clip_client.dedup.store.choices import ChosenPhoto
-    from clip_client.dedup.types import DuplicateGroup, Member, OnProgress
+    from clip_client.dedup.store.store import Store
+    from clip_client.dedup.types import OnProgress
     from clip_client.review.state.found_groups import FoundGroup
 
     Search = Callable[[OnProgress], Awaitable[DuplicateReport]]
@@ -61,6 +65,8 @@ class Session:
         """Why the search failed, one sentence."""
         self.report: DuplicateReport | None = None
         """The report of the search without its groups."""
+        self.found = ""
+        """What the search found, as ``dedup`` says it."""
         self.progress: dict[str, tuple[int, int | None]] = {}
         """What is being done -> (done, total)."""
         self.notice = ""
@@ -130,6 +136,7 @@ class Session:
 
     def _take(self, report: DuplicateReport) -> None:
         self.groups.fill(report)
+        self.found = found_in_words(report)
         self.report = replace(report, groups=())
         with self.lock:
             self._reopen()
@@ -147,7 +154,7 @@ class Session:
             status = os.stat(member.path)
         except OSError:
             return "missing"
-        is_same = (status.st_size, status.st_mtime_ns) == (member.size_bytes, member.mtime_ns)
+        is_same = (status.st_size, status.st_mtime_ns) == (member.photo.size_bytes, member.photo.mtime_ns)
         return "" if is_same else "changed"
 
     def choose(self, number: int, what: str, *, keep: int = 0, move: Iterable[int] = ()) -> None:
@@ -216,29 +223,35 @@ class Session:
         with self.lock:
             self.set_run([*choices, *self.store.choices.reopen()], "")
 
+    def judged(
+        self, group: DuplicateGroup, hash_of: Callable[[str], str], *, merge_metadata: bool = False
+    ) -> DuplicateGroup:
+        """Judge a group anew, because another photo stays than the search suggests, or metadata is merged."""
+        assert self.report is not None, "there is nothing to judge before the search has ended"
+        options = MoveOptions(merge_metadata=merge_metadata)
+        judge = Judge(self.report, self.roots, options, is_compared=self.groups.has_path, hash_of=hash_of)
+        return judge.judge(group)
+
     def plan(
         self,
-        groups: Sequence[DuplicateGroup],
+        groups: Iterable[DuplicateGroup],
         store: Store,
         *,
-        chosen: Container[str] | None,
-        unseen: Container[str] = frozenset(),
+        chosen: Mapping[str, Collection[str] | None],
         merge_metadata: bool = False,
     ) -> Plan:
-        """Plan the moves of ``chosen`` photos, or, for None, those of ``dedup --apply`` without options.
+        """Plan the moves of ``chosen`` photos, as :func:`plan_moves` has it, after judging their groups again.
 
-        ``unseen`` are the chosen photos that rules chose. ``store`` belongs to the calling thread.
+        ``store`` belongs to the calling thread.
         """
         assert self.report is not None, "there is nothing to plan before the search has ended"
-        return plan_moves(
-            replace(self.report, groups=tuple(groups)),
-            self.roots,
-            merge_metadata=merge_metadata,
-            chosen=chosen,
-            unseen=unseen,
-            is_compared=self.groups.has_path,
-            hash_of=lambda path: store.files.sha256_of(path, sha256_of),
-        )
+
+        def hash_of(path: str) -> str:
+            return store.files.sha256_of(path, sha256_of)
+
+        now = [self.judged(group, hash_of, merge_metadata=merge_metadata) for group in with_companions_now(groups)]
+        options = MoveOptions(merge_metadata=merge_metadata)
+        return plan_moves(replace(self.report, groups=tuple(now)), self.roots, options=options, chosen=chosen)
 
     def refusals(self, found: FoundGroup, keep: int, move: Iterable[int]) -> dict[int, dict[str, str]]:
         """Return why members of a group would stay: position -> ``chosen`` and ``apply``, both sentences or empty.
@@ -247,16 +260,19 @@ class Session:
         Raises CannotChoose for members that do not exist.
         """
         members = found.group.members
-        if not {keep, *move} <= set(range(len(members))):
+        moving = set(move)
+        if not {keep, *moving} <= set(range(len(members))):
             raise CannotChoose(f"group {found.id} has {len(members)} photos")
-        with Store(self.store.directory) as store:
-            group = keep_instead(found.group, members[keep].path)
-            chosen = self.plan([group], store, chosen={members[place].path for place in move})
-            by_default = self.plan([found.group], store, chosen=None)
-        reasons = [{skip.path: skip.reason for skip in plan.skipped} for plan in (chosen, by_default)]
+        (group,) = with_companions_now([keep_instead(found.group, members[keep].path)])
+        group = self.judged(group, sha256_of)
+        verdicts = {member.path: member.verdict for member in group.members}
         return {
-            place: {"chosen": reasons[0].get(member.label, ""), "apply": reasons[1].get(member.label, "")}
+            place: {
+                "chosen": verdict.reason if place in moving and verdict.moves == NEVER else "",
+                "apply": stays(member, found.group),
+            }
             for place, member in enumerate(members)
+            for verdict in [verdicts[member.path]]
         }
 
     def _match_again(self) -> None:

@@ -14,8 +14,8 @@ from PIL import ExifTags, Image
 from clip_client import ClipClient
 from clip_client.cli.main import main
 from clip_client.dedup import find_duplicates
-from clip_client.dedup.actions.plan import plan_moves
 from clip_client.dedup.types import EXACT, SAME_PIXELS
+from tests.fixtures.albums import planned
 from tests.fixtures.images import phone_files
 from tests.fixtures.images.embedded_files import MP4
 
@@ -68,7 +68,7 @@ async def test_a_copy_of_another_size_or_format_is_no_frame_of_a_burst(server: S
     photo.save(folder / "other.webp", quality=90, exif=exif)
     members = by_name(await find(server, folder))
     assert members.keys() == {"original.jpg", "again.jpg", "small.jpg", "other.webp"}
-    assert {name for name, member in members.items() if member.moment} == {"again.jpg"}
+    assert {name for name, member in members.items() if member.other_shot} == {"again.jpg"}
 
 
 async def test_equal_bytes_are_found_without_a_decoder(server: Server, folder: Path) -> None:
@@ -127,7 +127,7 @@ async def test_a_photo_of_a_phone_is_found_in_every_form(server: Server, folder:
     assert members["motion.heic"].embedded == "film"
     assert report.groups[0].keep.endswith("motion.heic"), "an original, and it holds a film"
     assert members["IMG_1.HEIC"].tier == SAME_PIXELS
-    plan = plan_moves(report, [folder])
+    plan = planned(report, [folder])
     assert {os.path.basename(move.duplicate.path) for move in plan.moves} >= {"IMG_1.HEIC"}
     assert all(move.duplicate.path != members["motion.heic"].path for move in plan.moves)
 

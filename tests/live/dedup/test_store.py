@@ -150,11 +150,11 @@ async def test_bursts_are_their_own_class(server: Server, album: Path, tmp_path:
     shutil.copytree(album, album / "backup", ignore=shutil.ignore_patterns("*.jpg"))
     report = await find(server, tmp_path / "store", album)
     (group,) = [group for group in report.groups if Path(group.keep).name in ("1.png", "2.png")]
-    moments = {Path(member.path).name: member.moment for member in group.members}
+    moments = {Path(member.path).name: member.other_shot for member in group.members}
     assert {moments["1.png"], moments["2.png"]} == {"", BURST}
     assert moments["coffee, half size.jpg"] == ""
     # The other frame is another picture than the one that is kept, and its copy is a copy of it.
-    frames = {member.path for member in group.members if member.moment}
+    frames = {member.path for member in group.members if member.other_shot}
     (copy,) = [member for member in group.members if member.copy_of]
     assert {copy.path, copy.copy_of} == frames
     assert copy.copy_tier == EXACT

@@ -27,7 +27,7 @@ def found_in(album: Path) -> DuplicateReport:
     looks: list[dict[str, Any]] = [
         {},
         {"tier": SIMILAR, "similarity": 0.9, "matches": LOOKS_ALIKE},
-        {"tier": SIMILAR, "similarity": 0.9, "matches": LOOKS_ALIKE, "moment": BURST},
+        {"tier": SIMILAR, "similarity": 0.9, "matches": LOOKS_ALIKE, "other_shot": BURST},
     ]
     return report(
         (member(copies[0]), member(copies[1], matches=(Match(test="bytes", value=1, threshold=1),))),

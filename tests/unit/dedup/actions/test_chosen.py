@@ -6,14 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from clip_client.cli.commands.dedup_apply import apply_report
 from clip_client.cli.main import main
 from clip_client.cli.options.dedup import ActionOptions
 from clip_client.dedup import Store
-from clip_client.dedup.actions.plan import plan_moves
 from clip_client.dedup.types import BURST, EXACT, SIMILAR, Metadata
 from clip_client.review.state.choosing import chosen_photos
-from tests.fixtures.albums import MODEL, member, report, write
+from tests.fixtures.albums import MODEL, carried_out, member, planned, report, write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,12 +39,12 @@ def test_the_last_choice_about_a_group_moves_and_nothing_else_does(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     photos, store = tmp_path / "photos", ["--store", str(tmp_path / "store")]
-    found = a_group(photos, moment=BURST)
+    found = a_group(photos, other_shot=BURST)
     a, b, c = (str(photos / f"{name}.jpg") for name in "abc")
     for choice in ([a, b], [c, b]):
         assert main(["decide", "keep", *choice, *store]) == 0
     with Store(tmp_path / "store") as opened:
-        assert apply_report(found, [str(photos)], opened, APPLY_CHOSEN) == 0
+        assert carried_out(found, [str(photos)], opened, APPLY_CHOSEN) == 0
         (entry,) = opened.journal.entries(["moved"])
         assert [choice.run for choice in opened.choices.all()] == ["", entry.run]
     assert (left(photos), entry.kept) == (["a.jpg", "c.jpg"], c)
@@ -55,7 +53,7 @@ def test_the_last_choice_about_a_group_moves_and_nothing_else_does(
         assert [choice.run for choice in opened.choices.all()] == ["", ""]
     assert main(["decide", "keep", b, c, *store]) == 0  # c is a frame of a burst, and a person wants it to move
     with Store(tmp_path / "store") as opened:
-        apply_report(found, [str(photos)], opened, APPLY_CHOSEN)
+        carried_out(found, [str(photos)], opened, APPLY_CHOSEN)
     assert left(photos) == ["a.jpg", "b.jpg"]
     capsys.readouterr()
 
@@ -68,12 +66,12 @@ def test_a_choice_about_other_bytes_or_taken_back_moves_nothing(tmp_path: Path) 
     write(photos / "b.jpg", b"saved by another program")
     found = report(tuple(member(photos / f"{name}.jpg") for name in "abc"))
     with Store(tmp_path / "store") as opened:
-        apply_report(found, [str(photos)], opened, APPLY_CHOSEN)
+        carried_out(found, [str(photos)], opened, APPLY_CHOSEN)
         assert left(photos) == ["a.jpg", "b.jpg", "c.jpg"]
     assert main(["decide", "keep", a, c, *store]) == 0
     assert main(["decide", "forget", c, *store]) == 0
     with Store(tmp_path / "store") as opened:
-        apply_report(found, [str(photos)], opened, APPLY_CHOSEN)
+        carried_out(found, [str(photos)], opened, APPLY_CHOSEN)
     assert left(photos) == ["a.jpg", "b.jpg", "c.jpg"]
 
 
@@ -92,7 +90,7 @@ def test_a_chosen_photo_that_stays_is_listed_with_the_reason(
     capsys.readouterr()
     said: list[str] = []
     with Store(tmp_path / "store") as opened:
-        apply_report(found, [str(photos)], opened, ActionOptions(dry_run=True, is_chosen=True), say=said.append)
+        carried_out(found, [str(photos)], opened, ActionOptions(dry_run=True, is_chosen=True), say=said.append)
     assert said == [
         f"stays: {b}: A later choice about its group holds.",
         f"stays: {other}: The search does not find it in one group with {a}, or a chosen photo has changed.",
@@ -101,15 +99,24 @@ def test_a_chosen_photo_that_stays_is_listed_with_the_reason(
 
 
 @pytest.mark.parametrize(
-    ("model", "stay"), [(MODEL, ["a.jpg", "c.jpg"]), ("m/random:0@1", ["a.jpg", "b.jpg", "c.jpg"])]
+    ("model", "rules", "stay"),
+    [
+        (MODEL, "pixels", ["a.jpg", "b.jpg", "c.jpg"]),
+        (MODEL, "pixels, act-on=similar", ["a.jpg", "c.jpg"]),
+        (MODEL, "act-on=edited", ["a.jpg", "b.jpg", "c.jpg"]),
+        ("m/random:0@1", "act-on=similar", ["a.jpg", "b.jpg", "c.jpg"]),
+    ],
 )
-def test_what_rules_chose_without_a_look_moves_only_as_by_its_tier(model: str, stay: list[str], tmp_path: Path) -> None:
+def test_what_rules_chose_moves_by_default_or_by_a_tier_that_a_person_added(
+    model: str, rules: str, stay: list[str], tmp_path: Path
+) -> None:
+    """The store holds a choice that moves all; c is a frame of a burst, which only a look at it can move."""
     photos = tmp_path / "photos"
-    found = a_group(photos, model, moment=BURST)
+    found = a_group(photos, model, other_shot=BURST)
     (group,) = found.groups
     with Store(tmp_path / "store") as store:
-        store.choices.add([("keep", chosen_photos(group, {1, 2}))], rules="pixels")
-        assert apply_report(found, [str(photos)], store, APPLY_CHOSEN) == 0
+        store.choices.add([("keep", chosen_photos(group, {1, 2}))], rules=rules)
+        assert carried_out(found, [str(photos)], store, APPLY_CHOSEN) == 0
     assert left(photos) == stay
 
 
@@ -125,7 +132,7 @@ def test_a_choice_does_not_lose_what_only_the_duplicate_has(
     protected: dict[str, Any], reason: str, tmp_path: Path
 ) -> None:
     found = a_group(tmp_path, **protected)
-    plan = plan_moves(found, [tmp_path], chosen={str(tmp_path / "c.jpg")})
+    plan = planned(found, [tmp_path], chosen={str(tmp_path / "c.jpg"): None})
     (skip,) = plan.skipped
     assert reason in skip.reason
     assert plan.moves == ()
@@ -136,8 +143,8 @@ def test_a_companion_that_another_group_compared_stays(tmp_path: Path) -> None:
     for folder in "ab":
         write(tmp_path / folder / "1.cr2", b"raw")
     found = report(tuple(map(member, copies)))
-    assert len(plan_moves(found, [tmp_path]).moves) == 1
-    plan = plan_moves(found, [tmp_path], is_compared=lambda path: path.endswith("b/1.cr2"))
+    assert len(planned(found, [tmp_path]).moves) == 1
+    plan = planned(found, [tmp_path], is_compared=lambda path: path.endswith("b/1.cr2"))
     assert "was compared as a photo of its own" in plan.skipped[0].reason
 
 

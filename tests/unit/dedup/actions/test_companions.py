@@ -6,13 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from clip_client.cli.commands.dedup_apply import apply_report
 from clip_client.cli.options.dedup import ActionOptions
 from clip_client.dedup import Store
 from clip_client.dedup.actions.apply import HARDLINK, METHODS, apply, undo
-from clip_client.dedup.actions.plan import plan_moves
 from clip_client.dedup.types import QUARANTINE_NAME
-from tests.fixtures.albums import member, opened, report, snapshot, without_access, write
+from tests.fixtures.albums import carried_out, member, opened, planned, report, snapshot, without_access, write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,7 +35,7 @@ def test_a_hard_link_leaves_the_sidecars_beside_the_name(tmp_path: Path, sidecar
     root = tmp_path / "root"
     groups = copies(root, **sidecars)
     before = snapshot(root)
-    plan = plan_moves(groups, [root], hard_link=True, merge_metadata=False)
+    plan = planned(groups, [root], hard_link=True, merge_metadata=False)
     assert [move.companions for move in plan.moves] == [()]
     with opened(tmp_path / "journal.sqlite") as journal:
         (outcome,) = apply(plan, journal, method=HARDLINK).outcomes
@@ -50,7 +48,7 @@ def test_a_hard_link_leaves_the_sidecars_beside_the_name(tmp_path: Path, sidecar
 
 def test_a_hard_link_moves_no_sidecar_of_a_plan_that_would_have(tmp_path: Path) -> None:
     root = tmp_path / "root"
-    plan = plan_moves(copies(root, copy=b"stars", kept=b"stars"), [root])
+    plan = planned(copies(root, copy=b"stars", kept=b"stars"), [root])
     with opened(tmp_path / "journal.sqlite") as journal:
         assert apply(plan, journal, method=HARDLINK).outcomes[0].done
     assert outside_quarantine(root) == {"kept.jpg", "kept.xmp", "copy.jpg", "copy.xmp"}
@@ -61,7 +59,7 @@ def test_the_command_says_that_a_hard_link_takes_no_sidecar_along(
 ) -> None:
     chosen = ActionOptions(apply=False, dry_run=True, hard_link=True, merge_metadata=False)
     with Store(tmp_path / "store") as store:
-        apply_report(copies(tmp_path / "root", copy=b"stars"), [str(tmp_path / "root")], store, chosen)
+        carried_out(copies(tmp_path / "root", copy=b"stars"), [str(tmp_path / "root")], store, chosen)
     said = capsys.readouterr().out
     assert f"would move: {tmp_path / 'root' / 'copy.jpg'}; kept" in said
     assert "copy.xmp" not in said
@@ -70,7 +68,7 @@ def test_the_command_says_that_a_hard_link_takes_no_sidecar_along(
 def test_equal_sidecars_move_along(tmp_path: Path) -> None:
     root = tmp_path / "root"
     with opened(tmp_path / "journal.sqlite") as journal:
-        (outcome,) = apply(plan_moves(copies(root, copy=b"stars", kept=b"stars"), [root]), journal).outcomes
+        (outcome,) = apply(planned(copies(root, copy=b"stars", kept=b"stars"), [root]), journal).outcomes
     assert outcome.done
     assert outside_quarantine(root) == {"kept.jpg", "kept.xmp"}
 
@@ -78,7 +76,7 @@ def test_equal_sidecars_move_along(tmp_path: Path) -> None:
 @pytest.mark.parametrize("other", [b"3 stars", b""])
 def test_a_photo_with_another_sidecar_stays(tmp_path: Path, other: bytes) -> None:
     root = tmp_path / "root"
-    plan = plan_moves(copies(root, copy=b"5 stars", kept=other), [root])
+    plan = planned(copies(root, copy=b"5 stars", kept=other), [root])
     assert plan.moves == ()
     assert [skip.reason for skip in plan.skipped] == [
         "The sidecar beside it is damaged, or differs from that of the kept photo."
@@ -89,7 +87,7 @@ def test_a_photo_with_another_sidecar_stays(tmp_path: Path, other: bytes) -> Non
 @pytest.mark.parametrize("changed", ["copy", "kept"])
 def test_a_sidecar_that_changes_before_the_move_keeps_the_photo(tmp_path: Path, changed: str, method: str) -> None:
     root = tmp_path / "root"
-    plan = plan_moves(copies(root, copy=b"stars", kept=b"stars"), [root])
+    plan = planned(copies(root, copy=b"stars", kept=b"stars"), [root])
     write(root / f"{changed}.xmp", b"other")
     with opened(tmp_path / "journal.sqlite") as journal:
         (outcome,) = apply(plan, journal, method=method).outcomes

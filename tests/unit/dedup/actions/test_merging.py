@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from clip_client.cli.commands.dedup_apply import apply_report
 from clip_client.cli.options.dedup import ActionOptions
 from clip_client.dedup import Member, Store
 from clip_client.dedup.actions.apply import Outcome, apply, undo
 from clip_client.dedup.actions.merging import loss
-from clip_client.dedup.actions.plan import Plan, plan_moves
+from clip_client.dedup.actions.plan import Plan
 from clip_client.dedup.actions.purge import purge
 from clip_client.dedup.features.image_features import extract_features
 from clip_client.dedup.files.metadata import read_sidecar
 from clip_client.dedup.store.journal import State
 from clip_client.dedup.types import QUARANTINE_NAME, SAME_PIXELS, LibraryPhoto, Metadata
-from tests.fixtures.albums import member, opened, report, snapshot, without_access, write
+from tests.fixtures.albums import carried_out, member, opened, planned, report, snapshot, without_access, write
 from tests.fixtures.crashes import contents, fork_and_kill
 from tests.fixtures.images.camera_files import exif, packet
 from tests.fixtures.images.image_files import jpeg
+from tests.fixtures.members import changed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,11 +80,11 @@ def why(plan: Plan) -> str:
 
 @pytest.mark.parametrize(("name", "fields"), FIELDS)
 def test_each_field_that_the_kept_photo_lacks_keeps_the_copy(tmp_path: Path, name: str, fields: dict[str, Any]) -> None:
-    plan = plan_moves(album(tmp_path, Metadata(**fields)), [tmp_path])
+    plan = planned(album(tmp_path, Metadata(**fields)), [tmp_path])
     assert why(plan) == f"It has metadata that the kept photo lacks, which --merge-metadata can save: {name}."
     # Said by both of them, it keeps nothing.
     both = replace(SAID, lens="50 mm")
-    assert len(plan_moves(album(tmp_path, Metadata(**fields), kept=both), [tmp_path]).moves) == 1
+    assert len(planned(album(tmp_path, Metadata(**fields), kept=both), [tmp_path]).moves) == 1
 
 
 def test_what_is_in_the_files_themselves_keeps_the_copy(tmp_path: Path) -> None:
@@ -94,8 +94,8 @@ def test_what_is_in_the_files_themselves_keeps_the_copy(tmp_path: Path) -> None:
         member(write(tmp_path / name, data), tier=SAME_PIXELS, metadata=extract_features(data).metadata)
         for name, data in files.items()
     )
-    assert why(plan_moves(report(members), [tmp_path])).endswith("date, GPS position, rating and keywords.")
-    assert len(plan_moves(report(members[::-1]), [tmp_path]).moves) == 1
+    assert why(planned(report(members), [tmp_path])).endswith("date, GPS position, rating and keywords.")
+    assert len(planned(report(members[::-1]), [tmp_path]).moves) == 1
 
 
 @pytest.mark.parametrize(
@@ -126,13 +126,13 @@ def test_fields_are_compared_by_what_they_say(
 def test_equal_bytes_lose_nothing(tmp_path: Path) -> None:
     copy = member(write(tmp_path / "copy.jpg", b"x"), metadata=SAID)
     kept = member(write(tmp_path / "kept.jpg", b"x"))
-    assert len(plan_moves(report((kept, copy)), [tmp_path]).moves) == 1
+    assert len(planned(report((kept, copy)), [tmp_path]).moves) == 1
 
 
 def test_metadata_that_cannot_be_read_keeps_the_copy(tmp_path: Path) -> None:
     copies = album(tmp_path, Metadata(is_incomplete=True))
     for merges in (False, True):
-        assert "cannot be read" in why(plan_moves(copies, [tmp_path], merge_metadata=merges))
+        assert "cannot be read" in why(planned(copies, [tmp_path], merge_metadata=merges))
 
 
 @pytest.mark.parametrize("name", ["kept.xmp", "kept.jpg.xmp"])
@@ -140,7 +140,7 @@ def test_what_the_kept_photos_sidecar_says_is_not_lacking(tmp_path: Path, name: 
     root = tmp_path / "root"
     groups = album(root, Metadata(rating=4))
     write(root / name, packet('xmp:Rating="4">'))
-    plan = plan_moves(groups, [root])
+    plan = planned(groups, [root])
     assert [one.is_ours for move in plan.moves for one in move.sidecars] == [False]
     write(root / name, packet('xmp:Rating="2">'))  # the only place of the rating has changed since
     (outcome,) = carry_out(plan, tmp_path / "journal.sqlite")
@@ -156,7 +156,7 @@ def test_a_sidecar_of_another_program_is_never_removed(tmp_path: Path) -> None:
     groups = album(root, Metadata(rating=4))
     write(root / "kept.jpg.xmp", packet('xmp:Rating="4">'))
     before = snapshot(root)
-    (outcome,) = carry_out(plan_moves(groups, [root], merge_metadata=True), store)
+    (outcome,) = carry_out(planned(groups, [root], merge_metadata=True), store)
     assert outcome.done
     take_back(store)
     assert without_access(snapshot(root)) == without_access(before)
@@ -166,7 +166,7 @@ def test_a_merge_writes_a_sidecar_and_undo_removes_it(tmp_path: Path) -> None:
     root, store = tmp_path / "root", tmp_path / "journal.sqlite"
     groups = album(root, SAID)
     before = snapshot(root)
-    plan = plan_moves(groups, [root], merge_metadata=True)
+    plan = planned(groups, [root], merge_metadata=True)
     assert snapshot(root) == before
     assert [outcome.done for outcome in carry_out(plan, store)] == [True]
     assert sorted(os.listdir(root)) == [QUARANTINE_NAME, "kept.jpg", "kept.jpg.xmp"]
@@ -182,7 +182,7 @@ def test_only_what_is_lacking_is_written_but_all_keywords(tmp_path: Path) -> Non
     root = tmp_path / "root"
     kept = Metadata(title="Gate", rating=2, keywords="Tor")
     carry_out(
-        plan_moves(album(root, replace(SAID, rating=2), kept=kept), [root], merge_metadata=True),
+        planned(album(root, replace(SAID, rating=2), kept=kept), [root], merge_metadata=True),
         tmp_path / "journal",
     )
     found = read_sidecar((root / "kept.jpg.xmp").read_bytes())
@@ -193,7 +193,7 @@ def test_several_copies_fill_one_sidecar_which_goes_with_the_last(tmp_path: Path
     root, store = tmp_path / "root", tmp_path / "journal.sqlite"
     groups = album(root, Metadata(rating=4), Metadata(title="Gate"), Metadata(caption="A gate", rating=4))
     before = snapshot(root)
-    outcomes = carry_out(plan_moves(groups, [root], merge_metadata=True), store)
+    outcomes = carry_out(planned(groups, [root], merge_metadata=True), store)
     assert [outcome.done for outcome in outcomes] == [True] * 3
     sidecar = root / "kept.jpg.xmp"
     assert read_sidecar(sidecar.read_bytes()) == Metadata(rating=4, title="Gate", caption="A gate")
@@ -209,8 +209,8 @@ def test_a_later_run_relies_on_the_sidecar_of_the_first(tmp_path: Path) -> None:
     kept, first, second = album(root, Metadata(rating=4, title="Gate"), Metadata(rating=4)).groups[0].members
     before = snapshot(root)
     with opened(store) as journal:
-        run = apply(plan_moves(report((kept, first)), [root], merge_metadata=True), journal).run
-        assert apply(plan_moves(report((kept, second)), [root]), journal).outcomes[0].done
+        run = apply(planned(report((kept, first)), [root], merge_metadata=True), journal).run
+        assert apply(planned(report((kept, second)), [root]), journal).outcomes[0].done
     take_back(store, run=run)
     assert (root / "kept.jpg.xmp").exists()
     take_back(store)
@@ -227,7 +227,7 @@ def test_a_later_run_relies_on_the_sidecar_of_the_first(tmp_path: Path) -> None:
 def test_of_copies_that_contradict_each_other_one_is_merged(
     tmp_path: Path, copies: tuple[Metadata, ...], reason: str
 ) -> None:
-    plan = plan_moves(album(tmp_path, *copies), [tmp_path], merge_metadata=True)
+    plan = planned(album(tmp_path, *copies), [tmp_path], merge_metadata=True)
     assert [os.path.basename(move.duplicate.path) for move in plan.moves] == ["0.jpg"]
     assert reason in plan.skipped[0].reason
 
@@ -236,29 +236,29 @@ def test_nothing_is_written_where_a_sidecar_is_or_may_not_be(tmp_path: Path, mon
     root = tmp_path / "root"
     groups = album(root, Metadata(rating=4))
     (found,) = groups.groups
-    in_reference = report((replace(found.members[0], is_reference=True), found.members[1]))
-    assert "nothing is written to the kept photo's folder" in why(plan_moves(in_reference, [root], merge_metadata=True))
+    in_reference = report((changed(found.members[0], is_reference=True), found.members[1]))
+    assert "nothing is written to the kept photo's folder" in why(planned(in_reference, [root], merge_metadata=True))
     write(root / "kept.jpg.xmp", packet('xmp:Rating="2">'))
-    assert "Its rating differs" in why(plan_moves(groups, [root], merge_metadata=True))
+    assert "Its rating differs" in why(planned(groups, [root], merge_metadata=True))
     write(root / "kept.jpg.xmp", packet(">"))
-    assert "already has a sidecar" in why(plan_moves(groups, [root], merge_metadata=True))
+    assert "already has a sidecar" in why(planned(groups, [root], merge_metadata=True))
     (root / "kept.jpg.xmp").rename(root / "kept.xmp")
-    assert "already has a sidecar" in why(plan_moves(groups, [root], merge_metadata=True))
+    assert "already has a sidecar" in why(planned(groups, [root], merge_metadata=True))
     (root / "kept.xmp").unlink()
     (root / "kept.jpg.xmp").symlink_to(tmp_path / "nowhere")
-    assert "already has a sidecar" in why(plan_moves(groups, [root], merge_metadata=True))
+    assert "already has a sidecar" in why(planned(groups, [root], merge_metadata=True))
     (root / "kept.jpg.xmp").unlink()
-    other = report((replace(found.members[0], path=str(write(tmp_path / "away" / "kept.jpg", b"k"))), found.members[1]))
+    other = report((changed(found.members[0], path=str(write(tmp_path / "away" / "kept.jpg", b"k"))), found.members[1]))
     access = os.access
     monkeypatch.setattr(os, "access", lambda path, mode: path != str(tmp_path / "away") and access(path, mode))
-    assert "read-only for you" in why(plan_moves(other, [root], merge_metadata=True))
+    assert "read-only for you" in why(planned(other, [root], merge_metadata=True))
 
 
 @pytest.mark.parametrize("merges", [False, True])
 def test_a_photo_of_a_library_whose_metadata_would_be_lost_is_not_for_the_album(tmp_path: Path, merges: bool) -> None:
     kept, copy = album(tmp_path, Metadata(rating=4)).groups[0].members
     inside = LibraryPhoto(path=copy.path, library=str(tmp_path), uuid="A", name="IMG_1.JPG", taken_ns=None)
-    plan = plan_moves(report((kept, replace(copy, in_library=inside))), [tmp_path], merge_metadata=merges)
+    plan = planned(report((kept, changed(copy, in_library=inside))), [tmp_path], merge_metadata=merges)
     assert why(plan) == "It has metadata that the kept photo lacks: rating."
     assert plan.for_album == ()
 
@@ -267,7 +267,7 @@ def test_a_journal_of_before_there_were_sidecars_is_opened_and_undone(tmp_path: 
     root, store = tmp_path / "root", tmp_path / "journal.sqlite"
     groups = album(root, Metadata())
     before = snapshot(root)
-    assert carry_out(plan_moves(groups, [root]), store)[0].done
+    assert carry_out(planned(groups, [root]), store)[0].done
     with closing(sqlite3.connect(store)) as old:
         old.execute("DROP TABLE sidecars")
         old.execute("PRAGMA user_version = 1")
@@ -278,7 +278,7 @@ def test_a_journal_of_before_there_were_sidecars_is_opened_and_undone(tmp_path: 
 @pytest.mark.parametrize("is_equal", [False, True])
 def test_a_sidecar_that_appears_before_the_move_is_left_alone(tmp_path: Path, is_equal: bool) -> None:
     root = tmp_path / "root"
-    plan = plan_moves(album(root, Metadata(rating=4)), [root], merge_metadata=True)
+    plan = planned(album(root, Metadata(rating=4)), [root], merge_metadata=True)
     write(root / "kept.jpg.xmp", plan.moves[0].sidecars[0].data if is_equal else b"of another program")
     before = snapshot(root)
     (outcome,) = carry_out(plan, tmp_path / "journal.sqlite")
@@ -291,7 +291,7 @@ def test_a_sidecar_stays_until_its_copy_can_come_back(tmp_path: Path) -> None:
     root, store = tmp_path / "root", tmp_path / "journal.sqlite"
     groups = album(root, Metadata(rating=4))
     before = snapshot(root)
-    carry_out(plan_moves(groups, [root], merge_metadata=True), store)
+    carry_out(planned(groups, [root], merge_metadata=True), store)
     write(root / "0.jpg", b"another photo")
     assert not take_back(store)[0].done
     assert (root / "kept.jpg.xmp").exists()
@@ -302,7 +302,7 @@ def test_a_sidecar_stays_until_its_copy_can_come_back(tmp_path: Path) -> None:
 
 def test_a_sidecar_that_was_changed_stays_and_undo_says_so(tmp_path: Path) -> None:
     root, store = tmp_path / "root", tmp_path / "journal.sqlite"
-    carry_out(plan_moves(album(root, Metadata(rating=4)), [root], merge_metadata=True), store)
+    carry_out(planned(album(root, Metadata(rating=4)), [root], merge_metadata=True), store)
     write(root / "kept.jpg.xmp", b"edited")
     (outcome,) = take_back(store)
     assert outcome.done
@@ -314,7 +314,7 @@ def test_a_sidecar_that_was_changed_stays_and_undo_says_so(tmp_path: Path) -> No
 
 def test_a_copy_that_cannot_move_leaves_no_sidecar(tmp_path: Path) -> None:
     root = tmp_path / "root"
-    plan = plan_moves(album(root, Metadata(rating=4)), [root], merge_metadata=True)
+    plan = planned(album(root, Metadata(rating=4)), [root], merge_metadata=True)
     (root / QUARANTINE_NAME).write_bytes(b"a file in the way")
     before = snapshot(root)
     assert not carry_out(plan, tmp_path / "journal.sqlite")[0].done
@@ -323,7 +323,7 @@ def test_a_copy_that_cannot_move_leaves_no_sidecar(tmp_path: Path) -> None:
 
 def test_purge_leaves_a_copy_whose_sidecar_is_gone(tmp_path: Path) -> None:
     root, store = tmp_path / "root", tmp_path / "journal.sqlite"
-    carry_out(plan_moves(album(root, Metadata(rating=4), Metadata(rating=4)), [root], merge_metadata=True), store)
+    carry_out(planned(album(root, Metadata(rating=4), Metadata(rating=4)), [root], merge_metadata=True), store)
     trashed: list[str] = []
 
     def trash(path: str) -> None:
@@ -350,7 +350,7 @@ def test_a_kill_between_any_two_steps_leaves_no_half_sidecar(tmp_path: Path) -> 
         root, store = tmp_path / f"{step}" / "root", tmp_path / f"{step}" / "journal.sqlite"
         groups = album(root, Metadata(rating=4), Metadata(title="Gate"))
         before = snapshot(root)
-        plan = plan_moves(groups, [root], merge_metadata=True)
+        plan = planned(groups, [root], merge_metadata=True)
         killed = fork_and_kill(lambda store=store, plan=plan: carry_out(plan, store), before_step=step)  # type: ignore[misc]
         photos = {data for data, _, _ in before.values()}
         assert photos <= contents(root)
@@ -371,7 +371,7 @@ def test_the_command_says_what_it_would_write(tmp_path: Path, capsys: pytest.Cap
     chosen = ActionOptions(apply=False, dry_run=True, hard_link=False, merge_metadata=merges)
     root = tmp_path / "root"
     with Store(tmp_path / "store") as store:
-        assert apply_report(album(root, Metadata(rating=4), Metadata(title="Gate")), [str(root)], store, chosen) == 0
+        assert carried_out(album(root, Metadata(rating=4), Metadata(title="Gate")), [str(root)], store, chosen) == 0
     said = capsys.readouterr().out.splitlines()
     assert said.count(f"would write: {root / 'kept.jpg.xmp'}") == merges
     stays = "It has metadata that the kept photo lacks, which --merge-metadata can save: rating."

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from clip_client.dedup.actions.plan import SAFE_TIERS, plan_moves
 from clip_client.dedup.aligned import PUT_INTO, Alignment, Match
-from clip_client.dedup.files.file_types import RAW
-from clip_client.dedup.types import ALTERED, EDITED, EXACT, RE_ENCODED, SIMILAR
-from tests.fixtures.albums import member, report
+from clip_client.dedup.types import ALTERED, EDITED, EXACT, RAW, RE_ENCODED, SAFE_TIERS, SIMILAR
+from tests.fixtures.albums import member, planned, report
 from tests.fixtures.images.scenes import resized, scene
+from tests.fixtures.members import FROM_A_CAMERA, changed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,7 +50,7 @@ def photos(tmp_path: Path) -> dict[str, Member]:
 
 
 def reasons(kept: Member, copy: Member, root: Path, **options: Any) -> list[str]:
-    plan = plan_moves(report((kept, copy)), [root], **options)
+    plan = planned(report((kept, copy)), [root], **options)
     assert len(plan.moves) + len(plan.skipped) == 1
     return [skip.reason for skip in plan.skipped]
 
@@ -78,13 +77,13 @@ def test_a_re_encoded_copy_moves_only_if_the_kept_file_is_as_good(
 def test_nothing_made_from_a_cameras_file_is_better_but_it_may_be_larger(
     photos: dict[str, Member], tmp_path: Path
 ) -> None:
-    kept = replace(photos["coarse.jpg"], is_original=True)
+    kept = changed(photos["coarse.jpg"], **FROM_A_CAMERA)
     assert reasons(kept, aligned(photos["lossless.png"], RE_ENCODED), tmp_path) == []
-    assert reasons(kept, aligned(replace(photos["fine.jpg"], is_original=True), RE_ENCODED), tmp_path) != []
-    assert reasons(replace(kept, width=40), aligned(photos["fine.jpg"], RE_ENCODED), tmp_path) != []
+    assert reasons(kept, aligned(changed(photos["fine.jpg"], **FROM_A_CAMERA), RE_ENCODED), tmp_path) != []
+    assert reasons(changed(kept, width=40), aligned(photos["fine.jpg"], RE_ENCODED), tmp_path) != []
 
 
-def test_a_doubt_about_the_kept_photo_counts_unless_a_camera_wrote_it(
+def test_a_copy_stays_if_the_kept_photo_is_in_doubt_or_was_not_aligned_with_it(
     photos: dict[str, Member], tmp_path: Path
 ) -> None:
     kept, copy = photos["fine.jpg"], photos["small.jpg"]
@@ -92,12 +91,13 @@ def test_a_doubt_about_the_kept_photo_counts_unless_a_camera_wrote_it(
     (reason,) = reasons(kept, doubtful, tmp_path)
     assert reason == "The kept photo may be made from it: it has more pixels, but no finer detail."
     (reason,) = reasons(kept, replace(copy, tier=RE_ENCODED), tmp_path)
-    assert reason == "It was not aligned with the kept photo, which may be an enlarged copy."
-    assert reasons(replace(kept, is_original=True), doubtful, tmp_path) == []
+    assert reason == "It was not aligned with the kept photo."
+    (reason,) = reasons(changed(kept, **FROM_A_CAMERA), doubtful, tmp_path)
+    assert reason.startswith("The kept photo may be made from it")
 
 
 def test_a_raw_file_is_known_by_its_preview_only(photos: dict[str, Member], tmp_path: Path) -> None:
-    kept = replace(photos["fine.jpg"], format=RAW, is_original=True)
+    kept = changed(photos["fine.jpg"], **{**FROM_A_CAMERA, "format": RAW})
     (reason,) = reasons(kept, aligned(photos["small.jpg"], RE_ENCODED), tmp_path)
     assert "preview in the RAW file" in reason
 
@@ -134,8 +134,10 @@ def test_an_altered_picture_never_moves_unless_a_person_chose_it(photos: dict[st
     kept, copy = photos["fine.jpg"], aligned(photos["coarse.jpg"], ALTERED)
     (reason,) = reasons(kept, copy, tmp_path, tiers=[*SAFE_TIERS, EDITED, SIMILAR])
     assert reason.startswith("A region of it differs")
-    assert reasons(kept, copy, tmp_path, chosen={copy.path}) == []
-    assert reasons(photos["coarse.jpg"], aligned(photos["fine.jpg"], RE_ENCODED), tmp_path, chosen={kept.path}) == []
+    assert reasons(kept, copy, tmp_path, chosen={copy.path: None}) == []
+    assert (
+        reasons(photos["coarse.jpg"], aligned(photos["fine.jpg"], RE_ENCODED), tmp_path, chosen={kept.path: None}) == []
+    )
 
 
 def test_a_copy_of_a_copy_that_moves_follows_it_to_the_photo_that_stays(
@@ -145,9 +147,9 @@ def test_a_copy_of_a_copy_that_moves_follows_it_to_the_photo_that_stays(
     copy = aligned(photos["coarse.jpg"], RE_ENCODED)
     twin = replace(member(tmp_path / "again.jpg", width=80, height=60), tier=SIMILAR, copy_of=copy.path)
     found = report((photos["fine.jpg"], replace(twin, copy_tier=EXACT), copy))
-    moves = plan_moves(found, [tmp_path]).moves
+    moves = planned(found, [tmp_path]).moves
     assert [(move.duplicate.path, move.kept.path, move.tier) for move in moves] == [
         (copy.path, found.groups[0].keep, RE_ENCODED), (twin.path, found.groups[0].keep, RE_ENCODED),
     ]  # fmt: skip
-    moves = plan_moves(found, [tmp_path], tiers=[EXACT]).moves
+    moves = planned(found, [tmp_path], tiers=[EXACT]).moves
     assert [(move.duplicate.path, move.kept.path, move.tier) for move in moves] == [(twin.path, copy.path, EXACT)]

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from clip_client.dedup.actions.plan import Skip, check_tiers, plan_moves
+from clip_client.dedup.actions.plan import Skip
+from clip_client.dedup.actions.verdicts import check_tiers
 from clip_client.dedup.types import (
     ALTERED,
     BURST,
     EDITED,
     EXACT,
-    NEAR_IDENTICAL,
     RE_ENCODED,
     SAME_PIXELS,
     SIMILAR,
@@ -23,7 +23,7 @@ from clip_client.dedup.types import (
     Links,
     Metadata,
 )
-from tests.fixtures.albums import member, report, write
+from tests.fixtures.albums import member, planned, report, write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,7 +41,11 @@ def only_skip(plan: Plan) -> Skip:
     ("copy", "kept", "reason"),
     [
         ({"is_reference": True}, {}, "It is in a reference folder."),
-        ({"moment": BURST}, {}, "It shows another frame of a burst, so only a person can tell whether it is wanted."),
+        (
+            {"other_shot": BURST},
+            {},
+            "It shows another frame of a burst, so only a person can tell whether it is wanted.",
+        ),
         (
             {"embedded": "film", "embedded_digest": "1"},
             {},
@@ -61,57 +65,50 @@ def only_skip(plan: Plan) -> Skip:
         ),
     ],
 )
-@pytest.mark.parametrize("tiers", [(EXACT, SAME_PIXELS), (NEAR_IDENTICAL,)])
+@pytest.mark.parametrize("tiers", [(EXACT, SAME_PIXELS), (SIMILAR,)])
 def test_the_first_reason_counts_and_a_tier_only_without_one(
     tmp_path: Path, copy: dict[str, Any], kept: dict[str, Any], reason: str, tiers: tuple[str, ...]
 ) -> None:
-    """A reason that no option can remove comes before the tier; what reads files comes after it."""
+    """What no selection of tiers can remove comes before the tier."""
     paths = [write(tmp_path / name, name.encode()) for name in ("kept.jpg", "copy.jpg")]
     members = member(paths[0], **kept), member(paths[1], **copy)
-    plan = plan_moves(report(members), [tmp_path], tiers=tiers)
-    missing = "" if members[1].tier in tiers or (reason and "metadata" not in reason) else members[1].tier
+    plan = planned(report(members), [tmp_path], tiers=tiers)
+    missing = "" if members[1].tier in tiers or reason else members[1].tier
     expected = f"It moves only with --act-on {missing}." if missing else reason
-    assert plan.skipped == ((Skip(path=str(paths[1]), reason=expected, tier=missing),) if expected else ())
+    assert plan.skipped == ((Skip(photo=members[1].photo, reason=expected, tier=missing),) if expected else ())
     assert len(plan.moves) == (not expected)
 
 
 def test_a_copy_by_vectors_names_the_tier_that_is_missing(tmp_path: Path) -> None:
-    names = ("kept.jpg", "near.jpg", "similar.jpg")
-    paths = [write(tmp_path / name, name.encode()) for name in names]
-    tiers = (EXACT, NEAR_IDENTICAL, SIMILAR)
-    found = report(tuple(member(path, tier=tier) for path, tier in zip(paths, tiers, strict=True)))
-    assert [skip.tier for skip in plan_moves(found, [tmp_path]).skipped] == [NEAR_IDENTICAL, SIMILAR]
-    near = plan_moves(found, [tmp_path], tiers=[NEAR_IDENTICAL])
-    assert {skip.reason for skip in near.skipped} == {"It moves only with --act-on similar."}
-    assert plan_moves(found, [tmp_path], tiers=tiers).skipped == ()
+    kept, similar = (write(tmp_path / name, name.encode()) for name in ("kept.jpg", "similar.jpg"))
+    found = report((member(kept), member(similar, tier=SIMILAR)))
+    (skip,) = planned(found, [tmp_path]).skipped
+    assert (skip.tier, skip.reason) == (SIMILAR, "It moves only with --act-on similar.")
+    assert planned(found, [tmp_path], tiers=[SIMILAR]).skipped == ()
 
 
 def test_a_file_with_two_names_stays(tmp_path: Path) -> None:
     kept, copy = write(tmp_path / "root" / "1.jpg", b"x"), write(tmp_path / "root" / "2.jpg", b"x")
     (tmp_path / "elsewhere.jpg").hardlink_to(copy)
-    assert only_skip(plan_moves(report((member(kept), member(copy))), [tmp_path / "root"])) == Skip(
-        path=str(copy), reason="It has 2 names (hard links), so moving this one would free no space."
+    assert only_skip(planned(report((member(kept), member(copy))), [tmp_path / "root"])) == Skip(
+        photo=member(copy).photo, reason="It has 2 names (hard links), so moving this one would free no space."
     )
 
 
-def test_what_the_file_system_refuses_is_blocked_and_named(tmp_path: Path) -> None:
+def test_what_the_file_system_refuses_stays_and_is_named(tmp_path: Path) -> None:
     kept, copy = write(tmp_path / "1.jpg", b"x"), write(tmp_path / "2.jpg", b"x")
     members = member(kept), member(copy)
     by_link = replace(report(members), links=Links(only_by_link=frozenset({str(kept)})))
-    assert only_skip(plan_moves(by_link, [tmp_path])) == Skip(
-        path=str(copy),
-        reason=f"The kept photo is a link to a file that was not searched: {kept}.",
-        is_blocked=True,
+    assert only_skip(planned(by_link, [tmp_path])) == Skip(
+        photo=members[1].photo, reason=f"The kept photo is a link to a file that was not searched: {kept}."
     )
     target = replace(report(members), links=Links(by_target={os.path.realpath(copy): "/album/cover.jpg"}))
-    assert only_skip(plan_moves(target, [tmp_path])) == Skip(
-        path=str(copy),
-        reason="It is the target of a link, which would break: /album/cover.jpg.",
-        is_blocked=True,
+    assert only_skip(planned(target, [tmp_path])) == Skip(
+        photo=members[1].photo, reason="It is the target of a link, which would break: /album/cover.jpg."
     )
     copy.unlink()
-    assert only_skip(plan_moves(report(members), [tmp_path])) == Skip(
-        path=str(copy), reason="It cannot be read: No such file or directory.", is_blocked=True
+    assert only_skip(planned(report(members), [tmp_path])) == Skip(
+        photo=members[1].photo, reason="It cannot be read: No such file or directory."
     )
 
 
@@ -148,14 +145,14 @@ def test_a_photo_of_a_library_goes_to_the_album_by_the_same_rules(
         photo = LibraryPhoto(
             path=str(path), library=str(tmp_path), uuid=name, name="IMG_1.HEIC", taken_ns=None, companions=companions
         )
-        members.append(replace(member(path), in_library=photo))
+        members.append(member(path, in_library=photo, companions=companions))
     for hard_link in (False, True):
-        plan = plan_moves(report(tuple(members)), [tmp_path], hard_link=hard_link)
+        plan = planned(report(tuple(members)), [tmp_path], hard_link=hard_link)
         assert plan.moves == ()
         assert [(one.duplicate.path, one.kept.path) for one in plan.for_album] == (
             [] if reason else [(members[1].path, members[0].path)]
         )
-        assert plan.skipped == ((Skip(path=members[1].label, reason=reason),) if reason else ())
+        assert plan.skipped == ((Skip(photo=members[1].photo, reason=reason),) if reason else ())
 
 
 def test_a_copy_of_a_photo_that_goes_to_the_album_has_the_kept_photo_instead(tmp_path: Path) -> None:
@@ -166,14 +163,14 @@ def test_a_copy_of_a_photo_that_goes_to_the_album_has_the_kept_photo_instead(tmp
     members = (
         member(kept),
         member(copy, tier=SIMILAR, copy_of=str(inside), copy_tier=EXACT),
-        replace(member(inside, tier=SIMILAR), in_library=photo),
+        member(inside, tier=SIMILAR, in_library=photo),
     )
-    plan = plan_moves(report(members), [tmp_path], tiers=[EXACT, SIMILAR])
+    plan = planned(report(members), [tmp_path], tiers=[EXACT, SIMILAR])
     assert [one.duplicate.path for one in plan.for_album] == [str(inside)]
     assert [(move.duplicate.path, move.kept.path, move.tier) for move in plan.moves] == [
         (str(copy), str(kept), SIMILAR)
     ]
-    without = plan_moves(report(members), [tmp_path])
+    without = planned(report(members), [tmp_path])
     assert [(move.duplicate.path, move.kept.path, move.tier) for move in without.moves] == [
         (str(copy), str(inside), EXACT)
     ]
@@ -183,7 +180,7 @@ def test_a_raw_file_of_the_kept_photo_alone_keeps_no_copy(tmp_path: Path) -> Non
     """It was compared as a photo of its own, but the copy takes no RAW file along that would rely on it."""
     photos = [write(tmp_path / name, b"x") for name in ("1.jpg", "2.jpg")]
     raws = [write(tmp_path / name, b"raw") for name in ("other.nef", "1.nef")]
-    plan = plan_moves(report(tuple(map(member, raws)), tuple(map(member, photos))), [tmp_path])
+    plan = planned(report(tuple(map(member, raws)), tuple(map(member, photos))), [tmp_path])
     assert [move.duplicate.path for move in plan.moves] == [str(raws[1]), str(photos[1])]
 
 
@@ -193,9 +190,7 @@ def test_tiers_are_checked_by_name_and_by_the_weights_of_the_model() -> None:
     check_tiers([SIMILAR])
     with pytest.raises(ValueError, match="unknown tier") as raised:
         check_tiers([EXACT, "sure"])
-    assert str(raised.value) == (
-        "unknown tier 'sure'; the tiers are exact, same-pixels, re-encoded, edited, near-identical, similar"
-    )
+    assert str(raised.value) == ("unknown tier 'sure'; the tiers are exact, same-pixels, re-encoded, edited, similar")
     with pytest.raises(ValueError, match="are random") as raised:
         check_tiers([SIMILAR], "ViT-B-32/random:0@1a2b3c4d")
     assert str(raised.value) == (
@@ -203,8 +198,14 @@ def test_tiers_are_checked_by_name_and_by_the_weights_of_the_model() -> None:
         "export a model with trained weights, or select only exact, same-pixels, re-encoded, edited"
     )
     check_tiers([RE_ENCODED, EDITED], "ViT-B-32/random:0@1a2b3c4d")
-    with pytest.raises(ValueError, match="altered pictures never move") as raised:
+    with pytest.raises(ValueError, match="altered pictures never move"):
         check_tiers([ALTERED])
+    with pytest.raises(ValueError, match="near-identical") as raised:
+        check_tiers(["near-identical"])
+    assert str(raised.value) == (
+        "the tier 'near-identical' is now a part of 'similar', which holds less certain copies, too: look at them in "
+        "the report first, and then select similar"
+    )
 
 
 def test_files_move_in_the_named_folders_and_beside_named_files(
@@ -212,7 +213,7 @@ def test_files_move_in_the_named_folders_and_beside_named_files(
 ) -> None:
     photos = [write(tmp_path / name / f"{number}.jpg", b"x") for number, name in enumerate("abcd")]
     monkeypatch.chdir(tmp_path)
-    plan = plan_moves(report(tuple(map(member, photos))), [photos[0], "b", "c/gone.jpg"])
+    plan = planned(report(tuple(map(member, photos))), [photos[0], "b", "c/gone.jpg"])
     assert [(move.duplicate.path, move.target.folder) for move in plan.moves] == [
         (str(photos[1]), str(tmp_path / "b")),
         (str(photos[2]), str(tmp_path / "c")),

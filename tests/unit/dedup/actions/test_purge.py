@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from clip_client.dedup.actions.apply import apply, undo
-from clip_client.dedup.actions.plan import plan_moves
 from clip_client.dedup.actions.purge import purge
 from clip_client.dedup.store.journal import IN_QUARANTINE, Journal, State
 from clip_client.dedup.types import QUARANTINE_NAME
-from tests.fixtures.albums import album, member, report, snapshot, without_access, write
+from tests.fixtures.albums import album, member, planned, report, snapshot, without_access, write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 def move(journal: Journal, kept: Path, *copies: Path) -> str:
     """Move the copies in one run; return its name."""
     root = kept.parent
-    applied = apply(plan_moves(report(tuple(map(member, (kept, *copies)))), [root]), journal)
+    applied = apply(planned(report(tuple(map(member, (kept, *copies)))), [root]), journal)
     assert [outcome.message for outcome in applied.outcomes if not outcome.done] == []
     return applied.run
 
@@ -74,7 +73,7 @@ def test_what_the_trash_refuses_comes_back(
 def test_a_second_purge_takes_what_the_first_could_not(tmp_path: Path, journal: Journal) -> None:
     root = tmp_path / "root"
     groups = album(root)
-    apply(plan_moves(groups, [root]), journal)
+    apply(planned(groups, [root]), journal)
     sent: list[str] = []
 
     def full(path: str) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from clip_client.dedup.actions.apply import HARDLINK, METHODS, apply, undo
-from clip_client.dedup.actions.plan import Plan, plan_moves
+from clip_client.dedup.actions.plan import Plan
 from clip_client.dedup.actions.purge import purge
 from clip_client.dedup.actions.quarantine import (
     CannotMove,
@@ -23,7 +23,7 @@ from clip_client.dedup.actions.quarantine import (
 )
 from clip_client.dedup.store.journal import IN_QUARANTINE, Journal, MovedFile, State
 from clip_client.dedup.types import QUARANTINE_NAME, SAME_PIXELS
-from tests.fixtures.albums import album, member, report, snapshot, without_access, write
+from tests.fixtures.albums import album, member, planned, report, snapshot, without_access, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,7 +39,7 @@ def open_umask() -> Iterator[None]:
 
 
 def two_copies(root: Path) -> Plan:
-    return plan_moves(report((member(write(root / "1.jpg", b"x")), member(write(root / "2.jpg", b"x")))), [root])
+    return planned(report((member(write(root / "1.jpg", b"x")), member(write(root / "2.jpg", b"x")))), [root])
 
 
 def refuse_links(code: int) -> Callable[[str, str], None]:
@@ -85,7 +85,7 @@ def test_undo_works_without_hard_links(
     monkeypatch.setattr(os, "link", refuse_links(code))
     groups = album(tmp_path / "root")
     before = snapshot(tmp_path / "root")
-    assert all(outcome.done for outcome in apply(plan_moves(groups, [tmp_path / "root"]), journal).outcomes)
+    assert all(outcome.done for outcome in apply(planned(groups, [tmp_path / "root"]), journal).outcomes)
     assert [outcome.done for outcome in undo(journal)] == [True] * 3
     assert without_access(snapshot(tmp_path / "root")) == without_access(before)
 
@@ -153,10 +153,10 @@ def test_no_other_user_can_read_the_quarantine(tmp_path: Path, journal: Journal)
 def test_different_bytes_never_become_a_hard_link(tmp_path: Path, journal: Journal) -> None:
     kept, copy = write(tmp_path / "1.jpg", b"x"), write(tmp_path / "2.jpg", b"y")
     found = report((member(kept), member(copy, tier=SAME_PIXELS)))
-    planned = plan_moves(found, [tmp_path], hard_link=True)
-    assert planned.moves == ()
-    assert planned.skipped[0].reason == "Only copies of the same bytes can become hard links."
-    (outcome,) = apply(plan_moves(found, [tmp_path]), journal, method=HARDLINK).outcomes
+    plan = planned(found, [tmp_path], hard_link=True)
+    assert plan.moves == ()
+    assert plan.skipped[0].reason == "Only copies of the same bytes can become hard links."
+    (outcome,) = apply(planned(found, [tmp_path]), journal, method=HARDLINK).outcomes
     assert (outcome.done, outcome.message) == (False, "Only copies of the same bytes can become hard links.")
     assert (kept.read_bytes(), copy.read_bytes()) == (b"x", b"y")
     assert not (tmp_path / QUARANTINE_NAME).exists()
@@ -199,7 +199,7 @@ def killed_while_it_moved(root: Path, journal: Journal, state: str) -> Snapshot:
     """Move copies of an album, and leave the journal in ``state``; return what was in ``root`` before."""
     groups = album(root)
     before = snapshot(root)
-    apply(plan_moves(groups, [root]), journal)
+    apply(planned(groups, [root]), journal)
     for entry in journal.entries(IN_QUARANTINE):
         journal.set_state(entry, state)
     return before

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from clip_client.dedup.actions.apply import METHODS, apply, undo
-from clip_client.dedup.actions.plan import Plan, plan_moves
+from clip_client.dedup.actions.plan import Plan
 from clip_client.dedup.store.journal import IN_QUARANTINE, Journal, JournalEntry, State
 from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.types import QUARANTINE_NAME, SAME_PIXELS, Metadata
-from tests.fixtures.albums import album, member, report, snapshot, without_access, write
+from tests.fixtures.albums import album, member, planned, report, snapshot, without_access, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def copies(root: Path, count: int = 2, data: bytes = b"x") -> tuple[Plan, list[Path]]:
     """Make ``count`` copies, of which the first is kept, and plan to move the others."""
     photos = [write(root / f"{number}.jpg", data) for number in range(count)]
-    return plan_moves(report(tuple(map(member, photos))), [root]), photos
+    return planned(report(tuple(map(member, photos))), [root]), photos
 
 
 def test_an_unknown_method_is_refused_before_any_move(tmp_path: Path, journal: Journal) -> None:
@@ -247,7 +247,7 @@ def test_a_disk_without_the_kept_photo_is_not_the_right_one(tmp_path: Path, jour
     """The old folder alone does not tell: cards of cameras all have the same folders."""
     disk = tmp_path / "disk"
     kept, copy = write(disk / "kept.jpg", b"x"), write(disk / "DCIM" / "1.jpg", b"x")
-    apply(plan_moves(report((member(kept), member(copy))), [disk]), journal)
+    apply(planned(report((member(kept), member(copy))), [disk]), journal)
     disk.rename(tmp_path / "away")
     (disk / "DCIM").mkdir(parents=True)
     (outcome,) = undo(journal)
@@ -298,7 +298,7 @@ def test_each_change_of_a_folder_is_on_the_disk_before_the_journal_goes_on(
             return super().set_state(entry, state)
 
     with closing(WatchedJournal(tmp_path / "journal.sqlite")) as journal:
-        plan = plan_moves(found, [root], merge_metadata=True)
+        plan = planned(found, [root], merge_metadata=True)
         for name in ("rename", "replace", "link", "unlink", "mkdir"):
             monkeypatch.setattr(os, name, watched(name, getattr(os, name)))
         monkeypatch.setattr(os, "open", open_folder)

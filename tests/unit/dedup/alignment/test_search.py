@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import io
 import json
+import os
 import random
 import re
 import shutil
@@ -25,9 +26,8 @@ from clip_client.cli.commands.dedup_apply import apply_report
 from clip_client.cli.main import main
 from clip_client.cli.options.dedup import ActionOptions
 from clip_client.dedup import Store, find_duplicates
-from clip_client.dedup.actions.plan import SAFE_TIERS, plan_moves
-from clip_client.dedup.types import ALTERED, BURST, EDITED, EXACT, RE_ENCODED, SAME_PIXELS
-from tests.fixtures.albums import NoPictures, snapshot, without_access
+from clip_client.dedup.types import ALTERED, BURST, EDITED, EXACT, RE_ENCODED, SAFE_TIERS, SAME_PIXELS
+from tests.fixtures.albums import NoPictures, planned, snapshot, without_access
 from tests.fixtures.images.camera_files import exif
 from tests.fixtures.images.scenes import cropped, noisy, resized, scene
 from tests.fixtures.report_schema import check
@@ -106,7 +106,7 @@ def test_copies_are_proved_and_named_although_no_threshold_links_them(album: Pat
     (group,) = report.groups
     other = members["original.png" if original is members["marked.png"] else "marked.png"]
     assert other.tier == ALTERED
-    assert not other.is_copy
+    assert not other.verdict.is_copy
     assert other.alignment is not None
     left, top, width, height = other.alignment.region or (0, 0, 0, 0)
     assert (left, top, left + width, top + height) == pytest.approx((0.75, 0.067, 0.95, 0.2), abs=0.08)
@@ -118,7 +118,7 @@ def test_copies_are_proved_and_named_although_no_threshold_links_them(album: Pat
     document = json.loads(report.to_json())
     check(document)
     assert sum(source["proved"] for source in document["pair_sources"]) == len(group.members) - 1
-    plan = plan_moves(report, [album], tiers=[*SAFE_TIERS, EDITED])
+    plan = planned(report, [album], tiers=[*SAFE_TIERS, EDITED])
     assert {move.duplicate.path.rpartition("/")[2] for move in plan.moves} >= {"small.jpg", "marked small.jpg"}
     assert other.path not in {move.duplicate.path for move in plan.moves}
 
@@ -184,9 +184,9 @@ def test_frames_of_a_burst_stay_frames_and_have_copies_of_their_own(tmp_path: Pa
     members = by_name(report)
     first, second_one, sent = (members[name] for name in ("first.jpg", "second.jpg", "sent.jpg"))
     assert report.groups[0].keep == first.path
-    assert (second_one.moment, second_one.alignment, second_one.is_copy) == (BURST, None, False)
+    assert (second_one.other_shot, second_one.alignment, second_one.verdict.is_copy) == (BURST, None, False)
     assert (sent.copy_of, sent.copy_tier) == (second_one.path, RE_ENCODED)
-    (move,) = plan_moves(report, [tmp_path]).moves
+    (move,) = planned(report, [tmp_path]).moves
     assert (move.duplicate.path, move.kept.path) == (sent.path, second_one.path)
 
 
@@ -246,7 +246,7 @@ def test_a_photo_never_moves_for_what_may_be_made_from_it(
     made().save(tmp_path / "large.jpg", quality=90)
     report = search(tmp_path, alike=DUPLICATES)
     assert report.groups[0].keep == str(tmp_path / "large.jpg")
-    plan = plan_moves(report, [tmp_path], tiers=[*SAFE_TIERS, EDITED])
+    plan = planned(report, [tmp_path], tiers=[*SAFE_TIERS, EDITED])
     assert [skip.reason[: len(reason)] for skip in plan.skipped] == ([reason] if reason else [])
     assert [move.duplicate.path for move in plan.moves] == ([] if reason else [str(tmp_path / "small.jpg")])
 
@@ -268,6 +268,7 @@ def family(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     for name, picture in made.items():
         picture.save(folder / f"{name}.png", compress_level=1)
+    os.utime(folder / "noisy.png", (0, 0))  # else the original would be kept for its age
     for name in ("sent", "sent again"):
         original.save(folder / f"{name}.jpg", quality=90 if name == "sent" else 70)
     return folder
@@ -275,7 +276,7 @@ def family(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def moved(report: DuplicateReport, folder: Path, *tiers: str) -> dict[str, str]:
     """Return name of a file that moves -> name of the one that stays for it."""
-    moves = plan_moves(report, [folder], tiers=[*SAFE_TIERS, *tiers]).moves
+    moves = planned(report, [folder], tiers=[*SAFE_TIERS, *tiers]).moves
     return {Path(move.duplicate.path).stem: Path(move.kept.path).stem for move in moves}
 
 
@@ -288,8 +289,8 @@ def test_the_original_stays_although_enlarged_noisy_and_bordered_copies_are_larg
     assert moved(report, family) == dict.fromkeys(["half", "sent", "sent again"], "original")
     edited = ["bordered", "stronger", "cropped", "darker", "half", "sent", "sent again"]
     assert moved(report, family, EDITED) == dict.fromkeys(edited, "original")
-    skip = {Path(one.path).stem: one.reason for one in plan_moves(report, [family]).skipped}
-    assert skip["enlarged"] == "It has more pixels than the kept photo, although probably no finer detail."
+    skip = {Path(one.path).stem: one.reason for one in planned(report, [family]).skipped}
+    assert skip["enlarged"] == "It shows what the kept photo lacks: 2 times the resolution."
     check(json.loads(report.to_json()))
 
 
@@ -331,12 +332,13 @@ def test_the_rules_that_a_person_gives_and_a_cameras_file_come_before_doubts(
     ],
     ids=["softer", "noisy"],
 )
-def test_a_larger_file_of_equal_size_is_not_kept_and_stays_if_it_is_lossless(
+def test_an_older_file_of_equal_size_is_not_kept_and_stays_if_it_is_lossless(
     made: Callable[[Image.Image], Image.Image], doubt: str, tmp_path: Path
 ) -> None:
     sharp = scene(0, (1200, 900))
     sharp.save(tmp_path / "small.jpg", quality=90)
     made(sharp).save(tmp_path / "large.png", compress_level=1)
+    os.utime(tmp_path / "large.png", (0, 0))
     with Store(tmp_path / "store") as store:
         reports = [search(tmp_path, alike=DUPLICATES, store=store) for _ in range(2)]
     assert reports[0].groups == reports[1].groups
@@ -345,13 +347,14 @@ def test_a_larger_file_of_equal_size_is_not_kept_and_stays_if_it_is_lossless(
     large = by_name(reports[0])["large.png"]
     assert (large.tier, large.doubt) == (RE_ENCODED, doubt)
     assert f"may be made from another photo: {doubt}" in large.why
-    (skip,) = plan_moves(reports[1], [tmp_path]).skipped
+    (skip,) = planned(reports[1], [tmp_path]).skipped
     assert skip.reason.endswith("it has what the kept photo lacks: a lossless format.")
 
 
-def test_the_photo_in_colour_is_kept_rather_than_a_larger_black_and_white_one(tmp_path: Path) -> None:
+def test_the_photo_in_colour_is_kept_rather_than_an_older_black_and_white_one(tmp_path: Path) -> None:
     scene(0).save(tmp_path / "colour.jpg", quality=90)
     ImageOps.grayscale(scene(0)).convert("RGB").save(tmp_path / "grey.png", compress_level=1)
+    os.utime(tmp_path / "grey.png", (0, 0))
     report = search(tmp_path, alike=DUPLICATES)
     assert report.groups[0].keep == str(tmp_path / "colour.jpg")
     assert by_name(report)["grey.png"].doubt == "it lacks colour"

@@ -12,21 +12,17 @@ from clip_client.dedup.aligned import Alignment, Match
 from clip_client.dedup.alignment.proofs import Proofs
 from clip_client.dedup.compare.cannot_link import CannotLink
 from clip_client.dedup.compare.groups import Comparison, make_groups
-from clip_client.dedup.compare.keep_rules import Candidate, KeepRules
-from clip_client.dedup.features.image_features import ImageFeatures
+from clip_client.dedup.compare.keep_rules import KeepRules
+from clip_client.dedup.group import DuplicateGroup, Member
+from clip_client.dedup.photo import ImageFeatures, Photo
 from clip_client.dedup.types import (
     BURST,
     EDITED,
     EXACT,
-    NEAR_IDENTICAL,
     SAME_PIXELS,
     SAME_SCENE,
     SIMILAR,
     CaptureTime,
-    DuplicateGroup,
-    LibraryPhoto,
-    Member,
-    Metadata,
     Thresholds,
 )
 
@@ -50,10 +46,10 @@ EDITED_COPY = Alignment(
     region_share=0,
 )
 
-THRESHOLDS = Thresholds(near_identical=0.96, similar=0.8, source="", recommended=True)
+THRESHOLDS = Thresholds(similar=0.8, source="", recommended=True)
 
 
-def candidate(path: str, **more: Any) -> Candidate:
+def candidate(path: str, **more: Any) -> Photo:
     """A file; of two, the one with more bytes is kept."""
     given: dict[str, Any] = {
         "sha256": path[:1] * 64,
@@ -62,11 +58,11 @@ def candidate(path: str, **more: Any) -> Candidate:
         "features": ImageFeatures(),
         **more,
     }
-    return Candidate(path=path, **given)
+    return Photo(path=path, **given)
 
 
 def groups(
-    files: Sequence[Sequence[Candidate]],
+    files: Sequence[Sequence[Photo]],
     vectors: Sequence[tuple[float, float]],
     *,
     pixels: Sequence[int] | None = None,
@@ -105,7 +101,7 @@ def groups(
     return make_groups(comparison, thresholds)
 
 
-def photos(*sizes_bytes: int) -> list[list[Candidate]]:
+def photos(*sizes_bytes: int) -> list[list[Photo]]:
     """Contents of one file each, ``a.jpg``, ``b.jpg``, ...; the largest is kept."""
     return [[candidate(f"{'abcdefgh'[row]}.jpg", size_bytes=size)] for row, size in enumerate(sizes_bytes)]
 
@@ -114,13 +110,10 @@ def paths(group: DuplicateGroup) -> list[str]:
     return [member.path for member in group.members]
 
 
-@pytest.mark.parametrize(
-    ("vector", "tier"),
-    [(A, NEAR_IDENTICAL), (AT_96, NEAR_IDENTICAL), ((0.95, 0.3122), SIMILAR), (AT_80, SIMILAR)],
-)
-def test_a_similarity_on_the_threshold_reaches_it(vector: tuple[float, float], tier: str) -> None:
+@pytest.mark.parametrize("vector", [A, AT_96, AT_80])
+def test_a_similarity_on_the_threshold_reaches_it(vector: tuple[float, float]) -> None:
     (group,) = groups(photos(2, 1), [A, vector])
-    assert (group.tier, group.members[1].tier) == (tier, tier)
+    assert (group.tier, group.members[1].tier) == (SIMILAR, SIMILAR)
     assert (group.members[0].tier, group.members[0].similarity) == (EXACT, 1.0)
     assert group.members[1].similarity == pytest.approx(vector[0], abs=1e-6)
     (match,) = group.members[1].matches
@@ -136,24 +129,16 @@ def test_the_group_has_the_tier_of_its_least_sure_member() -> None:
     (group,) = groups(photos(3, 2, 1), [A, A, AT_80], pixels=[0, 0, 2])
     assert [member.tier for member in group.members] == [EXACT, SAME_PIXELS, SIMILAR]
     assert group.tier == SIMILAR
-    (group,) = groups(photos(3, 2, 1), [A, A, AT_96], pixels=[0, 0, 2])
-    assert [member.tier for member in group.members] == [EXACT, SAME_PIXELS, NEAR_IDENTICAL]
-    assert group.tier == NEAR_IDENTICAL
     # Of equal pixels the vectors have no say.
     (group,) = groups(photos(2, 1), [A, AT_80], pixels=[0, 0])
     assert group.tier == SAME_PIXELS
     assert group.min_similarity == pytest.approx(0.8, abs=1e-6)
 
 
-def test_a_group_is_near_identical_only_if_every_two_photos_are() -> None:
+def test_the_smallest_similarity_is_that_of_any_two_photos() -> None:
     """Two members that are each 0.96 from the kept photo are 0.8432 from each other."""
     (group,) = groups(photos(3, 2, 1), [A, AT_96, (0.96, -0.28)])
-    assert [member.tier for member in group.members[1:]] == [NEAR_IDENTICAL, NEAR_IDENTICAL]
     assert group.min_similarity == pytest.approx(0.96**2 - 0.28**2, abs=1e-6)
-    assert group.tier == SIMILAR
-    (group,) = groups(photos(3, 2, 1), [A, AT_96, AT_96])
-    assert group.min_similarity == pytest.approx(0.96, abs=1e-6)
-    assert group.tier == NEAR_IDENTICAL
 
 
 def test_photos_whose_vector_says_nothing_do_not_count_for_the_smallest_similarity() -> None:
@@ -282,7 +267,7 @@ def test_frames_of_a_burst_are_marked_unless_their_pixels_are_equal() -> None:
         for name, size, taken_ms in (("a", 3, 0), ("b", 2, 120), ("c", 1, 120))
     ]
     (group,) = groups(frames, [A, A, A], pixels=[0, 1, 0])
-    assert {member.path: member.moment for member in group.members} == {"a.jpg": "", "b.jpg": BURST, "c.jpg": ""}
+    assert {member.path: member.other_shot for member in group.members} == {"a.jpg": "", "b.jpg": BURST, "c.jpg": ""}
 
 
 @pytest.mark.parametrize("change", [{"width": 8}, {"height": 8}, {"format": "PNG"}, {}])
@@ -301,58 +286,16 @@ def test_photos_of_one_time_and_another_form_are_no_burst(change: dict[str, Any]
         for name, size, taken_ms, more in (("a", 2, 0, {}), ("b", 1, 120, change))
     ]
     (group,) = groups(shots, [A, A])
-    assert group.members[1].moment == (SAME_SCENE if change else BURST)
+    assert group.members[1].other_shot == (SAME_SCENE if change else BURST)
 
 
-def test_facts_about_files_reach_their_members() -> None:
-    features = ImageFeatures(
-        width=4,
-        height=3,
-        format="HEIC",
-        embedded="film",
-        embedded_digest="fd",
-        capture_time=CaptureTime(camera="Canon EOS 5D"),
-        metadata=Metadata(software="GIMP"),
-    )
-    known = LibraryPhoto(path="b.jpg", library="L", uuid="B", name="IMG.JPG", taken_ns=5)
-    files = [
-        [candidate("a.jpg", size_bytes=9)],
-        [
-            candidate(
-                "b.jpg",
-                size_bytes=5,
-                mtime_ns=7,
-                features=features,
-                is_reference=True,
-                is_by_link=True,
-                companions=("film",),
-                in_library=known,
-            )
-        ],
-    ]
+def test_a_member_has_the_photo_itself() -> None:
+    files = [[candidate("a.jpg", size_bytes=9)], [candidate("b.jpg", features=ImageFeatures(embedded="film"))]]
     (group,) = groups(files, [A, AT_96], hashes=[None, None])
     kept, member = group.members
-    assert (kept.is_reference, kept.camera, kept.in_library) == (False, "", None)
-    assert member == Member(
-        path="b.jpg",
-        similarity=member.similarity,
-        width=4,
-        height=3,
-        size_bytes=5,
-        sha256="b" * 64,
-        mtime_ns=7,
-        format="HEIC",
-        tier=NEAR_IDENTICAL,
-        matches=(Match(test="embedding", value=member.similarity, threshold=0.8),),
-        embedded="film",
-        embedded_digest="fd",
-        is_reference=True,
-        is_by_link=True,
-        companions=("film",),
-        capture_time=CaptureTime(camera="Canon EOS 5D"),
-        metadata=Metadata(software="GIMP"),
-        in_library=known,
-    )
+    assert (kept.photo, member.photo) == (files[0][0], files[1][0])
+    match = Match(test="embedding", value=member.similarity, threshold=0.8)
+    assert member == Member(photo=files[1][0], similarity=member.similarity, tier=SIMILAR, matches=(match,))
 
 
 def test_what_people_decided_to_be_different_shares_no_group() -> None:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from PIL import Image, ImageEnhance
 
-from clip_client.dedup.aligned import ENLARGED
-from clip_client.dedup.compare.keep_rules import DEFAULT_RULES, Candidate, KeepRules, Standings
-from clip_client.dedup.features.image_features import ImageFeatures, extract_features
-from clip_client.dedup.types import CaptureTime, LibraryPhoto, Metadata
+from clip_client.dedup.aligned import ENLARGED, NOISY
+from clip_client.dedup.compare.keep_rules import DEFAULT_RULES, KeepRules, converted_from_lossy
+from clip_client.dedup.features.image_features import extract_features
+from clip_client.dedup.photo import ImageFeatures, Photo
+from clip_client.dedup.types import CaptureTime, Companion, LibraryPhoto, Metadata
 from tests.fixtures.images.camera_files import as_lossless, camera_jpeg, exif
 from tests.fixtures.images.image_files import encoded, picture
 
@@ -21,16 +22,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def candidate(path: str, *, mtime_ns: int = 0, taken_ms: int | None = None, size_bytes: int = 9) -> Candidate:
+def candidate(path: str, *, mtime_ns: int = 0, taken_ms: int | None = None, size_bytes: int = 9) -> Photo:
     features = ImageFeatures(width=8, height=8, capture_time=CaptureTime(taken_ms=taken_ms))
-    return Candidate(path=path, sha256="00", size_bytes=size_bytes, mtime_ns=mtime_ns, features=features)
+    return Photo(path=path, sha256="00", size_bytes=size_bytes, mtime_ns=mtime_ns, features=features)
 
 
-def kept(rules: KeepRules, *candidates: Candidate) -> tuple[str, str]:
+def kept(rules: KeepRules, *candidates: Photo) -> tuple[str, str]:
     """Return the path of the kept one and the reason."""
     best, *others = sorted(candidates, key=rules.rank)
     assert all(sorted(order, key=rules.rank)[0] is best for order in itertools.permutations(candidates))
-    assert [candidates[place] for place in rules.order(Standings.of(candidates))] == sorted(candidates, key=rules.rank)
     return best.path, rules.reason(best, *others)
 
 
@@ -86,14 +86,14 @@ def test_ties_of_other_rules_are_broken_in_the_same_way() -> None:
 
 
 def test_the_rule_can_be_asked_for_earlier() -> None:
-    large, small = candidate("a (1).jpg", size_bytes=99), candidate("a.jpg")
+    large, small = photo("a (1).jpg", features=ImageFeatures(width=40, height=30)), photo()
     assert kept(KeepRules(), large, small)[0] == "a (1).jpg"
     assert kept(KeepRules(["name", *DEFAULT_RULES]), large, small) == ("a.jpg", "name without a copy mark")
 
 
 def test_photos_knows_name_and_date_better() -> None:
     known = LibraryPhoto(path="L/originals/A.jpg", library="L", uuid="A", name="IMG_1 copy.JPG", taken_ns=5)
-    inside = Candidate(
+    inside = Photo(
         path=known.path,
         sha256="00",
         size_bytes=9,
@@ -106,8 +106,8 @@ def test_photos_knows_name_and_date_better() -> None:
     assert kept(KeepRules(["name"]), inside, outside) == ("IMG_1.JPG", "name without a copy mark")
 
 
-def of_file(name: str, data: bytes) -> Candidate:
-    return Candidate(path=name, sha256="00", size_bytes=len(data), mtime_ns=0, features=extract_features(data))
+def of_file(name: str, data: bytes) -> Photo:
+    return Photo(path=name, sha256="00", size_bytes=len(data), mtime_ns=0, features=extract_features(data))
 
 
 ORIGINAL = camera_jpeg()
@@ -136,11 +136,12 @@ def test_a_camera_original_is_kept_before_every_larger_export(kind: str) -> None
     assert kept(KeepRules(), of_file("a", export), of_file("original.jpg", ORIGINAL)) == ("original.jpg", REASON)
 
 
-def test_of_two_originals_pixels_and_bytes_decide() -> None:
+def test_of_two_originals_pixels_decide_and_bytes_do_not() -> None:
     large = of_file("z", camera_jpeg((128, 96)))
     assert kept(KeepRules(), of_file("a", ORIGINAL), large) == ("z", "most pixels: 128x96, next 64x48")
-    better = of_file("z", camera_jpeg(quality=99))
-    assert kept(KeepRules(), of_file("a", ORIGINAL), better)[1].startswith("largest file")
+    larger = of_file("z", camera_jpeg(quality=99))
+    assert kept(KeepRules(), of_file("a", ORIGINAL), larger) == ("a", "first in order of the paths")
+    assert kept(KeepRules(["bytes"]), of_file("a", ORIGINAL), larger)[1].startswith("largest file")
 
 
 def test_a_smaller_copy_with_all_metadata_is_not_kept_before_the_whole_photo() -> None:
@@ -198,6 +199,10 @@ def test_the_rule_has_a_place_of_its_own_in_the_order() -> None:
     assert kept(KeepRules(["original", "bytes"]), export, original)[0] == "z"
 
 
+def beside(*kinds: str) -> tuple[Companion, ...]:
+    return tuple(Companion(path=f"{kind}.x", kind=kind) for kind in kinds)
+
+
 CAMERA = ImageFeatures(
     width=8,
     height=8,
@@ -208,37 +213,38 @@ CAMERA = ImageFeatures(
 PREFERRED: dict[str, dict[str, Any]] = {
     "reference": {"is_reference": True},
     "original": {"features": CAMERA},
-    "companions": {"companions": ("film", "sidecar")},
-    "undoubted": {"doubt": ""},
-    "pixels": {"features": ImageFeatures(width=9, height=8)},
-    "bytes": {"size_bytes": 10},
-    "metadata": {"features": ImageFeatures(width=8, height=8, capture_time=CaptureTime(fields=1))},
+    "companions": {"companions": beside("film", "sidecar")},
+    "undoubted": {"sha256": "11"},
+    "pixels": {"features": ImageFeatures(width=9, height=8, format="PNG")},
+    "lossy": {"sha256": "22"},
+    "siblings": {"files": 2},
+    "metadata": {"features": ImageFeatures(width=8, height=8, format="PNG", capture_time=CaptureTime(fields=1))},
     "oldest": {"mtime_ns": -1},
     "name": {"path": "z.jpg"},
 }
-"""What speaks for a candidate by each rule and by no other."""
+"""What speaks for a photo by each rule and by no other."""
+KNOWN: dict[str, Any] = {"doubts": {"00": NOISY, "22": NOISY}, "converted": {"00", "11"}}
 
 
-def plain(**more: Any) -> Candidate:
-    features = ImageFeatures(width=8, height=8)
-    given = {"path": "z (1).jpg", "sha256": "00", "size_bytes": 9, "mtime_ns": 0, "features": features}
-    doubts = {"companions": ("sidecar", "sidecar"), "doubt": "it has noise that the other one lacks"}
-    return Candidate(**{**given, **doubts, **more})
+def plain(**more: Any) -> Photo:
+    features = ImageFeatures(width=8, height=8, format="PNG")
+    given = {"path": "z (1).jpg", "sha256": "00", "size_bytes": 9, "features": features}
+    return Photo(**{**given, "companions": beside("sidecar", "sidecar"), **more})
 
 
 def test_the_default_rules_decide_in_their_order() -> None:
     assert tuple(PREFERRED) == DEFAULT_RULES
     for rule, later in itertools.combinations(DEFAULT_RULES, 2):
         first, second = plain(**PREFERRED[rule]), plain(**PREFERRED[later])
-        assert min([second, first], key=KeepRules().rank) is first, f"{rule} comes before {later}"
-        assert min([first, second], key=KeepRules([later]).rank) is second, f"{later} alone decides otherwise"
+        assert min([second, first], key=KeepRules(**KNOWN).rank) is first, f"{rule} comes before {later}"
+        assert min([first, second], key=KeepRules([later], **KNOWN).rank) is second, f"{later} alone decides otherwise"
 
 
 @pytest.mark.parametrize("rule", PREFERRED)
 def test_each_rule_decides_alone_and_both_ways_round(rule: str) -> None:
     preferred, other = plain(**PREFERRED[rule]), plain()
-    assert kept(KeepRules([rule]), other, preferred)[0] == preferred.path
-    assert KeepRules([rule]).reason(preferred, other) != "first in order of the paths"
+    assert kept(KeepRules([rule], **KNOWN), other, preferred)[0] == preferred.path
+    assert KeepRules([rule], **KNOWN).reason(preferred, other) != "first in order of the paths"
 
 
 def test_oldest_and_newest_fall_back_to_the_time_of_the_file() -> None:
@@ -248,7 +254,7 @@ def test_oldest_and_newest_fall_back_to_the_time_of_the_file() -> None:
     assert kept(KeepRules(["newest"]), taken_later, no_date) == ("z (1).jpg", "newest date")
 
 
-def photo(path: str = "a.jpg", **more: Any) -> Candidate:
+def photo(path: str = "a.jpg", **more: Any) -> Photo:
     given: dict[str, Any] = {
         "sha256": "00",
         "size_bytes": 1,
@@ -256,7 +262,7 @@ def photo(path: str = "a.jpg", **more: Any) -> Candidate:
         "features": ImageFeatures(width=4, height=3),
         **more,
     }
-    return Candidate(path=path, **given)
+    return Photo(path=path, **given)
 
 
 @pytest.mark.parametrize(
@@ -264,15 +270,19 @@ def photo(path: str = "a.jpg", **more: Any) -> Candidate:
     [
         ("reference", {"is_reference": True}, {}, "in a reference folder"),
         ("original", {"features": CAMERA}, {}, "camera original: Canon EOS 5D, taken 2019-05-03"),
-        ("companions", {"companions": ("RAW file",)}, {}, "has a RAW file beside it"),
+        ("companions", {"companions": beside("RAW file")}, {}, "has a RAW file beside it"),
         ("companions", {"features": ImageFeatures(embedded="film")}, {}, "holds more than its picture: film"),
         (
             "companions",
-            {"companions": ("edited version", "RAW file", "RAW file"), "features": ImageFeatures(embedded="film")},
-            {"companions": ("sidecar",)},
+            {
+                "companions": beside("edited version", "RAW file", "RAW file"),
+                "features": ImageFeatures(embedded="film"),
+            },
+            {"companions": beside("sidecar")},
             "has a RAW file and an edited version beside it; holds more than its picture: film",
         ),
         ("pixels", {"features": ImageFeatures(width=40, height=30)}, {}, "most pixels: 40x30, next 4x3"),
+        ("siblings", {"files": 3}, {}, "3 files with its bytes"),
         ("bytes", {"size_bytes": 2000}, {}, "largest file: 2.0 kB, next 1 B"),
         ("smallest", {}, {"size_bytes": 2000}, "smallest file: 1 B, next 2.0 kB"),
         (
@@ -309,13 +319,43 @@ def test_each_rule_prefers_and_says_why(rule: str, kept: dict[str, Any], other: 
 
 
 def test_a_reason_says_what_excluded_a_file_that_the_deciding_rule_prefers() -> None:
-    enlarged = photo("enlarged.jpg", size_bytes=208_000, doubt=ENLARGED)
+    enlarged = photo("enlarged.jpg", sha256="11", size_bytes=208_000)
     whole, sent = photo("whole.jpg", size_bytes=143_000), photo("sent.jpg", size_bytes=20_800)
+    rules = KeepRules(["undoubted", "bytes"], {"11": ENLARGED})
     reason = "largest file: 143 kB, next 20.8 kB"
-    assert kept(KeepRules(), whole, sent) == ("whole.jpg", reason)
+    assert kept(rules, whole, sent) == ("whole.jpg", reason)
     said = f"another may be made from it: {ENLARGED}; then {reason}"
-    assert kept(KeepRules(), whole, sent, enlarged) == ("whole.jpg", said)
-    assert kept(KeepRules(), whole, sent, replace(enlarged, doubt="", is_by_link=True)) == ("whole.jpg", reason)
+    assert kept(rules, whole, sent, enlarged) == ("whole.jpg", said)
+    assert kept(rules, whole, sent, replace(enlarged, sha256="22", is_by_link=True)) == ("whole.jpg", reason)
+
+
+def test_doubts_count_where_the_rule_has_its_place() -> None:
+    doubted, other = photo("a.jpg", sha256="11"), photo("b.jpg")
+    assert kept(KeepRules().with_doubts({"11": NOISY}), doubted, other)[0] == "b.jpg"
+    assert kept(KeepRules(["name"]).with_doubts({"11": NOISY}), doubted, other)[0] == "a.jpg"
+    assert kept(KeepRules(doubts={"11": NOISY}).with_doubts({}), doubted, other)[0] == "a.jpg"
+
+
+@pytest.mark.parametrize("lossless", ["PNG", "TIFF"])
+def test_a_lossy_file_is_kept_before_what_was_converted_from_it(lossless: str) -> None:
+    """Neither has metadata: as a messenger or a browser leaves them."""
+    sent = encoded(picture(size=(64, 48)), "JPEG")
+    converted = as_lossless(sent, lossless)
+    assert len(converted) > len(sent)
+    png, jpeg = replace(of_file("a", converted), sha256="11"), of_file("z", sent)
+    rules = KeepRules(converted=converted_from_lossy([[png, jpeg]]))
+    assert kept(rules, png, jpeg) == ("z", f"the {lossless} file was converted from it")
+    # Without equal pixels, the lossy file may have been made from the other one.
+    for pictures in ([[png], [jpeg]], [[png, png]], [[jpeg]]):
+        assert converted_from_lossy(pictures) == frozenset()
+    assert kept(KeepRules(), png, jpeg)[0] == "a"
+
+
+def test_of_two_contents_the_one_with_more_files_is_kept() -> None:
+    once, backed_up = photo("a.jpg"), photo("z.jpg", files=2)
+    assert kept(KeepRules(), once, backed_up) == ("z.jpg", "2 files with its bytes")
+    larger = replace(once, features=ImageFeatures(width=40, height=30))
+    assert kept(KeepRules(), larger, backed_up)[0] == "a.jpg"
 
 
 def test_a_preferred_folder_counts_at_any_depth_and_under_any_name(tmp_path: Path) -> None:
@@ -340,6 +380,7 @@ def test_the_first_rule_that_prefers_one_photo_decides() -> None:
 def test_an_unknown_rule_is_refused_with_the_known_ones(name: str) -> None:
     with pytest.raises(ValueError, match="there is no keep rule") as caught:
         KeepRules([name])
-    known = "reference, original, companions, undoubted, pixels, bytes, smallest, metadata, oldest, newest, name"
+    known = "reference, original, companions, undoubted, pixels, lossy, siblings, bytes, smallest"
+    known += ", metadata, oldest, newest, name"
     forms = "folder=DIR, format=A,B, path=PATTERN, not-path=PATTERN"
     assert str(caught.value) == f"there is no keep rule {name!r}; the rules are {known}, {forms}"

@@ -4,36 +4,36 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from typing import Any
+from graphlib import TopologicalSorter
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from clip_client.dedup.alignment.proofs import Proofs
 from clip_client.dedup.compare.cannot_link import CannotLink
 from clip_client.dedup.compare.chosen_groups import CHOSEN, keep_instead, rerank
 from clip_client.dedup.compare.groups import Comparison, make_groups
-from clip_client.dedup.compare.keep_rules import Candidate, KeepRules
-from clip_client.dedup.features.image_features import ImageFeatures
-from clip_client.dedup.types import (
-    ALTERED,
-    BURST,
-    EXACT,
-    NEAR_IDENTICAL,
-    SAME_PIXELS,
-    SIMILAR,
-    TIERS,
-    CaptureTime,
-    DuplicateGroup,
-    Thresholds,
-)
+from clip_client.dedup.compare.keep_rules import KeepRules
+from clip_client.dedup.group import DuplicateGroup
+from clip_client.dedup.photo import ImageFeatures, Photo
+from clip_client.dedup.types import ALTERED, BURST, EDITED, EXACT, SAME_PIXELS, SIMILAR, TIERS, CaptureTime, Thresholds
+from tests.fixtures.members import alignment
 
-THRESHOLDS = Thresholds(near_identical=0.999, similar=0.9, source="", recommended=True)
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from clip_client.dedup.aligned import Alignment
+
+THRESHOLDS = Thresholds(similar=0.9, source="", recommended=True)
 SEARCHED, WANTED = KeepRules(["bytes"]), KeepRules(["smallest"])
 
 
-def file(name: str, size_bytes: int, **features: Any) -> Candidate:
+def file(name: str, size_bytes: int, **features: Any) -> Photo:
     known = ImageFeatures(width=8, height=8, format="JPEG", **features)
-    return Candidate(path=name, sha256=name[0] * 64, size_bytes=size_bytes, mtime_ns=size_bytes, features=known)
+    return Photo(path=name, sha256=name[0] * 64, size_bytes=size_bytes, mtime_ns=size_bytes, features=known)
 
 
 def search(rules: KeepRules) -> DuplicateGroup:
@@ -65,7 +65,8 @@ def search(rules: KeepRules) -> DuplicateGroup:
 
 def facts(group: DuplicateGroup) -> dict[str, Any]:
     return {
-        member.path: (member.tier, member.moment, bool(member.copy_of), member.copy_tier) for member in group.members
+        member.path: (member.tier, member.other_shot, bool(member.copy_of), member.copy_tier)
+        for member in group.members
     }
 
 
@@ -109,7 +110,7 @@ def test_what_a_person_keeps_is_first_whatever_the_rules_say() -> None:
     assert (of["e.jpg"].tier, of["e.jpg"].matches, of["e.jpg"].similarity) == (EXACT, (), 1.0)
     assert [of[name].tier for name in ("x.jpg", "x2.jpg")] == [SAME_PIXELS] * 2
     # The other frame is no copy of this one, and its files are copies of their own best.
-    assert [of[name].moment for name in ("a.jpg", "b.jpg")] == [BURST] * 2
+    assert [of[name].other_shot for name in ("a.jpg", "b.jpg")] == [BURST] * 2
     assert [(of[name].copy_of, of[name].copy_tier) for name in ("a.jpg", "a2.jpg", "b.jpg", "c.jpg")] == [
         ("", ""),
         ("a.jpg", EXACT),
@@ -144,11 +145,58 @@ def test_two_members_are_no_surer_copies_of_each_other_than_of_the_kept_photo(ti
     assert of["x.jpg"].tier == (ALTERED if tier == ALTERED else SIMILAR)
 
 
-def test_near_identical_to_one_photo_is_not_near_identical_to_each_other() -> None:
-    group = search(SEARCHED)
-    near = [replace(one, tier=NEAR_IDENTICAL) if one.path in ("e.jpg", "f.jpg") else one for one in group.members]
-    of = {member.path: member for member in keep_instead(replace(group, members=tuple(near)), "f.jpg").members}
-    assert (of["a.jpg"].tier, of["e.jpg"].tier) == (NEAR_IDENTICAL, SIMILAR)
-    every_two = replace(group, tier=NEAR_IDENTICAL, members=tuple(near))
-    of = {member.path: member for member in keep_instead(every_two, "f.jpg").members}
-    assert of["e.jpg"].tier == NEAR_IDENTICAL
+def test_a_file_that_rules_prefer_takes_the_place_of_the_one_it_was_a_copy_of() -> None:
+    """E was a copy of x; rules that keep f prefer e to x, which has the same pixels."""
+    reranked = rerank(search(SEARCHED), KeepRules(["path=f.jpg", "smallest"]))
+    copies = {member.path: member.copy_of for member in reranked.members}
+    assert (reranked.keep, copies["x.jpg"], copies["x2.jpg"], copies["e.jpg"]) == ("f.jpg", "e.jpg", "e.jpg", "")
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(
+    pictures=st.lists(st.integers(0, 3), min_size=3, max_size=7),
+    proved=st.sets(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=8),
+    wanted=st.permutations(range(7)),
+)
+def test_whatever_is_kept_copies_lead_to_it_by_proofs(
+    pictures: list[int], proved: set[tuple[int, int]], wanted: list[int]
+) -> None:
+    """``pictures`` has the picture of each file; ``proved`` pairs of pictures, of which the second is a copy."""
+    files = [[file(f"{'abcdefg'[row]}.jpg", 90 - row)] for row in range(len(pictures))]
+    comparison = Comparison(
+        candidates=dict(enumerate(files)),
+        vectors=np.tile(np.float32([1, 0]), (len(files), 1)),
+        pixels=np.array([pictures.index(picture) for picture in pictures]),
+        hashes=np.zeros(len(files), dtype=np.uint64),
+        has_hash=np.zeros(len(files), dtype=bool),
+        hash_bits=-1,
+        components=[np.arange(len(files))],
+        cannot_link=CannotLink(),
+        rules=SEARCHED,
+    )
+
+    def align(kept: int, rows: Sequence[int]) -> list[Alignment | None]:
+        return [alignment(EDITED) if (pictures[kept], pictures[row]) in proved else None for row in rows]
+
+    proofs = Proofs(align, comparison.may_share)
+    paired = {row: dict.fromkeys(set(range(len(files))) - {row}, "vectors") for row in range(len(files))}
+    proofs.prove(paired, range(len(files)))
+    proofs.prove_by_moved(paired)
+    of_picture = {file[0].path: picture for file, picture in zip(files, pictures, strict=True)}
+    for group in make_groups(replace(comparison, proofs=proofs), THRESHOLDS):
+        order = [f"path={'abcdefg'[row]}.jpg" for row in wanted]
+        for other in (
+            group,
+            rerank(group, KeepRules(order)),
+            *(keep_instead(group, one.path) for one in group.members),
+        ):
+            better = {member.path: member.copy_of for member in other.members if member.copy_of}
+            TopologicalSorter({path: [one] for path, one in better.items()}).prepare()  # raises for a circle
+            assert other.keep not in better
+            for member in other.members:
+                if member.copy_alignment is not None:
+                    assert (of_picture[member.copy_of], of_picture[member.path]) in proved
+                elif member.copy_of:
+                    assert of_picture[member.copy_of] == of_picture[member.path]
+                if member.alignment is not None:
+                    assert (of_picture[other.keep], of_picture[member.path]) in proved

@@ -30,15 +30,14 @@ def test_random_weights_recommend_nothing() -> None:
 
 def test_an_unknown_model_says_that_its_numbers_are_borrowed() -> None:
     known, unknown = thresholds_for("ViT-B-32/openai@1a2b3c4d"), thresholds_for("ViT-L-14/laion2b@1a2b3c4d")
-    assert (known.similar, known.near_identical) == (unknown.similar, unknown.near_identical)
+    assert known.similar == unknown.similar
     assert "not measured for this model" in unknown.source
     assert "not measured" not in known.source
 
 
 def test_an_asked_for_threshold_replaces_the_default() -> None:
     lower, higher = (thresholds_for("ViT-B-32/openai@1a2b3c4d", value) for value in (0.9, 0.9999))
-    assert (lower.similar, lower.near_identical) == (0.9, 0.999)
-    assert (higher.similar, higher.near_identical) == (0.9999, 0.9999)
+    assert (lower.similar, higher.similar) == (0.9, 0.9999)
     assert "0.9 was asked for" in lower.source
 
 
@@ -46,16 +45,3 @@ def test_an_asked_for_threshold_replaces_the_default() -> None:
 def test_no_other_number_is_a_threshold(value: float) -> None:
     with pytest.raises(ValueError, match="between 0 and 1"):
         thresholds_for("ViT-B-32/openai@1a2b3c4d", value)
-
-
-def test_the_stricter_threshold_can_be_asked_for_and_is_never_the_laxer_one() -> None:
-    of_model = thresholds_for("ViT-B-32/openai@1a2b3c4d")
-    asked = thresholds_for("ViT-B-32/openai@1a2b3c4d", near_identical=0.995)
-    assert (asked.similar, asked.near_identical) == (of_model.similar, 0.995)
-    lax = thresholds_for("ViT-B-32/openai@1a2b3c4d", near_identical=0.9)
-    assert (lax.similar, lax.near_identical) == (0.9, 0.9)
-    both = thresholds_for("ViT-B-32/openai@1a2b3c4d", 0.9, near_identical=0.95)
-    assert (both.similar, both.near_identical) == (0.9, 0.95)
-    assert both.source.startswith("0.9 and 0.95 were asked for")
-    with pytest.raises(ValueError, match=r"0\.8 is below 0\.9"):
-        thresholds_for("ViT-B-32/openai@1a2b3c4d", 0.9, near_identical=0.8)

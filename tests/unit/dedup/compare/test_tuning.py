@@ -56,19 +56,17 @@ def test_the_threshold_lies_above_what_is_different() -> None:
     labels = [*same(0.95, 500), *same(0.97, 100), *different(0.93, 200)]
     tuning = tune(labels)
     assert tuning.similar == Precision(threshold=0.95, same=600, different=0)
-    assert tuning.near_identical == Precision(threshold=0.95, same=600, different=0)
     random.Random(0).shuffle(labels)
     assert tune(labels) == tuning
 
 
-def test_a_few_mistakes_are_allowed_below_the_stricter_threshold() -> None:
+def test_a_few_mistakes_are_allowed() -> None:
     tuning = tune([*same(0.98, 400), *same(0.95, 200), *different(0.96, 20), *different(0.9, 300)])
     assert tuning.similar == Precision(threshold=0.95, same=600, different=20)
     assert tuning.similar.value == pytest.approx(600 / 620)
-    assert tuning.near_identical == Precision(threshold=0.98, same=400, different=0)
     found = tuning.thresholds(thresholds_for(MODEL))
     assert found is not None
-    assert (found.similar, found.near_identical, found.recommended) == (0.95, 0.98, True)
+    assert (found.similar, found.recommended) == (0.95, True)
     assert found.source.startswith("tuned with 920 decisions: at 0.95, expected precision 0.968 (95 % interval 0.9")
 
 
@@ -80,15 +78,7 @@ def test_too_few_labels_change_nothing() -> None:
     assert tune([*same(0.95, needed), *different(0.6, 9)]).thresholds(present) is None
     found = tune([*same(0.95, needed), *different(0.6, 10)]).thresholds(present)
     assert found is not None
-    # They are enough for one of the thresholds, and the other one stays.
-    assert (found.similar, found.near_identical) == (0.95, present.near_identical)
-
-
-def test_the_stricter_threshold_is_never_the_laxer_one() -> None:
-    labels = [*same(0.9995, 40), *different(0.9993, 40)]
-    found = tune(labels).thresholds(thresholds_for(MODEL))
-    assert found is not None
-    assert found.near_identical == found.similar == 0.9995
+    assert found.similar == 0.95
 
 
 def test_pairs_that_no_search_would_have_shown_say_nothing_about_a_lower_threshold() -> None:

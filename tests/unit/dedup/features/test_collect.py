@@ -14,10 +14,11 @@ from PIL import Image
 
 from clip_client.dedup import find_duplicates
 from clip_client.dedup.features.collect import collect_features
-from clip_client.dedup.features.image_features import ImageFeatures, extract_features
+from clip_client.dedup.features.image_features import extract_features
 from clip_client.dedup.files.file_types import is_raw as is_raw_file
 from clip_client.dedup.files.reading import read_file
 from clip_client.dedup.files.scanner import scan
+from clip_client.dedup.photo import ImageFeatures
 from clip_client.dedup.store.parquet_store import ParquetStore
 from clip_client.dedup.store.store import Store
 from tests.fixtures.albums import NoPictures, write

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from PIL import Image, PngImagePlugin
 
-from clip_client.dedup.features.image_features import ImageFeatures, extract_features
+from clip_client.dedup.features.image_features import extract_features
 from clip_client.dedup.files.metadata import read_metadata, read_sidecar
 from clip_client.dedup.files.xmp import XmpError, read_xmp, write_xmp
+from clip_client.dedup.photo import ImageFeatures
 from clip_client.dedup.types import Metadata
 from tests.fixtures.images.camera_files import as_lossless, camera_jpeg, exif, packet, with_iptc
 from tests.fixtures.images.image_files import encoded, jpeg, picture

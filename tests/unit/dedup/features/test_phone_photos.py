@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pillow_heif
 import pytest
 
-from clip_client.dedup.actions.plan import plan_moves
 from clip_client.dedup.features.embedded_parts import embedded_parts
 from clip_client.dedup.features.image_features import extract_features
 from clip_client.dedup.features.pixel_hash import pixel_hash
 from clip_client.dedup.files.metadata import read_metadata
 from clip_client.dedup.types import SAME_PIXELS
-from tests.fixtures.albums import member, report, write
+from tests.fixtures.albums import member, planned, report, write
 from tests.fixtures.images import image_files, phone_files
 from tests.fixtures.images.embedded_files import MP4, box, ultra_hdr
 
@@ -134,9 +133,9 @@ def test_a_still_moves_as_a_copy_of_a_motion_photo_and_never_the_other_way(
         path = write(tmp_path / f"{name}.heic", data)
         kinds = ", ".join(parts.kinds)
         members[name] = member(path, tier=SAME_PIXELS, embedded=kinds, embedded_digest=parts.digest)
-    (move,) = plan_moves(report((members["motion"], members["still"])), [tmp_path]).moves
-    assert move.duplicate is members["still"]
-    (skip,) = plan_moves(report((members["still"], members["motion"])), [tmp_path]).skipped
+    (move,) = planned(report((members["motion"], members["still"])), [tmp_path]).moves
+    assert move.duplicate == members["still"].photo
+    (skip,) = planned(report((members["still"], members["motion"])), [tmp_path]).skipped
     assert skip.reason == "It holds more than its picture (film), which the kept photo lacks."
 
 

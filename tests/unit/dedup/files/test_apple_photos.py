@@ -11,10 +11,10 @@ import pytest
 from clip_client.cli.main import main
 from clip_client.dedup import scan
 from clip_client.dedup.actions.apple_photos_album import ALBUM, NoAlbum, fill_album
-from clip_client.dedup.actions.plan import plan_moves
 from clip_client.dedup.files.apple_photos import is_library, read_library
-from clip_client.dedup.files.file_types import EDITED, FILM, RAW
-from tests.fixtures.albums import member, report, snapshot, without_access, write
+from clip_client.dedup.files.file_types import EDITED, FILM
+from clip_client.dedup.types import RAW
+from tests.fixtures.albums import member, planned, report, snapshot, without_access, write
 from tests.fixtures.photos_libraries import Photos, PhotosLibrary, on_a_mac
 
 if TYPE_CHECKING:
@@ -31,7 +31,8 @@ def library(tmp_path: Path) -> PhotosLibrary:
 
 def in_library(path: Path, library: PhotosLibrary) -> Member:
     photos = {photo.path: photo for photo in read_library(str(library.folder)).photos}
-    return member(path, in_library=photos[str(path)])
+    known = photos[str(path)]
+    return member(path, in_library=known, companions=known.companions)
 
 
 def test_each_photo_is_one_unit_under_the_name_that_its_owner_knows(library: PhotosLibrary) -> None:
@@ -89,7 +90,7 @@ def test_a_file_that_photos_refers_to_stays_photos(library: PhotosLibrary, tmp_p
         assert found.photos == (str(referenced),)
         assert list(found.in_libraries) == [str(referenced)]
     kept = write(tmp_path / "kept.jpg", b"x")
-    plan = plan_moves(report((member(kept), in_library(referenced, library))), [tmp_path])
+    plan = planned(report((member(kept), in_library(referenced, library))), [tmp_path])
     assert plan.moves == ()
     assert [entry.duplicate.path for entry in plan.for_album] == [str(referenced)]
 
@@ -126,10 +127,10 @@ def test_duplicates_are_for_the_album_and_loose_copies_move(library: PhotosLibra
     originals = [library.add(b"x", f"IMG_{number}.JPG", edited=b"e" if number == 3 else None) for number in (1, 2, 3)]
     loose = write(tmp_path / "loose.jpg", b"x")
     members = (*(in_library(path, library) for path in originals), member(loose))
-    plan = plan_moves(report(members), [tmp_path])
+    plan = planned(report(members), [tmp_path])
     assert [move.duplicate.path for move in plan.moves] == [str(loose)]
     assert [entry.duplicate.path for entry in plan.for_album] == [str(originals[1])]
-    assert [skip.path for skip in plan.skipped] == ["Photos Library.photoslibrary/IMG_3.JPG"]
+    assert [skip.photo.label for skip in plan.skipped] == ["Photos Library.photoslibrary/IMG_3.JPG"]
     assert plan.skipped[0].reason == (
         "It has an edited version, and the originals are what was compared, so only a person can choose."
     )
@@ -138,9 +139,9 @@ def test_duplicates_are_for_the_album_and_loose_copies_move(library: PhotosLibra
 def test_a_copy_with_an_edited_version_stays_although_the_kept_photo_has_one_too(library: PhotosLibrary) -> None:
     # Only the guard of edited versions keeps it: no kind of file would be lost.
     kept, copy = (library.add(b"x", f"IMG_{number}.JPG", edited=b"e%d" % number) for number in (1, 2))
-    plan = plan_moves(report((in_library(kept, library), in_library(copy, library))), [library.folder])
+    plan = planned(report((in_library(kept, library), in_library(copy, library))), [library.folder])
     assert (plan.moves, plan.for_album) == ((), ())
-    assert [skip.path for skip in plan.skipped] == ["Photos Library.photoslibrary/IMG_2.JPG"]
+    assert [skip.photo.label for skip in plan.skipped] == ["Photos Library.photoslibrary/IMG_2.JPG"]
     assert plan.skipped[0].reason.startswith("It has an edited version, and")
 
 
@@ -148,7 +149,7 @@ def entries(library: PhotosLibrary, tmp_path: Path, count: int = 2) -> tuple[Alb
     copies = [library.add(b"x", f"IMG_{number}.JPG") for number in range(1, count + 1)]
     kept = write(tmp_path / "kept.jpg", b"x")
     members = (member(kept), *(in_library(path, library) for path in copies))
-    return plan_moves(report(members), [tmp_path]).for_album
+    return planned(report(members), [tmp_path]).for_album
 
 
 def uuid_of(entry: AlbumEntry) -> str:

@@ -9,53 +9,46 @@ import os
 import re
 import shlex
 import subprocess
-from dataclasses import replace
 from html import unescape
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from clip_client.dedup import DuplicateGroup, DuplicateReport, Member, thresholds_for
 from clip_client.dedup.reporting.html import PageCommands, headline, shell_word, write_page
-from clip_client.dedup.types import BURST, EXACT, SIMILAR
+from clip_client.dedup.types import BURST, EXACT, SAFE_TIERS, SAME_PIXELS, SIMILAR
+from tests.fixtures import members
+from tests.fixtures.members import group
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-MODEL = "ViT-B-32/openai@1a2b3c4d"
+    from clip_client.dedup import DuplicateGroup, Member
+
 NAMES: Final = (b"plain.jpg", b"two words $HOME `x` 'q' \"d\" \\.jpg", b"caf\xe9.jpg", b"a\nb\x1b[2J.jpg",
                 "gpj\u202e.exe".encode(), "\U0001f468\u200d\U0001f469.jpg".encode(), b"-rf", b"~", b"!!")  # fmt: skip
 
 
-def member(path: str, size_bytes: int = 1000) -> Member:
+def member(path: str, size_bytes: int = 1000, **more: Any) -> Member:
     sha256 = hashlib.sha256(os.fsencode(path)).hexdigest()
-    return Member(path=path, similarity=0.99, width=64, height=48, size_bytes=size_bytes, sha256=sha256)
-
-
-def group(*members: Member, tier: str = SIMILAR) -> DuplicateGroup:
-    return DuplicateGroup(tier=tier, min_similarity=0.99, members=members)
+    given = {"width": 64, "height": 48, "size_bytes": size_bytes, "sha256": sha256, "tier": SAME_PIXELS, **more}
+    return members.member(path, similarity=0.99, **given)
 
 
 def page(*groups: DuplicateGroup, commands: PageCommands | None = None) -> str:
-    of = DuplicateReport(model=MODEL, thresholds=thresholds_for(MODEL), compared=9, groups=groups, failed=())
     file = io.BytesIO()
-    write_page(of, file, thumbnail=lambda path, side: b"jpeg", commands=commands)
+    write_page(members.report(*groups), file, thumbnail=lambda path, side: b"jpeg", commands=commands)
     return file.getvalue().decode()
 
 
 def test_the_result_comes_first() -> None:
     def said(*groups: DuplicateGroup) -> str:
-        return headline(
-            DuplicateReport(model=MODEL, thresholds=thresholds_for(MODEL), compared=9, groups=groups, failed=())
-        )
+        return headline(members.report(*groups))
 
-    frame = replace(member("b"), moment=BURST)
-    assert (
-        said(group(member("a"), member("b", 88_000), member("c", 12_000_000)))
-        == "2 copies, up to 12.1 MB could be freed"
-    )
-    assert said(group(member("a"), member("b"))) == "1 copy, up to 1.0 kB could be freed"
-    assert said(group(member("a"), frame)) == "No copies, but 1 group of photos that are alike"
+    frame = member("b", tier=SIMILAR, other_shot=BURST)
+    copies = group(member("a"), member("b", 88_000), member("c", 12_000_000))
+    assert said(copies) == "2 photos, 12.1 MB, can move safely"
+    assert said(group(member("a"), member("b")), copies) == "3 photos, 12.1 MB, can move safely"
+    assert said(group(member("a"), frame)) == "No copies, but 1 photo to look at"
     assert said() == "No duplicates were found"
 
 
@@ -84,10 +77,11 @@ def test_the_page_offers_the_command_that_wrote_it_with_apply() -> None:
 
 def test_the_page_does_not_promise_more_than_the_command_holds() -> None:
     for words, is_certain in (["dedup", "photos"], True), (["dedup", "photos", "--act-on", "similar"], False):
-        assert PageCommands.after([*words, "--apply"]).moves_certain_only == is_certain
-        text = page(group(member("/p/a"), member("/p/b")), commands=PageCommands.after(words))
+        tiers = SAFE_TIERS if is_certain else (SIMILAR,)
+        text = page(group(member("/p/a"), member("/p/b")), commands=PageCommands.after(words, tiers=tiers))
         assert ("Only copies with the same bytes, the same pixels, or" in text) == is_certain
         assert ("Move the certain copies" in text) == is_certain
+        assert ("It moves only with --act-on same-pixels." in text) != is_certain
 
 
 @pytest.mark.parametrize(("folder", "shown"), [("home/anna", "~"), ("home/anna/a", "~/a"), ("home/anna2", None)])
@@ -124,9 +118,9 @@ def test_the_command_for_different_photos_names_each_by_its_whole_path() -> None
 
 def test_files_with_the_same_bytes_are_not_offered_as_different() -> None:
     one, other = member("/p/a"), member("/p/b")
-    same = replace(one, path="/p/a 2")
-    for members, is_offered in ((one, same), False), ((one, same, other), True):
-        text = page(group(*members))
+    same = member("/p/a 2", sha256=one.sha256, tier=EXACT)
+    for shown, is_offered in ((one, same), False), ((one, same, other), True):
+        text = page(group(*shown))
         assert ("clip-client decide different" in text) == is_offered
         assert ("what if they are different" in text) == is_offered
 
@@ -147,8 +141,8 @@ def test_folders_are_shown_from_the_one_that_has_all_photos() -> None:
 
 
 def test_long_groups_are_folded() -> None:
-    members = [member(f"/p/{number}") for number in range(202)]
-    text = page(group(*members), group(*members[:12]))
+    many = [member(f"/p/{number}") for number in range(202)]
+    text = page(group(*many), group(*many[:12]))
     assert re.findall("Show .* more", text) == ["Show 190 more"]
     assert text.count("<figure") == 202 + 12
 

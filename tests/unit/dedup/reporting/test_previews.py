@@ -9,28 +9,25 @@ from typing import TYPE_CHECKING
 import pytest
 from PIL import Image
 
-from clip_client.dedup import DuplicateGroup, DuplicateReport, Member, thresholds_for
 from clip_client.dedup.features.preview import thumbnail
 from clip_client.dedup.reporting.html import write_page
 from clip_client.dedup.reporting.previews import draw_previews, fit, previews_folder
-from clip_client.dedup.types import PREVIEWS_MARK, SIMILAR
+from clip_client.dedup.types import PREVIEWS_MARK
+from tests.fixtures import members
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-MODEL = "ViT-B-32/openai@1a2b3c4d"
+    from clip_client.dedup import DuplicateReport, Member
 
 
 def member(name: str, content: str | None = None, size: tuple[int, int] = (640, 480)) -> Member:
     sha256 = hashlib.sha256((content or name).encode()).hexdigest()
-    return Member(path=name, similarity=1, width=size[0], height=size[1], size_bytes=9, sha256=sha256)
+    return members.member(name, width=size[0], height=size[1], sha256=sha256)
 
 
-def report(*members: Member) -> DuplicateReport:
-    group = DuplicateGroup(tier=SIMILAR, min_similarity=0.99, members=members)
-    return DuplicateReport(
-        model=MODEL, thresholds=thresholds_for(MODEL), compared=len(members), groups=(group,), failed=()
-    )
+def report(*photos: Member) -> DuplicateReport:
+    return members.report(members.group(*photos))
 
 
 def many(number: int) -> DuplicateReport:
@@ -93,9 +90,9 @@ def test_a_large_report_has_its_pictures_in_a_folder_beside_the_page(tmp_path: P
 
 
 def test_a_very_large_report_has_small_previews(tmp_path: Path) -> None:
-    members = [member(f"{index}.jpg") for index in range(5_001)]
-    drawer = Drawer(*(one.path for one in members))
-    draw_previews(report(*members), drawer, tmp_path / "report-files")
+    photos = [member(f"{index}.jpg") for index in range(5_001)]
+    drawer = Drawer(*(one.path for one in photos))
+    draw_previews(report(*photos), drawer, tmp_path / "report-files")
     assert {side for _, side in drawer.drawn} == {240}
 
 

@@ -4,7 +4,6 @@ import hashlib
 import io
 import json
 import os
-from dataclasses import replace
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Any
 
@@ -13,32 +12,28 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from clip_client.dedup import DuplicateGroup, DuplicateReport, FailedFile, Member, thresholds_for
+from clip_client.dedup import FailedFile
 from clip_client.dedup.features.preview import Preview, preview, thumbnail
 from clip_client.dedup.reporting.html import write_page
 from clip_client.dedup.reporting.terminal import print_groups, print_notes
 from clip_client.dedup.text import at_least, human_bytes, printable
-from clip_client.dedup.types import BURST, EXACT, SIMILAR, CaptureTime, Metadata
+from clip_client.dedup.types import BURST, EXACT, SAME_PIXELS, SIMILAR, CaptureTime, Metadata
+from tests.fixtures import members
+from tests.fixtures.members import group, report
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from clip_client.dedup import DuplicateReport, Member
 
 RANDOM, TRAINED = "ViT-B-32/random:0@1a2b3c4d", "ViT-B-32/openai@1a2b3c4d"
 HOSTILE = "<img src=x><script>&\"'.jpg"
 NOT_UTF8 = os.fsdecode(b"caf\xe9.jpg")
 
 
-def member(path: Path | str, similarity: float = 1.0) -> Member:
-    sha256 = hashlib.sha256(os.fsencode(path)).hexdigest()
-    return Member(path=str(path), similarity=similarity, width=640, height=480, size_bytes=1_400_000, sha256=sha256)
-
-
-def group(*members: Member, tier: str = SIMILAR, min_similarity: float = 0.991) -> DuplicateGroup:
-    return DuplicateGroup(tier=tier, min_similarity=min_similarity, members=members)
-
-
-def report(*groups: DuplicateGroup, failed: tuple[FailedFile, ...] = (), model: str = TRAINED) -> DuplicateReport:
-    return DuplicateReport(model=model, thresholds=thresholds_for(model), compared=1234, groups=groups, failed=failed)
+def member(path: Path | str, similarity: float = 1.0, **more: Any) -> Member:
+    given = {"width": 640, "height": 480, "size_bytes": 1_400_000, "tier": SAME_PIXELS, **more}
+    return members.member(path, similarity=similarity, sha256=hashlib.sha256(os.fsencode(path)).hexdigest(), **given)
 
 
 def photo(path: Path, size: tuple[int, int] = (80, 60), orientation: int = 1) -> Path:
@@ -85,32 +80,16 @@ def printed(of: DuplicateReport, *, verbose: bool = False) -> list[str]:
 
 def from_camera(path: str, **more: Any) -> Member:
     said = Metadata(taken="2019-05-03T10:11:12", lens="EF50mm", latitude=48.2, longitude=16.4)
-    return replace(member(path), metadata=said, capture_time=CaptureTime(camera="Canon EOS 5D"), **more)
+    return member(path, metadata=said, capture_time=CaptureTime(camera="Canon EOS 5D"), **more)
 
 
-WARNING = "the kept photo lacks EXIF that a copy has: date, camera, lens, GPS position"
-
-
-def test_date_and_camera_are_in_every_form_with_a_warning_if_the_kept_photo_has_none(tmp_path: Path) -> None:
+def test_date_and_camera_are_in_every_form(tmp_path: Path) -> None:
     of = report(group(member("a.png"), from_camera("b.jpg")))
     (found,) = json.loads(of.to_json())["groups"]
-    assert found["warnings"] == [WARNING]
     said = [(one["taken"], one["camera"]) for one in found["members"]]
     assert said == [(None, None), ("2019-05-03T10:11:12", "Canon EOS 5D")]
-    assert f'<p class="banner" role="note">{WARNING}</p>' in page(of)
     assert page(of).count('<p class="origin soft">2019-05-03 10:11:12, Canon EOS 5D</p>') == 1
-    lines = printed(of, verbose=True)
-    assert f"   warning: {WARNING}" in lines
-    assert "2019-05-03 10:11:12, Canon EOS 5D" in map(str.strip, lines)
-
-
-def test_there_is_no_warning_where_nothing_is_lacking() -> None:
-    kept, plain = from_camera("a.jpg"), member("b.jpg")
-    frame = replace(from_camera("c.jpg"), moment=BURST)
-    assert group(kept, from_camera("b.jpg"), plain).warnings == ()
-    assert group(plain, frame).warnings == (), "another picture is no copy"
-    less = replace(kept, metadata=Metadata(taken="2019-05-03T10:11:12"))
-    assert group(less, plain, kept).warnings == ("the kept photo lacks EXIF that a copy has: lens, GPS position",)
+    assert "2019-05-03 10:11:12, Canon EOS 5D" in map(str.strip, printed(of, verbose=True))
 
 
 def test_json_is_ascii_and_brings_any_name_back() -> None:
@@ -140,15 +119,15 @@ def test_spare_bytes_are_those_of_all_but_the_kept() -> None:
 
 
 def test_frames_of_a_burst_are_no_copies_but_copies_of_them_are() -> None:
-    frame = replace(member("b"), moment=BURST)
-    backup = replace(member("c"), moment=BURST, copy_of="b", copy_tier=EXACT)
+    frame = member("b", tier=SIMILAR, other_shot=BURST)
+    backup = member("c", tier=SIMILAR, other_shot=BURST, copy_of="b", copy_tier=EXACT)
     of = report(group(member("a"), frame, backup))
     assert (of.copies, of.spare_bytes) == (1, 1_400_000)
 
 
 def test_groups_are_ordered_by_the_space_that_they_free() -> None:
     small, large = group(member("a"), member("b")), group(member("c"), member("d"), member("e"))
-    frames = group(member("f"), *(replace(member(name), moment=BURST) for name in "ghi"))
+    frames = group(member("f"), *(member(name, tier=SIMILAR, other_shot=BURST) for name in "ghi"))
     assert report(frames, small, large).groups_by_space == (large, small, frames)
 
 
@@ -166,7 +145,7 @@ def test_a_lower_bound_is_never_rounded_up() -> None:
 def test_page_shows_each_photo_and_needs_nothing_else(tmp_path: Path) -> None:
     first, second = photo(tmp_path / "a.jpg"), photo(tmp_path / HOSTILE)
     failure = FailedFile(path=str(tmp_path / NOT_UTF8), code="NOT_AN_IMAGE", message="It is <b>no</b> image.")
-    text = page(report(group(member(first), member(second, 0.993)), failed=(failure,)))
+    text = page(report(group(member(first), member(second, 0.993, tier=SIMILAR)), failed=(failure,)))
     tags = Tags(text)
     sources = [attributes["src"] or "" for tag, attributes in tags.seen if tag == "img"]
     assert len(sources) == 2

@@ -10,29 +10,27 @@ from typing import Any
 
 import pytest
 
-from clip_client.dedup import DuplicateGroup, DuplicateReport, FailedFile, Match, Member, thresholds_for
-from clip_client.dedup.aligned import Alignment, PairSource
+from clip_client.dedup import DuplicateReport, FailedFile, Match, thresholds_for
+from clip_client.dedup.aligned import ENLARGED, Alignment, PairSource
 from clip_client.dedup.reporting.rows import CSV_COLUMNS
 from clip_client.dedup.types import (
     ALTERED,
     BURST,
+    BY_DEFAULT,
     EXACT,
-    NEAR_IDENTICAL,
-    SIMILAR,
+    IF_CHOSEN,
+    NEVER,
+    ON_REQUEST,
     TIERS,
     CaptureTime,
     LibraryPhoto,
     Metadata,
 )
+from tests.fixtures.members import group, member
 from tests.fixtures.report_schema import check, validator
 from tests.paths import ROOT
 
 TRAINED = "ViT-B-32/openai@1a2b3c4d"
-
-
-def member(path: str, **more: Any) -> Member:
-    given: dict[str, Any] = {"similarity": 1.0, "width": 64, "height": 48, "size_bytes": 9, "sha256": "0f" * 32, **more}
-    return Member(path=path, **given)
 
 
 def full_report() -> DuplicateReport:
@@ -56,22 +54,19 @@ def full_report() -> DuplicateReport:
     )
     said = Metadata(taken="2019-05-03T10:11:12", lens="EF50mm")
     camera = CaptureTime(camera="Canon EOS 5D")
-    group = DuplicateGroup(
-        tier=SIMILAR,
-        min_similarity=0.991,
-        members=(
-            member("a.jpg", tier=EXACT),
-            member("b\udcff.jpg", similarity=0.993, tier=NEAR_IDENTICAL, matches=matches, format="JPEG"),
-            member("L/c.jpg", embedded="film, gain map", moment=BURST, in_library=library, metadata=said),
-            member(
-                "d.jpg",
-                copy_of="L/c.jpg",
-                copy_tier=ALTERED,
-                copy_alignment=replace(aligned, region=None),
-                cannot_verify="It is flat.",
-                is_reference=True,
-                capture_time=camera,
-            ),
+    found = group(
+        member("a.jpg", tier=EXACT),
+        member("b\udcff.jpg", similarity=0.993, matches=matches, format="JPEG", doubt=ENLARGED),
+        member("L/c.jpg", embedded="film, gain map", other_shot=BURST, in_library=library, metadata=said),
+        member(
+            "d.jpg",
+            tier=ALTERED,
+            copy_of="L/c.jpg",
+            copy_tier=ALTERED,
+            copy_alignment=replace(aligned, region=None),
+            cannot_verify="It is flat.",
+            is_reference=True,
+            capture_time=camera,
         ),
         reason="most pixels",
     )
@@ -79,7 +74,7 @@ def full_report() -> DuplicateReport:
         model=TRAINED,
         thresholds=thresholds_for(TRAINED),
         compared=5,
-        groups=(group,),
+        groups=(found,),
         failed=(FailedFile(path="e.jpg", code="TRUNCATED", message="The file ends early."),),
         bytes_only=("f.dng",),
         skipped={".txt": 3},
@@ -94,11 +89,17 @@ def test_a_report_is_what_the_schema_says() -> None:
         model=TRAINED, thresholds=thresholds_for(TRAINED), compared=0, groups=(), failed=()
     ).to_json()))  # fmt: skip
     (group,) = document["groups"]
-    assert group["warnings"] == ["the kept photo lacks EXIF that a copy has: camera"]
     kept, near, frame, copied = group["members"]
     assert (kept["path"], kept["matches"], kept["format"]) == ("a.jpg", [], None)
     assert near["matches"][-1] == {"test": "embedding", "value": 0.993, "threshold": 0.99}
     assert (frame["embedded"], frame["photos_library"]["name"]) == (["film", "gain map"], "IMG.JPG")
+    assert kept["verdict"] == {
+        "kept": None, "tier": "exact", "moves": "never", "reason": "", "lost": [], "doubt": None,
+    }  # fmt: skip
+    reason = "It shows what the kept photo lacks: colour."
+    assert near["verdict"] == {
+        "kept": "a.jpg", "tier": "similar", "moves": "if chosen", "reason": reason, "lost": ["colour"], "doubt": ENLARGED,
+    }  # fmt: skip
     assert (copied["copy_of"], copied["reference"], copied["camera"]) == ("L/c.jpg", True, "Canon EOS 5D")
 
 
@@ -108,6 +109,7 @@ def test_a_report_is_what_the_schema_says() -> None:
         (),
         ("groups", 0),
         ("groups", 0, "members", 1),
+        ("groups", 0, "members", 1, "verdict"),
         ("failed", 0),
         ("thresholds",),
         ("groups", 0, "members", 1, "matches", 3, "alignment"),
@@ -135,7 +137,10 @@ def test_the_schema_names_every_key_and_no_other(where: tuple[str | int, ...]) -
 def test_the_schema_names_every_tier() -> None:
     schema = json.loads((ROOT / "docs" / "dedup.schema.json").read_text())
     group = schema["properties"]["groups"]["items"]["properties"]
-    assert group["tier"]["enum"] == group["members"]["items"]["properties"]["tier"]["enum"] == list(TIERS)
+    member = group["members"]["items"]["properties"]
+    for named in (group["tier"], member["tier"], member["verdict"]["properties"]["tier"]):
+        assert named["enum"] == list(TIERS)
+    assert member["verdict"]["properties"]["moves"]["enum"] == [BY_DEFAULT, ON_REQUEST, IF_CHOSEN, NEVER]
 
 
 def test_the_page_names_the_columns_of_the_csv_file() -> None:

@@ -7,32 +7,31 @@ import io
 import os
 import subprocess
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from rich.console import Console
 
-from clip_client.dedup import DuplicateGroup, DuplicateReport, FailedFile, Match, Member, thresholds_for
-from clip_client.dedup.aligned import Alignment
+from clip_client.dedup import FailedFile, Match
+from clip_client.dedup.group import Verdict
 from clip_client.dedup.reporting.html import write_page
 from clip_client.dedup.reporting.rows import CSV_COLUMNS, copy_lines, csv_lines
 from clip_client.dedup.reporting.terminal import print_groups, print_notes
 from clip_client.dedup.reporting.words import in_words
 from clip_client.dedup.text import escaped
-from clip_client.dedup.types import BURST, EDITED, EXACT, NEAR_IDENTICAL, SAME_PIXELS, SIMILAR, LibraryPhoto
+from clip_client.dedup.types import BURST, EDITED, EXACT, NEVER, SAME_PIXELS, SIMILAR, LibraryPhoto
+from tests.fixtures import members
 
-MODEL = "ViT-B-32/openai@1a2b3c4d"
+if TYPE_CHECKING:
+    from clip_client.dedup import DuplicateReport, Member
 
 
 def member(path: str, **more: Any) -> Member:
-    given = {"similarity": 1.0, "width": 640, "height": 480, "size_bytes": 1_400_000, "tier": EXACT, **more}
-    return Member(path=path, sha256="00" * 32, **given)
+    return members.member(path, **{"width": 640, "height": 480, "size_bytes": 1_400_000, "tier": EXACT, **more})
 
 
 def report(*groups: tuple[Member, ...], **more: Any) -> DuplicateReport:
-    made = tuple(DuplicateGroup(tier=SIMILAR, min_similarity=0.991, members=members) for members in groups)
-    given = {"model": MODEL, "thresholds": thresholds_for(MODEL), "compared": 1234, "failed": (), **more}
-    return DuplicateReport(groups=made, **given)
+    return members.report(*(members.group(*of) for of in groups), **{"compared": 1234, **more})
 
 
 def printed(of: DuplicateReport, *, verbose: bool = False, width: int = 80) -> str:
@@ -48,14 +47,13 @@ def printed(of: DuplicateReport, *, verbose: bool = False, width: int = 80) -> s
         ({"tier": EXACT}, "identical, byte for byte"),
         ({"tier": SAME_PIXELS, "path": "b.JPEG"}, "same pixels, other metadata"),
         ({"tier": SAME_PIXELS, "path": "b.png"}, "same pixels, other format"),
-        ({"tier": NEAR_IDENTICAL}, "practically identical"),
-        ({"tier": NEAR_IDENTICAL, "width": 0, "height": 0}, "practically identical"),
-        ({"tier": NEAR_IDENTICAL, "width": 107, "height": 80}, "same picture, resized"),
-        ({"tier": NEAR_IDENTICAL, "width": 480, "height": 640}, "same picture, rotated"),
+        ({"tier": SIMILAR, "width": 0, "height": 0}, "looks similar"),
+        ({"tier": SIMILAR, "width": 107, "height": 80}, "looks similar, resized"),
+        ({"tier": SIMILAR, "width": 480, "height": 640}, "looks similar, rotated"),
         ({"tier": SIMILAR, "width": 480, "height": 480}, "looks similar, cropped"),
         ({"tier": SIMILAR}, "looks similar"),
-        ({"tier": SIMILAR, "moment": BURST}, "another frame of a burst"),
-        ({"tier": SIMILAR, "moment": BURST, "copy_of": "c\n.jpg", "copy_tier": EXACT}, "identical to c\\n.jpg"),
+        ({"tier": SIMILAR, "other_shot": BURST}, "another frame of a burst"),
+        ({"tier": SIMILAR, "other_shot": BURST, "copy_of": "c\n.jpg", "copy_tier": EXACT}, "identical to c\\n.jpg"),
     ],
 )
 def test_plain_words(copy: dict[str, Any], words: str) -> None:
@@ -64,20 +62,20 @@ def test_plain_words(copy: dict[str, Any], words: str) -> None:
 
 def test_the_groups_with_most_to_free_come_first_and_ten_are_shown() -> None:
     groups = [(member(f"{size}.jpg"), member(f"{size}-2.jpg", size_bytes=size * 1000)) for size in range(1, 13)]
-    burst = (member("x.jpg"), member("x-2.jpg", size_bytes=10**9, moment=BURST))
+    burst = (member("x.jpg"), member("x-2.jpg", size_bytes=10**9, other_shot=BURST))
     text = printed(report(*groups, burst))
     headings = [line for line in text.splitlines() if line[:1].isdigit() and "copy:" in line]
     assert headings[0] == "1. 12.0 kB in 1 copy: identical, byte for byte"
     assert len(headings) == 10
     assert "3 more groups of 3.0 kB: -v lists them here" in text
-    assert "1,234 photos compared, 12 copies of 78.0 kB in 13 groups, 1 other picture (burst" in text
+    assert "1,234 photos compared, 13 groups" in text
     every = printed(report(*groups, burst), verbose=True)
     assert all(f"{size}-2.jpg" in every for size in range(1, 13))
     assert "more group" not in every
 
 
 def test_the_terminal_and_the_page_count_the_copies_that_free_the_space() -> None:
-    of = report((member("a.jpg"), member("b.jpg"), member("c.jpg", moment=BURST)), (member("d.jpg"),) * 2)
+    of = report((member("a.jpg"), member("b.jpg"), member("c.jpg", other_shot=BURST)), (member("d.jpg"),) * 2)
     assert "1. 1.4 MB in 1 copy\n" in printed(of)
     page = io.BytesIO()
     write_page(of, page, thumbnail=lambda path, side: None)
@@ -86,11 +84,16 @@ def test_the_terminal_and_the_page_count_the_copies_that_free_the_space() -> Non
 
 def test_numbers_are_shown_on_request_only() -> None:
     why = Match(test="embedding", value=0.9934, threshold=0.99)
-    of = report((member("a.jpg"), member("b.jpg", tier=NEAR_IDENTICAL, similarity=0.9934, matches=(why,))))
-    for number in ("0.99", MODEL):
+    of = report((member("a.jpg"), member("b.jpg", tier=SIMILAR, similarity=0.9934, matches=(why,))))
+    for number in ("0.99", members.MODEL):
         assert number not in printed(of)
     verbose = printed(of, verbose=True)
-    for number in ("0.9934", "embedding: cosine 0.9934 (at least 0.99)", "every pair at least 0.9910 alike", MODEL):
+    for number in (
+        "0.9934",
+        "embedding: cosine 0.9934 (at least 0.99)",
+        "every pair at least 0.9910 alike",
+        members.MODEL,
+    ):
         assert number in verbose
 
 
@@ -111,32 +114,23 @@ def test_nothing_in_a_name_is_interpreted() -> None:
 
 
 def test_words_that_do_not_fit_are_on_a_line_of_their_own() -> None:
-    of = report((member("a.jpg"), member(f"{'b' * 50}.jpg"), member("c.jpg", tier=NEAR_IDENTICAL)))
+    of = report((member("a.jpg"), member(f"{'b' * 50}.jpg"), member("c.jpg", tier=SAME_PIXELS)))
     text = printed(of)
     assert f"{'b' * 50}.jpg\n{' ' * 30}identical, byte for byte\n" in text
-    assert "c.jpg  practically identical\n" in text
+    assert "c.jpg  same pixels, other metadata\n" in text
     (found,) = report((member("a.jpg"), member("b.jpg"))).groups
-    of = DuplicateReport(
-        model=MODEL,
-        thresholds=thresholds_for(MODEL),
-        compared=2,
-        groups=(replace(found, reason="name without a copy mark, and much more"),),
-        failed=(),
-    )
+    of = members.report(replace(found, reason="name without a copy mark, and much more"))
     assert "byte for byte\n   kept: name without a copy mark, and much more\n" in printed(of)
 
 
 def test_no_line_of_words_is_wider_than_the_terminal() -> None:
-    crop = Alignment(
-        tier=EDITED, changes=("cropped to 72%, 10% off the left, 5% off the top", "brighter", "half the size"), lost=(),
-        transform=(1, 0, 0, 0, 1, 0), residual=0, region=None, region_share=0,
-    )  # fmt: skip
-    why = (Match(test="alignment", value=1, threshold=1, alignment=crop),)
+    changes = ("cropped to 72%, 10% off the left, 5% off the top", "brighter", "half the size")
+    why = members.aligned(EDITED, *changes)
     copies = [member(f"{number}.jpg", tier=EDITED, matches=why) for number in range(2)]
-    for members in [member("a.jpg"), copies[0]], [member("a.jpg"), *copies, member("b.jpg")]:
-        (found,) = report(tuple(members)).groups
+    for photos in [member("a.jpg"), copies[0]], [member("a.jpg"), *copies, member("b.jpg")]:
+        (found,) = report(tuple(photos)).groups
         of = replace(report(), groups=(replace(found, reason="most pixels: 6000x4000, next 3000x2000, or more"),))
-        lines = printed(of, width=60).splitlines()[: 3 * len(members)]
+        lines = printed(of, width=60).splitlines()[: 3 * len(photos)]
         assert max(map(len, lines)) <= 60
         said = " ".join(" ".join(lines).split())
         assert "same picture, cropped to 72%, 10% off the left, 5% off the top, brighter, half the size" in said
@@ -149,15 +143,17 @@ def test_a_line_for_each_copy() -> None:
         (
             member("a.jpg"),
             member("a\tb\n.jpg"),
-            member("r.jpg", is_reference=True),
+            member("r.jpg", tier=EDITED, matches=members.aligned(EDITED)),
+            member("n.jpg", verdict=Verdict(kept="a.jpg", moves=NEVER, reason="It is in a reference folder.")),
             member("l.jpg", in_library=library),
-            member("m.jpg", moment=BURST),
-            member("m 2.jpg", moment=BURST, copy_of="m.jpg", copy_tier=SAME_PIXELS, tier=SIMILAR),
+            member("m.jpg", other_shot=BURST),
+            member("m 2.jpg", other_shot=BURST, copy_of="m.jpg", copy_tier=SAME_PIXELS, tier=SIMILAR),
         )
     )
     assert list(copy_lines(of)) == [
-        "exact\t1400000\ta\\x09b\\x0a.jpg\ta.jpg",
-        "same-pixels\t1400000\tm 2.jpg\tm.jpg",
+        "exact\t1400000\ta\\x09b\\x0a.jpg\ta.jpg\tby default",
+        "edited\t1400000\tr.jpg\ta.jpg\ton request",
+        "same-pixels\t1400000\tm 2.jpg\tm.jpg\tby default",
     ]
 
 
@@ -173,9 +169,9 @@ def test_a_shell_gets_an_escaped_name_back(name: bytes) -> None:
 
 
 def test_csv_has_a_row_for_each_photo_and_no_formula() -> None:
-    of = report((member("=cmd.jpg"), member('b,"c".jpg', similarity=0.99, tier=NEAR_IDENTICAL, width=320, height=240)))
+    of = report((member("=cmd.jpg"), member('b,"c".jpg', similarity=0.99, tier=SIMILAR, width=320, height=240)))
     heading, kept, copy = csv.reader("".join(csv_lines(of)).splitlines())
     assert tuple(heading) == CSV_COLUMNS
-    assert kept == ["1", "yes", "exact", "./=cmd.jpg", "1400000", "640", "480", "1.0", "", ""]
-    assert copy[1:4] == ["no", "near-identical", 'b,"c".jpg']
-    assert copy[-1] == "same picture, resized"
+    assert kept == ["1", "yes", "exact", "./=cmd.jpg", "1400000", "640", "480", "1.0", "", "", "", ""]
+    assert copy[1:4] == ["no", "similar", 'b,"c".jpg']
+    assert copy[-3:] == ["looks similar, resized", "on request", "It moves only with --act-on similar."]

@@ -1,33 +1,29 @@
-"""What an aligned copy is called, and where on it the region is that differs."""
+"""What a copy is called, what was found in words, and where on a copy the region is that differs."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from clip_client.dedup import DuplicateGroup, Match, Member
-from clip_client.dedup.aligned import ENLARGED, Alignment
-from clip_client.dedup.reporting.words import in_words, region_on, why_it_stays
-from clip_client.dedup.types import ALTERED, EDITED, EXACT, RE_ENCODED, SIMILAR
+from clip_client.dedup import Match, Member
+from clip_client.dedup.aligned import ENLARGED, PUT_INTO, Alignment
+from clip_client.dedup.reporting.words import found_in_words, in_words, region_on, stays
+from clip_client.dedup.types import ALTERED, BURST, EDITED, EXACT, RE_ENCODED, SAFE_TIERS, SIMILAR
+from tests.fixtures import members
+from tests.fixtures.members import alignment
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
-def photo(**more: Any) -> Member:
-    given: dict[str, Any] = {"path": "a.jpg", "similarity": 1.0, "width": 200, "height": 100, "size_bytes": 1, **more}
-    return Member(sha256="0" * 64, **given)
-
-
-def alignment(tier: str, *changes: str, **more: Any) -> Alignment:
-    given: dict[str, Any] = {
-        "lost": (), "transform": (1, 0, 0, 0, 1, 0), "residual": 0.0, "region": None, "region_share": 0.0, **more,
-    }  # fmt: skip
-    return Alignment(tier=tier, changes=changes, **given)
+def photo(path: str = "a.jpg", **more: Any) -> Member:
+    return members.member(path, **{"width": 200, "height": 100, **more})
 
 
 def copy(found: Alignment, **more: Any) -> Member:
     match = Match(test="alignment", value=1, threshold=1, alignment=found)
-    return photo(path="b.jpg", tier=found.tier, matches=(match,), **more)
+    return photo("b.jpg", tier=found.tier, matches=(match,), **more)
 
 
 @pytest.mark.parametrize(
@@ -57,29 +53,41 @@ def test_a_tier_without_its_alignment_after_another_photo_was_kept() -> None:
     assert in_words(photo(tier=EDITED), photo(tier=EXACT)) == "same picture, edited"
 
 
-LARGER = "It has more pixels than the kept photo, although probably no finer detail."
-
-
 @pytest.mark.parametrize(
     ("one", "by_default", "with_act_on"),
     [
-        (photo(tier=EXACT), "", ""),
+        (photo("b.jpg", tier=EXACT), "", ""),
         (copy(alignment(RE_ENCODED)), "", ""),
         (copy(alignment(EDITED)), "It moves only with --act-on edited.", ""),
-        (photo(tier=SIMILAR), "It moves only with --act-on similar.", ""),
+        (photo("b.jpg", tier=SIMILAR), "It moves only with --act-on similar.", ""),
         (copy(alignment(EDITED, lost=("colour",))),) + ("It shows what the kept photo lacks: colour.",) * 2,
-        (copy(alignment(RE_ENCODED, lost=("2 times the resolution",)), doubt=ENLARGED), LARGER, LARGER),
         (copy(alignment(RE_ENCODED, doubts=(ENLARGED,))),) + (f"The kept photo may be made from it: {ENLARGED}.",) * 2,
         (copy(alignment(EDITED), copy_of="a.jpg", copy_tier=EXACT), "", ""),
-        (copy(alignment(ALTERED), copy_of="a.jpg", copy_tier=EDITED), "It moves only with --act-on edited.", ""),
+        (copy(alignment(ALTERED), copy_of="a.jpg", copy_tier=EXACT), "", ""),
     ],
 )
 def test_the_page_says_which_copies_stay(one: Member, by_default: str, with_act_on: str) -> None:
-    group = DuplicateGroup(tier=one.tier, min_similarity=1.0, members=(photo(), one))
-    assert why_it_stays(one, group, moves_certain_only=True) == by_default
-    assert why_it_stays(one, group, moves_certain_only=False) == with_act_on
-    by_camera = replace(group, members=(photo(is_original=True), one))
-    assert "may be made from it" not in why_it_stays(one, by_camera, moves_certain_only=True)
+    group = members.group(photo(), one)
+    assert stays(group.members[1], group) == by_default
+    assert stays(group.members[1], group, tiers=[*SAFE_TIERS, EDITED, SIMILAR]) == with_act_on
+    # With other tiers selected, even a certain copy waits.
+    certain = members.group(photo(), photo("b.jpg", tier=EXACT))
+    assert stays(certain.members[1], certain, tiers=[EDITED]) == "It moves only with --act-on exact."
+    assert stays(certain.members[0], certain) == ""
+
+
+def test_what_was_found_is_counted_by_verdict() -> None:
+    def said(*found: Member, tiers: Sequence[str] = SAFE_TIERS) -> str:
+        return found_in_words(members.report(members.group(photo(), *found)), tiers)
+
+    certain, edited = photo("b.jpg", tier=EXACT), copy(alignment(EDITED))
+    doubted = copy(alignment(EDITED, doubts=(PUT_INTO,)))
+    assert said(certain, certain, edited) == "2 photos, 2.0 kB, can move safely; 1 edited copy waits for you"
+    assert said(certain, edited, edited) == "1 photo, 1.0 kB, can move safely; 2 edited copies wait for you"
+    assert said(certain, doubted) == "1 photo, 1.0 kB, can move safely"
+    assert said(edited, doubted) == "1 edited copy waits for you"
+    assert said(doubted, photo("c.jpg", other_shot=BURST)) == "no copies, but 2 photos to look at"
+    assert said(certain, edited, tiers=[EDITED]) == "1 photo, 1.0 kB, can move"
 
 
 def test_the_region_is_shown_where_it_lies_on_the_copy() -> None:

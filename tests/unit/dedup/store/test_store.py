@@ -15,9 +15,10 @@ import pytest
 
 from clip_client.dedup import Store, StoreError
 from clip_client.dedup.features.capture_time import read_capture_time
-from clip_client.dedup.features.image_features import ImageFeatures, cached_features, extract_features
+from clip_client.dedup.features.image_features import cached_features, extract_features
 from clip_client.dedup.features.pixel_hash import pixel_hash
 from clip_client.dedup.files.companions import companions, what_would_be_lost
+from clip_client.dedup.photo import ImageFeatures
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
 from clip_client.dedup.store.sqlite import open_database, transaction
 from clip_client.dedup.store.store import default_directory

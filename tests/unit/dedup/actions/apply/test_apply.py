@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from clip_client.dedup.actions.apply import HARDLINK, METHODS, QUARANTINE, apply, undo
-from clip_client.dedup.actions.plan import SAFE_TIERS, plan_moves
 from clip_client.dedup.actions.purge import purge
 from clip_client.dedup.store.journal import IN_QUARANTINE, Journal, State
 from clip_client.dedup.store.sqlite import StoreError
@@ -20,14 +19,15 @@ from clip_client.dedup.types import (
     BURST,
     EDITED,
     EXACT,
-    NEAR_IDENTICAL,
     QUARANTINE_NAME,
     RE_ENCODED,
+    SAFE_TIERS,
     SAME_PIXELS,
     SIMILAR,
     TIERS,
 )
-from tests.fixtures.albums import album, member, opened, report, snapshot, without_access, write
+from tests.fixtures.albums import album, member, opened, planned, report, snapshot, without_access, write
+from tests.fixtures.members import FROM_A_CAMERA, aligned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 def test_copies_go_and_come_back_with_their_times(tmp_path: Path, journal: Journal) -> None:
     groups = album(tmp_path / "root")
     before = snapshot(tmp_path / "root")
-    plan = plan_moves(groups, [tmp_path / "root"])
+    plan = planned(groups, [tmp_path / "root"])
     assert [os.path.basename(move.duplicate.path) for move in plan.moves] == ["2.jpg", "3.jpg", "copy.jpg"]
     assert without_access(snapshot(tmp_path / "root")) == without_access(before)
     before = snapshot(tmp_path / "root")  # the plan has read the RAW files
@@ -61,7 +61,7 @@ def test_copies_go_and_come_back_with_their_times(tmp_path: Path, journal: Journ
 
 def test_one_file_comes_back_alone(tmp_path: Path, journal: Journal) -> None:
     groups = album(tmp_path / "root")
-    apply(plan_moves(groups, [tmp_path / "root"]), journal)
+    apply(planned(groups, [tmp_path / "root"]), journal)
     (outcome,) = undo(journal, paths=[str(tmp_path / "root" / "a" / "2.jpg")])
     assert outcome.done
     assert (tmp_path / "root" / "a" / "2.cr2").read_bytes() == b"raw too"
@@ -72,7 +72,7 @@ def test_one_file_comes_back_alone(tmp_path: Path, journal: Journal) -> None:
 def test_a_hard_link_keeps_the_name_and_can_be_undone(tmp_path: Path, journal: Journal) -> None:
     groups = album(tmp_path / "root")
     before = snapshot(tmp_path / "root")
-    apply(plan_moves(groups, [tmp_path / "root"]), journal, method=HARDLINK)
+    apply(planned(groups, [tmp_path / "root"]), journal, method=HARDLINK)
     assert os.path.samefile(tmp_path / "root" / "a" / "1.jpg", tmp_path / "root" / "a" / "3.jpg")
     undo(journal)
     assert without_access(snapshot(tmp_path / "root")) == without_access(before)
@@ -81,7 +81,7 @@ def test_a_hard_link_keeps_the_name_and_can_be_undone(tmp_path: Path, journal: J
 def test_a_hard_link_comes_back_where_the_kept_file_was_replaced(tmp_path: Path, journal: Journal) -> None:
     """As an editor does that writes a new file: the link is then another file than the kept one, with the old bytes."""
     groups = album(tmp_path / "root")
-    apply(plan_moves(groups, [tmp_path / "root"]), journal, method=HARDLINK)
+    apply(planned(groups, [tmp_path / "root"]), journal, method=HARDLINK)
     (tmp_path / "new.jpg").write_bytes(b"edited")
     os.replace(tmp_path / "new.jpg", tmp_path / "root" / "a" / "1.jpg")
     assert all(outcome.done for outcome in undo(journal))
@@ -102,7 +102,7 @@ def test_what_changed_since_the_scan_stays(
 ) -> None:
     root = tmp_path / "root"
     groups = album(root)
-    plan = plan_moves(groups, [root])
+    plan = planned(groups, [root])
     change(root)
     before = snapshot(root)
     outcome = apply(plan, journal).outcomes[-1]
@@ -114,7 +114,7 @@ def test_what_changed_since_the_scan_stays(
 
 def test_a_name_that_was_taken_meanwhile_is_not_overwritten(tmp_path: Path, journal: Journal) -> None:
     root = tmp_path / "root"
-    apply(plan_moves(album(root), [root]), journal)
+    apply(planned(album(root), [root]), journal)
     (root / "copy.jpg").write_bytes(b"a new photo")
     outcomes = {os.path.basename(outcome.path): outcome for outcome in undo(journal)}
     assert not outcomes["copy.jpg"].done
@@ -127,38 +127,32 @@ def test_a_name_that_was_taken_meanwhile_is_not_overwritten(tmp_path: Path, jour
 
 def test_bursts_references_and_unsure_tiers_stay(tmp_path: Path) -> None:
     files = [write(tmp_path / "root" / f"{number}.jpg", b"x") for number in range(5)]
-    changes: list[dict[str, Any]] = [{}, {"moment": BURST}, {"is_reference": True}, {"tier": SIMILAR}, {}]
+    changes: list[dict[str, Any]] = [{}, {"other_shot": BURST}, {"is_reference": True}, {"tier": SIMILAR}, {}]
     members = tuple(member(path, **change) for path, change in zip(files, changes, strict=True))
-    plan = plan_moves(report(members), [tmp_path / "root"])
+    plan = planned(report(members), [tmp_path / "root"])
     assert [move.duplicate.path for move in plan.moves] == [str(files[4])]
-    assert [skip.path for skip in plan.skipped] == list(map(str, files[1:4]))
-    asked = plan_moves(report(members), [tmp_path / "root"], tiers=[EXACT, SIMILAR])
+    assert [skip.photo.path for skip in plan.skipped] == list(map(str, files[1:4]))
+    asked = planned(report(members), [tmp_path / "root"], tiers=[EXACT, SIMILAR])
     assert [move.duplicate.path for move in asked.moves] == [str(files[3]), str(files[4])]
 
 
 @pytest.mark.parametrize(
-    ("group", "tiers", "leaving"),
+    ("tiers", "leaving"),
     [
-        (SIMILAR, SAFE_TIERS, {EXACT, SAME_PIXELS, RE_ENCODED}),
-        (SIMILAR, [NEAR_IDENTICAL], set()),
-        (SIMILAR, [*SAFE_TIERS, NEAR_IDENTICAL], {EXACT, SAME_PIXELS, RE_ENCODED}),
-        (SIMILAR, [SIMILAR], {SIMILAR}),
-        (SIMILAR, [NEAR_IDENTICAL, SIMILAR], {NEAR_IDENTICAL, SIMILAR}),
-        (NEAR_IDENTICAL, [NEAR_IDENTICAL], {NEAR_IDENTICAL}),
-        (NEAR_IDENTICAL, [EXACT, NEAR_IDENTICAL], {EXACT, NEAR_IDENTICAL}),
-        (NEAR_IDENTICAL, [SIMILAR], set()),
+        (SAFE_TIERS, {EXACT, SAME_PIXELS, RE_ENCODED}),
+        ([EDITED], {EDITED}),
+        ([SIMILAR], {SIMILAR}),
+        ([EXACT, EDITED, SIMILAR], {EXACT, EDITED, SIMILAR}),
     ],
 )
-def test_a_copy_by_vectors_moves_only_with_the_tier_of_its_group(
-    tmp_path: Path, group: str, tiers: Sequence[str], leaving: set[str]
-) -> None:
-    of_group = [tier for tier in TIERS[: TIERS.index(group) + 1] if tier not in (EDITED, ALTERED)]
-    members = [member(write(tmp_path / f"{tier}.jpg", b"x"), tier=tier) for tier in of_group]
-    found = report((member(write(tmp_path / "1.jpg", b"x"), is_original=True), *members))
-    plan = plan_moves(found, [tmp_path], tiers=tiers)
+def test_a_copy_moves_only_if_its_tier_is_selected(tmp_path: Path, tiers: Sequence[str], leaving: set[str]) -> None:
+    kept = member(write(tmp_path / "1.jpg", b"x"), **FROM_A_CAMERA)
+    members = [member(write(tmp_path / f"{tier}.jpg", b"x"), tier=tier, matches=aligned(tier)) for tier in TIERS]
+    plan = planned(report((kept, *members)), [tmp_path], tiers=tiers)
     assert {move.tier for move in plan.moves} == leaving
     assert len(plan.skipped) == len(members) - len(leaving)
-    assert {skip.tier for skip in plan.skipped} <= set(TIERS) - set(tiers)  # says what else would have to be asked for
+    # It says what else would have to be asked for; nothing selects an altered picture.
+    assert {skip.tier for skip in plan.skipped} == {*TIERS, ""} - {*tiers, ALTERED}
 
 
 def test_of_copies_of_a_frame_the_best_stays(tmp_path: Path, journal: Journal) -> None:
@@ -167,12 +161,12 @@ def test_of_copies_of_a_frame_the_best_stays(tmp_path: Path, journal: Journal) -
     backup, copy = write(root / "b" / "frame.jpg", b"frame.jpg"), write(root / "b" / "alike.jpg", b"alike.jpg")
     members = (
         member(kept),
-        member(backup, tier=SIMILAR, moment=BURST, copy_of=str(frame), copy_tier=EXACT),
+        member(backup, tier=SIMILAR, other_shot=BURST, copy_of=str(frame), copy_tier=EXACT),
         member(copy, tier=SIMILAR, copy_of=str(alike), copy_tier=EXACT),
-        member(frame, tier=SIMILAR, moment=BURST),
+        member(frame, tier=SIMILAR, other_shot=BURST),
         member(alike, tier=SIMILAR),
     )
-    plan = plan_moves(report(members), [root])
+    plan = planned(report(members), [root])
     stays = [(one.duplicate.path, one.kept.path, one.tier) for one in plan.moves]
     assert stays == [(str(backup), str(frame), EXACT), (str(copy), str(alike), EXACT)]
     assert all(outcome.done for outcome in apply(plan, journal).outcomes)
@@ -183,7 +177,7 @@ def test_of_copies_of_a_frame_the_best_stays(tmp_path: Path, journal: Journal) -
     }
     undo(journal)
     # Where what it is a copy of leaves, too, the kept photo is what stays for both.
-    asked = plan_moves(report(members), [root], tiers=[EXACT, SIMILAR])
+    asked = planned(report(members), [root], tiers=[EXACT, SIMILAR])
     kept_photos = {one.duplicate.path: one.kept.path for one in asked.moves}
     assert kept_photos == {str(backup): str(frame), str(alike): str(kept), str(copy): str(kept)}
     assert all(outcome.done for outcome in apply(asked, journal).outcomes)
@@ -191,15 +185,15 @@ def test_of_copies_of_a_frame_the_best_stays(tmp_path: Path, journal: Journal) -
 
 def test_random_weights_move_nothing(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="are random"):
-        plan_moves(report(model="ViT-B-32/random:0@1a2b3c4d"), [tmp_path], tiers=[SIMILAR])
+        planned(report(model="ViT-B-32/random:0@1a2b3c4d"), [tmp_path], tiers=[SIMILAR])
     with pytest.raises(ValueError, match="unknown tier 'sure'"):
-        plan_moves(report(), [tmp_path], tiers=["sure"])
+        planned(report(), [tmp_path], tiers=["sure"])
 
 
 def test_a_raw_file_that_only_the_copy_has_keeps_it(tmp_path: Path) -> None:
     first, second = write(tmp_path / "1.jpg", b"x"), write(tmp_path / "2.jpg", b"x")
     write(tmp_path / "2.NEF", b"raw")
-    plan = plan_moves(report((member(first), member(second))), [tmp_path])
+    plan = planned(report((member(first), member(second))), [tmp_path])
     assert plan.moves == ()
     assert plan.skipped[0].reason == "It has a RAW file beside it, which the kept photo lacks."
 
@@ -208,14 +202,14 @@ def test_a_raw_file_that_is_another_than_the_kept_photos_stays(tmp_path: Path, j
     kept, cut, changed = (write(tmp_path / name, b"x") for name in ("1.jpg", "2.jpg", "3.jpg"))
     for name, data in (("1.NEF", b"raw"), ("2.NEF", b"whole raw"), ("3.NEF", b"war")):
         write(tmp_path / name, data)
-    plan = plan_moves(report((member(kept), member(cut), member(changed))), [tmp_path])
+    plan = planned(report((member(kept), member(cut), member(changed))), [tmp_path])
     # Those of the third are of equal size: only their bytes tell.
-    assert [(skip.path, "is damaged, or differs" in skip.reason) for skip in plan.skipped] == [
+    assert [(skip.photo.path, "is damaged, or differs" in skip.reason) for skip in plan.skipped] == [
         (str(cut), True),
         (str(changed), True),
     ]
     write(tmp_path / "3.NEF", b"raw")
-    plan = plan_moves(report((member(kept), member(changed))), [tmp_path])
+    plan = planned(report((member(kept), member(changed))), [tmp_path])
     write(tmp_path / "3.NEF", b"war")  # after the plan
     (outcome,) = apply(plan, journal).outcomes
     assert "is damaged, or differs" in outcome.message
@@ -225,7 +219,7 @@ def test_a_raw_file_that_is_another_than_the_kept_photos_stays(tmp_path: Path, j
 def test_a_raw_file_that_was_compared_itself_does_not_follow_a_photo(tmp_path: Path) -> None:
     photos = [write(tmp_path / name, b"x") for name in ("1.jpg", "2.jpg")]
     raws = [write(tmp_path / name, b"raw") for name in ("2.nef", "1.nef")]
-    plan = plan_moves(report(tuple(map(member, raws)), tuple(map(member, photos))), [tmp_path])
+    plan = planned(report(tuple(map(member, raws)), tuple(map(member, photos))), [tmp_path])
     # Else both RAW files would go, each because the other one is kept.
     assert [move.duplicate.path for move in plan.moves] == [str(tmp_path / "1.nef")]
     assert "compared as a photo of its own" in plan.skipped[0].reason
@@ -236,7 +230,7 @@ def test_a_copy_stays_if_the_raw_file_beside_the_kept_photo_may_leave(tmp_path: 
     photos = [write(tmp_path / name, b"x") for name in ("1.jpg", "2.jpg")]
     raws = [write(tmp_path / name, b"raw") for name in ("other.nef", "1.nef")]
     write(tmp_path / "2.nef", b"raw")
-    plan = plan_moves(report(tuple(map(member, raws)), tuple(map(member, photos))), [tmp_path])
+    plan = planned(report(tuple(map(member, raws)), tuple(map(member, photos))), [tmp_path])
     assert [move.duplicate.path for move in plan.moves] == [str(tmp_path / "1.nef")]
     assert "compared as a photo of its own" in plan.skipped[0].reason
     assert [outcome.done for outcome in apply(plan, journal).outcomes] == [True]
@@ -247,7 +241,7 @@ def test_a_disk_that_is_not_there_is_waited_for(tmp_path: Path, journal: Journal
     disk, away = tmp_path / "disk", tmp_path / "away"
     kept, copy = write(tmp_path / "1.jpg", b"x"), write(disk / "2.jpg", b"x")
     write(disk / "3.jpg", b"y")
-    apply(plan_moves(report((member(kept), member(copy))), [disk]), journal)
+    apply(planned(report((member(kept), member(copy))), [disk]), journal)
     (entry,) = journal.entries(IN_QUARANTINE)
     disk.rename(away)
     if unmounted == "empty":
@@ -277,9 +271,8 @@ def test_what_is_reached_through_links_or_lies_elsewhere_stays(tmp_path: Path) -
     (tmp_path / "root" / "link").symlink_to(tmp_path / "outside")
     (tmp_path / "root" / "3.jpg").symlink_to(outside)
     duplicates = [outside, tmp_path / "root" / "link" / "2.jpg", tmp_path / "root" / "3.jpg"]
-    plan = plan_moves(report(tuple(map(member, [kept, *duplicates]))), [tmp_path / "root"])
+    plan = planned(report(tuple(map(member, [kept, *duplicates]))), [tmp_path / "root"])
     assert plan.moves == ()
-    assert all(skip.is_blocked for skip in plan.skipped)
     assert ["none of the folders" in plan.skipped[0].reason, "leads out" in plan.skipped[1].reason] == [True, True]
     assert "It is a link" in plan.skipped[2].reason
 
@@ -292,13 +285,13 @@ def test_read_only_folders_are_told_before_anything_is_offered(tmp_path: Path, m
         return not str(path).endswith("/a") and allowed(path, mode)
 
     monkeypatch.setattr(os, "access", access)
-    plan = plan_moves(groups, [tmp_path / "root"])
+    plan = planned(groups, [tmp_path / "root"])
     assert [os.path.basename(move.duplicate.path) for move in plan.moves] == ["copy.jpg"]
     assert all("read-only" in skip.reason for skip in plan.skipped)
 
 
 def test_one_process_acts_at_a_time(tmp_path: Path, journal: Journal) -> None:
-    plan = plan_moves(album(tmp_path / "root"), [tmp_path / "root"])
+    plan = planned(album(tmp_path / "root"), [tmp_path / "root"])
     with opened(tmp_path / "journal.sqlite") as other, other.exclusive(), pytest.raises(StoreError, match="another"):
         apply(plan, journal)
     assert journal.entries(IN_QUARANTINE) == []
@@ -311,7 +304,7 @@ def test_a_journal_on_a_full_disk_loses_no_photo(tmp_path: Path, room: int) -> N
     import resource
 
     root, store = tmp_path / "root", tmp_path / "journal.sqlite"
-    plan = plan_moves(album(root), [root])
+    plan = planned(album(root), [root])
     before = snapshot(root)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     with opened(store) as journal:
@@ -332,7 +325,7 @@ def test_a_journal_on_a_full_disk_loses_no_photo(tmp_path: Path, room: int) -> N
 def test_purge_goes_to_the_trash_only_while_a_photo_is_kept(tmp_path: Path, journal: Journal) -> None:
     root, trash = tmp_path / "root", tmp_path / "trash"
     trash.mkdir()
-    apply(plan_moves(album(root), [root]), journal)
+    apply(planned(album(root), [root]), journal)
     shutil.rmtree(root / "b")
     outcomes = {
         os.path.basename(outcome.path): outcome
@@ -346,8 +339,8 @@ def test_purge_goes_to_the_trash_only_while_a_photo_is_kept(tmp_path: Path, jour
 
 def test_purge_follows_the_chain_of_kept_photos(tmp_path: Path, journal: Journal) -> None:
     first, second, third = (write(tmp_path / "r" / f"{number}.jpg", b"x") for number in range(3))
-    apply(plan_moves(report((member(second), member(first))), [tmp_path]), journal)
-    apply(plan_moves(report((member(third), member(second))), [tmp_path]), journal)
+    apply(planned(report((member(second), member(first))), [tmp_path]), journal)
+    apply(planned(report((member(third), member(second))), [tmp_path]), journal)
     assert [outcome.done for outcome in purge(journal, trash=os.unlink)] == [True, True]
     assert third.exists()
 
@@ -360,7 +353,7 @@ def test_what_lies_in_a_photos_library_is_never_moved(tmp_path: Path) -> None:
     """Not even if Photos was not asked about it, as with a file that was named itself."""
     originals = tmp_path / "Photos Library.photoslibrary" / "originals"
     first, second = (write(originals / name, b"x") for name in ("1.jpg", "2.jpg"))
-    plan = plan_moves(report((member(first), member(second))), [originals])
+    plan = planned(report((member(first), member(second))), [originals])
     assert plan.moves == ()
     assert "Apple Photos" in plan.skipped[0].reason
 
@@ -370,7 +363,7 @@ def test_purge_reaches_the_real_trash(tmp_path: Path) -> None:
     root, store = tmp_path / "root", tmp_path / "store"
     store.mkdir()
     with opened(store / "journal.sqlite") as journal:
-        apply(plan_moves(album(root), [root]), journal)
+        apply(planned(album(root), [root]), journal)
     environment = {**os.environ, "HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path / "data")}
     command = [sys.executable, "-m", "clip_client.cli.main", "purge", "--yes", "--store", str(store)]
     ended = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)

@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from clip_client.cli.commands.dedup_apply import apply_report
 from clip_client.cli.main import main
 from clip_client.cli.options.dedup import ActionOptions
 from clip_client.dedup import Store
 from clip_client.dedup.actions.apply import apply
-from clip_client.dedup.actions.plan import plan_moves
 from clip_client.dedup.types import SAME_PIXELS, SIMILAR
-from tests.fixtures.albums import album, member, report, write
+from tests.fixtures.albums import album, carried_out, member, planned, report, write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
 def store(tmp_path: Path) -> list[str]:
     """Three photos in the quarantine."""
     with Store(tmp_path / "store") as opened:
-        apply(plan_moves(album(tmp_path / "root"), [tmp_path / "root"]), opened.journal)
+        apply(planned(album(tmp_path / "root"), [tmp_path / "root"]), opened.journal)
     return ["--store", str(tmp_path / "store")]
 
 
@@ -168,16 +166,16 @@ def test_a_dry_run_counts_what_stays_for_its_tier_and_names_the_rest(
     )
     arguments = ActionOptions(apply=False, dry_run=True, hard_link=False, merge_metadata=False)
     with Store(tmp_path / "store") as opened:
-        assert apply_report(groups, [str(tmp_path)], opened, arguments) == 0
+        assert carried_out(groups, [str(tmp_path)], opened, arguments) == 0
     assert capsys.readouterr().out.splitlines() == [
         f"stays: {wanted}: It is in a reference folder.",
-        "1 similar copy stays; --act-on similar moves it instead",
+        "1 similar copy waits for you; --act-on similar moves it instead",
         f"would move: {copy}; kept: {kept}",
         "--apply would move 1 photo of 1 B",
     ]
     with Store(tmp_path / "store") as opened:
-        assert apply_report(groups, [str(tmp_path)], opened, replace(arguments, tiers=(SIMILAR,))) == 0
-    assert "1 exact copy stays; --act-on exact moves it, too" in capsys.readouterr().out
+        assert carried_out(groups, [str(tmp_path)], opened, replace(arguments, tiers=(SIMILAR,))) == 0
+    assert "1 exact copy waits for you; --act-on exact moves it, too" in capsys.readouterr().out
 
 
 def test_the_way_back_can_be_pasted_into_a_shell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -185,7 +183,7 @@ def test_the_way_back_can_be_pasted_into_a_shell(tmp_path: Path, capsys: pytest.
     named = tmp_path / "my store"
     arguments = ActionOptions(apply=True, dry_run=False, hard_link=False, merge_metadata=False, store=named)
     with Store(named) as opened:
-        assert apply_report(groups, [str(tmp_path)], opened, arguments) == 0
+        assert carried_out(groups, [str(tmp_path)], opened, arguments) == 0
     moved, purged = capsys.readouterr().out.splitlines()
     said, _, back = moved.partition("clip-client ")
     assert said == f"1 photo moved to {tmp_path / '.clip-quarantine'}; restore them with: "
@@ -201,8 +199,7 @@ def test_quarantines_in_several_folders_are_not_listed(tmp_path: Path, capsys: p
     with Store(tmp_path / "store") as opened:
         arguments = ActionOptions(apply=True)
         assert (
-            apply_report(report(tuple(map(member, paths))), [str(path.parent) for path in paths], opened, arguments)
-            == 0
+            carried_out(report(tuple(map(member, paths))), [str(path.parent) for path in paths], opened, arguments) == 0
         )
     assert "2 photos moved to .clip-quarantine folders; restore" in capsys.readouterr().out
 
@@ -236,7 +233,7 @@ def test_purge_sends_no_more_than_it_has_summed_up(
     def agree_late(question: str) -> str:
         first, second = (write(tmp_path / "later" / name, b"y") for name in ("1.jpg", "2.jpg"))
         with Store(tmp_path / "store") as opened:
-            apply(plan_moves(report((member(first), member(second))), [tmp_path / "later"]), opened.journal)
+            apply(planned(report((member(first), member(second))), [tmp_path / "later"]), opened.journal)
         return "y"
 
     monkeypatch.setattr(sys, "stdin", Terminal())
@@ -288,10 +285,10 @@ def test_a_dry_run_with_hard_links_names_copies_of_the_same_bytes_only(
     groups = report((member(kept), member(copy), member(other, tier=SAME_PIXELS)))
     chosen = ActionOptions(apply=False, dry_run=True, hard_link=True, merge_metadata=False)
     with Store(tmp_path / "store") as opened:
-        assert apply_report(groups, [str(tmp_path)], opened, chosen) == 0
+        assert carried_out(groups, [str(tmp_path)], opened, chosen) == 0
     said = capsys.readouterr().out
     assert f"would move: {copy}; kept" in said
-    assert "1 same-pixels copy stays" in said
+    assert f"stays: {other}: Only copies of the same bytes can become hard links." in said
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
@@ -302,10 +299,10 @@ def test_a_search_counts_what_cannot_move_and_a_dry_run_names_it(
     groups = report((member(kept), member(copy)))
     copy.unlink()
     with Store(tmp_path / "store") as opened:
-        assert apply_report(groups, [str(tmp_path)], opened, ActionOptions(dry_run=dry_run)) == 0
+        assert carried_out(groups, [str(tmp_path)], opened, ActionOptions(dry_run=dry_run)) == 0
     said = capsys.readouterr().out
     assert (f"stays: {copy}: It cannot be read" in said) == dry_run
-    assert ("1 copy cannot be moved; --dry-run says why\n" in said) != dry_run
+    assert ("1 other photo of the groups stays; --dry-run says why\n" in said) != dry_run
 
 
 @pytest.mark.parametrize("option", [["--retry-failed"], ["--shard-rows", "5"]])

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clip_client.dedup.actions.apply import METHODS, apply, undo
-from clip_client.dedup.actions.plan import Plan, plan_moves
+from clip_client.dedup.actions.plan import Plan
 from clip_client.dedup.actions.purge import purge
 from clip_client.dedup.store.journal import IN_QUARANTINE, State
 from clip_client.dedup.types import QUARANTINE_NAME
-from tests.fixtures.albums import album, member, opened, report, snapshot, without_access, write
+from tests.fixtures.albums import album, member, opened, planned, report, snapshot, without_access, write
 from tests.fixtures.crashes import IN_MEMORY, contents, fork_and_kill
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def test_a_kill_between_any_two_steps_loses_nothing(folder: Path, method: str) -
         root, store = folder / f"{step}" / "root", folder / f"{step}" / "journal.sqlite"
         groups = album(root)
         before = snapshot(root)
-        plan = plan_moves(groups, [root])
+        plan = planned(groups, [root])
 
         def act(store: Path = store, plan: Plan = plan) -> None:
             with opened(store) as journal:
@@ -81,7 +81,7 @@ def test_a_kill_during_undo_without_hard_links_loses_nothing(folder: Path) -> No
         kept, copy = (write(root / "deep" / f"{number}.jpg", b"x") for number in range(2))
         before = snapshot(root)
         with opened(store) as journal:
-            apply(plan_moves(report((member(kept), member(copy))), [root]), journal)
+            apply(planned(report((member(kept), member(copy))), [root]), journal)
         assert not copy.exists()
 
         def take_back(store: Path = store) -> None:
@@ -115,7 +115,7 @@ def test_a_kill_during_purge_keeps_what_is_not_in_the_trash(folder: Path, again:
         groups = album(root)
         before = snapshot(root)
         with opened(store) as journal:
-            apply(plan_moves(groups, [root]), journal)
+            apply(planned(groups, [root]), journal)
 
         def into_trash(path: str, trash: Path = trash) -> None:
             os.rename(path, trash / os.path.basename(path))
@@ -192,7 +192,7 @@ def _step(action: str, which: int, root: Path, store: Path, trash: Path) -> None
         if action == "apply":
             turned = [files[which % len(files) :] + files[: which % len(files)] for files in groups if len(files) > 1]
             found = report(*(tuple(map(member, files)) for files in turned))
-            apply(plan_moves(found, [root]), journal, method=METHODS[which % 2])
+            apply(planned(found, [root]), journal, method=METHODS[which % 2])
         elif action == "purge":
             purge(journal, trash=lambda path: os.rename(path, trash / f"{len(os.listdir(trash))}"))
         elif action == "undo file":

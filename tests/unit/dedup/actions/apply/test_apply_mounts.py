@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from clip_client.dedup.actions.apply import HARDLINK, apply, undo
-from clip_client.dedup.actions.plan import plan_moves
 from clip_client.dedup.types import QUARANTINE_NAME, SAME_PIXELS, Metadata
-from tests.fixtures.albums import member, opened, report, snapshot, without_access, write
+from tests.fixtures.albums import member, opened, planned, report, snapshot, without_access, write
 from tests.paths import ROOT
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ def check_copies_below_a_mount(folder: Path) -> None:
     kept = write(root / "1.jpg", b"x")
     copies = [write(root / "2.jpg", b"x"), write(root / "disk" / "a" / "b" / "3.jpg", b"x")]
     before = snapshot(root)
-    plan = plan_moves(report(tuple(map(member, [kept, *copies]))), [root])
+    plan = planned(report(tuple(map(member, [kept, *copies]))), [root])
     assert [move.target.folder for move in plan.moves] == [str(root), str(root / "disk")]
     with opened(folder / "journal.sqlite") as journal:
         applied = apply(plan, journal)
@@ -67,13 +66,13 @@ def check_hard_links_across_file_systems(folder: Path) -> None:
     kept, near = write(root / "1.jpg", b"x"), write(root / "2.jpg", b"x")
     far = [write(root / "disk" / "3.jpg", b"x"), write(other / "4.jpg", b"x")]
     found = report(tuple(map(member, [kept, near, *far])))
-    plan = plan_moves(found, [root, other], hard_link=True)
+    plan = planned(found, [root, other], hard_link=True)
     assert [move.duplicate.path for move in plan.moves] == [str(near)]
-    assert [(skip.path, skip.is_blocked) for skip in plan.skipped] == [(str(path), True) for path in far]
+    assert [skip.photo.path for skip in plan.skipped] == list(map(str, far))
     assert {skip.reason for skip in plan.skipped} == {
         f"The kept photo is on another file system, which a hard link cannot cross: {kept}."
     }
-    assert len(plan_moves(found, [root, other]).moves) == 3
+    assert len(planned(found, [root, other]).moves) == 3
     with opened(folder / "journal.sqlite") as journal:
         assert [outcome.done for outcome in apply(plan, journal, method=HARDLINK).outcomes] == [True]
     assert near.samefile(kept)
@@ -87,7 +86,7 @@ def check_files_that_are_mounts(folder: Path) -> None:
         write(root / name, b"rating")
     mount(write(folder / "other" / "2.jpg", b"x"), copy)
     mount(write(folder / "other" / "3.xmp", b"rating"), root / "3.xmp")
-    plan = plan_moves(report(tuple(map(member, [kept, copy, beside]))), [root])
+    plan = planned(report(tuple(map(member, [kept, copy, beside]))), [root])
     assert plan.moves == ()
     assert [skip.reason.split(" is ")[0] for skip in plan.skipped] == ["The file", "The sidecar beside it"]
     assert all("a mount point" in skip.reason for skip in plan.skipped)
@@ -95,7 +94,7 @@ def check_files_that_are_mounts(folder: Path) -> None:
     (folder / "other" / "away").mkdir()
     (root / "deep" / QUARANTINE_NAME).mkdir()
     mount(folder / "other" / "away", root / "deep" / QUARANTINE_NAME)
-    plan = plan_moves(report(tuple(map(member, deep))), [root / "deep"])
+    plan = planned(report(tuple(map(member, deep))), [root / "deep"])
     assert [skip.reason.partition(" is ")[2] for skip in plan.skipped] == [
         "on another file system, and files cannot be renamed across file systems."
     ]
@@ -107,9 +106,9 @@ def check_a_read_only_mount(folder: Path) -> None:
     photos = [write(folder / "root" / "1.jpg", b"x"), write(disk / "2.jpg", b"x")]
     titled = member(write(folder / "root" / "3.jpg", b"y"), tier=SAME_PIXELS, metadata=Metadata(title="Gate"))
     subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
-    plan = plan_moves(report(tuple(map(member, photos))), [folder / "root"])
+    plan = planned(report(tuple(map(member, photos))), [folder / "root"])
     assert [skip.reason for skip in plan.skipped] == [f"Its file system is mounted read-only: {disk}."]
-    plan = plan_moves(report((member(photos[1]), titled)), [folder / "root"], merge_metadata=True)
+    plan = planned(report((member(photos[1]), titled)), [folder / "root"], merge_metadata=True)
     assert [skip.reason for skip in plan.skipped] == [
         f"No sidecar can be written beside the kept photo: its file system is mounted read-only: {disk}."
     ]

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from clip_client.dedup.actions.apply import HARDLINK, apply, undo
-from clip_client.dedup.actions.plan import plan_moves
 from clip_client.dedup.actions.purge import purge
 from clip_client.dedup.store.journal import IN_QUARANTINE, Journal, JournalEntry, State
 from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.types import QUARANTINE_NAME
-from tests.fixtures.albums import album, member, opened, report, snapshot, without_access, write
+from tests.fixtures.albums import album, member, opened, planned, report, snapshot, without_access, write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +26,7 @@ def test_a_hard_link_leads_to_the_photo_where_the_kept_name_is_a_link(tmp_path: 
     write(tmp_path / "elsewhere.jpg", b"x")
     kept, copy = root / "kept.jpg", write(root / "deep" / "copy.jpg", b"x", 10**18)
     kept.symlink_to("../elsewhere.jpg")
-    plan = plan_moves(report((member(kept), member(copy))), [root])
+    plan = planned(report((member(kept), member(copy))), [root])
     assert [outcome.done for outcome in apply(plan, journal, method=HARDLINK).outcomes] == [True]
     assert not copy.is_symlink()
     assert copy.samefile(tmp_path / "elsewhere.jpg")
@@ -40,7 +39,7 @@ def test_what_a_program_saves_in_the_moment_of_the_move_is_not_lost(
 ) -> None:
     """Editors write a new file and rename it onto the old name: also between two of our own steps."""
     kept, copy = write(tmp_path / "r" / "1.jpg", b"x"), write(tmp_path / "r" / "2.jpg", b"x")
-    plan = plan_moves(report((member(kept), member(copy))), [tmp_path / "r"])
+    plan = planned(report((member(kept), member(copy))), [tmp_path / "r"])
     unlink, rename = os.unlink, os.rename
 
     def save() -> None:
@@ -65,8 +64,8 @@ def test_what_a_program_saves_in_the_moment_of_the_move_is_not_lost(
 
 def test_two_searches_with_two_stores_do_not_each_move_what_the_other_keeps(tmp_path: Path) -> None:
     first, second = write(tmp_path / "r" / "1.jpg", b"x"), write(tmp_path / "r" / "2.jpg", b"x")
-    plan = plan_moves(report((member(first), member(second))), [tmp_path / "r"])
-    other_way = plan_moves(report((member(second), member(first))), [tmp_path / "r"])
+    plan = planned(report((member(first), member(second))), [tmp_path / "r"])
+    other_way = planned(report((member(second), member(first))), [tmp_path / "r"])
 
     class SlowJournal(Journal):
         def plan(self, **what: Any) -> JournalEntry:
@@ -87,7 +86,7 @@ def test_purge_leaves_a_raw_file_that_is_no_longer_beside_the_kept_photo(tmp_pat
     root = tmp_path / "r"
     kept, copy = write(root / "1.jpg", b"x"), write(root / "2.jpg", b"x")
     raw, _ = write(root / "1.NEF", b"raw"), write(root / "2.NEF", b"raw")
-    apply(plan_moves(report((member(kept), member(copy))), [root]), journal)
+    apply(planned(report((member(kept), member(copy))), [root]), journal)
     raw.write_bytes(b"war")
     (outcome,) = purge(journal, trash=os.unlink)
     assert outcome.message == f"The RAW file that was kept instead is no longer beside {kept}."
@@ -98,7 +97,7 @@ def test_purge_leaves_a_raw_file_that_is_no_longer_beside_the_kept_photo(tmp_pat
 def test_purge_leaves_what_was_changed_in_the_quarantine(tmp_path: Path, journal: Journal) -> None:
     """By a program that had the file open when it was moved, say."""
     kept, copy = write(tmp_path / "r" / "1.jpg", b"x"), write(tmp_path / "r" / "2.jpg", b"x")
-    apply(plan_moves(report((member(kept), member(copy))), [tmp_path / "r"]), journal)
+    apply(planned(report((member(kept), member(copy))), [tmp_path / "r"]), journal)
     (entry,) = journal.entries(IN_QUARANTINE)
     os.utime(entry.files[0].quarantined)  # of the same bytes still
     with open(entry.files[0].quarantined, "r+b") as file:
@@ -111,7 +110,7 @@ def test_purge_leaves_what_was_changed_in_the_quarantine(tmp_path: Path, journal
 
 def test_purge_keeps_to_what_was_agreed_upon(tmp_path: Path, journal: Journal) -> None:
     groups = album(tmp_path / "root")
-    apply(plan_moves(groups, [tmp_path / "root"]), journal)
+    apply(planned(groups, [tmp_path / "root"]), journal)
     agreed = {entry.id for entry in journal.entries(IN_QUARANTINE)[:1]}
     assert len(purge(journal, only=agreed, trash=os.unlink)) == 1
     assert len(journal.entries(IN_QUARANTINE)) == 2
@@ -126,7 +125,7 @@ def test_a_path_that_leads_back_through_a_link_moves_nothing_else(tmp_path: Path
     (tmp_path / "here" / "link").symlink_to(tmp_path / "there" / "deep")
     before = without_access(snapshot(tmp_path / "here"))
     around = tmp_path / "here" / "link" / ".."
-    plan = plan_moves(report((member(around / "1.jpg"), member(around / "2.jpg"))), [around])
+    plan = planned(report((member(around / "1.jpg"), member(around / "2.jpg"))), [around])
     assert plan.moves == ()
     assert "another file" in plan.skipped[0].reason
     assert apply(plan, journal).outcomes == ()
@@ -143,7 +142,7 @@ def test_a_folder_that_cannot_be_synced_is_no_failure(
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(os, "fsync", refuse)
-    plan = plan_moves(groups, [tmp_path / "root"])
+    plan = planned(groups, [tmp_path / "root"])
     before = snapshot(tmp_path / "root")
     assert all(outcome.done for outcome in apply(plan, journal).outcomes)
     assert all(outcome.done for outcome in undo(journal))
@@ -174,9 +173,9 @@ def test_a_quarantine_that_may_not_be_looked_into_is_not_taken_for_an_empty_one(
     root = tmp_path / "root"
     groups = album(root)
     before = snapshot(root)
-    apply(plan_moves(groups, [root]), journal)
-    planned, purging, *_ = journal.entries(IN_QUARANTINE)
-    journal.set_state(planned, State.PLANNED)  # as a process leaves them that is killed
+    apply(planned(groups, [root]), journal)
+    begun, purging, *_ = journal.entries(IN_QUARANTINE)
+    journal.set_state(begun, State.PLANNED)  # as a process leaves them that is killed
     journal.set_state(purging, State.PURGING)
     lstat = os.lstat
 
@@ -203,7 +202,7 @@ def test_another_disk_in_the_same_place_is_not_taken_for_an_emptied_quarantine(
     disk, away = tmp_path / "disk", tmp_path / "away"
     groups = album(disk)
     before = snapshot(disk)
-    apply(plan_moves(groups, [disk]), journal)
+    apply(planned(groups, [disk]), journal)
     disk.rename(away)
     write(disk / "something.txt", b"else")
     assert all("looks like another disk" in outcome.message for outcome in undo(journal))

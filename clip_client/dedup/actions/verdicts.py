@@ -1,0 +1,310 @@
+"""The verdict about each photo of a group: whether it may move, for which photo, and if not, why.
+
+Nothing else decides this. The terminal, the pages, JSON, CSV, rules and the plan show what :class:`Judge` returns.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from clip_client.dedup.actions.merging import MetadataMerge
+from clip_client.dedup.actions.picture_losses import PictureLosses
+from clip_client.dedup.actions.quarantine import CannotMove, check_can_move, check_hard_link, quarantine_target
+from clip_client.dedup.files.companions import companions, differing_companion, what_would_be_lost
+from clip_client.dedup.files.file_types import EDITED as EDITED_VERSION
+from clip_client.dedup.files.file_types import PICTURES
+from clip_client.dedup.files.hashing import sha256_of
+from clip_client.dedup.group import Verdict
+from clip_client.dedup.types import (
+    ALTERED,
+    BY_DEFAULT,
+    EDITED,
+    IF_CHOSEN,
+    MOVABLE_TIERS,
+    NEVER,
+    ON_REQUEST,
+    PROVED_TIERS,
+    RE_ENCODED,
+    SAFE_TIERS,
+    SIMILAR,
+    TIERS,
+    is_random,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from clip_client.dedup.aligned import Alignment
+    from clip_client.dedup.group import DuplicateGroup, Member
+    from clip_client.dedup.photo import Photo
+    from clip_client.dedup.report import DuplicateReport
+    from clip_client.dedup.types import Companion
+
+NOT_THE_SAME_BYTES: Final = "Only copies of the same bytes can become hard links."
+
+_COMPARED_ITSELF: Final = (
+    "A RAW file beside it or beside the kept photo was compared as a photo of its own, so another group may keep or "
+    "move it; name their folder instead."
+)
+_MOST_LIKELY_FIRST: Final = (BY_DEFAULT, ON_REQUEST, IF_CHOSEN, NEVER)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MoveOptions:
+    """How photos move, as far as it decides which of them can."""
+
+    hard_link: bool = False
+    """A hard link to the kept photo replaces each exact copy. It keeps the name, so companions stay."""
+    merge_metadata: bool = False
+    """Metadata that only a copy has goes into a new sidecar of the kept photo, if that has none yet."""
+
+
+class Judge:
+    """Judges the photos of one report."""
+
+    def __init__(
+        self,
+        report: DuplicateReport,
+        paths: Iterable[str | os.PathLike[str]],
+        options: MoveOptions | None = None,
+        *,
+        is_compared: Callable[[str], bool] | None = None,
+        hash_of: Callable[[str], str] = sha256_of,
+    ) -> None:
+        """``paths`` is what was searched: no file outside it may move.
+
+        ``is_compared`` tells whether the file at an absolute path is a photo of some group; by default the groups of
+        the report are all there are. ``hash_of`` returns the SHA-256 of a file, such as
+        :meth:`~clip_client.dedup.store.file_index.FileIndex.sha256_of`.
+        """
+        self._links = report.links
+        self._is_random = is_random(report.model)
+        self._roots = roots_of(paths)
+        self._options = options or MoveOptions()
+        self._is_compared = is_compared or (
+            {os.path.abspath(member.path) for group in report.groups for member in group.members}.__contains__
+        )
+        self._hash_of = hash_of
+        self._losses = PictureLosses()
+
+    def judge(self, group: DuplicateGroup) -> DuplicateGroup:
+        """Return the group with a verdict for each photo, as the files are now.
+
+        These photos never move: photos in a reference folder; the target of a symbolic link, and a file with other hard
+        links; a photo with metadata, companions or parts of its file that the kept photo lacks; what the file system
+        refuses. Only if a person chooses it: another shot, an altered picture, one that shows what the kept photo
+        lacks, and one of which it cannot be told whether the kept one was made from it.
+        """
+        merge = MetadataMerge(is_asked_for=self._options.merge_metadata)
+        kept, *others = group.members
+        return replace(
+            group,
+            members=(
+                replace(kept, verdict=Verdict(doubt=kept.doubt)),
+                *(replace(member, verdict=self._verdict(member, group, merge)) for member in others),
+            ),
+        )
+
+    def _verdict(self, member: Member, group: DuplicateGroup, merge: MetadataMerge) -> Verdict:
+        best: Verdict | None = None
+        for relation in _relations(member, group):
+            verdict = self._about(relation, member, group, merge)
+            if best is None or _MOST_LIKELY_FIRST.index(verdict.moves) < _MOST_LIKELY_FIRST.index(best.moves):
+                best = verdict
+            if verdict.moves == BY_DEFAULT:
+                break
+        assert best is not None
+        if self._options.merge_metadata and best.is_copy and best.kept == group.keep:
+            merge.merge(member.photo, group.members[0].photo)
+        return best
+
+    def _about(self, relation: _Relation, member: Member, group: DuplicateGroup, merge: MetadataMerge) -> Verdict:
+        photo, kept = member.photo, relation.kept
+        verdict = _proved(relation, member, is_random=self._is_random)
+        if kept is not group.members[0].photo:
+            # That photo may itself move, and a sidecar beside it would not.
+            merge = MetadataMerge(is_asked_for=False)
+        if reason := self._why_never(photo, kept, merge):
+            return replace(verdict, moves=NEVER, reason=reason)
+        if verdict.is_copy and (reason := self._losses.why_it_stays(photo, kept, relation.tier, member.doubt)):
+            return replace(verdict, moves=IF_CHOSEN, reason=reason)
+        return verdict
+
+    def _why_never(self, photo: Photo, kept: Photo, merge: MetadataMerge) -> str:
+        # A hard link keeps the name, so companions of that name stay beside it.
+        own = () if self._options.hard_link and photo.in_library is None else photo.companions
+        return (
+            ("It is in a reference folder." if photo.is_reference else "")
+            or _embedded_conflict(photo, kept)
+            or self._companion_conflict(own, kept.companions)
+            or another_companion(differing_companion(own, kept.companions, self._hash_of))
+            or _other_names(photo)
+            or merge.why_it_stays(photo, kept, kept.companions)
+            or self._what_the_system_refuses(photo, kept, own)
+        )
+
+    def _companion_conflict(self, own: tuple[Companion, ...], beside_kept: tuple[Companion, ...]) -> str:
+        if any(companion.kind == EDITED_VERSION for companion in own):
+            return "It has an edited version, and the originals are what was compared, so only a person can choose."
+        if lost := what_would_be_lost(own, beside_kept):
+            return f"It has a {lost} beside it, which the kept photo lacks."
+        # A move depends on the duplicate's companions, and on those of the same kinds of the kept photo.
+        kinds = {companion.kind for companion in own} & PICTURES
+        needed = (*own, *(companion for companion in beside_kept if companion.kind in kinds))
+        return _COMPARED_ITSELF if any(self._is_compared(os.path.abspath(one.path)) for one in needed) else ""
+
+    def _what_the_system_refuses(self, photo: Photo, kept: Photo, own: tuple[Companion, ...]) -> str:
+        if photo.in_library is not None:
+            return ""  # it goes into an album
+        try:
+            quarantine_target(photo.path, self._roots)
+            for what, path in (("It", photo.path), *((f"The {one.kind} beside it", one.path) for one in own)):
+                check_can_move(path, what)
+                if link := self._links.to(path):
+                    raise CannotMove(f"{what} is the target of a link, which would break: {link}.")
+            if not os.path.isfile(kept.path):
+                raise CannotMove("The kept photo is missing.")
+            if kept.path in self._links.only_by_link:
+                raise CannotMove(f"The kept photo is a link to a file that was not searched: {kept.path}.")
+            if self._options.hard_link:
+                if photo.sha256 != kept.sha256:
+                    raise CannotMove(NOT_THE_SAME_BYTES)
+                check_hard_link(kept.path, photo.path)
+        except CannotMove as error:
+            return str(error)
+        return ""
+
+
+def judged(
+    report: DuplicateReport,
+    paths: Iterable[str | os.PathLike[str]],
+    options: MoveOptions | None = None,
+    *,
+    hash_of: Callable[[str], str] = sha256_of,
+) -> DuplicateReport:
+    """Return the report with a verdict for each photo, as files and companions are now; see :class:`Judge`."""
+    judge = Judge(report, paths, options, hash_of=hash_of)
+    return replace(report, groups=tuple(map(judge.judge, with_companions_now(report.groups))))
+
+
+def with_companions_now(groups: Iterable[DuplicateGroup]) -> list[DuplicateGroup]:
+    """Return the groups with the companions that lie beside their photos now: a program may have written a sidecar."""
+    groups = list(groups)
+    photos = (member.photo for group in groups for member in group.members)
+    found = companions(photo.path for photo in photos if photo.in_library is None)
+
+    def now(member: Member) -> Member:
+        photo = member.photo
+        beside = photo.companions if photo.in_library is not None else found.get(photo.path, ())
+        return member if beside == photo.companions else replace(member, photo=replace(photo, companions=beside))
+
+    return [replace(group, members=tuple(map(now, group.members))) for group in groups]
+
+
+class _Relation(NamedTuple):
+    """A photo that may stay in place of another one, and what the search proved about the two."""
+
+    kept: Photo
+    tier: str
+    alignment: Alignment | None
+    other_shot: str
+
+
+def _relations(member: Member, group: DuplicateGroup) -> Iterator[_Relation]:
+    """Yield the photos for which ``member`` may move, the one that it is the surest copy of first."""
+    relations = [_Relation(group.members[0].photo, member.tier, member.alignment, member.other_shot)]
+    if member.copy_of:
+        kept = next(one.photo for one in group.members if one.path == member.copy_of)
+        relations.append(_Relation(kept, member.copy_tier, member.copy_alignment, ""))
+    yield from sorted(relations, key=lambda one: TIERS.index(one.tier))
+
+
+def as_proved(member: Member, group: DuplicateGroup, *, is_random: bool) -> Verdict:
+    """Return the verdict as far as the proofs tell, whatever else the file and the file system say.
+
+    ``is_random``: the model's weights were never trained.
+    """
+    verdicts = (_proved(one, member, is_random=is_random) for one in _relations(member, group))
+    return min(verdicts, key=lambda one: _MOST_LIKELY_FIRST.index(one.moves))
+
+
+def _proved(relation: _Relation, member: Member, *, is_random: bool) -> Verdict:
+    kept, tier, alignment, other_shot = relation
+    lost, doubts = ((), ()) if alignment is None else (alignment.lost, alignment.doubts)
+    reason, moves = "", IF_CHOSEN
+    if other_shot:
+        reason = f"It shows {other_shot}, so only a person can tell whether it is wanted."
+    elif tier == ALTERED:
+        reason = "A region of it differs from the kept photo, so only a person can tell whether it is wanted."
+    elif tier in (RE_ENCODED, EDITED) and alignment is None:
+        # A person or rules keep another photo than the one that it was aligned with.
+        reason = "It was not aligned with the kept photo."
+    elif lost:
+        reason = f"It shows what the kept photo lacks: {', '.join(lost)}."
+    elif doubts:
+        reason = f"The kept photo may be made from it: {', '.join(doubts)}."
+    elif tier == SIMILAR and is_random:
+        reason = "Only vectors or hashes say that it is alike, and the weights of the model are random."
+    elif tier in SAFE_TIERS:
+        moves = BY_DEFAULT
+    else:
+        moves, reason = ON_REQUEST, f"It moves only with --act-on {tier}."
+    return Verdict(kept=kept.path, tier=tier, moves=moves, reason=reason, lost=lost, doubt=member.doubt)
+
+
+def check_tiers(tiers: Iterable[str], model: str | None = None) -> None:
+    """Raise ValueError for an unknown tier, for altered pictures, and for vectors of a model whose weights are random.
+
+    ``model`` is a model id, or None if it is not known yet.
+    """
+    for tier in tiers:
+        if tier == "near-identical":
+            raise ValueError(
+                "the tier 'near-identical' is now a part of 'similar', which holds less certain copies, too: look at "
+                "them in the report first, and then select similar"
+            )
+        if tier not in TIERS:
+            raise ValueError(f"unknown tier {tier!r}; the tiers are {', '.join(MOVABLE_TIERS)}")
+        if tier == ALTERED:
+            raise ValueError(
+                "altered pictures never move by their tier, because a region differs from the kept photo; "
+                "choose what moves with clip-client review or clip-client decide keep"
+            )
+        if tier not in PROVED_TIERS and model is not None and is_random(model):
+            raise ValueError(
+                f"the tier {tier!r} depends on vectors, and the weights of {model} are random; "
+                f"export a model with trained weights, or select only {', '.join(PROVED_TIERS)}"
+            )
+
+
+def roots_of(paths: Iterable[str | os.PathLike[str]]) -> frozenset[str]:
+    """Return the folders in which files may move: the named folders, and the folders of named files."""
+    absolute = (os.path.abspath(os.fsdecode(path)) for path in paths)
+    return frozenset(path if os.path.isdir(path) else os.path.dirname(path) for path in absolute)
+
+
+def another_companion(kind: str) -> str:
+    """Say that a photo stays because its companion of this kind differs from the kept photo's; empty for no kind."""
+    return kind and f"The {kind} beside it is damaged, or differs from that of the kept photo."
+
+
+def _other_names(photo: Photo) -> str:
+    """Say that the file has other hard links; empty if it has none or is missing."""
+    try:
+        names = os.lstat(photo.path).st_nlink
+    except OSError:
+        return ""
+    if names < 2 or photo.in_library is not None:
+        return ""
+    return f"It has {names} names (hard links), so moving this one would free no space."
+
+
+def _embedded_conflict(photo: Photo, kept: Photo) -> str:
+    ours, theirs = photo.features, kept.features
+    if not ours.embedded or ours.embedded_digest == theirs.embedded_digest:
+        return ""
+    if ours.embedded == theirs.embedded:
+        return f"It holds more than its picture ({ours.embedded}), and the kept photo does not hold the same."
+    return f"It holds more than its picture ({ours.embedded}), which the kept photo lacks."

@@ -1,0 +1,164 @@
+"""A photo as a search knows it: its file, its content, its features, its metadata and what lies beside it."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+from clip_client.dedup.types import RAW, CaptureTime, Metadata
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from clip_client.dedup.types import Companion, LibraryPhoto
+
+_CAMERA_FORMATS: Final = frozenset({"JPEG", "HEIC", RAW})
+"""What cameras write. A PNG or TIFF file with the metadata of a camera was converted from one of these."""
+
+_EDITORS: Final = re.compile(
+    r"""\b(?:
+      acdsee | adobe | affinity | aftershot | aperture | canva | capture\ one | capture\ nx | corel | darktable
+    | digikam | digital\ photo\ professional | dxo | facebook | faststone | ffmpeg | gimp | google | graphicsmagick
+    | imagemagick | imaging\ edge | inkscape | instagram | iphoto | irfanview | krita | lavc | lightroom | luminar
+    | meitu | microsoft | nx\ studio | olympus\ workspace | on1 | paint | paintshop | photo\ booth | photomatix
+    | photopea | photos | photoscape | photoshop | picasa | pixelmator | pixlr | polarr | preview | raw\ ?therapee
+    | shotwell | silkypix | skylum | snapseed | topaz | viewnx | vsco | whatsapp | windows\ photo | xnview
+    )""",
+    re.IGNORECASE | re.VERBOSE,
+)
+"""Programs that edit pictures. Cameras and phones write the version of their own software into the same field."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImageFeatures:
+    """The facts about one content; if it could not be decoded, ``code`` and ``message`` say why."""
+
+    width: int = 0
+    """Pixels, after the EXIF orientation."""
+    height: int = 0
+    format: str = ""
+    """Name of the file format, such as ``"JPEG"``, whatever the file is called."""
+    is_scaled: bool = False
+    """The perceptual hash is that of a JPEG decoded at a fraction of its size: a few bits may differ from the hash of
+    the same pixels in another format."""
+    perceptual_hash: int = 0
+    """pHash of 64 bits: the signs of the lowest 8 x 8 frequencies of the picture (Zauner 2010)."""
+    inner_hash: int = 0
+    """The same of what lies within a plain border; 0 if there is none."""
+    is_flat: bool = False
+    """A picture of nearly one colour, whose hash and vector tell nothing."""
+    embedded: str = ""
+    """What the file holds besides its picture, such as ``"film, gain map"``; see :mod:`.features.embedded_parts`."""
+    embedded_digest: str = ""
+    """Equal for files that hold the same besides their pictures."""
+    capture_time: CaptureTime = field(default_factory=CaptureTime)
+    metadata: Metadata = field(default_factory=Metadata)
+    code: str = ""
+    message: str = ""
+
+    def to_row(self) -> dict[str, Any]:
+        """Return the facts as columns of a table, one for each field."""
+        row = {name: getattr(self, name) for name in _OWN_COLUMNS}
+        return row | asdict(self.capture_time) | asdict(self.metadata)
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> ImageFeatures:
+        """Make features of what :meth:`to_row` returned."""
+        capture_time, metadata = ({one.name: row[one.name] for one in part} for part in FEATURE_PARTS.values())
+        own = {name: row[name] for name in _OWN_COLUMNS}
+        return cls(capture_time=CaptureTime(**capture_time), metadata=Metadata(**metadata), **own)
+
+
+# Computed once, because a search reads a row for every photo.
+FEATURE_PARTS: Final = {"capture_time": fields(CaptureTime), "metadata": fields(Metadata)}
+"""Field of :class:`ImageFeatures` -> the fields of its value, each of which is a column of its own."""
+_OWN_COLUMNS: Final = tuple(column.name for column in fields(ImageFeatures) if column.name not in FEATURE_PARTS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Photo:
+    """One file with a picture. A search makes it once, and passes it on as it is."""
+
+    path: str
+    """Names that are not UTF-8 are kept with ``surrogateescape``, as :func:`os.fsdecode` does."""
+    sha256: str
+    """Of its content, in hexadecimal."""
+    size_bytes: int
+    mtime_ns: int = 0
+    """When the file was last changed, nanoseconds since 1970."""
+    features: ImageFeatures = field(default_factory=ImageFeatures)
+    files: int = 1
+    """How many of the files that were found have this content."""
+    is_reference: bool = False
+    """It lies in a reference folder and is never moved."""
+    is_by_link: bool = False
+    """Only a symbolic link leads to it."""
+    companions: tuple[Companion, ...] = ()
+    """The files that belong to it, such as a RAW file beside it."""
+    in_library: LibraryPhoto | None = None
+    """The photo in Apple Photos, if it is in one of its libraries. Such a photo is never moved either."""
+
+    @property
+    def width(self) -> int:
+        """Pixels, after the EXIF orientation; 0 if the file could not be decoded."""
+        return self.features.width
+
+    @property
+    def height(self) -> int:
+        """Pixels, after the EXIF orientation; 0 if the file could not be decoded."""
+        return self.features.height
+
+    @property
+    def metadata(self) -> Metadata:
+        """What the file says about its photo."""
+        return self.features.metadata
+
+    @property
+    def camera(self) -> str:
+        """Make and model of the camera; empty if EXIF does not say it."""
+        return self.features.capture_time.camera
+
+    @property
+    def name(self) -> str:
+        """Name of the file; in a library of Apple Photos, its name at the import."""
+        return self.in_library.name if self.in_library else os.path.basename(self.path)
+
+    @property
+    def label(self) -> str:
+        """The path; in a library of Apple Photos, which renames its files, the name at the import."""
+        if self.in_library is None:
+            return self.path
+        return os.path.join(os.path.basename(self.in_library.library.rstrip(os.sep)), self.in_library.name)
+
+    @property
+    def origin(self) -> str:
+        """For people: when it was taken, and by which camera."""
+        return ", ".join(filter(None, (self.metadata.taken.replace("T", " "), self.camera)))
+
+    @cached_property
+    def is_original(self) -> bool:
+        """Whether the file has all the metadata that a camera writes, and no trace of another program."""
+        metadata = self.metadata
+        return (
+            self.features.format in _CAMERA_FORMATS
+            and bool(self.camera and metadata.taken)
+            and bool(metadata.has_exposure or metadata.has_maker_note or metadata.lens or metadata.latitude is not None)
+            and not metadata.is_resized
+            and not _EDITORS.search(metadata.software)
+        )
+
+    @property
+    def dated_ns(self) -> int | None:
+        """When it was taken, by Photos or EXIF; nanoseconds since 1970."""
+        if self.in_library is not None and self.in_library.taken_ns is not None:
+            return self.in_library.taken_ns
+        taken_ms = self.features.capture_time.taken_ms
+        return None if taken_ms is None else taken_ms * 1_000_000
+
+    @property
+    def taken_ns(self) -> int:
+        """When it was taken, else when the file was last changed; nanoseconds since 1970."""
+        return self.mtime_ns if self.dated_ns is None else self.dated_ns
