@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from clip_client.cli.main import main
 from clip_client.dedup import Store
 from clip_client.dedup.files.file_types import EDITED as EDITED_VERSION
 from clip_client.dedup.store.decisions import DIFFERENT
 from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.types import EXACT, SIMILAR, Companion, LibraryPhoto
 from clip_client.review.state.applying import Worker
+from clip_client.review.state.found_groups import Filter
 from clip_client.review.state.plan_lines import OUTCOMES
 from clip_client.review.state.refusal import Busy
 from clip_client.review.state.session import FAILED, Session
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from clip_client.dedup.types import OnProgress
     from clip_client.review.state.found_groups import FoundGroup
 
+TAKEN_BACK = "The earlier decision about this group was taken back"
+
 
 def test_applied_choices_move_what_was_chosen_and_undo_brings_all_of_it_back(
     review: Review, album: Path, tmp_path: Path
@@ -48,12 +52,86 @@ def test_applied_choices_move_what_was_chosen_and_undo_brings_all_of_it_back(
     assert states(review) == {"exact": "applied", SIMILAR: "applied"}
     assert "3 photos moved to the quarantine" in review.get("/plan").text
     assert run in review.get("/history").text
+    assert TAKEN_BACK not in review.get("/groups/1").text
     assert done(review, f"/history/{run}/undo")["error"] == ""
     assert without_access(snapshot(album)) == before
-    # The choices wait again: of many, perhaps one was wrong.
-    assert states(review) == {"exact": "keep", SIMILAR: "keep"}
+    assert states(review) == {"exact": "open", SIMILAR: "open"}
+    assert TAKEN_BACK in review.get("/groups/1").text
+
+
+@pytest.mark.parametrize("by", ["page", "command", "another server"])
+def test_what_was_brought_back_is_open_until_a_person_decides_again(
+    by: str, review: Review, album: Path, tmp_path: Path
+) -> None:
+    """On this page, in each later session, and for what applies next; a new decision counts as any other."""
+    review.post("/groups/1/choice", {"what": "keep", "keep": 0, "move": [1]})
+    run = applied(review)
+    if by == "page":
+        done(review, f"/history/{run}/undo")
+    elif by == "command":
+        assert main(["undo", "--store", str(tmp_path / "store")]) == 0
+    else:
+        with review_of(album, store=tmp_path / "store", search=of_report(found_in(album))) as second:
+            done(second, f"/history/{run}/undo")
+    with review_of(album, store=tmp_path / "store", search=of_report(found_in(album))) as later:
+        for one in (review, later):
+            assert states(one)["exact"] == "open"
+            assert TAKEN_BACK in one.get("/groups/1").text
+            assert done(one, "/plan")["total"] == 0
+            assert one.post("/undo").status == 409, "it is no step that can be taken back"
+        assert names(album) == ALL_NAMES
+        later.post("/groups/1/choice", {"what": "keep", "keep": 1, "move": [0]})
+        assert TAKEN_BACK not in later.get("/groups/1").text
+        later.post("/undo")
+        assert (states(later)["exact"], TAKEN_BACK in later.get("/groups/1").text) == ("open", True)
+        later.post("/groups/1/choice", {"what": "keep", "keep": 1, "move": [0]})
+        applied(later)
+    assert names(album) == ALL_NAMES - {"a.jpg"}
+
+
+def test_a_second_server_never_loses_a_line_of_the_history(review: Review, album: Path, tmp_path: Path) -> None:
+    """It has planned the same decisions, and applies them when the first one is done with them; then it restarts."""
+    review.post("/groups/1/choice", {"what": "keep", "keep": 0, "move": [1]})
+    review.post("/groups/2/choice", {"what": "different"})
+    with review_of(album, store=tmp_path / "store", search=of_report(found_in(album))) as second:
+        number = done(second, "/plan")["number"]
+        found = list(second.session.groups.each(Filter(state="staged")))
+        run = applied(review)
+        assert second.post("/apply", {"plan": number}).status == 409
+        with second.session.store.journal.exclusive():
+            assert second.session.begin_run(found, "another run") == []
+        second.post("/undo")
+        for one in (review, second):
+            page = one.get("/history").text
+            assert (page.count("data-run="), f'data-run="{run}"' in page) == (1, True)
+            assert "1 photo in the quarantine" in page
+            assert "1 group of different photos" in page
+
+
+def test_a_server_that_starts_while_another_applies_leaves_its_choices_alone(album: Path, tmp_path: Path) -> None:
     with Store(tmp_path / "store") as store:
-        assert {choice.run for choice in store.choices.all()} == {""}
+        session = Session(store, [str(album)])
+        asyncio.run(session.search(of_report(found_in(album))))
+        session.choose(2, "different")
+        found = list(session.groups.each(Filter(state="staged")))
+        with store.journal.exclusive():
+            session.begin_run(found, "the run of another server")
+            with review_of(album, store=tmp_path / "store", search=of_report(found_in(album))) as second:
+                assert states(second)[SIMILAR] == "applied"
+        assert [choice.state for choice in store.choices.all()] == ["begun"]
+        # The server was killed: the next one can tell, because the right to move files is free.
+        with review_of(album, store=tmp_path / "store", search=of_report(found_in(album))) as third:
+            assert states(third)[SIMILAR] == "different"
+
+
+def test_a_decision_that_was_forgotten_is_open_again(review: Review, album: Path, tmp_path: Path) -> None:
+    review.post("/groups/2/choice", {"what": "different"})
+    applied(review)
+    with Store(tmp_path / "store") as store:
+        store.decisions.forget([next(store.choices.all()).photos[0].sha256])
+    with review_of(album, store=tmp_path / "store", search=of_report(found_in(album))) as later:
+        assert states(later)[SIMILAR] == "open"
+        assert "data-run" not in later.get("/history").text
 
 
 def test_different_is_a_decision_of_the_store_until_it_is_taken_back(
