@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +17,8 @@ from clip_client.dedup.files.file_types import EDITED as EDITED_VERSION
 from clip_client.dedup.store.decisions import DIFFERENT
 from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.types import EXACT, SIMILAR, Companion, LibraryPhoto
-from clip_client.review.state.applying import Worker
+from clip_client.review.state import applying
+from clip_client.review.state.applying import Job, Worker
 from clip_client.review.state.found_groups import Filter
 from clip_client.review.state.plan_lines import OUTCOMES
 from clip_client.review.state.refusal import Busy
@@ -24,7 +27,7 @@ from tests.fixtures.albums import member, report, snapshot, without_access, writ
 from tests.fixtures.photos_libraries import Photos, on_a_mac
 from tests.fixtures.reviews import Review, of_report, review_of
 from tests.fixtures.waiting import until
-from tests.unit.review.albums import ALL_NAMES, applied, apply_all, done, found_in, names, states
+from tests.unit.review.albums import ALL_NAMES, applied, apply_all, done, finished, found_in, names, states
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -241,6 +244,54 @@ def test_a_run_carries_out_what_was_planned_and_no_choice_that_is_made_meanwhile
         assert group is not None
         assert group.state == what
     assert names(album) == {"51a.jpg", "51b.jpg", *(f"{number:02}a.jpg" for number in range(51))}
+
+
+def test_two_requests_start_one_mover(review: Review, album: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both arrive before either has begun: the first one waits, where it begins, for the second to get there, too."""
+    review.post("/groups/1/choice", {"what": "keep", "keep": 0, "move": [1]})
+    number = done(review, "/plan")["number"]
+    beginning: list[int] = []
+    both = threading.Event()
+
+    class SlowJob(Job):
+        def __init__(self, **values: Any) -> None:
+            super().__init__(**values)
+            beginning.append(self.number)
+            if len(beginning) == 2:
+                both.set()
+            both.wait(0.5)  # in vain, because only one request may get here
+
+    monkeypatch.setattr(applying, "Job", SlowJob)
+    with ThreadPoolExecutor(2) as pool:
+        answers = list(pool.map(lambda _: review.post("/apply", {"plan": number}), range(2)))
+    assert sorted(answer.status for answer in answers) == [200, 409]
+    assert beginning == [number + 1]
+    finished(review)
+    assert names(album) == ALL_NAMES - {"b.jpg"}
+
+
+def test_nothing_is_planned_or_taken_back_while_photos_move(
+    review: Review, album: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    review.post("/groups/1/choice", {"what": "keep", "keep": 0, "move": [1]})
+    run = applied(review)
+    review.post("/groups/2/choice", {"what": "keep", "keep": 0, "move": [1]})
+    number = done(review, "/plan")["number"]
+    goes_on = threading.Event()
+    begin_run = review.session.begin_run
+
+    def wait_and_begin(groups: Iterable[FoundGroup], run: str) -> list[FoundGroup]:
+        assert goes_on.wait(60)
+        return begin_run(groups, run)
+
+    monkeypatch.setattr(review.session, "begin_run", wait_and_begin)
+    assert review.post("/apply", {"plan": number}).status == 200
+    for path, body in (("/apply", {"plan": number}), ("/plan", {}), (f"/history/{run}/undo", {})):
+        answer = review.post(path, body)
+        assert (path, answer.status, "error" in answer.json) == (path, 409, True)
+    goes_on.set()
+    finished(review)
+    assert names(album) == ALL_NAMES - {"b.jpg", "y.jpg"}
 
 
 def test_the_last_step_is_taken_back_first_and_what_it_replaced_holds_again(review: Review) -> None:
