@@ -121,7 +121,8 @@ def _apply_plan(
         if chosen:
             # First the name of the run: if this process is killed, the next one knows which choices it had begun.
             store.choices.begin({chosen[move.duplicate.path].id for move in plan.moves}, run)
-        applied = apply(plan, store.journal, method=method, run=run, on_progress=show)
+        seen = {path for path, choice in chosen.items() if not choice.rules}
+        applied = apply(plan, store.journal, method=method, run=run, chosen=seen, on_progress=show)
         if chosen:
             settle(store)
     moved = {outcome.path for outcome in applied.outcomes if outcome.done}

@@ -28,7 +28,7 @@ from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.types import FailedFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Container, Iterable
 
     from clip_client.dedup.actions.plan import Move, Plan
     from clip_client.dedup.store.journal import Journal
@@ -64,6 +64,7 @@ def apply(
     *,
     method: str = QUARANTINE,
     run: str | None = None,
+    chosen: Container[str] = frozenset(),
     on_progress: Callable[[str, int, int], None] | None = None,
 ) -> Applied:
     """Carry out ``plan``.
@@ -71,6 +72,7 @@ def apply(
     Each file is hashed again right before it moves; a file that changed or disappeared is skipped and reported.
     With ``method="hardlink"`` a hard link to the kept file replaces an exact copy. The copy itself still goes to the
     quarantine, so this can be undone, too. ``run`` names the run (default: a new name).
+    ``chosen`` are the paths of duplicates that a person chose one by one, which the journal records.
 
     Raises StoreError if another process moves files with this journal, or if the journal cannot be written.
     """
@@ -82,7 +84,7 @@ def apply(
         run = run or journal.new_run()
         for done, move in enumerate(plan.moves, start=1):
             try:
-                outcome = _move(move, journal, run=run, method=method)
+                outcome = _move(move, journal, run=run, method=method, is_chosen=move.duplicate.path in chosen)
             except (OSError, CannotMove) as error:
                 outcome = Outcome(path=move.duplicate.path, done=False, message=_sentence(error))
             except StoreError as error:
@@ -148,7 +150,7 @@ def why_out_of_reach(entry: JournalEntry) -> str:
     return ""
 
 
-def _move(move: Move, journal: Journal, *, run: str, method: str) -> Outcome:
+def _move(move: Move, journal: Journal, *, run: str, method: str, is_chosen: bool) -> Outcome:
     duplicate, kept = move.duplicate, move.kept
     path, kept_path = os.path.abspath(duplicate.path), os.path.abspath(kept.path)
     if method == HARDLINK and duplicate.sha256 != kept.sha256:
@@ -168,6 +170,7 @@ def _move(move: Move, journal: Journal, *, run: str, method: str) -> Outcome:
         kept=kept_path,
         kept_sha256=kept.sha256,
         tier=move.tier,
+        is_chosen=is_chosen,
         files=files,
         sidecars=sidecars,
     )

@@ -159,7 +159,9 @@ def _left_instead(entry: JournalEntry, journal: Journal, seen: frozenset[int]) -
         return
     for later in journal.entries((State.MOVED, State.PURGED), original=entry.kept):
         if later.id not in seen and later.files[0].sha256 == entry.kept_sha256:
-            is_later_proved = _has_same_bytes(later) or (later.proof == PROOF and later.tier in PROVED_TIERS)
+            is_later_proved = _has_same_bytes(later) or (
+                later.proof == PROOF and later.tier in PROVED_TIERS and not later.is_chosen
+            )
             for path, is_proved in _left_instead(later, journal, seen | {later.id}):
                 yield path, is_proved and is_later_proved
 

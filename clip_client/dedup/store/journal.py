@@ -55,7 +55,7 @@ _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS units (
     id INTEGER PRIMARY KEY, run TEXT NOT NULL, at_ns INTEGER NOT NULL, method TEXT NOT NULL, state TEXT NOT NULL,
     survivor BLOB NOT NULL, survivor_sha256 TEXT NOT NULL, tier TEXT NOT NULL DEFAULT '',
-    proof INTEGER NOT NULL DEFAULT 0);
+    proof INTEGER NOT NULL DEFAULT 0, is_chosen INTEGER NOT NULL DEFAULT 0);
 CREATE INDEX IF NOT EXISTS units_by_state ON units (state);
 CREATE TABLE IF NOT EXISTS files (
     unit INTEGER NOT NULL REFERENCES units (id), original BLOB NOT NULL, quarantined BLOB NOT NULL,
@@ -70,11 +70,12 @@ CREATE TABLE IF NOT EXISTS last_run (id INTEGER PRIMARY KEY, name TEXT NOT NULL)
 """
 _UPGRADES: Final = {
     3: "ALTER TABLE units ADD COLUMN tier TEXT NOT NULL DEFAULT '';"
-    "ALTER TABLE units ADD COLUMN proof INTEGER NOT NULL DEFAULT 0"
+    "ALTER TABLE units ADD COLUMN proof INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE units ADD COLUMN is_chosen INTEGER NOT NULL DEFAULT 0"
 }
 _INSERT_ENTRY: Final = (
-    "INSERT INTO units (run, at_ns, method, state, survivor, survivor_sha256, tier, proof) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+    "INSERT INTO units (run, at_ns, method, state, survivor, survivor_sha256, tier, proof, is_chosen) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _INSERT_FILE: Final = "INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?)"
 _INSERT_SIDECAR: Final = "INSERT INTO sidecars VALUES (?, ?, ?, ?)"
@@ -146,6 +147,8 @@ class JournalEntry:
     """How certain it was that the kept photo shows the same; empty if an earlier version moved the photo."""
     proof: int = 0
     """Version of the proof, such as :data:`PROOF`; 0 if an earlier version moved the photo."""
+    is_chosen: bool = False
+    """A person chose this move, so the photo may have more than the one that was kept."""
 
 
 class Run(NamedTuple):
@@ -217,11 +220,12 @@ class Journal:
         kept: str,
         kept_sha256: str,
         tier: str,
+        is_chosen: bool = False,
         files: Sequence[MovedFile],
         sidecars: Sequence[Sidecar] = (),
     ) -> JournalEntry:
         """Record what is about to happen, with the present :data:`PROOF`. It is on the disk when this returns."""
-        values = (run, time.time_ns(), method, State.PLANNED, os.fsencode(kept), kept_sha256, tier, PROOF)
+        values = (run, time.time_ns(), method, State.PLANNED, os.fsencode(kept), kept_sha256, tier, PROOF, is_chosen)
         with transaction(self._connection):
             number = self._connection.execute(_INSERT_ENTRY, values).lastrowid
             self._connection.executemany(
@@ -277,7 +281,7 @@ class Journal:
         return [(number, _sidecar(*row)) for number, *row in rows]
 
     def _entry(self, row: Sequence[Any]) -> JournalEntry:
-        number, run, at_ns, method, state, kept, kept_sha256, tier, proof = row
+        number, run, at_ns, method, state, kept, kept_sha256, tier, proof, is_chosen = row
         files = self._connection.execute(_FILES, (number,))
         sidecars = self._connection.execute(_SIDECARS, (number,))
         return JournalEntry(
@@ -295,6 +299,7 @@ class Journal:
             sidecars=tuple(_sidecar(*row) for row in sidecars),
             tier=tier,
             proof=proof,
+            is_chosen=bool(is_chosen),
         )
 
 

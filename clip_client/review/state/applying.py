@@ -43,6 +43,8 @@ class _Marked(NamedTuple):
     group: int
     """The number of its group."""
     size_bytes: int
+    is_seen: bool
+    """A person looked at its group."""
 
 
 @dataclass
@@ -150,8 +152,10 @@ class Worker:
                 done: set[str] = set()
                 try:
                     record(store.decisions, [(one.state, one.chosen) for one in batch if one.state != KEEP])
-                    plan, _ = self._planned(batch, store, job)
-                    outcomes = apply(plan, store.journal, run=job.run).outcomes + _fill_album(plan.for_album)
+                    plan, marked = self._planned(batch, store, job)
+                    seen = {path for path, one in marked.items() if one.is_seen}
+                    moved = apply(plan, store.journal, run=job.run, chosen=seen).outcomes
+                    outcomes = moved + _fill_album(plan.for_album)
                     done = {os.path.abspath(outcome.path) for outcome in outcomes if outcome.done}
                     session.lines.set_outcomes((one.path, one.done, one.message) for one in outcomes)
                 finally:
@@ -184,7 +188,7 @@ class Worker:
                 groups.append(group)
                 # A skip names a photo of Apple Photos by its label.
                 marked |= {
-                    name: _Marked(found.id, one.size_bytes)
+                    name: _Marked(found.id, one.size_bytes, not found.rules)
                     for one in group.members
                     if one.path in moving
                     for name in (one.path, one.label)
@@ -222,5 +226,5 @@ def _lines(plan: Plan, marked: Mapping[str, _Marked]) -> Iterator[PlanLine]:
         number, note = marked[entry.duplicate.path].group, f"It goes into the album {ALBUM!r} of Apple Photos."
         yield PlanLine(number, entry.duplicate.path, entry.kept.label, 0, 0, MOVES, note)
     for skip in plan.skipped:
-        number, size_bytes = marked[skip.path]
+        number, size_bytes, _ = marked[skip.path]
         yield PlanLine(number, skip.path, "", size_bytes, 0, STAYS, skip.reason)

@@ -137,6 +137,21 @@ def test_a_decision_that_was_forgotten_is_open_again(review: Review, album: Path
         assert "data-run" not in later.get("/history").text
 
 
+def test_the_journal_knows_what_a_person_chose_and_what_rules_chose(
+    review: Review, album: Path, tmp_path: Path
+) -> None:
+    review.post("/groups/2/choice", {"what": "keep", "keep": 0, "move": [1, 2]})
+    assert review.post("/rules/choose", {"rules": ["pixels"]}).status == 200
+    applied(review)
+    with Store(tmp_path / "store") as store:
+        entries = {os.path.basename(entry.files[0].original): entry for entry in store.journal.entries(["moved"])}
+    assert {name: (entry.tier, entry.is_chosen) for name, entry in entries.items()} == {
+        "b.jpg": (EXACT, False),
+        "y.jpg": (SIMILAR, True),
+        "z.jpg": (SIMILAR, True),
+    }
+
+
 def test_different_is_a_decision_of_the_store_until_it_is_taken_back(
     review: Review, album: Path, tmp_path: Path
 ) -> None:

@@ -49,6 +49,7 @@ def test_the_last_choice_about_a_group_moves_and_nothing_else_does(
     with Store(tmp_path / "store") as opened:
         assert apply_report(found, [str(photos)], opened, APPLY_CHOSEN) == 0
         (entry,) = opened.journal.entries(["moved"])
+        assert (entry.tier, entry.is_chosen) == (SIMILAR, True)
         assert [choice.run for choice in opened.choices.all()] == ["", entry.run]
     assert (left(photos), entry.kept) == (["a.jpg", "c.jpg"], c)
     assert main(["undo", *store]) == 0

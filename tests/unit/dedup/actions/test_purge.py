@@ -20,14 +20,15 @@ from clip_client.dedup.types import EDITED, EXACT, QUARANTINE_NAME, RE_ENCODED, 
 from tests.fixtures.albums import album, member, opened, report, snapshot, without_access, write
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
 
 
-def move(journal: Journal, kept: Path, *copies: Path, tier: str = EXACT) -> str:
+def move(journal: Journal, kept: Path, *copies: Path, tier: str = EXACT, chosen: Collection[str] = ()) -> str:
     """Move the copies in one run, as copies of this tier; return its name."""
     plan = plan_moves(report(tuple(map(member, (kept, *copies)))), [kept.parent])
     moves = tuple(replace(one, tier=tier) for one in plan.moves)
-    applied = apply(replace(plan, moves=moves), journal)
+    applied = apply(replace(plan, moves=moves), journal, chosen=chosen)
     assert [outcome.done for outcome in applied.outcomes] == [True] * len(copies)
     return applied.run
 
@@ -211,6 +212,14 @@ def test_only_a_proved_move_makes_another_photo_stand_for_the_kept_one(
         assert [entry.files[0].original for entry in suspects(journal)] == [str(a)]
         assert [outcome.done for outcome in undo(journal, paths=[str(a)])] == [True]
         assert a.read_bytes() == b"x"
+
+
+def test_what_a_person_chose_proves_nothing_about_other_photos(tmp_path: Path, journal: Journal) -> None:
+    """A is a copy of B. Then a person keeps a small copy of B instead, which is re-encoded, too."""
+    a, b, small = (write(tmp_path / f"{name}.jpg", data) for name, data in (("A", b"x"), ("B", b"x"), ("C", b"y")))
+    move(journal, b, a)
+    move(journal, small, b, tier=RE_ENCODED, chosen={str(b)})
+    assert [outcome.done for outcome in purge(journal, trash=os.unlink)] == [False, True]
 
 
 def test_a_chain_is_proved_only_if_each_of_its_moves_is(tmp_path: Path, journal: Journal) -> None:

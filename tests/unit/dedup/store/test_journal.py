@@ -138,7 +138,7 @@ def test_a_journal_of_version_2_is_upgraded_in_place(tmp_path: Path) -> None:
         entry = journal.set_state(planned(journal, "/1.jpg", tier="similar"), State.MOVED)
     assert (entry.tier, entry.proof) == ("similar", PROOF)
     with closing(sqlite3.connect(path)) as connection, connection:
-        for name in ("tier", "proof"):
+        for name in ("tier", "proof", "is_chosen"):
             connection.execute(f"ALTER TABLE units DROP COLUMN {name}")
         connection.execute("DROP TABLE last_run")
         connection.execute("PRAGMA user_version = 2")
