@@ -1,6 +1,8 @@
 """The addresses of all pages, and of what they call.
 
-Reading. Every address needs the cookie that the token brings (``access.py``).
+All are below the secret of the server (``access.py``), so the pages name each other by relative addresses.
+
+Reading:
 
 - ``GET /``: the list of groups; while the search runs, its progress; if it failed, why. The query chooses the groups:
   ``tier``, ``state`` (``open``, ``keep``, ``keep-all``, ``different``, ``skip``, ``applied``, or ``staged``: all that
@@ -19,7 +21,7 @@ Reading. Every address needs the cookie that the token brings (``access.py``).
 - ``GET /state``: what changes, as JSON: ``version`` grows with every change, also those of other tabs and processes.
 - ``GET /assets/{file}``: style sheets and scripts.
 
-Writing. The body is JSON; the answer is that of ``/state``, or ``{"error": "one sentence"}`` with status 400 or 409.
+Writing: the body is JSON; the answer is that of ``/state``, or ``{"error": "one sentence"}`` with status 400 or 409.
 
 - ``POST /groups/{id}/choice``: ``{"what": "keep", "keep": 0, "move": [1, 2]}`` with positions of members; or ``what``
   is ``keep-all``, ``different``, ``skip``, or ``open``, which withdraws a choice.

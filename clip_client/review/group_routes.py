@@ -69,6 +69,7 @@ class GroupRoutes(Routes):
             "group.html.j2",
             state,
             group=group_view(found, problem_of=self._session.problem_of),
+            is_undone=found.is_undone,
             before=before,
             after=after,
             wanted=wanted,

@@ -53,7 +53,7 @@ def _overview(state: Mapping[str, Any]) -> Overview:
 def _list_url(wanted: Filter) -> str:
     """Return the address of the list, without the number of the first group."""
     used = {name: value for name, value in vars(wanted).items() if value}
-    return f"/?{urlencode({**used, 'start': ''})}"
+    return f"./?{urlencode({**used, 'start': ''})}"
 
 
 def _run_time(run: str, between: str) -> str:

@@ -33,19 +33,13 @@ async def serve(
 ) -> None:
     """Serve the pages, and run ``search`` for them. Returns when the process is told to end by SIGINT or SIGTERM.
 
-    ``port`` 0 takes a free one. ``say`` gets the address with its token, and a new one each time a browser has used it.
-    Raises CannotListen.
+    ``port`` 0 takes a free one. ``say`` gets the address, whose path is a secret. Raises CannotListen.
     """
     worker = Worker(session)
     with _listening(port) as listener:
         port = listener.getsockname()[1]
-
-        def address(token: str) -> str:
-            return f"http://{HOST}:{port}/?token={token}"
-
-        access = Access(
-            review_app(session, worker), on_token=lambda token: say(f"for another browser: {address(token)}")
-        )
+        address = f"http://{HOST}:{port}"
+        access = Access(review_app(session, worker))
         config = uvicorn.Config(
             access,
             http="h11",
@@ -57,11 +51,11 @@ async def serve(
             proxy_headers=False,
             timeout_graceful_shutdown=_PATIENCE_S,
         )
-        say(f"review: {address(access.token)}")
+        say(f"review: {address}{access.path}")
         searching = asyncio.create_task(session.search(search))
         if opens_browser:
             # It may start a browser and wait for it.
-            asyncio.get_running_loop().run_in_executor(None, webbrowser.open, address(access.token))
+            asyncio.get_running_loop().run_in_executor(None, webbrowser.open, address + access.path_for_once)
         server = uvicorn.Server(config)
         try:
             await server.serve(sockets=[listener])

@@ -74,10 +74,8 @@ def violations(view: Page, *, sizes: Sequence[ViewportSize] = (WIDE, TABLET, PHO
 
 @contextmanager
 def opened(browser: Browser, review: Review, *, serves_photos: bool = True) -> Iterator[BrowserContext]:
-    """A browser that has opened the address of the terminal; an error or a dialog on its pages fails the test."""
+    """A browser for the pages of a review; an error, a request elsewhere or a dialog on its pages fails the test."""
     context = browser.new_context(viewport=WIDE, reduced_motion="reduce")
-    name, _, value = review.cookie.partition("=")
-    context.add_cookies([{"name": name, "value": value, "url": f"http://127.0.0.1:{review.port}"}])
     if not serves_photos:
         context.route("**/photos/**", lambda route: route.fulfill(body=_EMPTY, content_type="image/svg+xml"))
     errors: list[str] = []
@@ -85,7 +83,7 @@ def opened(browser: Browser, review: Review, *, serves_photos: bool = True) -> I
     context.on("console", lambda message: errors.append(message.text) if message.type in ("error", "warning") else None)
     context.on("dialog", lambda dialog: errors.append(f"dialog: {dialog.message}"))
     context.on("weberror", lambda error: errors.append(str(error.error)))
-    context.on("request", lambda request: errors.append(request.url) if f":{review.port}/" not in request.url else None)
+    context.on("request", lambda request: errors.append(request.url) if review.secret not in request.url else None)
     yield context
     context.close()
     assert errors == []

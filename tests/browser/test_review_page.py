@@ -83,7 +83,7 @@ def window(browser: Browser, review: Review) -> Iterator[BrowserContext]:
 def page(window: BrowserContext, review: Review) -> Iterator[Page]:
     """The list of groups; whatever a test decides is taken back."""
     page = window.new_page()
-    page.goto(f"http://127.0.0.1:{review.port}/")
+    page.goto(f"{review.address}/")
     yield page
     while review.session.take_back():
         pass
@@ -122,7 +122,7 @@ def test_a_person_decides_with_the_keyboard_alone(page: Page, review: Review) ->
         ("skip", f"{folders[3]}/{paths[3][0]}", []),
     ]
     press(page, "u")
-    expect(page).to_have_url(f"http://127.0.0.1:{review.port}/groups/4")
+    expect(page).to_have_url(f"{review.address}/groups/4")
     press(page, "u", "u")
     assert [what for what, _, _ in decisions(review)] == ["keep"]
 
@@ -136,7 +136,7 @@ def test_a_second_tab_shows_a_decision_and_a_reload_keeps_it(page: Page, review:
     other.get_by_role("button", name="Keep 1, move 1 other").click()
     expect(page.locator("li[data-group='1'] .state")).to_have_text("One stays")
     expect(page.get_by_role("button", name="Apply 1 decision")).to_be_visible()
-    other.goto(f"http://127.0.0.1:{review.port}/groups/1")
+    other.goto(f"{review.address}/groups/1")
     assert [box.is_checked() for box in other.get_by_role("checkbox", name="Move").all()] == [True, False]
     assert len(decisions(review)[0][2]) == 1
 
@@ -146,7 +146,7 @@ def test_the_enlarged_view_stays_while_groups_are_decided(page: Page, review: Re
     viewer = page.get_by_role("dialog")
     press(page, "f", "ArrowRight", "ArrowRight", "c", "Enter")
     expect(viewer).to_be_visible()
-    expect(page).to_have_url(f"http://127.0.0.1:{review.port}/groups/2")
+    expect(page).to_have_url(f"{review.address}/groups/2")
     assert decisions(review)[0][1].endswith("/photo small.png")
     page.keyboard.press("Escape")
     expect(viewer).to_be_hidden()
@@ -156,7 +156,7 @@ def test_the_list_is_filtered_while_a_person_types(page: Page, review: Review) -
     search = page.get_by_role("searchbox")
     page.keyboard.press("/")
     page.keyboard.type("TRIP 3/")
-    expect(page).to_have_url(f"http://127.0.0.1:{review.port}/?text=TRIP+3%2F")
+    expect(page).to_have_url(f"{review.address}/?text=TRIP+3%2F")
     expect(page.locator(".list li")).to_have_count(1)
     expect(search).to_be_focused()
     page.locator(".list a").click()
@@ -254,7 +254,7 @@ def test_ten_thousand_groups_open_page_by_page(browser: Browser, tmp_path: Path)
     with review_of(tmp_path, store=tmp_path / "store", search=of_report(report(*groups))) as running:
         with opened(browser, running, serves_photos=False) as context:
             page = context.new_page()
-            page.goto(f"http://127.0.0.1:{running.port}/")
+            page.goto(f"{running.address}/")
             expect(page.locator(".list li")).to_have_count(50)
             expect(page.get_by_text("1 to 50 of 10,000")).to_be_visible()
             press(page, "r")

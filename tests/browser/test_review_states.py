@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
 from PIL import Image
@@ -79,7 +81,7 @@ def page(browser: Browser, review: Review) -> Iterator[Page]:
 
 def go(context: BrowserContext, review: Review, path: str = "/") -> Page:
     page = context.new_page()
-    page.goto(f"http://127.0.0.1:{review.port}{path}")
+    page.goto(review.address + path)
     return page
 
 
@@ -105,7 +107,7 @@ def test_hostile_names_are_text_and_what_is_done_hits_the_right_file(page: Page,
     page.get_by_role("searchbox").fill("onerror=alert(1)>")
     expect(page.locator(".list li")).to_have_count(1)
     expect(page.locator(".where bdi").first).to_have_text("<img src=x onerror=alert(1)>.png")
-    page.goto(f"http://127.0.0.1:{review.port}/groups/{number}")
+    page.goto(f"{review.address}/groups/{number}")
     shown = list(HOSTILE.values())
     assert page.locator("figure .name").all_inner_texts() == [f"{name}.png" for name in shown]
     assert page.locator("figure .folder").all_inner_texts() == [f"Pictures/{name}/" for name in shown]
@@ -138,7 +140,7 @@ def test_missing_files_are_marked_and_nothing_moves_for_them(page: Page, review:
     before = files(album)
     for name in ("kept/a.png", "copy/b.png"):
         os.unlink(album / name)
-    address = f"http://127.0.0.1:{review.port}"
+    address = review.address
     for folder, place in (("kept", 0), ("copy", 1)):
         page.goto(f"{address}/groups/{group_of(review, f'/{folder}/')}")
         expect(page.locator("figure").nth(place).locator("div.mat")).to_have_text("Missing since the search")
@@ -155,7 +157,7 @@ def test_missing_files_are_marked_and_nothing_moves_for_them(page: Page, review:
 
 
 def test_axe_finds_no_violation_on_any_page(page: Page, review: Review) -> None:
-    address = f"http://127.0.0.1:{review.port}"
+    address = review.address
     press(page, "?")
     assert violations(page, sizes=(WIDE,)) == []
     review.post("/groups/1/choice", {"what": "keep", "keep": 0, "move": [1]})
@@ -209,3 +211,56 @@ def test_a_failed_search_says_why(browser: Browser, tmp_path: Path) -> None:
         expect(page.get_by_role("heading", level=1)).to_have_text("The search failed")
         expect(page.get_by_role("alert")).to_have_text("<b>no model</b> answers")
         assert violations(page) == []
+
+
+def test_a_server_on_another_port_receives_nothing_that_opens_the_review(browser: Browser, review: Review) -> None:
+    """A server of another user of this computer, which the same browser opens: cookies do not know ports."""
+    received: list[str] = []
+
+    class Neighbour(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            received.append(f"{self.requestline}\n{self.headers}")
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            here = f"http://127.0.0.1:{review.port}/"
+            self.wfile.write(
+                f"""<title>waits</title><iframe src="{here}"></iframe><img src="{here}assets/icon.svg"><script>
+                const seen = [document.cookie, document.referrer, String(window.opener), window.name];
+                Promise.allSettled([
+                    fetch("{here}", {{ credentials: "include" }}).then((it) => it.text()),
+                    fetch("{here}state", {{ mode: "no-cors", credentials: "include" }}).then((it) => it.text()),
+                ])
+                .then((all) => JSON.stringify([seen, all.map((one) => one.value ?? null)]))
+                .then((text) => fetch("/seen?" + encodeURIComponent(text)))
+                .then(() => (document.title = "done"));</script>""".encode()
+            )
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Neighbour) as neighbour:
+        threading.Thread(target=neighbour.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{neighbour.server_port}/"
+        context = browser.new_context()
+        page = context.new_page()
+        page.goto(f"{review.address}/groups/1")
+        expect(page.locator(".group")).to_be_visible()
+        assert context.cookies() == []
+        # From the page of the review, in a window that it opens, and in one of its own.
+        page.evaluate("address => void open(address)", address)
+        page.evaluate("address => location.assign(address)", address)
+        expect(page).to_have_title("done")
+        other = context.new_page()
+        other.goto(address)
+        expect(other).to_have_title("done")
+        for one in context.pages:
+            expect(one).to_have_title("done")
+        context.close()
+        neighbour.shutdown()
+    pages = [request for request in received if not request.startswith("GET /favicon")]
+    assert len(pages) == 6
+    assert not any(review.secret[1:] in request or "cookie:" in request.lower() for request in received)
+    seen = [json.loads(unquote(request.split()[1].partition("?")[2])) for request in pages if "/seen?" in request]
+    # No cookie, referrer or opener, and no answer that a page of another server may read.
+    assert seen == [[["", "", "null", ""], [None, None]]] * 3

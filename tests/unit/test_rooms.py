@@ -66,7 +66,10 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
         ("dedup types", "dedup files", "dedup store", "dedup features", "dedup alignment"),
     ),
     "dedup search": (
-        ("clip_client.dedup.search", "clip_client.dedup.grouping", "clip_client.dedup.proving", "clip_client.dedup"),
+        (
+            *(f"clip_client.dedup.{name}" for name in ("search", "grouping", "proving", "proving_again")),
+            "clip_client.dedup",
+        ),
         (
             BASE, "dedup types", "dedup files", "dedup store", "dedup features", "dedup compare", "dedup alignment",
             "dedup actions",

@@ -71,16 +71,13 @@ def group(number: int) -> DuplicateGroup:
 
 
 class Browser:
-    """One connection to the server, with its cookie."""
+    """One connection to the server at its secret address."""
 
     def __init__(self, address: str) -> None:
         url = urlsplit(address)
         self._connection = HTTPConnection(url.hostname or "", url.port, timeout=300)
         self._headers = {"Origin": f"http://{url.netloc}"}
-        self._connection.request("GET", f"/?{url.query}")
-        response = self._connection.getresponse()
-        self._headers["Cookie"] = (response.getheader("Set-Cookie") or "").partition(";")[0]
-        response.read()
+        self._secret = url.path.rstrip("/")
 
     def close(self) -> None:
         """Close the connection."""
@@ -95,7 +92,7 @@ class Browser:
     def answer(self, path: str, body: Any = None) -> bytes:
         """Send a request; return its answer."""
         data = None if body is None else json.dumps(body)
-        self._connection.request("GET" if body is None else "POST", path, data, self._headers)
+        self._connection.request("GET" if body is None else "POST", self._secret + path, data, self._headers)
         response = self._connection.getresponse()
         answer = response.read()
         assert response.status == 200, answer

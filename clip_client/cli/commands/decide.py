@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from clip_client.cli.errors import CommandFailed, CommandMisused
 from clip_client.cli.options.store import add_store_option, opened_store
 from clip_client.dedup.files.hashing import hash_files
-from clip_client.dedup.store.choices import KEEP, ChosenPhoto
+from clip_client.dedup.store.choices import KEEP, UNDONE, ChosenPhoto
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
 from clip_client.dedup.text import counted, printable
 
@@ -104,6 +104,7 @@ def _decided(store: Store) -> dict[str, Any]:
                 "what": choice.what,
                 "at": _when(choice.at_ns),
                 "run": choice.run or None,
+                "state": choice.state,
                 "photos": [photo._asdict() for photo in choice.photos],
             }
             for choice in store.choices.all()
@@ -119,7 +120,9 @@ def _in_words(decided: dict[str, Any]) -> str:
             seen = ", ".join(map(printable, photo["seen_at"])) or f"SHA-256 {photo['sha256']}, not seen by a search"
             lines.append(f"   {seen}")
     for choice in decided["choices"]:
-        lines.append(f"{choice['at']}  {choice['what']}{', run ' + choice['run'] if choice['run'] else ''}")
+        run = f", run {choice['run']}" if choice["run"] else ""
+        undone = ", taken back" if choice["state"] == UNDONE else ""
+        lines.append(f"{choice['at']}  {choice['what']}{run}{undone}")
         lines += [f"   {printable(photo['path'])}{'  moves' if photo['moves'] else ''}" for photo in choice["photos"]]
     return "\n".join(lines) or "nothing was decided"
 

@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,12 +15,14 @@ from clip_client.cli.commands.undo import print_failures
 from clip_client.cli.output.progress import progress_bars
 from clip_client.dedup.actions.apple_photos_album import ALBUM, NoAlbum, fill_album
 from clip_client.dedup.actions.apply import HARDLINK, QUARANTINE, apply
+from clip_client.dedup.actions.chosen_runs import settle
 from clip_client.dedup.actions.plan import Plan, plan_moves
 from clip_client.dedup.actions.verdicts import Judge
 from clip_client.dedup.compare.chosen_groups import chosen_groups
 from clip_client.dedup.files.directories import DirectorySet
 from clip_client.dedup.files.hashing import sha256_of
 from clip_client.dedup.store.choices import moving_tiers
+from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.text import counted, human_bytes, printable
 from clip_client.dedup.types import QUARANTINE_NAME
 
@@ -45,6 +48,8 @@ def apply_report(
     moving: Mapping[str, Choice] = {}
     chosen = None
     if options.is_chosen:
+        with suppress(StoreError), store.journal.exclusive():  # another process is carrying choices out
+            settle(store)
         judge = Judge(report, paths, options.moves, hash_of=lambda path: store.files.sha256_of(path, sha256_of))
         chosen = chosen_groups(report, store.choices.all())
         report, moving = replace(chosen.report, groups=tuple(map(judge.judge, chosen.report.groups))), chosen.moving
@@ -112,11 +117,15 @@ def _apply_plan(
     plan: Plan, store: Store, options: ActionOptions, say: Callable[[str], None], chosen: Mapping[str, Choice]
 ) -> int:
     method = HARDLINK if options.hard_link else QUARANTINE
-    with progress_bars() as show:
-        applied = apply(plan, store.journal, method=method, on_progress=show)
+    with progress_bars() as show, store.journal.exclusive():
+        run = store.journal.new_run()
+        if chosen:
+            # First the name of the run: if this process is killed, the next one knows which choices it had begun.
+            store.choices.begin({chosen[move.duplicate.path].id for move in plan.moves}, run)
+        applied = apply(plan, store.journal, method=method, run=run, on_progress=show)
+        if chosen:
+            settle(store)
     moved = {outcome.path for outcome in applied.outcomes if outcome.done}
-    if chosen:
-        store.choices.set_run({chosen[outcome.path].id for outcome in applied.outcomes if outcome.done}, applied.run)
     # undo needs to know the store unless it is the default one.
     where = "" if options.store is None else f" --store {shlex.quote(str(options.store))}"
     if moved:

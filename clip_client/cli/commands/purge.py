@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 from clip_client.cli.commands.undo import outcomes_json, print_failures, quarantined
 from clip_client.cli.errors import CommandFailed, need
 from clip_client.cli.options.store import add_store_option, opened_store
+from clip_client.cli.output.progress import progress_bars
 from clip_client.dedup.text import counted, human_bytes, printable
 
 if TYPE_CHECKING:
@@ -26,7 +27,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         usage="%(prog)s [options]",
         help="send the quarantine to the system's trash",
         description="Send what is in the quarantine to the system's trash, from where clip-client undo cannot restore "
-        "it. A photo stays in the quarantine if the photo that was kept instead is missing or changed.",
+        "it. A photo stays in the quarantine if the photo that was kept instead is missing or changed, or if an "
+        "earlier version moved it and it is not proved that the kept photo shows all of it.",
     )
     parser.add_argument(
         "--run",
@@ -44,6 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print a summary, ask, and purge."""
     need("send2trash", extra="dedup")
     from clip_client.dedup.actions.purge import purge
+    from clip_client.dedup.proving_again import prove_again
 
     with opened_store(arguments.store) as store:
         entries = quarantined(store.journal, arguments.of_run)
@@ -60,7 +63,8 @@ def run(arguments: argparse.Namespace) -> int:
             print("nothing was changed", file=notes)
             return 0
         # Only these: another process may have moved more while the question was open.
-        outcomes = purge(store.journal, only={entry.id for entry in entries})
+        with progress_bars() as show:
+            outcomes = purge(store.journal, prove=prove_again, only={entry.id for entry in entries}, on_progress=show)
     if arguments.json:
         print(outcomes_json(outcomes))
     else:

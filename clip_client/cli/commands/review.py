@@ -28,7 +28,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         help="decide about duplicates in the browser",
         description="Search for duplicates as clip-client dedup does, and show them in the browser: compare photos, "
         "choose which ones stay, and move the others to the quarantine. Nothing moves before you apply your choices. "
-        "The pages are served on this computer only, to the browser that has the printed address.",
+        "The pages are served on this computer only, to browsers that have the printed address.",
         epilog="On another computer: ssh -L 8765:127.0.0.1:8765 HOST, then clip-client review --no-browser --port 8765 "
         "there, and open the printed address here.",
     )

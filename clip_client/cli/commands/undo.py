@@ -9,15 +9,18 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from clip_client.cli.errors import CommandFailed
+from clip_client.cli.errors import CommandFailed, CommandMisused
 from clip_client.cli.options.store import add_store_option, opened_store
+from clip_client.cli.output.progress import progress_bars
 from clip_client.dedup.store.journal import IN_QUARANTINE, Journal, JournalEntry
 from clip_client.dedup.text import counted, printable
 
 if TYPE_CHECKING:
     from clip_client.dedup.actions.apply import Outcome
+    from clip_client.dedup.store.choices import Choice
 
 _EMPTY: Final = "there is nothing in the quarantine to restore"
+_NO_SUSPECT: Final = "for each photo in the quarantine, a photo is left that is proved to show the same"
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -31,9 +34,20 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     )
     parser.add_argument("paths", nargs="*", metavar="PATH", help="restore only the photo that was at this path")
     parser.add_argument(
-        "--run", dest="of_run", metavar="RUN", help="restore only what one run moved; --list shows the runs"
+        "--run",
+        dest="of_run",
+        metavar="RUN",
+        help="take back only what one run moved and decided; --list shows the runs",
     )
-    parser.add_argument("--list", action="store_true", help="list what is in the quarantine, and restore nothing")
+    parser.add_argument(
+        "--suspects",
+        action="store_true",
+        help="restore only the photos of which no photo is left that is proved to show the same, such as some that an "
+        "earlier version moved",
+    )
+    parser.add_argument(
+        "--list", action="store_true", help="list what is in the quarantine and what runs decided, and restore nothing"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_store_option(parser)
     parser.set_defaults(run=run)
@@ -41,27 +55,45 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def run(arguments: argparse.Namespace) -> int:
     """Restore, and print what could not be restored."""
-    from clip_client.dedup.actions.apply import undo
+    from clip_client.dedup.actions.chosen_runs import declared_by, take_back
+    from clip_client.dedup.actions.purge import suspects
+    from clip_client.dedup.proving_again import prove_again
 
     paths = [os.path.abspath(os.path.expanduser(path)) for path in arguments.paths]
+    if arguments.suspects and paths:
+        raise CommandMisused("--suspects chooses the photos itself; leave out the PATH")
+    of_run = arguments.of_run
     with opened_store(arguments.store) as store:
-        entries = quarantined(store.journal, arguments.of_run)
+        declared = [] if arguments.suspects else declared_by(store, of_run)
+        entries = store.journal.entries(IN_QUARANTINE, run=of_run) if declared else quarantined(store.journal, of_run)
+        only = None
+        if arguments.suspects:
+            with progress_bars() as show:
+                entries = suspects(store.journal, prove=prove_again, run=of_run, on_progress=show)
+            only = {entry.id for entry in entries}
+            if not (entries or arguments.json):
+                print(_NO_SUSPECT)
+                return 0
         if arguments.list:
             wanted = set(paths)
-            listed = [e for e in entries if not wanted or not wanted.isdisjoint(file.original for file in e.files)]
-            _print_list(listed, as_json=arguments.json)
+            if wanted:
+                entries = [one for one in entries if not wanted.isdisjoint(file.original for file in one.files)]
+                declared = [one for one in declared if not wanted.isdisjoint(photo.path for photo in one.photos)]
+            _print_list(entries, declared, as_json=arguments.json)
             return 0
         # Before undo: a companion is restored with its photo, and the outcome names only the photo.
-        unknown = _unknown(paths, store.journal, arguments.of_run)
-        outcomes = undo(store.journal, run=arguments.of_run, paths=paths or None) + unknown
-        store.choices.reopen()
+        unknown = _unknown(paths, store.journal, of_run)
+        taken_back = take_back(store, run=of_run, paths=paths or None, only=only)
+    outcomes = taken_back.outcomes + unknown
     done = sum(outcome.done for outcome in outcomes)
     if arguments.json:
         print(outcomes_json(outcomes))
     elif outcomes:
         print(f"{counted(done, 'photo')} restored")
-    else:
+    elif not taken_back.decisions:
         print(_EMPTY)
+    if taken_back.decisions and not arguments.json:
+        print(f"{counted(taken_back.decisions, 'decision')} taken back")
     return 0 if print_failures(outcomes) == 0 else 1
 
 
@@ -75,7 +107,7 @@ def quarantined(journal: Journal, run: str | None) -> list[JournalEntry]:
     return entries
 
 
-def _print_list(entries: Sequence[JournalEntry], *, as_json: bool) -> None:
+def _print_list(entries: Sequence[JournalEntry], declared: Sequence[Choice], *, as_json: bool) -> None:
     from clip_client.dedup.actions.apply import why_out_of_reach
 
     if as_json:
@@ -89,12 +121,17 @@ def _print_list(entries: Sequence[JournalEntry], *, as_json: bool) -> None:
             }
             for entry in entries
         ]
-        print(json.dumps({"entries": listed}, indent=2))
+        decisions = [
+            {"run": one.run, "what": one.what, "paths": [photo.path for photo in one.photos]} for one in declared
+        ]
+        print(json.dumps({"entries": listed, "decisions": decisions}, indent=2))
         return
     for entry in entries:
         reach = f"  out of reach: {printable(why)}" if (why := why_out_of_reach(entry)) else ""
         print(f"{entry.run}  {printable(entry.files[0].original)}  kept: {printable(entry.kept)}{reach}")
-    if not entries:
+    for choice in declared:
+        print(f"{choice.run}  {choice.what}: {', '.join(printable(photo.path) for photo in choice.photos)}")
+    if not entries and not declared:
         print(_EMPTY)
 
 

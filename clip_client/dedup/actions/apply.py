@@ -23,12 +23,12 @@ from clip_client.dedup.actions.quarantine import (
 from clip_client.dedup.actions.sidecars import check_sidecars, remaining_sidecars, remove_sidecars, write_sidecars
 from clip_client.dedup.actions.verdicts import NOT_THE_SAME_BYTES, another_companion
 from clip_client.dedup.files.hashing import Content, hash_file
-from clip_client.dedup.store.journal import IN_QUARANTINE, JournalEntry, MovedFile, State, new_run
+from clip_client.dedup.store.journal import IN_QUARANTINE, JournalEntry, MovedFile, State
 from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.types import FailedFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from clip_client.dedup.actions.plan import Move, Plan
     from clip_client.dedup.store.journal import Journal
@@ -76,10 +76,10 @@ def apply(
     """
     if method not in METHODS:
         raise ValueError(f"unknown method {method!r}; the methods are {', '.join(METHODS)}")
-    run = run or new_run()
     outcomes: list[Outcome] = []
     with journal.exclusive():
         recover(journal)
+        run = run or journal.new_run()
         for done, move in enumerate(plan.moves, start=1):
             try:
                 outcome = _move(move, journal, run=run, method=method)
@@ -97,11 +97,18 @@ def apply(
     return Applied(run=run, outcomes=tuple(outcomes))
 
 
-def undo(journal: Journal, *, run: str | None = None, paths: Iterable[str] | None = None) -> tuple[Outcome, ...]:
+def undo(
+    journal: Journal,
+    *,
+    run: str | None = None,
+    paths: Iterable[str] | None = None,
+    only: Collection[int] | None = None,
+) -> tuple[Outcome, ...]:
     """Restore what is in the quarantine: everything, what one run moved, or what was moved from ``paths``.
 
-    The newest entry is restored first. If another file has taken the name of a file, that file stays in the quarantine,
-    and you can try again later. Raises StoreError if another process moves files with this journal.
+    ``only`` holds the ids (``JournalEntry.id``) of the entries to restore. The newest entry is restored first. If
+    another file has taken the name of a file, that file stays in the quarantine, and you can try again later. Raises
+    StoreError if another process moves files with this journal.
     """
     with journal.exclusive():
         recover(journal)
@@ -110,6 +117,8 @@ def undo(journal: Journal, *, run: str | None = None, paths: Iterable[str] | Non
         else:
             named = [journal.entries(IN_QUARANTINE, run=run, original=os.path.abspath(path)) for path in paths]
             entries = list({entry.id: entry for found in named for entry in found}.values())
+        if only is not None:
+            entries = [entry for entry in entries if entry.id in only]
         return tuple(_undo(entry, journal) for entry in sorted(entries, key=lambda entry: -entry.id))
 
 
@@ -154,7 +163,14 @@ def _move(move: Move, journal: Journal, *, run: str, method: str) -> Outcome:
     _check_companions(move, files[1:])
     sidecars = check_sidecars(move.sidecars, journal)
     entry = journal.plan(
-        run=run, method=method, kept=kept_path, kept_sha256=kept.sha256, files=files, sidecars=sidecars
+        run=run,
+        method=method,
+        kept=kept_path,
+        kept_sha256=kept.sha256,
+        tier=move.tier,
+        is_chosen=move.is_chosen,
+        files=files,
+        sidecars=sidecars,
     )
     try:
         write_sidecars(move.sidecars, entry)

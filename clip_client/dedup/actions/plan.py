@@ -34,6 +34,8 @@ class Move:
     target: QuarantineTarget
     reason: str = ""
     """Why it moves only because a person chose it; empty if it moves by its verdict."""
+    is_chosen: bool = False
+    """A person looked at the photo and chose that it moves."""
     sidecars: tuple[SidecarToWrite, ...] = ()
     """Sidecars that must be beside the kept photo before this one moves."""
 
@@ -130,6 +132,7 @@ def plan_moves(
                             companions=along,
                             target=target,
                             reason=verdict.reason if verdict.moves == IF_CHOSEN else "",
+                            is_chosen=selected is None,
                         )
                     )
                 else:

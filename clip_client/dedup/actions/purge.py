@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import os
+import shlex
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from clip_client.dedup.actions.apply import Outcome, recover, why_out_of_reach
+from clip_client.dedup.actions.plan import PROVED_TIERS
 from clip_client.dedup.actions.quarantine import is_there, remove_empty_folders
 from clip_client.dedup.files.file_types import COMPANION_KINDS, PICTURES, suffix_of
 from clip_client.dedup.files.hashing import has_sha256, sha256_of
-from clip_client.dedup.store.journal import State
+from clip_client.dedup.store.journal import PROOF, State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Collection, Iterator
 
     from clip_client.dedup.store.journal import Journal, JournalEntry, MovedFile
+
+Prove: TypeAlias = Callable[[str, str], str]
+"""``prove(kept, moved)`` returns the tier by which the file at ``kept`` shows all of the picture at ``moved``; empty if
+that cannot be proved."""
 
 
 def purge(
     journal: Journal,
     *,
+    prove: Prove | None = None,
     run: str | None = None,
     only: Collection[int] | None = None,
     trash: Callable[[str], None] | None = None,
@@ -30,9 +38,10 @@ def purge(
 
     ``only`` holds the ids (``JournalEntry.id``) that a person agreed to; other entries may have been added since. A
     photo is purged only if it is unchanged since its move, and if the photo that was kept instead still exists with the
-    same bytes. If the kept photo was itself moved later, the photo that was kept instead of it counts. ``trash`` takes
-    a path and defaults to ``send2trash.send2trash``. Raises StoreError if another process moves files with this
-    journal.
+    same bytes. If the kept photo was itself moved later, and this move was proved to lose nothing, the photo that was
+    kept instead of it counts. What a version with another :data:`~.journal.PROOF` moved has to be proved again, with
+    ``prove``, or stays. ``trash`` takes a path and defaults to ``send2trash.send2trash``. Raises StoreError if another
+    process moves files with this journal.
     """
     if trash is None:
         from send2trash import send2trash
@@ -43,16 +52,36 @@ def purge(
         entries = [entry for entry in journal.entries((State.MOVED,), run=run) if only is None or entry.id in only]
         outcomes = []
         for done, entry in enumerate(entries, start=1):
-            outcomes.append(_purge(entry, journal, trash))
+            outcomes.append(_purge(entry, journal, prove, trash))
             if on_progress is not None:
                 on_progress("purging", done, len(entries))
     return tuple(outcomes)
 
 
-def _purge(entry: JournalEntry, journal: Journal, trash: Callable[[str], None]) -> Outcome:
+def suspects(
+    journal: Journal,
+    *,
+    prove: Prove | None = None,
+    run: str | None = None,
+    on_progress: Callable[[str, int, int], None] | None = None,
+) -> list[JournalEntry]:
+    """Return the moved photos that :func:`purge` leaves because no photo is left that is proved to show the same.
+
+    Those on a disk that is not connected are not among them.
+    """
+    found, entries = [], journal.entries((State.MOVED,), run=run)
+    for done, entry in enumerate(entries, start=1):
+        if not why_out_of_reach(entry) and not _kept_instead(entry, journal, prove)[0]:
+            found.append(entry)
+        if on_progress is not None:
+            on_progress("proving", done, len(entries))
+    return found
+
+
+def _purge(entry: JournalEntry, journal: Journal, prove: Prove | None, trash: Callable[[str], None]) -> Outcome:
     path = entry.files[0].original
     try:
-        reason = why_out_of_reach(entry) or _why_it_stays(entry, journal)
+        reason = why_out_of_reach(entry) or _why_it_stays(entry, journal, prove)
     except OSError as error:
         reason = f"The system refuses: {error.strerror or error}."
     if reason:
@@ -71,12 +100,12 @@ def _purge(entry: JournalEntry, journal: Journal, trash: Callable[[str], None]) 
     return Outcome(path=path, done=True, message="In the system's trash.")
 
 
-def _why_it_stays(entry: JournalEntry, journal: Journal) -> str:
+def _why_it_stays(entry: JournalEntry, journal: Journal, prove: Prove | None) -> str:
     if any(is_there(file.quarantined) and not _is_as_it_was_moved(file) for file in entry.files):
-        return "It was changed after it was moved; restore it with: clip-client undo."
-    kept = _kept_instead(entry, journal, frozenset({entry.id}))
-    if not kept:
-        return f"The photo that was kept instead is missing or changed: {entry.kept}."
+        return f"It was changed after it was moved; {_how_to_restore(entry)}."
+    kept, reason = _kept_instead(entry, journal, prove)
+    if reason:
+        return reason
     for sidecar in entry.sidecars:
         if not is_there(sidecar.path):
             return f"The sidecar with its metadata is no longer beside the kept photo: {sidecar.path}."
@@ -95,16 +124,54 @@ def _is_as_it_was_moved(file: MovedFile) -> bool:
     return status.st_mtime_ns == file.mtime_ns or sha256_of(file.quarantined) == file.sha256
 
 
-def _kept_instead(entry: JournalEntry, journal: Journal, seen: frozenset[int]) -> str | None:
-    """Return the path of the photo that was kept instead; None if it is missing. ``seen`` are ids not to go back to."""
-    if has_sha256(entry.kept, entry.kept_sha256):
-        return entry.kept
-    later = (
-        _kept_instead(later, journal, seen | {later.id})
-        for later in journal.entries((State.MOVED, State.PURGED), original=entry.kept)
-        if later.id not in seen and later.files[0].sha256 == entry.kept_sha256
+def _kept_instead(entry: JournalEntry, journal: Journal, prove: Prove | None) -> tuple[str, str]:
+    """Return the path of a photo that is left and proved to show the moved one, and why there is none: one is empty."""
+    left = list(_left_instead(entry, journal, frozenset({entry.id})))
+    remedy = f"{_how_to_restore(entry)}, or all such photos with: clip-client undo --suspects"
+    if not left:
+        return "", f"The photo that was kept instead is missing or changed: {entry.kept}; {remedy}."
+    # A person may have asked for the move of a photo that is not proved, but only while this photo was kept for it.
+    if entry.proof == PROOF or _has_same_bytes(entry):
+        for path, is_proved in left:
+            if is_proved:
+                return path, ""
+    for path, _ in left:
+        if prove is not None and (tier := prove(path, entry.files[0].quarantined)):
+            if path == entry.kept:
+                journal.set_proved(entry, tier)
+            return path, ""
+    path = left[0][0]
+    why = (
+        f"An earlier version moved it for {path}"
+        if path == entry.kept
+        else f"The photo that was kept instead, {entry.kept}, was moved itself for {path}"
     )
-    return next(filter(None, later), None)
+    return "", f"{why}, which is not proved to show all of it; {remedy}."
+
+
+def _left_instead(entry: JournalEntry, journal: Journal, seen: frozenset[int]) -> Iterator[tuple[str, bool]]:
+    """Yield each photo that is left instead of a moved one, and whether the later moves that lead to it are proved.
+
+    ``seen`` are ids of entries not to go back to.
+    """
+    if has_sha256(entry.kept, entry.kept_sha256):
+        yield entry.kept, True
+        return
+    for later in journal.entries((State.MOVED, State.PURGED), original=entry.kept):
+        if later.id not in seen and later.files[0].sha256 == entry.kept_sha256:
+            is_later_proved = _has_same_bytes(later) or (
+                later.proof == PROOF and later.tier in PROVED_TIERS and not later.is_chosen
+            )
+            for path, is_proved in _left_instead(later, journal, seen | {later.id}):
+                yield path, is_proved and is_later_proved
+
+
+def _has_same_bytes(entry: JournalEntry) -> bool:
+    return entry.files[0].sha256 == entry.kept_sha256
+
+
+def _how_to_restore(entry: JournalEntry) -> str:
+    return f"restore it with: clip-client undo {shlex.quote(entry.files[0].original)}"
 
 
 def _has_beside(kept: str, kind: str, lost: MovedFile) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from clip_client.dedup.aligned import Match
 from clip_client.dedup.compare.keep_rules import KeepRules, converted_from_lossy
 from clip_client.dedup.features.capture_time import classify_burst
-from clip_client.dedup.store.choices import KEEP
+from clip_client.dedup.store.choices import KEEP, UNDONE, WAITING
 from clip_client.dedup.types import ALTERED, EXACT, SAME_PIXELS, TIERS
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def chosen_groups(report: DuplicateReport, choices: Iterable[Choice]) -> ChosenG
     """Return the groups of a report that :data:`KEEP` choices are about, and what moves and stays.
 
     ``choices`` are in the order in which they were made: the last one about any photo of a group is the one that holds.
-    A choice that a run has carried out says nothing about what stays.
+    A choice that a run has begun moves nothing, and says nothing about what stays.
     """
     last = {photo.path: choice for choice in choices for photo in choice.photos}
     groups: list[DuplicateGroup] = []
@@ -164,17 +164,20 @@ def chosen_groups(report: DuplicateReport, choices: Iterable[Choice]) -> ChosenG
         about = {path: choice for member in group.members if (choice := last.get(path := os.path.abspath(member.path)))}
         choice = max(about.values(), key=lambda one: one.id, default=None)
         replaced.update(path for path, earlier in about.items() if earlier is not choice)
-        if choice is not None and choice.what == KEEP and (chosen := choose(group, choice.photos)):
+        is_waiting = choice is not None and choice.what == KEEP and choice.state == WAITING
+        if choice is not None and is_waiting and (chosen := choose(group, choice.photos)):
             groups.append(chosen[0])
             moving.update(dict.fromkeys(chosen[1], choice))
     moved = set(map(os.path.abspath, moving))
+    open_ones = {one.id: one for one in last.values() if one.what == KEEP and one.state in (WAITING, UNDONE)}
     staying = {
         photo.path: "A later choice about its group holds."
         if photo.path in replaced
+        else "Its choice was taken back; to move it, choose again."
+        if choice.state == UNDONE
         else f"The search does not find it in one group with {choice.photos[0].path}, or a chosen photo has changed."
-        for path, choice in last.items()
-        if choice.what == KEEP and not choice.run and path not in moved
+        for _, choice in sorted(open_ones.items())
         for photo in choice.photos
-        if photo.path == path and photo.moves
+        if photo.moves and last[photo.path] is choice and photo.path not in moved
     }
     return ChosenGroups(report=replace(report, groups=tuple(groups)), moving=moving, staying=staying)

@@ -1,13 +1,20 @@
 """What a person chose to do with found photos, before it is done: which stay and which move, what is no duplicate.
 
 A choice names its photos by path and content, so it is found again by a later search, in another process, and by
-``dedup --apply --act-on chosen``. It stays in the store until it is taken back, also after it has been carried out.
+``dedup --apply --act-on chosen``. It goes through these states::
+
+    waiting -> begun -> done -> undone
+
+A run that carries out no part of a choice lets it wait again. A choice that waits becomes undone, too, if its photos
+moved in another way and were brought back. Only choices that wait are carried out, so what was undone needs a new one.
+
+Only a process that may move files (:meth:`.journal.Journal.exclusive`) begins choices and records what became of them.
+If a process gets this right and finds a choice that is begun, the process that began it was killed.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -30,16 +37,30 @@ CHOICES: Final = (KEEP, DIFFERENT, KEEP_ALL, SKIP, OPEN)
 
 ACT_ON: Final = "act-on="
 """Before a tier that rules move besides the safe ones."""
+WAITING: Final = "waiting"
+"""State of a choice that can be carried out."""
+BEGUN: Final = "begun"
+"""State of a choice that a run is carrying out."""
+DONE: Final = "done"
+"""State of a choice of which a run has carried out at least a part."""
+UNDONE: Final = "undone"
+"""State of a choice whose photos were brought back, or whose decision was taken back."""
 
 # AUTOINCREMENT, so that no later choice gets the id of one that was taken back: a run in progress may know the first.
-_VERSION: Final = 1
+_VERSION: Final = 2
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS choices (
     id INTEGER PRIMARY KEY AUTOINCREMENT, step INTEGER NOT NULL, what TEXT NOT NULL, at_ns INTEGER NOT NULL,
-    rules TEXT NOT NULL, run TEXT NOT NULL DEFAULT '', photos TEXT NOT NULL);
+    rules TEXT NOT NULL, run TEXT NOT NULL DEFAULT '', photos TEXT NOT NULL, state TEXT NOT NULL DEFAULT 'waiting');
 CREATE INDEX IF NOT EXISTS choices_by_run ON choices (run);
 CREATE INDEX IF NOT EXISTS choices_by_step ON choices (step)
 """
+_UPGRADES: Final = {
+    2: "ALTER TABLE choices ADD COLUMN state TEXT NOT NULL DEFAULT 'waiting';"
+    "UPDATE choices SET state = 'done' WHERE run != ''"
+}
+_BEGIN: Final = "UPDATE choices SET run = ?, state = 'begun' WHERE id = ? AND state = 'waiting'"
+_SET_STATE: Final = "UPDATE choices SET state = ?, run = CASE ? WHEN 'waiting' THEN '' ELSE run END WHERE id = ?"
 
 
 class ChosenPhoto(NamedTuple):
@@ -64,8 +85,9 @@ class Choice:
     rules: str
     """The rules that made it for many groups at once; empty if a person looked at the group."""
     run: str
-    """Name of the run that carried it out; empty if none has."""
+    """Name of the run that has begun to carry it out; empty while it waits."""
     photos: tuple[ChosenPhoto, ...]
+    state: str = WAITING
 
 
 def moving_tiers(rules: str) -> tuple[str, ...] | None:
@@ -83,7 +105,7 @@ class Choices:
     """The choices in one store. A change is on the disk when the method returns."""
 
     def __init__(self, path: Path) -> None:
-        self._connection = open_database(path, _SCHEMA, version=_VERSION, durable=True)
+        self._connection = open_database(path, _SCHEMA, version=_VERSION, durable=True, upgrades=_UPGRADES)
         self._seen = self._data_version()
 
     def close(self) -> None:
@@ -116,10 +138,10 @@ class Choices:
         return added
 
     def all(self, *, run: str | None = None) -> Iterator[Choice]:
-        """Yield every choice, or those that one run carried out, oldest first."""
+        """Yield every choice, or those that one run has begun, oldest first."""
         which, values = ("", ()) if run is None else (" WHERE run = ?", (run,))
-        for number, step, what, at_ns, rules, of_run, photos in self._connection.execute(
-            f"SELECT id, step, what, at_ns, rules, run, photos FROM choices{which} ORDER BY id", values
+        for number, step, what, at_ns, rules, of_run, photos, state in self._connection.execute(
+            f"SELECT id, step, what, at_ns, rules, run, photos, state FROM choices{which} ORDER BY id", values
         ):
             yield Choice(
                 id=number,
@@ -129,37 +151,36 @@ class Choices:
                 rules=rules,
                 run=of_run,
                 photos=tuple(ChosenPhoto(path, sha256, bool(moves)) for path, sha256, moves in json.loads(photos)),
+                state=state,
             )
 
-    def reopen(self) -> list[int]:
-        """Let the choices hold again of which all photos are back where they were; return their ids."""
-        back = [
-            choice.id
-            for choice in self.all()
-            if choice.run and choice.what == KEEP and all(os.path.lexists(photo.path) for photo in choice.photos)
-        ]
-        self.set_run(back, "")
-        return back
-
     def runs(self, what: str) -> dict[str, int]:
-        """Return run -> number of choices of one kind that it carried out."""
+        """Return run -> number of choices of one kind that it has carried out and that were not taken back."""
         rows = self._connection.execute(
-            "SELECT run, count(*) FROM choices WHERE run != '' AND what = ? GROUP BY run", (what,)
+            "SELECT run, count(*) FROM choices WHERE state = ? AND what = ? GROUP BY run", (DONE, what)
         )
         return dict(rows.fetchall())
 
-    def set_run(self, ids: Collection[int], run: str) -> None:
-        """Record which run carries the choices out; an empty name says that none does."""
-        self._for_each("UPDATE choices SET run = ? WHERE id = ?", [(run, number) for number in ids])
+    def begin(self, ids: Collection[int], run: str) -> frozenset[int]:
+        """Record that a run is about to carry choices out; return the ids of those that were waiting for it.
 
-    def remove(self, ids: Collection[int]) -> None:
-        """Take choices back."""
-        self._for_each("DELETE FROM choices WHERE id = ?", [(number,) for number in ids])
+        The caller holds :meth:`.journal.Journal.exclusive`.
+        """
+        with transaction(self._connection):
+            return frozenset(one for one in ids if self._connection.execute(_BEGIN, (run, one)).rowcount)
+
+    def set_state(self, ids: Collection[int], state: str) -> None:
+        """Record what became of choices."""
+        self._for_each(_SET_STATE, [(state, state, number) for number in ids])
+
+    def withdraw(self, ids: Collection[int]) -> None:
+        """Remove choices, unless a run has carried them out or is doing so."""
+        self._for_each("DELETE FROM choices WHERE id = ? AND state IN (?, ?)", [(one, WAITING, UNDONE) for one in ids])
 
     def forget(self, paths: Container[str]) -> int:
         """Remove every choice about any of the absolute ``paths``; return their number."""
         found = [choice.id for choice in self.all() if any(photo.path in paths for photo in choice.photos)]
-        self.remove(found)
+        self._for_each("DELETE FROM choices WHERE id = ?", [(number,) for number in found])
         return len(found)
 
     def _for_each(self, statement: str, values: Sequence[tuple[object, ...]]) -> None:

@@ -16,8 +16,9 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from clip_client.dedup.store.lock import AlreadyLocked, exclusive_lock
@@ -43,12 +44,18 @@ class State:
 IN_QUARANTINE: Final = (State.PLANNED, State.MOVED, State.RESTORING, State.PURGING)
 """States in which a file of the entry may be in the quarantine."""
 
-# Table and column names are the format on disk: "units" holds the entries, "survivor" is the kept photo.
-_VERSION: Final = 2
+PROOF: Final = 1
+"""Version of the proof by which photos move, in each new entry. Raise it with any change that would have refused an
+earlier move. Entries of versions without it have 0: they compared photos at a reduced size only."""
+
+# Table and column names are the format on disk: "units" holds the entries, "survivor" is the kept photo, and
+# "last_run" has one row.
+_VERSION: Final = 3
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS units (
     id INTEGER PRIMARY KEY, run TEXT NOT NULL, at_ns INTEGER NOT NULL, method TEXT NOT NULL, state TEXT NOT NULL,
-    survivor BLOB NOT NULL, survivor_sha256 TEXT NOT NULL);
+    survivor BLOB NOT NULL, survivor_sha256 TEXT NOT NULL, tier TEXT NOT NULL DEFAULT '',
+    proof INTEGER NOT NULL DEFAULT 0, is_chosen INTEGER NOT NULL DEFAULT 0);
 CREATE INDEX IF NOT EXISTS units_by_state ON units (state);
 CREATE TABLE IF NOT EXISTS files (
     unit INTEGER NOT NULL REFERENCES units (id), original BLOB NOT NULL, quarantined BLOB NOT NULL,
@@ -58,20 +65,35 @@ CREATE INDEX IF NOT EXISTS files_by_original ON files (original);
 CREATE TABLE IF NOT EXISTS sidecars (
     unit INTEGER NOT NULL REFERENCES units (id), path BLOB NOT NULL, sha256 TEXT NOT NULL, is_ours INTEGER NOT NULL);
 CREATE INDEX IF NOT EXISTS sidecars_by_unit ON sidecars (unit);
-CREATE INDEX IF NOT EXISTS sidecars_by_path ON sidecars (path)
+CREATE INDEX IF NOT EXISTS sidecars_by_path ON sidecars (path);
+CREATE TABLE IF NOT EXISTS last_run (id INTEGER PRIMARY KEY, name TEXT NOT NULL)
 """
+_UPGRADES: Final = {
+    3: "ALTER TABLE units ADD COLUMN tier TEXT NOT NULL DEFAULT '';"
+    "ALTER TABLE units ADD COLUMN proof INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE units ADD COLUMN is_chosen INTEGER NOT NULL DEFAULT 0"
+}
 _INSERT_ENTRY: Final = (
-    "INSERT INTO units (run, at_ns, method, state, survivor, survivor_sha256) VALUES (?, ?, ?, ?, ?, ?)"
+    "INSERT INTO units (run, at_ns, method, state, survivor, survivor_sha256, tier, proof, is_chosen) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _INSERT_FILE: Final = "INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?)"
 _INSERT_SIDECAR: Final = "INSERT INTO sidecars VALUES (?, ?, ?, ?)"
 _SET_STATE: Final = "UPDATE units SET state = ? WHERE id = ?"
+_SET_PROOF: Final = "UPDATE units SET tier = ?, proof = ? WHERE id = ?"
 _ENTRY: Final = "SELECT * FROM units WHERE id = ?"
 _ENTRIES: Final = "SELECT * FROM units WHERE state IN ({states}){more} ORDER BY id"
 _RUNS: Final = (
     "SELECT run, min(at_ns), count(DISTINCT id), sum(size_bytes) FROM units JOIN files ON unit = id "
     "WHERE state IN ({states}) GROUP BY run ORDER BY max(id) DESC"
 )
+_MOVES: Final = "SELECT run, original, state, method FROM units JOIN files ON unit = id ORDER BY id"
+_RUN_TIME: Final = "%Y%m%d-%H%M%S"
+_LAST_RUN: Final = (
+    "SELECT max(run) FROM (SELECT name AS run FROM last_run UNION ALL SELECT run FROM units) "
+    "WHERE run GLOB '[0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9]-[0-9][0-9][0-9][0-9][0-9][0-9]-*'"
+)
+_SET_LAST_RUN: Final = "INSERT OR REPLACE INTO last_run VALUES (1, ?)"
 _OF_RUN: Final = " AND run = ?"
 _OF_ORIGINAL: Final = " AND id IN (SELECT unit FROM files WHERE original = ?)"
 _FILES: Final = "SELECT * FROM files WHERE unit = ? ORDER BY rowid"
@@ -121,6 +143,12 @@ class JournalEntry:
     files: tuple[MovedFile, ...]
     sidecars: tuple[Sidecar, ...] = ()
     """What has to stay beside the kept photo while the files are in the quarantine."""
+    tier: str = ""
+    """How certain it was that the kept photo shows the same; empty if an earlier version moved the photo."""
+    proof: int = 0
+    """Version of the proof, such as :data:`PROOF`; 0 if an earlier version moved the photo."""
+    is_chosen: bool = False
+    """A person chose this move, so the photo may have more than the one that was kept."""
 
 
 class Run(NamedTuple):
@@ -134,17 +162,13 @@ class Run(NamedTuple):
     """Of all files."""
 
 
-def new_run() -> str:
-    """Return a name for a run: the local time, and letters that make it unique across all stores."""
-    return f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}"
-
-
 class Journal:
     """The journal of one store; one thread at a time may use it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._connection = open_database(path, _SCHEMA, version=_VERSION, durable=True)
+        self._is_held = False
+        self._connection = open_database(path, _SCHEMA, version=_VERSION, durable=True, upgrades=_UPGRADES)
 
     def close(self) -> None:
         """Close the file."""
@@ -154,8 +178,12 @@ class Journal:
     def exclusive(self) -> Iterator[None]:
         """Hold the right to move files for the duration of the block; only one process per store has it.
 
-        Raises StoreError if another process has it, or if the lock file cannot be locked.
+        Inside the block, a second call does nothing. Raises StoreError if another process has the right, or if the
+        lock file cannot be locked.
         """
+        if self._is_held:
+            yield
+            return
         path = self._path.with_suffix(".lock")
         with ExitStack() as held:
             try:
@@ -165,7 +193,24 @@ class Journal:
             except OSError as error:
                 reason = error.strerror or error
                 raise StoreError(f"{path} cannot be locked: {reason}; choose another folder with --store") from None
+            self._is_held = True
+            held.callback(setattr, self, "_is_held", False)
             yield
+
+    def new_run(self) -> str:
+        """Return a name for a run: a time, and letters that make it unique across all stores.
+
+        The time is the local one, to the second. If the clock has not moved on since the last run of this store, or was
+        set back, it is the second after that run, so names always sort by their order.
+        """
+        now = datetime.now().replace(microsecond=0)
+        with transaction(self._connection):
+            (last,) = self._connection.execute(_LAST_RUN).fetchone()
+            with suppress(ValueError, TypeError):  # there is none, or it is no date
+                now = max(now, datetime.strptime(last[:15], _RUN_TIME) + timedelta(seconds=1))
+            name = f"{now:{_RUN_TIME}}-{uuid.uuid4().hex[:8]}"
+            self._connection.execute(_SET_LAST_RUN, (name,))
+        return name
 
     def plan(
         self,
@@ -174,14 +219,15 @@ class Journal:
         method: str,
         kept: str,
         kept_sha256: str,
+        tier: str,
+        is_chosen: bool = False,
         files: Sequence[MovedFile],
         sidecars: Sequence[Sidecar] = (),
     ) -> JournalEntry:
-        """Record what is about to happen. It is on the disk when this returns."""
+        """Record what is about to happen, with the present :data:`PROOF`. It is on the disk when this returns."""
+        values = (run, time.time_ns(), method, State.PLANNED, os.fsencode(kept), kept_sha256, tier, PROOF, is_chosen)
         with transaction(self._connection):
-            number = self._connection.execute(
-                _INSERT_ENTRY, (run, time.time_ns(), method, State.PLANNED, os.fsencode(kept), kept_sha256)
-            ).lastrowid
+            number = self._connection.execute(_INSERT_ENTRY, values).lastrowid
             self._connection.executemany(
                 _INSERT_FILE,
                 [(number, os.fsencode(file.original), os.fsencode(file.quarantined), *file[2:]) for file in files],
@@ -196,6 +242,16 @@ class Journal:
         with transaction(self._connection):
             self._connection.execute(_SET_STATE, (state, entry.id))
         return replace(entry, state=state)
+
+    def set_proved(self, entry: JournalEntry, tier: str) -> None:
+        """Record that the present :data:`PROOF` holds for what an earlier version moved."""
+        with transaction(self._connection):
+            self._connection.execute(_SET_PROOF, (tier, PROOF, entry.id))
+
+    def moves(self) -> Iterator[tuple[str, str, str, str]]:
+        """Yield (run, old path, state, method) of each file that was ever moved, in the order of the moves."""
+        for run, original, state, method in self._connection.execute(_MOVES):
+            yield run, os.fsdecode(original), state, method
 
     def entries(
         self, states: Sequence[str], *, run: str | None = None, original: str | None = None
@@ -225,7 +281,7 @@ class Journal:
         return [(number, _sidecar(*row)) for number, *row in rows]
 
     def _entry(self, row: Sequence[Any]) -> JournalEntry:
-        number, run, at_ns, method, state, kept, kept_sha256 = row
+        number, run, at_ns, method, state, kept, kept_sha256, tier, proof, is_chosen = row
         files = self._connection.execute(_FILES, (number,))
         sidecars = self._connection.execute(_SIDECARS, (number,))
         return JournalEntry(
@@ -241,6 +297,9 @@ class Journal:
                 for _unit, original, quarantined, *rest in files
             ),
             sidecars=tuple(_sidecar(*row) for row in sidecars),
+            tier=tier,
+            proof=proof,
+            is_chosen=bool(is_chosen),
         )
 
 

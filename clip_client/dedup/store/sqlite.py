@@ -10,7 +10,7 @@ from preprocess_ensemble.errors import ReportedError
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
 _BUSY_S: Final = 60.0
@@ -25,13 +25,20 @@ class StoreError(ReportedError):
 
 
 def open_database(
-    path: Path, schema: str, *, version: int, durable: bool, sleep: Callable[[float], None] = time.sleep
+    path: Path,
+    schema: str,
+    *,
+    version: int,
+    durable: bool,
+    upgrades: Mapping[int, str] | None = None,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> sqlite3.Connection:
     """Open the database at ``path``, or make it.
 
-    ``schema`` runs if the file has an older version, so each statement needs ``IF NOT EXISTS``. With ``durable`` a
-    commit is on the disk when it returns; without it a power failure may lose the last commits, but never corrupts the
-    file. The connection never begins a transaction by itself: use :func:`transaction`. Raises StoreError.
+    ``schema`` runs if the file has an older version, so each statement needs ``IF NOT EXISTS``. ``upgrades`` maps a
+    version to the statements that a file of the version before it needs beyond the schema. With ``durable`` a commit is
+    on the disk when it returns; without it a power failure may lose the last commits, but never corrupts the file. The
+    connection never begins a transaction by itself: use :func:`transaction`. Raises StoreError.
     """
     import sqlite3
 
@@ -53,7 +60,10 @@ def open_database(
                 )
             if found < version:
                 with transaction(connection):
-                    for statement in filter(str.strip, schema.split(";")):
+                    # Again: another process may have upgraded the file while this one waited for its turn.
+                    (found,) = connection.execute("PRAGMA user_version").fetchone()
+                    needed = [text for number, text in (upgrades or {}).items() if 0 < found < number]
+                    for statement in filter(str.strip, ";".join((schema, *needed)).split(";")):
                         connection.execute(statement)
                     connection.execute(f"PRAGMA user_version = {version}")
         except sqlite3.Error as error:

@@ -131,17 +131,18 @@ const submits = {
   },
   async plan(form) {
     const merge = one("[name=merge_metadata]", form);
-    if (await send("/plan", merge ? { merge_metadata: merge.checked } : {})) await load("/plan");
+    if (await send("plan", merge ? { merge_metadata: merge.checked } : {})) await load("plan");
   },
   async apply(form) {
-    if (await send("/apply", { plan: Number(form.dataset.plan) })) await load("/plan");
+    if (await send("apply", { plan: Number(form.dataset.plan) })) await load("plan");
   },
   async rules(form) {
     const { tier, text } = form.elements;
-    if (await send("/rules/choose", { rules: rulesOf(form), also: alsoOf(form), tier: tier.value, text: text.value })) await load("/");
+    const body = { rules: rulesOf(form), also: alsoOf(form), tier: tier.value, text: text.value };
+    if (await send("rules/choose", body)) await load("./");
   },
   async restore(form) {
-    if (await send(form.action)) await load("/history");
+    if (await send(form.action)) await load("history");
   },
 };
 
@@ -214,7 +215,7 @@ viewer.dialog.addEventListener("show", ({ detail: { photo } }) => {
 
 const actions = {
   undo: () => alone(async () => {
-    if (await send("/undo")) await load(decided.pop() ?? location.href);
+    if (await send("undo")) await load(decided.pop() ?? location.href);
   }),
   enlarge: () => enlarge(),
   keep: () => viewer.dialog.open && one("[name=keep]", viewer.current.figure).click(),
@@ -324,7 +325,7 @@ async function count(form) {
 }
 
 async function saveRules(name, rules) {
-  if (await send("/rules/save", { name, rules })) load(location.href, { push: false, quiet: true });
+  if (await send("rules/save", { name, rules })) load(location.href, { push: false, quiet: true });
 }
 
 function useRules(form, rules) {
@@ -351,7 +352,7 @@ document.addEventListener("input", (event) => {
 // loaded again, unless somebody is typing in it. ---------------------------------------------------------------------
 
 async function follow() {
-  const response = document.hidden ? null : await fetch("/state").catch(() => null);
+  const response = document.hidden ? null : await fetch("state").catch(() => null);
   if (response?.ok) {
     const { version } = await response.json();
     const isStale = version !== Number(one("main").dataset.version);

@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 import threading
 import traceback
-from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from clip_client.dedup.actions.apple_photos_album import ALBUM, NoAlbum, fill_album
-from clip_client.dedup.actions.apply import Outcome, apply, undo
+from clip_client.dedup.actions.apply import Outcome, apply
+from clip_client.dedup.actions.chosen_runs import record, settle, take_back
 from clip_client.dedup.compare.chosen_groups import choose
-from clip_client.dedup.store.choices import KEEP, moving_tiers
-from clip_client.dedup.store.journal import new_run
+from clip_client.dedup.store.choices import DONE, KEEP, WAITING, moving_tiers
 from clip_client.dedup.store.store import Store
 from clip_client.review.state.found_groups import STAGED, Filter
 from clip_client.review.state.plan_lines import MOVES, STAYS, PlanLine
@@ -25,12 +24,8 @@ from preprocess_ensemble.errors import ReportedError
 if TYPE_CHECKING:
     from clip_client.dedup.actions.plan import AlbumEntry, Plan
     from clip_client.dedup.group import DuplicateGroup
-    from clip_client.dedup.store.choices import ChosenPhoto
     from clip_client.review.state.found_groups import FoundGroup
     from clip_client.review.state.session import Session
-
-    _Decision = tuple[str, frozenset[tuple[str, int]]]
-    """What was decided, and how many files of each content it is about."""
 
 PLANNING: Final = "planning"
 MOVING: Final = "moving"
@@ -138,34 +133,31 @@ class Worker:
     def _apply(self, job: Job, choices: Collection[int]) -> None:
         """Carry out ``choices``: those that were planned, and none that a person makes meanwhile."""
         session = self._session
-        job.run, job.total = new_run(), len(choices)
-        groups = (found for found in session.groups.each(_WANTED) if found.choice in choices)
-        with Store(session.store.directory) as store:
+        with Store(session.store.directory) as store, store.journal.exclusive():
+            settle(store)
+            job.run, job.total = store.journal.new_run(), len(choices)
+            groups = (found for found in session.groups.each(_WANTED) if found.choice in choices)
             # First the name of the run: if this process is killed, the next one knows which choices were begun.
             while batch := session.begin_run(islice(groups, _AT_ONCE), job.run):
                 done: set[str] = set()
                 try:
-                    _record(batch, store)
+                    record(store.decisions, [(one.state, one.chosen) for one in batch if one.state != KEEP])
                     plan, _ = self._planned(batch, store, job)
-                    outcomes = apply(plan, store.journal, run=job.run).outcomes + _fill_album(plan.for_album)
+                    moved = apply(plan, store.journal, run=job.run).outcomes
+                    outcomes = moved + _fill_album(plan.for_album)
                     done = {os.path.abspath(outcome.path) for outcome in outcomes if outcome.done}
                     session.lines.set_outcomes((one.path, one.done, one.message) for one in outcomes)
                 finally:
-                    session.set_run([one.choice for one in batch if not _is_begun(one, done)], "")
+                    begun = {one.choice: _is_begun(one, done) for one in batch}
+                    session.set_state([choice for choice, is_begun in begun.items() if is_begun], DONE)
+                    session.set_state([choice for choice, is_begun in begun.items() if not is_begun], WAITING)
                 self._progress(job, job.done + len(batch))
 
     def _restore(self, job: Job, run: str) -> None:
-        session = self._session
-        with Store(session.store.directory) as store:
-            outcomes = undo(store.journal, run=run)
-            choices = list(store.choices.all(run=run))
-            recorded = _recorded(store)
-            store.decisions.remove(
-                [one for choice in choices for one in recorded[_decision(choice.what, choice.photos)]]
-            )
+        with Store(self._session.store.directory) as store:
+            outcomes = take_back(store, run=run).outcomes
         job.run, job.failed = run, tuple(outcome for outcome in outcomes if not outcome.done)
         job.done, job.total = len(outcomes) - len(job.failed), len(outcomes)
-        session.reopen([choice.id for choice in choices if choice.what != KEEP])
 
     def _progress(self, job: Job, done: int) -> None:
         job.done = done
@@ -183,28 +175,6 @@ class Worker:
                 marked |= dict.fromkeys(moving, found.id)
                 tiers |= dict.fromkeys(moving, moving_tiers(found.rules))
         return self._session.plan(groups, store, chosen=tiers, merge_metadata=job.merge_metadata), marked
-
-
-def _record(batch: Sequence[FoundGroup], store: Store) -> None:
-    """Record what is no duplicate, unless a process that was killed has done it already."""
-    declared = [found for found in batch if found.state != KEEP]
-    recorded = _recorded(store) if declared else {}
-    for found in declared:
-        if _decision(found.state, found.chosen) not in recorded:
-            store.decisions.add(found.state, [photo.sha256 for photo in found.chosen])
-
-
-def _recorded(store: Store) -> defaultdict[_Decision, list[int]]:
-    """Return what was decided about which contents -> the ids of the decisions that say so."""
-    ids: defaultdict[_Decision, list[int]] = defaultdict(list)
-    for one in store.decisions.all():
-        ids[one.what, frozenset(one.files.items())].append(one.id)
-    return ids
-
-
-def _decision(what: str, photos: Sequence[ChosenPhoto]) -> _Decision:
-    """Return what a choice decides."""
-    return what, frozenset(Counter(photo.sha256 for photo in photos).items())
 
 
 def _fill_album(entries: Sequence[AlbumEntry]) -> tuple[Outcome, ...]:

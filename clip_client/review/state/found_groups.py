@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from clip_client.dedup.store.choices import KEEP, OPEN, Choice
+from clip_client.dedup.store.choices import KEEP, OPEN, UNDONE, WAITING, Choice
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
 from clip_client.dedup.text import printable
 from clip_client.dedup.types import TIERS
@@ -39,7 +39,7 @@ CREATE TABLE contents (id INTEGER PRIMARY KEY, data BLOB NOT NULL);
 CREATE TABLE members (path BLOB PRIMARY KEY, sha256 TEXT NOT NULL, group_id INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE choices (
     id INTEGER PRIMARY KEY, step INTEGER NOT NULL, group_id INTEGER NOT NULL, what TEXT NOT NULL, rules TEXT NOT NULL,
-    run TEXT NOT NULL, photos BLOB NOT NULL);
+    state TEXT NOT NULL, photos BLOB NOT NULL);
 CREATE INDEX choices_by_group ON choices (group_id);
 """
 _INDEXES: Final = (
@@ -51,7 +51,6 @@ _INDEXES: Final = (
     "members_by_group ON members (group_id)",
 )
 """Made after the rows: this takes half the time, and one pass over the disk."""
-_OPEN_ALL: Final = "UPDATE groups SET state = ?, choice = 0"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +95,8 @@ class FoundGroup(NamedTuple):
     """Its id; 0 while the group is open."""
     rules: str
     """The rules that made it; empty if a person looked at the group."""
+    is_undone: bool
+    """The group is open because its last choice was taken back after it had been carried out."""
 
 
 class Total(NamedTuple):
@@ -211,13 +212,16 @@ class FoundGroups(PrivateDatabase):
         with self._transaction() as connection:
             if not is_new:
                 connection.execute("DELETE FROM choices")
-                connection.execute(_OPEN_ALL, (OPEN,))
+                connection.execute("UPDATE groups SET state = ?, choice = 0", (OPEN,))
+            changed = set()
             for choice in choices:
                 if number := self.group_of(choice):
                     photos = pickle.dumps(choice.photos, protocol=5)
-                    row = (choice.id, choice.step, number, choice.what, choice.rules, choice.run, photos)
+                    row = (choice.id, choice.step, number, choice.what, choice.rules, choice.state, photos)
                     connection.execute("INSERT INTO choices VALUES (?, ?, ?, ?, ?, ?, ?)", row)
-                    self._let_hold(choice, number)
+                    changed.add(number)
+            for number in changed:
+                self._hold_last(number)
 
     def forget(self, choices: Iterable[int]) -> None:
         """Forget choices; the ones before them hold again."""
@@ -225,13 +229,7 @@ class FoundGroups(PrivateDatabase):
             for choice in choices:
                 ((number,),) = self._rows("SELECT group_id FROM choices WHERE id = ?", [choice])
                 connection.execute("DELETE FROM choices WHERE id = ?", (choice,))
-                newest = "SELECT id, step, what, run, photos FROM choices WHERE group_id = ? ORDER BY id DESC LIMIT 1"
-                before = self._rows(newest, [number])
-                for one, step, what, run, photos in before:
-                    held = Choice(id=one, step=step, what=what, at_ns=0, rules="", run=run, photos=pickle.loads(photos))
-                    self._let_hold(held, number)
-                if not before:
-                    connection.execute(_OPEN_ALL + " WHERE id = ?", (OPEN, number))
+                self._hold_last(number)
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -239,10 +237,20 @@ class FoundGroups(PrivateDatabase):
             self._totals = None
             yield connection
 
-    def _let_hold(self, choice: Choice, number: int) -> None:
-        state = APPLIED if choice.run else choice.what
-        held = 0 if choice.what == OPEN else choice.id
-        self._rows("UPDATE groups SET state = ?, choice = ? WHERE id = ?", [state, held, number])
+    def _last(self, number: int) -> tuple[int, str, str]:
+        """Return id, kind and state of the last choice about a group; without one, of an :data:`OPEN` one."""
+        last = "SELECT id, what, state FROM choices WHERE group_id = ? ORDER BY id DESC LIMIT 1"
+        ((choice, what, state),) = self._rows(last, [number]) or [(0, OPEN, WAITING)]
+        return choice, what, state
+
+    def _hold_last(self, number: int) -> None:
+        """Set the state of a group by the last choice about it."""
+        choice, what, state = self._last(number)
+        if what == OPEN or state == UNDONE:
+            self._rows("UPDATE groups SET state = ?, choice = 0 WHERE id = ?", [OPEN, number])
+        else:
+            values = [what if state == WAITING else APPLIED, choice, number]
+            self._rows("UPDATE groups SET state = ?, choice = ? WHERE id = ?", values)
 
     def group_of(self, choice: Choice) -> int | None:
         """Return the number of the group that a choice is about."""
@@ -258,14 +266,13 @@ class FoundGroups(PrivateDatabase):
         (members,) = self._rows("SELECT count(*) FROM members WHERE group_id = ?", [number])[0]
         return number if members == len(choice.photos) else None
 
-    def set_run(self, choices: Iterable[int], run: str) -> None:
-        """Set the states of the groups whose choices a run carries out, or, for an empty name, no run does."""
+    def set_state(self, choices: Iterable[int], state: str) -> None:
+        """Set the states of choices, and those of the groups that they are the last choice about."""
         with self._transaction() as connection:
             for choice in choices:
-                values = (APPLIED, choice) if run else (choice,)
-                connection.execute("UPDATE choices SET run = ? WHERE id = ?", (run, choice))
-                what = "(SELECT what FROM choices WHERE id = choice)"
-                connection.execute(f"UPDATE groups SET state = {'?' if run else what} WHERE choice = ?", values)
+                connection.execute("UPDATE choices SET state = ? WHERE id = ?", (state, choice))
+                for (number,) in self._rows("SELECT group_id FROM choices WHERE id = ?", [choice]):
+                    self._hold_last(number)
 
     def forget_superseded(self, number: int) -> list[int]:
         """Forget the choices about a group that a later one replaced; return their ids."""
@@ -277,7 +284,8 @@ class FoundGroups(PrivateDatabase):
     def last_step(self) -> list[int]:
         """Return the ids of the choices of the last step that has not been carried out; none if there is none."""
         rows = self._rows(
-            "SELECT id FROM choices WHERE run = '' AND step = (SELECT max(step) FROM choices WHERE run = '')"
+            "SELECT id FROM choices WHERE state = ? AND step = (SELECT max(step) FROM choices WHERE state = ?)",
+            [WAITING, WAITING],
         )
         return [number for (number,) in rows]
 
@@ -289,7 +297,8 @@ class FoundGroups(PrivateDatabase):
         photos, rules = held[0] if held else (None, "")
         # This process pickled both, into a file that no other process can open.
         chosen = pickle.loads(photos) if photos else ()
-        return FoundGroup(number, state, spare_bytes, pickle.loads(data), chosen, choice, rules)
+        is_undone = self._last(number)[2] == UNDONE
+        return FoundGroup(number, state, spare_bytes, pickle.loads(data), chosen, choice, rules, is_undone)
 
 
 def _text(group: DuplicateGroup) -> str:

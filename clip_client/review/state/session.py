@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Final
 from anyio import to_thread
 
 from clip_client.dedup.actions.apply import recover
+from clip_client.dedup.actions.chosen_runs import settle
 from clip_client.dedup.actions.plan import plan_moves
 from clip_client.dedup.actions.verdicts import Judge, MoveOptions, with_companions_now
 from clip_client.dedup.compare.chosen_groups import keep_instead
 from clip_client.dedup.files.hashing import sha256_of
 from clip_client.dedup.reporting.words import found_in_words, stays
-from clip_client.dedup.store.choices import CHOICES, KEEP
+from clip_client.dedup.store.choices import BEGUN, CHOICES, KEEP
 from clip_client.dedup.store.decisions import DIFFERENT
 from clip_client.dedup.store.journal import State
 from clip_client.dedup.store.sqlite import StoreError
@@ -111,10 +112,12 @@ class Session:
 
     def _finish_interrupted(self) -> None:
         """Complete or revert what a killed process was moving, so that the search finds all photos."""
-        with suppress(StoreError), self.lock:  # another clip-client is moving files at this moment
-            if unfinished := self.store.journal.entries((State.PLANNED, State.RESTORING, State.PURGING)):
-                with self.store.journal.exclusive():
-                    recover(self.store.journal)
+        journal = self.store.journal
+        with suppress(StoreError), self.lock, journal.exclusive():  # unless another clip-client is moving files
+            unfinished = journal.entries((State.PLANNED, State.RESTORING, State.PURGING))
+            recover(journal)
+            settle(self.store)
+            if unfinished:
                 photos = counted(len(unfinished), "photo")
                 self.notice = (
                     f"A run was interrupted while it moved {photos}; what was half done has been put in order."
@@ -139,14 +142,8 @@ class Session:
         self.found = found_in_words(report)
         self.report = replace(report, groups=())
         with self.lock:
-            self._reopen()
             self.groups.match(self.store.choices.all())
             self.phase = READY
-
-    def _reopen(self) -> None:
-        """Let choices hold again whose group was found: their run was interrupted before them, or undone."""
-        back = [choice.id for choice in self.store.choices.all() if choice.run and self.groups.group_of(choice)]
-        self.store.choices.set_run(back, "")
 
     def problem_of(self, member: Member) -> str:
         """Return ``"missing"`` or ``"changed"`` if the file is not as it was when it was compared; else empty."""
@@ -193,7 +190,7 @@ class Session:
         with self.lock:
             ids = self.groups.last_step()
             if ids:
-                self.store.choices.remove(ids)
+                self.store.choices.withdraw(ids)
                 self.groups.forget(ids)
                 self._choices_changed()
         return bool(ids)
@@ -201,27 +198,27 @@ class Session:
     def begin_run(self, groups: Iterable[FoundGroup], run: str) -> list[FoundGroup]:
         """Record which run carries out the choices of these groups, and forget those that they replaced.
 
-        Returns the groups, which are read while no choice can change. Raises Busy if the server is ending.
+        Returns the groups, without those whose choices another process has taken back. They are read while no choice
+        can change. The caller holds :meth:`.Journal.exclusive`. Raises Busy if the server is ending.
         """
         with self.lock:
+            _ = self.version
             batch = list(groups)
             if batch:
                 self.go_on()
-                self.store.choices.remove([one for found in batch for one in self.groups.forget_superseded(found.id)])
-                self.set_run([found.choice for found in batch], run)
+                self.store.choices.withdraw([one for found in batch for one in self.groups.forget_superseded(found.id)])
+                begun = self.store.choices.begin([found.choice for found in batch], run)
+                batch = [found for found in batch if found.choice in begun]
+                self.groups.set_state(begun, BEGUN)
+                self._choices_changed()
         return batch
 
-    def set_run(self, choices: Sequence[int], run: str) -> None:
-        """Record which run carries out choices; an empty name says that none does."""
+    def set_state(self, choices: Sequence[int], state: str) -> None:
+        """Record what became of choices that a run has begun."""
         with self.lock:
-            self.store.choices.set_run(choices, run)
-            self.groups.set_run(choices, run)
+            self.store.choices.set_state(choices, state)
+            self.groups.set_state(choices, state)
             self._choices_changed()
-
-    def reopen(self, choices: Sequence[int]) -> None:
-        """Let these choices hold again, and those of which all photos are back."""
-        with self.lock:
-            self.set_run([*choices, *self.store.choices.reopen()], "")
 
     def judged(
         self, group: DuplicateGroup, hash_of: Callable[[str], str], *, merge_metadata: bool = False

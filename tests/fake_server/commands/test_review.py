@@ -26,23 +26,20 @@ if TYPE_CHECKING:
 
 
 class Process:
-    """A running ``clip-client review``, and the browser that has its cookie."""
+    """A running ``clip-client review``, and a browser that has its address."""
 
     def __init__(self, *arguments: str) -> None:
         command = [sys.executable, "-m", "clip_client", "review", "--no-browser", *arguments]
         self.running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert self.running.stdout is not None
         self.address = urlsplit(self.running.stdout.readline().partition(": ")[2].strip())
-        self.cookie = ""
-        self.get(f"/?{self.address.query}")
 
     def get(self, path: str) -> str:
         connection = HTTPConnection("127.0.0.1", self.address.port or 0, timeout=30)
-        connection.request("GET", path, headers={"Cookie": self.cookie})
+        connection.request("GET", self.address.path.rstrip("/") + path)
         response = connection.getresponse()
         text = response.read().decode()
         connection.close()
-        self.cookie = (response.getheader("Set-Cookie") or "").partition(";")[0] or self.cookie
         return text
 
     def state(self) -> Any:

@@ -58,7 +58,7 @@ async def test_decisions_become_thresholds_that_later_searches_use(
                 first, second = (bytes([number, side] * 16).hex() for side in range(2))
                 if number < 45:
                     photos_of = [ChosenPhoto("/a.jpg", first), ChosenPhoto("/b.jpg", second, moves=True)]
-                    store.choices.set_run([choice.id for choice in store.choices.add([(KEEP, photos_of)])], "a run")
+                    store.choices.begin([choice.id for choice in store.choices.add([(KEEP, photos_of)])], "a run")
                 else:
                     store.decisions.add(DIFFERENT, [first, second])
         capsys.readouterr()

@@ -42,6 +42,11 @@ def done(review: Review, path: str, body: Any = None) -> dict[str, Any]:
     """Begin a job, wait for it, and return what it says."""
     answer = review.post(path, body)
     assert answer.status == 200, answer.text
+    return finished(review)
+
+
+def finished(review: Review) -> dict[str, Any]:
+    """Wait for the job that is running, and return what it says."""
     while (job := review.get("/state").json["job"])["is_running"]:
         time.sleep(0.005)
     return dict(job)

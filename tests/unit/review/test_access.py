@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import queue
+import re
 import socket
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -51,9 +54,9 @@ def review(album: Path) -> Iterator[Review]:
 
 
 def raw(review: Review, request: str) -> bytes:
-    """Send bytes as they are, with the cookie, and return the whole answer."""
+    """Send bytes as they are, with the secret in place of SECRET, and return the whole answer."""
     with socket.create_connection(("127.0.0.1", review.port), timeout=60) as connection:
-        connection.sendall(request.replace("COOKIE", review.cookie).encode("latin-1"))
+        connection.sendall(request.replace("/SECRET", review.secret).encode("latin-1"))
         answer = b""
         while piece := connection.recv(65_536):
             answer += piece
@@ -72,69 +75,115 @@ def test_every_address_is_tested_here(review: Review) -> None:
         assert any(route.path_regex.match(path) for path in tested[method]), route.path
 
 
-@pytest.mark.parametrize("cookie", ["", "clip-review=1", "clip-review-PORT=", "clip-review-PORT=1", "\xff"])
-def test_without_the_cookie_nothing_is_read_or_changed(cookie: str, review: Review) -> None:
-    headers = {"Cookie": cookie.replace("PORT", str(review.port))}
+@pytest.mark.parametrize(
+    "secret", ["", "/", "/SECRETx", "/SECRE", "/secret", "/%53ECRET?", "/x/SECRET", "/x?SECRET", "/%ff", "/é"]
+)
+def test_without_the_secret_nothing_is_read_or_changed(secret: str, review: Review) -> None:
+    """Neither with a part of it, nor with it elsewhere than in the first place."""
+    wrong = secret.replace("SECRE", review.secret[1:-1]).replace("T", review.secret[-1])
+    wrong = wrong.replace("secret", review.secret[1:].swapcase()).replace("é", "%C3%A9")
     for path in READING:
-        answer = review.request("GET", path, **headers)
+        answer = review.request("GET", wrong + path, Sec_Fetch_Site="none")
         assert (path, answer.status, b"jpg" in answer.body) == (path, 403, False)
     for path, body in WRITING:
-        answer = review.request("POST", path, body, Origin=origin(review), Sec_Fetch_Site="same-origin", **headers)
+        answer = review.request("POST", wrong + path, body, Origin=origin(review), Sec_Fetch_Site="same-origin")
         assert (path, answer.status) == (path, 403)
 
 
+def test_an_incomplete_address_says_how_to_open_the_pages(review: Review) -> None:
+    """Such as a bookmark of an earlier start, or the port alone."""
+    for path in ("/", "/groups/1", f"{review.secret[:-1]}/rules", "/favicon.ico"):
+        answer = review.request("GET", path)
+        assert answer.status == 403
+        assert answer.headers.get_content_type() == "text/html"
+        assert "Open the whole address that <code>clip-client review</code> shows in the terminal." in answer.text
+
+
+def test_no_page_tells_the_secret_and_none_sets_a_cookie(review: Review, caplog: pytest.LogCaptureFixture) -> None:
+    """A page that is saved and sent to others opens nothing; the addresses in it are relative."""
+    for path in (*READING, "/nothing"):
+        answer = review.get(path)
+        assert review.secret[1:] not in answer.text + str(answer.headers)
+        assert "Set-Cookie" not in answer.headers
+        assert not re.search(r'(href|src|action|data-(plan|next|count))="/', answer.text)
+    raw(review, "GET /SECRET/ HTTP/9\r\n\r\n")
+    assert review.secret[1:] not in caplog.text
+
+
+def test_the_address_without_its_last_slash_leads_to_the_pages(review: Review) -> None:
+    answer = review.request("GET", review.secret)
+    assert (answer.status, answer.headers["Location"]) == (303, f"{review.secret}/")
+
+
+def test_a_link_on_another_page_opens_the_pages_but_not_in_a_frame(review: Review) -> None:
+    """Such as the printed address in a terminal that is itself a web page."""
+    link = {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate"}
+    assert review.request("GET", f"{review.secret}/", Sec_Fetch_Dest="document", **link).status == 200
+    assert review.request("GET", f"{review.secret}/", Sec_Fetch_Dest="iframe", **link).status == 403
+    answer = review.request(
+        "POST", f"{review.secret}/undo", {}, Sec_Fetch_Dest="document", Origin="http://evil.example", **link
+    )
+    assert answer.status == 403
+
+
 @pytest.mark.parametrize("site", ["cross-site", "same-site", ""])
-def test_a_page_of_another_server_reads_nothing_with_the_cookie_of_the_browser(site: str, review: Review) -> None:
+def test_a_page_of_another_server_reads_nothing_with_the_secret(site: str, review: Review) -> None:
     for path in READING:
-        answer = review.request("GET", path, Cookie=review.cookie, Sec_Fetch_Site=site)
+        answer = review.request("GET", review.secret + path, Sec_Fetch_Site=site)
         assert (path, answer.status) == (path, 403)
         assert answer.headers["Cross-Origin-Resource-Policy"] == "same-origin"
 
 
 @pytest.mark.parametrize("other", [None, "null", "http://evil.example", "http://localhost:1", "https://127.0.0.1:PORT"])
-def test_a_page_of_another_server_changes_nothing_with_the_cookie_of_the_browser(
-    other: str | None, review: Review
-) -> None:
+def test_a_page_of_another_server_changes_nothing_with_the_secret(other: str | None, review: Review) -> None:
     headers = {} if other is None else {"Origin": other.replace("PORT", str(review.port))}
     for path, body in WRITING:
-        answer = review.request("POST", path, body, Cookie=review.cookie, **headers)
+        answer = review.request("POST", review.secret + path, body, **headers)
         assert (path, answer.status) == (path, 403)
-        answer = review.request(
-            "POST", path, body, Cookie=review.cookie, Origin=origin(review), Sec_Fetch_Site="cross-site"
-        )
+        answer = review.request("POST", review.secret + path, body, Origin=origin(review), Sec_Fetch_Site="cross-site")
         assert (path, answer.status) == (path, 403)
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:PORT", "127.0.0.1.evil.example", "localhost.", "", "1"])
 def test_a_name_server_cannot_lead_a_browser_here(host: str, review: Review) -> None:
     named = host.replace("PORT", str(review.port))
-    for method, path in (("GET", "/"), ("GET", f"/?{review.address.partition('?')[2]}"), ("POST", "/undo")):
-        answer = review.request(method, path, Host=named, Origin=f"http://{named}", Cookie=review.cookie)
-        assert (answer.status, answer.headers["Set-Cookie"]) == (421, None)
+    for method, path in (("GET", "/"), ("GET", f"{review.secret}/"), ("POST", f"{review.secret}/undo")):
+        answer = review.request(method, path, Host=named, Origin=f"http://{named}")
+        assert (answer.status, answer.headers["Location"]) == (421, None)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:9", "localhost", "localhost:8765", "[::1]:1"])
 def test_a_forwarded_port_leads_here(host: str, review: Review) -> None:
-    assert review.request("GET", "/", Host=host, Cookie=review.cookie).status == 200
+    assert review.request("GET", f"{review.secret}/", Host=host).status == 200
     # The answer is "nothing to take back", so the request came through.
-    assert review.request("POST", "/undo", {}, Host=host, Origin=f"http://{host}", Cookie=review.cookie).status == 409
+    assert review.request("POST", f"{review.secret}/undo", {}, Host=host, Origin=f"http://{host}").status == 409
 
 
-def test_a_token_works_once_and_the_terminal_shows_the_next_one(review: Review) -> None:
-    path = review.address.partition(str(review.port))[2]
-    used = review.request("GET", path)
-    assert (used.status, used.headers["Set-Cookie"]) == (403, None)
-    assert review.request("GET", path, Cookie=review.cookie).status == 200  # opened again in the same browser
-    assert review.request("GET", "/?token=").status == 403
-    assert review.request("GET", "/?token=%ff").status == 403
-    following = review.addresses.get(timeout=60)
-    answer = review.request("GET", following.partition(str(review.port))[2], Sec_Fetch_Site="cross-site")
-    assert answer.status == 200
-    attributes = answer.headers["Set-Cookie"].lower().split("; ")[1:]
-    assert {"httponly", "samesite=strict"} <= set(attributes)
-    assert following not in answer.text
-    assert review.request("GET", following.partition(str(review.port))[2]).status == 403
-    review.addresses.get(timeout=60)
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has all of 127.0.0.0/8")
+def test_no_other_address_of_this_computer_is_served(review: Review) -> None:
+    """A server on all of them would answer the network, too."""
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", review.port), timeout=60).close()
+
+
+def test_what_a_browser_is_started_with_works_once(album: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other users can read the command line of the browser, so the secret is not on it."""
+    opened: queue.Queue[str] = queue.Queue()
+    monkeypatch.setattr("webbrowser.open", opened.put)
+    with review_of(album, store=album.parent / "store", search=of_report(found_in(album)), opens_browser=True) as one:
+        shown = opened.get(timeout=60)
+        assert one.secret[1:] not in shown
+        assert shown.startswith(f"{origin(one)}/?ticket=")
+        path = shown.removeprefix(origin(one))
+        assert one.request("GET", "/?ticket=").status == 403
+        assert one.request("GET", "/?ticket=%ff").status == 403
+        assert one.request("POST", path, {}, Origin=origin(one)).status == 403
+        first = one.request("GET", path, Sec_Fetch_Site="none")
+        assert (first.status, first.headers["Location"]) == (303, f"{one.secret}/")
+        assert first.headers["Referrer-Policy"] == "no-referrer"
+        again = one.request("GET", path, Sec_Fetch_Site="none")
+        assert (again.status, again.headers["Location"]) == (403, None)
+        assert "another program on this computer may have used" in again.text
 
 
 @pytest.mark.parametrize(
@@ -143,22 +192,23 @@ def test_a_token_works_once_and_the_terminal_shows_the_next_one(review: Review) 
         "/assets/../access.py", "/assets/%2e%2e/access.py", "/assets/..%2faccess.py", "/assets//etc/passwd",
         "/assets/%00", "/photos/../../etc/passwd/small", "/photos/%2e%2e%2fetc%2fpasswd/small", "/photos/0/small",
         "/photos/0/../../../etc/passwd", "/groups/-1", "/groups/1e0", "/groups/999999999999999999999", "/groups/0",
-        "//etc/passwd", "/etc/passwd", "http://127.0.0.1/etc/passwd", "/history/../../undo", "*", "/rows?state=x",
+        "//etc/passwd", "/etc/passwd", "/http://127.0.0.1/etc/passwd", "/history/../../undo", "/rows?state=x",
         "/rows?start=-1", "/rows?most=201", "/rows?start=%ef%bc%91", "/groups/1/plan?keep=x", "/groups/1/plan?keep=9",
     ],
 )  # fmt: skip
 def test_no_path_leads_to_a_file(path: str, review: Review) -> None:
-    request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nCookie: COOKIE\r\nConnection: close\r\n\r\n"
-    status, _, _ = raw(review, request).partition(b"\r\n")
-    assert status.split()[1] in (b"400", b"404"), status
+    for below, refusals in (("/SECRET", (b"400", b"404")), ("", (b"403",))):
+        request = f"GET {below}{path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        status, _, _ = raw(review, request).partition(b"\r\n")
+        assert status.split()[1] in refusals, status
 
 
 @pytest.mark.parametrize(
     "request_text",
     [
-        "GET / HTTP/1.0\r\nCookie: COOKIE\r\n\r\n",
-        "GET / HTTP/1.1\r\nCookie: COOKIE\r\n\r\n",
-        "GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\nCookie: COOKIE\r\n\r\n",
+        "GET /SECRET/ HTTP/1.0\r\n\r\n",
+        "GET /SECRET/ HTTP/1.1\r\n\r\n",
+        "GET /SECRET/ HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n",
         "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
         "\x16\x03\x01\x02\r\n\r\n",
     ],
@@ -170,7 +220,7 @@ def test_odd_requests_are_refused(request_text: str, review: Review) -> None:
 
 
 def test_every_answer_forbids_scripts_frames_guesses_and_copies(review: Review) -> None:
-    for path in (*READING, "/nothing", "/?token=1"):
+    for path in (*READING, "/nothing"):
         answer = review.get(path)
         policy = answer.headers["Content-Security-Policy"]
         assert "default-src 'none'" in policy
@@ -185,7 +235,7 @@ def test_every_answer_forbids_scripts_frames_guesses_and_copies(review: Review) 
 @pytest.mark.parametrize("body", ["", "[]", "{", '{"what": 1}', '{"what": "keep", "keep": "0"}', "\xff"])
 def test_a_body_that_is_no_choice_is_refused(body: str, review: Review) -> None:
     request = (
-        f"POST /groups/1/choice HTTP/1.1\r\nHost: localhost\r\nOrigin: http://localhost\r\nCookie: COOKIE\r\n"
+        f"POST /SECRET/groups/1/choice HTTP/1.1\r\nHost: localhost\r\nOrigin: http://localhost\r\n"
         f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n{body}"
     )
     assert raw(review, request).split()[1] == b"400"

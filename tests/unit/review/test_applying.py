@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from clip_client.cli.main import main
 from clip_client.dedup import Store
 from clip_client.dedup.files.file_types import EDITED as EDITED_VERSION
 from clip_client.dedup.store.decisions import DIFFERENT
 from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.types import EXACT, SIMILAR, Companion, LibraryPhoto
-from clip_client.review.state.applying import Worker
+from clip_client.review.state import applying
+from clip_client.review.state.applying import Job, Worker
+from clip_client.review.state.found_groups import Filter
 from clip_client.review.state.plan_lines import OUTCOMES
 from clip_client.review.state.refusal import Busy
 from clip_client.review.state.session import FAILED, Session
@@ -22,7 +27,7 @@ from tests.fixtures.albums import member, report, snapshot, without_access, writ
 from tests.fixtures.photos_libraries import Photos, on_a_mac
 from tests.fixtures.reviews import Review, of_report, review_of
 from tests.fixtures.waiting import until
-from tests.unit.review.albums import ALL_NAMES, applied, apply_all, done, found_in, names, states
+from tests.unit.review.albums import ALL_NAMES, applied, apply_all, done, finished, found_in, names, states
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,6 +36,8 @@ if TYPE_CHECKING:
     from clip_client.dedup.report import DuplicateReport
     from clip_client.dedup.types import OnProgress
     from clip_client.review.state.found_groups import FoundGroup
+
+TAKEN_BACK = "The earlier decision about this group was taken back"
 
 
 def test_applied_choices_move_what_was_chosen_and_undo_brings_all_of_it_back(
@@ -48,12 +55,101 @@ def test_applied_choices_move_what_was_chosen_and_undo_brings_all_of_it_back(
     assert states(review) == {"exact": "applied", SIMILAR: "applied"}
     assert "3 photos moved to the quarantine" in review.get("/plan").text
     assert run in review.get("/history").text
+    assert TAKEN_BACK not in review.get("/groups/1").text
     assert done(review, f"/history/{run}/undo")["error"] == ""
     assert without_access(snapshot(album)) == before
-    # The choices wait again: of many, perhaps one was wrong.
-    assert states(review) == {"exact": "keep", SIMILAR: "keep"}
+    assert states(review) == {"exact": "open", SIMILAR: "open"}
+    assert TAKEN_BACK in review.get("/groups/1").text
+
+
+@pytest.mark.parametrize("by", ["page", "command", "another server"])
+def test_what_was_brought_back_is_open_until_a_person_decides_again(
+    by: str, review: Review, album: Path, tmp_path: Path
+) -> None:
+    """On this page, in each later session, and for what applies next; a new decision counts as any other."""
+    review.post("/groups/1/choice", {"what": "keep", "keep": 0, "move": [1]})
+    run = applied(review)
+    if by == "page":
+        done(review, f"/history/{run}/undo")
+    elif by == "command":
+        assert main(["undo", "--store", str(tmp_path / "store")]) == 0
+    else:
+        with review_of(album, store=tmp_path / "store", search=of_report(found_in(album))) as second:
+            done(second, f"/history/{run}/undo")
+    with review_of(album, store=tmp_path / "store", search=of_report(found_in(album))) as later:
+        for one in (review, later):
+            assert states(one)["exact"] == "open"
+            assert TAKEN_BACK in one.get("/groups/1").text
+            assert done(one, "/plan")["total"] == 0
+            assert one.post("/undo").status == 409, "it is no step that can be taken back"
+        assert names(album) == ALL_NAMES
+        later.post("/groups/1/choice", {"what": "keep", "keep": 1, "move": [0]})
+        assert TAKEN_BACK not in later.get("/groups/1").text
+        later.post("/undo")
+        assert (states(later)["exact"], TAKEN_BACK in later.get("/groups/1").text) == ("open", True)
+        later.post("/groups/1/choice", {"what": "keep", "keep": 1, "move": [0]})
+        applied(later)
+    assert names(album) == ALL_NAMES - {"a.jpg"}
+
+
+def test_a_second_server_never_loses_a_line_of_the_history(review: Review, album: Path, tmp_path: Path) -> None:
+    """It has planned the same decisions, and applies them when the first one is done with them; then it restarts."""
+    review.post("/groups/1/choice", {"what": "keep", "keep": 0, "move": [1]})
+    review.post("/groups/2/choice", {"what": "different"})
+    with review_of(album, store=tmp_path / "store", search=of_report(found_in(album))) as second:
+        number = done(second, "/plan")["number"]
+        found = list(second.session.groups.each(Filter(state="staged")))
+        run = applied(review)
+        assert second.post("/apply", {"plan": number}).status == 409
+        with second.session.store.journal.exclusive():
+            assert second.session.begin_run(found, "another run") == []
+        second.post("/undo")
+        for one in (review, second):
+            page = one.get("/history").text
+            assert (page.count("data-run="), f'data-run="{run}"' in page) == (1, True)
+            assert "1 photo in the quarantine" in page
+            assert "1 group of different photos" in page
+
+
+def test_a_server_that_starts_while_another_applies_leaves_its_choices_alone(album: Path, tmp_path: Path) -> None:
     with Store(tmp_path / "store") as store:
-        assert {choice.run for choice in store.choices.all()} == {""}
+        session = Session(store, [str(album)])
+        asyncio.run(session.search(of_report(found_in(album))))
+        session.choose(2, "different")
+        found = list(session.groups.each(Filter(state="staged")))
+        with store.journal.exclusive():
+            session.begin_run(found, "the run of another server")
+            with review_of(album, store=tmp_path / "store", search=of_report(found_in(album))) as second:
+                assert states(second)[SIMILAR] == "applied"
+        assert [choice.state for choice in store.choices.all()] == ["begun"]
+        # The server was killed: the next one can tell, because the right to move files is free.
+        with review_of(album, store=tmp_path / "store", search=of_report(found_in(album))) as third:
+            assert states(third)[SIMILAR] == "different"
+
+
+def test_a_decision_that_was_forgotten_is_open_again(review: Review, album: Path, tmp_path: Path) -> None:
+    review.post("/groups/2/choice", {"what": "different"})
+    applied(review)
+    with Store(tmp_path / "store") as store:
+        store.decisions.forget([next(store.choices.all()).photos[0].sha256])
+    with review_of(album, store=tmp_path / "store", search=of_report(found_in(album))) as later:
+        assert states(later)[SIMILAR] == "open"
+        assert "data-run" not in later.get("/history").text
+
+
+def test_the_journal_knows_what_a_person_chose_and_what_rules_chose(
+    review: Review, album: Path, tmp_path: Path
+) -> None:
+    review.post("/groups/2/choice", {"what": "keep", "keep": 0, "move": [1, 2]})
+    assert review.post("/rules/choose", {"rules": ["pixels"]}).status == 200
+    applied(review)
+    with Store(tmp_path / "store") as store:
+        entries = {os.path.basename(entry.files[0].original): entry for entry in store.journal.entries(["moved"])}
+    assert {name: (entry.tier, entry.is_chosen) for name, entry in entries.items()} == {
+        "b.jpg": (EXACT, False),
+        "y.jpg": (SIMILAR, True),
+        "z.jpg": (SIMILAR, True),
+    }
 
 
 def test_different_is_a_decision_of_the_store_until_it_is_taken_back(
@@ -163,6 +259,54 @@ def test_a_run_carries_out_what_was_planned_and_no_choice_that_is_made_meanwhile
         assert group is not None
         assert group.state == what
     assert names(album) == {"51a.jpg", "51b.jpg", *(f"{number:02}a.jpg" for number in range(51))}
+
+
+def test_two_requests_start_one_mover(review: Review, album: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both arrive before either has begun: the first one waits, where it begins, for the second to get there, too."""
+    review.post("/groups/1/choice", {"what": "keep", "keep": 0, "move": [1]})
+    number = done(review, "/plan")["number"]
+    beginning: list[int] = []
+    both = threading.Event()
+
+    class SlowJob(Job):
+        def __init__(self, **values: Any) -> None:
+            super().__init__(**values)
+            beginning.append(self.number)
+            if len(beginning) == 2:
+                both.set()
+            both.wait(0.5)  # in vain, because only one request may get here
+
+    monkeypatch.setattr(applying, "Job", SlowJob)
+    with ThreadPoolExecutor(2) as pool:
+        answers = list(pool.map(lambda _: review.post("/apply", {"plan": number}), range(2)))
+    assert sorted(answer.status for answer in answers) == [200, 409]
+    assert beginning == [number + 1]
+    finished(review)
+    assert names(album) == ALL_NAMES - {"b.jpg"}
+
+
+def test_nothing_is_planned_or_taken_back_while_photos_move(
+    review: Review, album: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    review.post("/groups/1/choice", {"what": "keep", "keep": 0, "move": [1]})
+    run = applied(review)
+    review.post("/groups/2/choice", {"what": "keep", "keep": 0, "move": [1]})
+    number = done(review, "/plan")["number"]
+    goes_on = threading.Event()
+    begin_run = review.session.begin_run
+
+    def wait_and_begin(groups: Iterable[FoundGroup], run: str) -> list[FoundGroup]:
+        assert goes_on.wait(60)
+        return begin_run(groups, run)
+
+    monkeypatch.setattr(review.session, "begin_run", wait_and_begin)
+    assert review.post("/apply", {"plan": number}).status == 200
+    for path, body in (("/apply", {"plan": number}), ("/plan", {}), (f"/history/{run}/undo", {})):
+        answer = review.post(path, body)
+        assert (path, answer.status, "error" in answer.json) == (path, 409, True)
+    goes_on.set()
+    finished(review)
+    assert names(album) == ALL_NAMES - {"b.jpg", "y.jpg"}
 
 
 def test_the_last_step_is_taken_back_first_and_what_it_replaced_holds_again(review: Review) -> None:

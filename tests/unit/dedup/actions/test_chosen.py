@@ -9,6 +9,7 @@ import pytest
 from clip_client.cli.main import main
 from clip_client.cli.options.dedup import ActionOptions
 from clip_client.dedup import Store
+from clip_client.dedup.store.choices import UNDONE
 from clip_client.dedup.types import BURST, EXACT, SIMILAR, Metadata
 from clip_client.review.state.choosing import chosen_photos
 from tests.fixtures.albums import MODEL, carried_out, member, planned, report, write
@@ -46,16 +47,45 @@ def test_the_last_choice_about_a_group_moves_and_nothing_else_does(
     with Store(tmp_path / "store") as opened:
         assert carried_out(found, [str(photos)], opened, APPLY_CHOSEN) == 0
         (entry,) = opened.journal.entries(["moved"])
+        assert (entry.tier, entry.is_chosen) == (SIMILAR, True)
         assert [choice.run for choice in opened.choices.all()] == ["", entry.run]
     assert (left(photos), entry.kept) == (["a.jpg", "c.jpg"], c)
     assert main(["undo", *store]) == 0
+    said: list[str] = []
     with Store(tmp_path / "store") as opened:
-        assert [choice.run for choice in opened.choices.all()] == ["", ""]
+        assert [(choice.run, choice.state) for choice in opened.choices.all()] == [("", UNDONE), (entry.run, UNDONE)]
+        carried_out(found, [str(photos)], opened, APPLY_CHOSEN, say=said.append)
+    assert (left(photos), said[-1]) == (["a.jpg", "b.jpg", "c.jpg"], "0 photos moved")
+    assert f"stays: {b}: Its choice was taken back; to move it, choose again." in said
+    assert main(["decide", "list", *store]) == 0
+    assert f"keep, run {entry.run}, taken back" in capsys.readouterr().out
     assert main(["decide", "keep", b, c, *store]) == 0  # c is a frame of a burst, and a person wants it to move
     with Store(tmp_path / "store") as opened:
         carried_out(found, [str(photos)], opened, APPLY_CHOSEN)
     assert left(photos) == ["a.jpg", "b.jpg"]
     capsys.readouterr()
+
+
+@pytest.mark.parametrize("how", [["undo"], ["undo", "b.jpg"], ["undo", "--suspects"]])
+def test_what_was_brought_back_waits_for_a_new_choice_whatever_moved_it(
+    how: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The choice has not been carried out, because ``--apply`` moved the photo first, as an exact copy."""
+    photos, store = tmp_path / "photos", ["--store", str(tmp_path / "store")]
+    a, b = (write(photos / f"{name}.jpg", b"copy") for name in "ab")
+    found = report((member(a), member(b)))
+    assert main(["decide", "keep", str(a), str(b), *store]) == 0
+    with Store(tmp_path / "store") as opened:
+        assert carried_out(found, [str(photos)], opened, ActionOptions(apply=True)) == 0
+    if "--suspects" in how:
+        a.rename(tmp_path / "elsewhere.jpg")
+    assert main([*(str(photos / part) if part == "b.jpg" else part for part in how), *store]) == 0
+    if "--suspects" in how:
+        (tmp_path / "elsewhere.jpg").rename(a)
+    with Store(tmp_path / "store") as opened:
+        assert [choice.state for choice in opened.choices.all()] == [UNDONE]
+        carried_out(found, [str(photos)], opened, APPLY_CHOSEN)
+    assert left(photos) == ["a.jpg", "b.jpg"]
 
 
 def test_a_choice_about_other_bytes_or_taken_back_moves_nothing(tmp_path: Path) -> None:

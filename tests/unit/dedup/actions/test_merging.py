@@ -270,6 +270,8 @@ def test_a_journal_of_before_there_were_sidecars_is_opened_and_undone(tmp_path: 
     assert carry_out(planned(groups, [root]), store)[0].done
     with closing(sqlite3.connect(store)) as old:
         old.execute("DROP TABLE sidecars")
+        for name in ("tier", "proof", "is_chosen"):
+            old.execute(f"ALTER TABLE units DROP COLUMN {name}")
         old.execute("PRAGMA user_version = 1")
     assert take_back(store)[0].done
     assert without_access(snapshot(root)) == without_access(before)

@@ -4,26 +4,47 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from clip_client.dedup.actions.apply import apply, undo
-from clip_client.dedup.actions.purge import purge
-from clip_client.dedup.store.journal import IN_QUARANTINE, Journal, State
-from clip_client.dedup.types import QUARANTINE_NAME
-from tests.fixtures.albums import album, member, planned, report, snapshot, without_access, write
+from clip_client.dedup.actions.purge import purge, suspects
+from clip_client.dedup.store.journal import IN_QUARANTINE, PROOF, Journal, State
+from clip_client.dedup.types import EDITED, EXACT, QUARANTINE_NAME, RE_ENCODED, SAME_PIXELS, SIMILAR
+from tests.fixtures.albums import album, member, opened, planned, report, snapshot, without_access, write
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
 
 
-def move(journal: Journal, kept: Path, *copies: Path) -> str:
-    """Move the copies in one run; return its name."""
-    root = kept.parent
-    applied = apply(planned(report(tuple(map(member, (kept, *copies)))), [root]), journal)
-    assert [outcome.message for outcome in applied.outcomes if not outcome.done] == []
+def move(journal: Journal, kept: Path, *copies: Path, tier: str = EXACT, chosen: Collection[str] = ()) -> str:
+    """Move the copies in one run, as copies of this tier; return its name."""
+    plan = planned(report(tuple(map(member, (kept, *copies)))), [kept.parent])
+    moves = tuple(replace(one, tier=tier, is_chosen=one.duplicate.path in chosen) for one in plan.moves)
+    applied = apply(replace(plan, moves=moves), journal)
+    assert [outcome.done for outcome in applied.outcomes] == [True] * len(copies)
     return applied.run
+
+
+def made_by_an_earlier_version(journal_file: Path) -> None:
+    """Forget what only this version records."""
+    with closing(sqlite3.connect(journal_file)) as connection, connection:
+        connection.execute("UPDATE units SET tier = '', proof = 0")
+
+
+@pytest.fixture
+def journal_file(tmp_path: Path) -> Path:
+    return tmp_path / "journal.sqlite"
+
+
+def none_is_proved(_kept: str, _moved: str) -> str:
+    return ""
 
 
 @pytest.mark.parametrize(
@@ -126,7 +147,7 @@ def test_other_bytes_keep_a_photo_whatever_their_time(tmp_path: Path, journal: J
     if len(change) != file.size_bytes:  # times can be set back, as programs for metadata do
         os.utime(file.quarantined, ns=(file.atime_ns, file.mtime_ns))
     (outcome,) = purge(journal, trash=os.unlink)
-    assert outcome.message == "It was changed after it was moved; restore it with: clip-client undo."
+    assert outcome.message == f"It was changed after it was moved; restore it with: clip-client undo {copy}."
     assert os.path.exists(file.quarantined)
 
 
@@ -138,10 +159,11 @@ def test_only_the_photo_that_was_kept_instead_counts(tmp_path: Path, journal: Jo
     move(journal, *second)
     first[0].unlink()
     outcomes = purge(journal, trash=os.unlink)
-    assert [outcome.message for outcome in outcomes] == [
-        f"The photo that was kept instead is missing or changed: {first[0]}.",
-        "In the system's trash.",
-    ]
+    assert [outcome.done for outcome in outcomes] == [False, True]
+    assert outcomes[0].message == (
+        f"The photo that was kept instead is missing or changed: {first[0]}; restore it with: "
+        f"clip-client undo {first[1]}, or all such photos with: clip-client undo --suspects."
+    )
 
 
 def test_a_kept_photo_that_was_edited_and_then_moved_keeps_its_copies(tmp_path: Path, journal: Journal) -> None:
@@ -165,6 +187,103 @@ def test_photos_that_were_kept_for_each_other_in_a_circle_stay(tmp_path: Path, j
     assert [outcome.done for outcome in purge(journal, trash=os.unlink)] == [False] * 3
     write(photos[2], b"x")
     assert [outcome.done for outcome in purge(journal, trash=os.unlink)] == [True] * 3
+
+
+@pytest.mark.parametrize("tier", [SIMILAR, EXACT, SAME_PIXELS, RE_ENCODED, EDITED])
+def test_only_a_proved_move_makes_another_photo_stand_for_the_kept_one(
+    tmp_path: Path, journal: Journal, tier: str
+) -> None:
+    """A moves as an exact copy of B, and then B moves for C: of the picture of A, C may show nothing."""
+    a, b, c = (write(tmp_path / f"it's {name}.jpg", data) for name, data in (("A", b"x"), ("B", b"x"), ("C", b"y")))
+    if tier == EXACT:
+        write(c, b"x")
+    move(journal, b, a)
+    move(journal, c, b, tier=tier)
+    outcomes = purge(journal, trash=os.unlink)
+    is_proved = tier != SIMILAR
+    assert [outcome.done for outcome in outcomes] == [is_proved, True]
+    if not is_proved:
+        assert outcomes[0].message == (
+            f"The photo that was kept instead, {b}, was moved itself for {c}, which is not proved to show all of it; "
+            f"restore it with: clip-client undo {shlex.quote(str(a))}, or all such photos with: "
+            "clip-client undo --suspects."
+        )
+        assert [entry.files[0].original for entry in suspects(journal)] == [str(a)]
+        assert [outcome.done for outcome in undo(journal, paths=[str(a)])] == [True]
+        assert a.read_bytes() == b"x"
+
+
+def test_what_a_person_chose_proves_nothing_about_other_photos(tmp_path: Path, journal: Journal) -> None:
+    """A is a copy of B. Then a person keeps a small copy of B instead, which is re-encoded, too."""
+    a, b, small = (write(tmp_path / f"{name}.jpg", data) for name, data in (("A", b"x"), ("B", b"x"), ("C", b"y")))
+    move(journal, b, a)
+    move(journal, small, b, tier=RE_ENCODED, chosen={str(b)})
+    assert [outcome.done for outcome in purge(journal, trash=os.unlink)] == [False, True]
+
+
+def test_a_chain_is_proved_only_if_each_of_its_moves_is(tmp_path: Path, journal: Journal) -> None:
+    photos = [write(tmp_path / f"{number}.jpg", b"%d" % number) for number in range(5)]
+    tiers = (SAME_PIXELS, SIMILAR, EDITED, RE_ENCODED)
+    for tier, moved, kept in zip(tiers, photos[:-1], photos[1:], strict=True):
+        move(journal, kept, moved, tier=tier)
+    # The second one moved because a person asked for it, and what was kept for it moved only for what is proved.
+    assert [outcome.done for outcome in purge(journal, trash=os.unlink)] == [False, True, True, True]
+
+
+@pytest.mark.parametrize("how", ["kept", "chain"])
+def test_what_an_earlier_version_moved_is_proved_again(tmp_path: Path, journal_file: Path, how: str) -> None:
+    """Each photo by itself: not by the earlier version, and not by the photo that was kept in between."""
+    photos = [write(tmp_path / "r" / f"{number}.jpg", b"%d" % number) for number in range(4)]
+    asked: list[tuple[str, str]] = []
+
+    def prove(kept: str, moved: str) -> str:
+        asked.append((os.path.basename(kept), os.path.basename(moved)))
+        return RE_ENCODED if asked[-1][1] == "1.jpg" else ""
+
+    with opened(journal_file) as journal:
+        move(journal, *photos[:3], tier=RE_ENCODED)
+        exact = write(tmp_path / "r" / "exact.jpg", b"0")
+        move(journal, photos[0], exact)
+        if how == "chain":
+            move(journal, photos[3], photos[0], tier=RE_ENCODED)
+        made_by_an_earlier_version(journal_file)
+        kept = photos[3 if how == "chain" else 0]
+        assert [entry.files[0].original for entry in suspects(journal, prove=none_is_proved)] == [
+            str(one) for one in (photos[1], photos[2], *([exact, photos[0]] if how == "chain" else []))
+        ]
+        outcomes = {os.path.basename(one.path): one for one in purge(journal, prove=prove, trash=os.unlink)}
+        assert (kept.name, "1.jpg") in asked
+        assert {name: one.done for name, one in outcomes.items() if name in ("1.jpg", "2.jpg")} == {
+            "1.jpg": True,
+            "2.jpg": False,
+        }
+        why = (
+            f"The photo that was kept instead, {photos[0]}, was moved itself for"
+            if how == "chain"
+            else "An earlier version moved it for"
+        )
+        assert outcomes["2.jpg"].message.startswith(f"{why} {kept}, which is not proved to show all of it; restore it")
+        # The same bytes prove themselves, as long as the file is there.
+        assert outcomes["exact.jpg"].done == (how == "kept")
+
+
+def test_a_proof_is_recorded_once(tmp_path: Path, journal_file: Path) -> None:
+    kept, copy = (write(tmp_path / "r" / f"{number}.jpg", b"%d" % number) for number in range(2))
+    with opened(journal_file) as journal:
+        move(journal, kept, copy, tier=RE_ENCODED)
+        made_by_an_earlier_version(journal_file)
+        assert suspects(journal, prove=lambda _kept, _moved: EDITED) == []
+        (entry,) = journal.entries((State.MOVED,))
+        assert (entry.tier, entry.proof) == (EDITED, PROOF)
+        assert [outcome.done for outcome in purge(journal, trash=os.unlink)] == [True]
+
+
+def test_purge_of_nothing_purges_nothing(tmp_path: Path, journal: Journal) -> None:
+    """Such as what a person agreed to while the quarantine was empty."""
+    move(journal, *(write(tmp_path / "r" / f"{number}.jpg", b"x") for number in range(3)))
+    assert purge(journal, only=(), trash=os.unlink) == ()
+    (entry, _) = journal.entries((State.MOVED,))
+    assert os.path.exists(entry.files[0].quarantined)
 
 
 def test_the_raw_file_of_the_kept_photo_is_found_by_kind_and_bytes(tmp_path: Path, journal: Journal) -> None:

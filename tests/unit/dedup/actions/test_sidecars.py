@@ -28,7 +28,9 @@ def to_write(path: Path, data: bytes = b"ours", *, is_ours: bool = True) -> Side
 
 
 def planned(journal: Journal, *sidecars: Sidecar, run: str = "run") -> JournalEntry:
-    return journal.plan(run=run, method="quarantine", kept="/kept", kept_sha256="", files=[], sidecars=sidecars)
+    return journal.plan(
+        run=run, method="quarantine", kept="/kept", kept_sha256="", tier="exact", files=[], sidecars=sidecars
+    )
 
 
 def refusal(sidecar: SidecarToWrite, journal: Journal) -> str:

@@ -115,7 +115,7 @@ def photo(number: int, *, moves: bool = False) -> ChosenPhoto:
 def move(store: Store, kept: int, *moved: int) -> None:
     """Record that a person chose what moves, and that it was moved."""
     photos = [photo(kept), *(photo(number, moves=True) for number in moved)]
-    store.choices.set_run([choice.id for choice in store.choices.add([(KEEP, photos)])], "a run")
+    store.choices.begin([choice.id for choice in store.choices.add([(KEEP, photos)])], "a run")
 
 
 def similarities(store: Store) -> list[tuple[bool, float]]:
@@ -178,10 +178,12 @@ def test_what_a_person_chose_to_move_is_a_label_until_it_comes_back(tmp_path: Pa
             store.choices.add([(what, [photo(0), photo(moved, moves=True), photo(3)])], rules=rules)[0].id
             for what, moved, rules in ((KEEP, 1, ""), (SKIP, 2, ""), (KEEP, 2, ""), (KEEP, 2, "newest"))
         )
-        store.choices.set_run([chosen, skipped, by_rules], "a run")
+        store.choices.begin([chosen, skipped, by_rules], "a run")
         assert similarities(store) == [(True, cosine(10))]
         files = [MovedFile("/1.jpg", "/q/1.jpg", content(1), 1, 0, 0)]
-        entry = store.journal.plan(run="a run", method="quarantine", kept="/0.jpg", kept_sha256=content(0), files=files)
+        entry = store.journal.plan(
+            run="a run", method="quarantine", kept="/0.jpg", kept_sha256=content(0), tier="similar", files=files
+        )
         for state, labels in ((State.MOVED, 1), (State.RESTORED, 0)):
             store.journal.set_state(entry, state)
             assert len(similarities(store)) == labels

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from datetime import datetime
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from clip_client.dedup.store.journal import IN_QUARANTINE, Journal, JournalEntry, MovedFile, Sidecar, State, new_run
+import pytest
+
+import clip_client.dedup.store.journal as journal_module
+from clip_client.dedup.store.journal import IN_QUARANTINE, PROOF, Journal, JournalEntry, MovedFile, Sidecar, State
 from tests.fixtures.albums import opened
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
 STATES = (State.PLANNED, State.MOVED, State.ABANDONED, State.RESTORING, State.RESTORED, State.PURGING, State.PURGED)
 NOT_UTF8 = os.fsdecode(b"/photos/caf\xe9.jpg")
@@ -31,7 +35,7 @@ def moved_file(original: str, number: int = 1) -> MovedFile:
 
 
 def planned(journal: Journal, *originals: str, run: str = "run", **more: Any) -> JournalEntry:
-    given: dict[str, Any] = {"method": "quarantine", "kept": "/kept.jpg", "kept_sha256": "ab", **more}
+    given: dict[str, Any] = {"method": "quarantine", "kept": "/kept.jpg", "kept_sha256": "ab", "tier": "exact", **more}
     return journal.plan(run=run, files=list(map(moved_file, originals)), **given)
 
 
@@ -96,10 +100,54 @@ def test_a_commit_is_on_the_disk_when_it_returns(tmp_path: Path, monkeypatch: py
         assert connection.execute("PRAGMA synchronous").fetchone() == (full,)
 
 
-def test_the_names_of_runs_differ_and_sort_by_time() -> None:
+@pytest.mark.parametrize("steps_s", [(0, 0.25, 0.25), (0, -3600, 1), (0, 2, 3600)])
+def test_the_names_of_runs_differ_and_sort_whatever_the_clock_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps_s: tuple[float, ...]
+) -> None:
+    """Also those of several processes, and after a run of an earlier version, which recorded only what it moved."""
+    moment = datetime(2026, 10, 25, 2, 30, 0, 750_000)
+    runs = [f"20261025-023000-{'f' * 8}"]
+
+    class Clock(datetime):
+        @classmethod
+        def now(cls, *_: Any) -> datetime:  # type: ignore[override]  # the journal asks for the local time
+            return moment
+
+    monkeypatch.setattr(journal_module, "datetime", Clock)
+    with opened(tmp_path / "journal.sqlite") as journal:
+        planned(journal, "/1.jpg", run=runs[0])
+        planned(journal, "/2.jpg", run="a name that is no time")
+    for step_s in steps_s:
+        moment += timedelta(seconds=step_s)
+        with opened(tmp_path / "journal.sqlite") as journal:
+            runs.append(journal.new_run())
+    assert sorted(set(runs)) == runs
+    assert [len(name.rpartition("-")[2]) for name in runs] == [8] * 4
+
+
+def test_the_name_of_a_run_begins_with_the_local_time(journal: Journal) -> None:
     before = datetime.now().replace(microsecond=0)
-    first, second = new_run(), new_run()
-    moment, letters = first.rsplit("-", 1)
-    assert before <= datetime.strptime(moment, "%Y%m%d-%H%M%S") <= datetime.now()
-    assert len(letters) == 8
-    assert first != second
+    moment = datetime.strptime(journal.new_run().rpartition("-")[0], "%Y%m%d-%H%M%S")
+    assert before <= moment <= datetime.now()
+
+
+def test_a_journal_of_version_2_is_upgraded_in_place(tmp_path: Path) -> None:
+    """By two processes at the same moment, too: the second one finds the columns that the first one has added."""
+    path = tmp_path / "journal.sqlite"
+    with opened(path) as journal:
+        entry = journal.set_state(planned(journal, "/1.jpg", tier="similar"), State.MOVED)
+    assert (entry.tier, entry.proof) == ("similar", PROOF)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        for name in ("tier", "proof", "is_chosen"):
+            connection.execute(f"ALTER TABLE units DROP COLUMN {name}")
+        connection.execute("DROP TABLE last_run")
+        connection.execute("PRAGMA user_version = 2")
+    with ThreadPoolExecutor() as pool:
+        for _ in pool.map(lambda _: Journal(path).close(), range(4)):
+            pass
+    with opened(path) as journal:
+        (upgraded,) = journal.entries(STATES)
+        assert upgraded == replace(entry, tier="", proof=0)
+        journal.set_proved(upgraded, "edited")
+        assert journal.entries(STATES) == [replace(entry, tier="edited")]
+        assert journal.new_run()

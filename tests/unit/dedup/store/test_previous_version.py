@@ -23,7 +23,8 @@ from clip_client._vectors.vector_folder import VectorFolder
 from clip_client.cli.main import main
 from clip_client.dedup import Store, find_duplicates, scan
 from clip_client.dedup.store.decisions import DIFFERENT
-from clip_client.dedup.store.journal import IN_QUARANTINE
+from clip_client.dedup.store.journal import IN_QUARANTINE, PROOF
+from clip_client.dedup.types import SAME_PIXELS
 from tests.fixtures.models.model_info import model_info
 from tests.paths import ROOT
 
@@ -106,6 +107,27 @@ def test_undo_restores_every_photo(previous: Path, capsys: pytest.CaptureFixture
     report = search(previous)  # and the caches hold what was moved, too
     assert (report.work.decoded, report.work.embedded, report.compared) == (0, 0, 5)
     assert sorted(group.tier for group in report.groups) == ["exact", "same-pixels"]
+
+
+def test_what_it_moved_is_proved_again_before_it_is_purged(
+    previous: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy with the same bytes and one with the same pixels; then the same pixels are no longer there."""
+    where = ["--store", str(previous / "store")]
+    with Store(previous / "store") as store:
+        assert [(entry.tier, entry.proof) for entry in store.journal.entries(IN_QUARANTINE)] == [("", 0)] * 2
+    assert main(["undo", "--suspects", "--list", *where]) == 0
+    assert "a photo is left that is proved to show the same" in capsys.readouterr().out
+    with Store(previous / "store") as store:
+        exact, same_pixels = store.journal.entries(IN_QUARANTINE)
+        assert (exact.proof, same_pixels.proof, same_pixels.tier) == (0, PROOF, SAME_PIXELS)
+    sent: list[str] = []
+    monkeypatch.setattr("send2trash.send2trash", sent.append)
+    (previous / "photos" / "street.jpg").unlink()
+    assert main(["purge", "--yes", *where]) == 1
+    assert [os.path.basename(path) for path in sent] == ["harbour.jpg"]
+    assert main(["undo", "--suspects", *where]) == 0
+    assert (previous / "photos" / "street-rated.jpg").exists()
 
 
 def test_decisions_hold(previous: Path) -> None:

@@ -314,7 +314,7 @@ def test_a_journal_on_a_full_disk_loses_no_photo(tmp_path: Path, room: int) -> N
             with pytest.raises(
                 StoreError, match=r"journal.sqlite cannot be written .*free some space.*clip-client undo"
             ):
-                apply(plan, journal)
+                apply(plan, journal, run="run")
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         assert sorted(data for data, _, _ in snapshot(root).values()) == sorted(data for data, _, _ in before.values())

@@ -105,6 +105,31 @@ def test_a_kill_during_undo_without_hard_links_loses_nothing(folder: Path) -> No
     assert step > 15
 
 
+def test_a_purge_after_a_kill_during_undo_parts_no_photo_from_its_companions(folder: Path) -> None:
+    """The journal says that files are coming back before the first of them does, so purge completes that first."""
+    step, killed = 0, True
+    while killed:
+        root, store = folder / f"{step}" / "root", folder / f"{step}" / "journal.sqlite"
+        for number in range(2):
+            write(root / f"{number}.nef", b"raw")
+            write(root / f"{number}.xmp", b"<x/>")
+        kept, copy = (write(root / f"{number}.jpg", b"x") for number in range(2))
+        with opened(store) as journal:
+            apply(planned(report((member(kept), member(copy))), [root]), journal)
+
+        def take_back(store: Path = store) -> None:
+            with opened(store) as journal:
+                undo(journal)
+
+        killed = fork_and_kill(take_back, before_step=step)
+        with opened(store) as journal:
+            purge(journal, trash=os.unlink)
+        left = {path.name for path in root.glob("1.*")}
+        assert left in (set(), {"1.jpg", "1.nef", "1.xmp"}), f"killed before step {step}"
+        step += 1
+    assert step > 15
+
+
 @pytest.mark.parametrize("again", [False, True])
 def test_a_kill_during_purge_keeps_what_is_not_in_the_trash(folder: Path, again: bool) -> None:
     step, killed = 0, True

@@ -1,0 +1,134 @@
+"""What became of choices: which ones a run carried out, which ones still wait, and which ones were taken back.
+
+The journal and the decisions say what was done. A process may be killed before it records that with the choices, so
+:func:`settle` compares them: each time before choices are carried out, and after they were.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, NamedTuple
+
+from clip_client.dedup.actions.apply import HARDLINK, undo
+from clip_client.dedup.store.choices import BEGUN, DONE, KEEP, UNDONE, WAITING
+from clip_client.dedup.store.journal import IN_QUARANTINE, State
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from clip_client.dedup.actions.apply import Outcome
+    from clip_client.dedup.store.choices import Choice, ChosenPhoto
+    from clip_client.dedup.store.decisions import Decisions
+    from clip_client.dedup.store.store import Store
+
+    _Decision = tuple[str, frozenset[tuple[str, int]]]
+    """What was decided, and how many files of each content it is about."""
+    _Moves = Mapping[tuple[str, str], tuple[str, str]]
+    """(run, old path) -> state and method of the move."""
+
+
+class TakenBack(NamedTuple):
+    """The result of :func:`take_back`."""
+
+    outcomes: tuple[Outcome, ...]
+    """One for each photo that was in the quarantine."""
+    decisions: int
+    """Number of groups that are no longer declared different, or all wanted."""
+
+
+def settle(store: Store, *, restored: Collection[str] = ()) -> None:
+    """Record what became of the choices in ``store``; the caller holds :meth:`.Journal.exclusive`.
+
+    A choice that moves a photo from one of the ``restored`` paths is undone, whatever moved the photo. A process that
+    was killed may have left choices that are begun: they are done if the journal has moves of them, and wait if not.
+    A choice that is done is undone if the journal or the decisions no longer have it, or if all its photos are where
+    they were, because a person has put them back.
+    """
+    # Read before anything is written: SQLite does not say what a change means for rows that are still being read.
+    choices = [choice for choice in store.choices.all() if choice.state != UNDONE]
+    moves = {(run, original): (state, method) for run, original, state, method in store.journal.moves()}
+    declared = _recorded(store.decisions)
+    changed: defaultdict[str, list[int]] = defaultdict(list)
+    for choice in choices:
+        state = _state(choice, moves, declared, restored)
+        if state != choice.state:
+            changed[state].append(choice.id)
+    for state, ids in changed.items():
+        store.choices.set_state(ids, state)
+
+
+def record(decisions: Decisions, declared: Iterable[tuple[str, Sequence[ChosenPhoto]]]) -> None:
+    """Record what is no duplicate, each (what, photos), unless a process that was killed has done it already."""
+    recorded = _recorded(decisions)
+    for what, photos in declared:
+        if _decision(what, photos) not in recorded:
+            decisions.add(what, [photo.sha256 for photo in photos])
+
+
+def take_back(
+    store: Store,
+    *,
+    run: str | None = None,
+    paths: Collection[str] | None = None,
+    only: Collection[int] | None = None,
+) -> TakenBack:
+    """Restore photos as :func:`~.apply.undo` does, and let the choices that moved them no longer hold.
+
+    If a whole ``run`` is meant, what it declared different or all wanted is taken back, too. Raises StoreError if
+    another process moves files with this store.
+    """
+    with store.journal.exclusive():
+        outcomes = undo(store.journal, run=run, paths=paths, only=only)
+        is_whole_run = run is not None and paths is None and only is None
+        declared = declared_by(store, run) if is_whole_run else []
+        if declared:
+            recorded = _recorded(store.decisions)
+            # If this process is killed here, the run still has its line in the history.
+            store.decisions.remove(
+                [one for choice in declared for one in recorded[_decision(choice.what, choice.photos)]]
+            )
+            store.choices.set_state([choice.id for choice in declared], UNDONE)
+        settle(store, restored={outcome.path for outcome in outcomes if outcome.done})
+    return TakenBack(outcomes, len(declared))
+
+
+def declared_by(store: Store, run: str | None) -> list[Choice]:
+    """Return the choices by which one run or any declared photos different or all wanted, and that still hold."""
+    return [choice for choice in store.choices.all(run=run) if choice.what != KEEP and choice.state == DONE]
+
+
+def _state(choice: Choice, moves: _Moves, declared: Collection[_Decision], restored: Collection[str]) -> str:
+    """Return the state that a choice has by the journal, the decisions and the disk."""
+    if choice.what != KEEP:
+        if choice.state == BEGUN:
+            return WAITING  # to record it a second time changes nothing
+        is_gone = choice.state == DONE and _decision(choice.what, choice.photos) not in declared
+        return UNDONE if is_gone else choice.state
+    moving = [photo.path for photo in choice.photos if photo.moves]
+    by_run = [moves[choice.run, path] for path in moving if (choice.run, path) in moves]
+    states = {state for state, _ in by_run}
+    if State.RESTORED in states or not set(moving).isdisjoint(restored):
+        return UNDONE
+    if choice.state == BEGUN:
+        if State.MOVED in states or State.PURGED in states:
+            return DONE
+        # What is still being moved or restored is on a disk that is not connected.
+        return BEGUN if states & set(IN_QUARANTINE) else WAITING
+    # A hard link has the path of the copy that it replaced.
+    is_back = HARDLINK not in {method for _, method in by_run} and all(
+        os.path.lexists(one.path) for one in choice.photos
+    )
+    return UNDONE if choice.state == DONE and is_back else choice.state
+
+
+def _recorded(decisions: Decisions) -> Mapping[_Decision, list[int]]:
+    """Return decision -> its ids in the store."""
+    found: defaultdict[_Decision, list[int]] = defaultdict(list)
+    for one in decisions.all():
+        found[one.what, frozenset(one.files.items())].append(one.id)
+    return found
+
+
+def _decision(what: str, photos: Sequence[ChosenPhoto]) -> _Decision:
+    return what, frozenset(Counter(photo.sha256 for photo in photos).items())
