@@ -99,13 +99,14 @@ def _in_relation_to(kept: Member, member: Member, best: Member, group: Duplicate
     if tier == NEAR_IDENTICAL and group.tier == SIMILAR and was_kept not in (member, kept):
         tier = SIMILAR
     same_form = (member.width, member.height, member.format) == (kept.width, kept.height, kept.format)
+    names = os.path.basename(kept.label), os.path.basename(member.label)
     is_copy = best is not member
     return replace(
         member,
         tier=tier,
         similarity=similarity,
         matches=tuple(one for one in kept.matches if not one.alignment) if member.sha256 == was_kept.sha256 else (),
-        moment=classify_burst(kept.capture_time, member.capture_time, same_form=same_form),
+        moment=classify_burst(kept.capture_time, member.capture_time, same_form=same_form, names=names),
         copy_of=best.path if is_copy else "",
         copy_tier=(EXACT if best.sha256 == member.sha256 else SAME_PIXELS) if is_copy else "",
         copy_alignment=None,
