@@ -127,6 +127,12 @@ class CaptureTime:
     camera: str = ""
     fields: int = 0
     """Number of EXIF fields, including GPS."""
+    exposure_s: float | None = None
+    """Exposure time in seconds. This field and the next three are 0 in a store of an older version."""
+    f_number: float | None = None
+    iso: float | None = None
+    exposure_bias: float | None = None
+    """EV."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,7 +1,7 @@
-"""Metadata that only a duplicate has, and the sidecar that saves it.
+"""Metadata that only a duplicate has, and the sidecar that saves some of it.
 
-A duplicate stays where it is if its date, position, rating, keywords, title or caption would be lost. With
-``--merge-metadata`` these fields go into an XMP sidecar beside the kept photo, and the duplicate may move.
+A duplicate stays where it is if its metadata would be lost. With ``--merge-metadata`` date, position, rating, keywords,
+title and caption go into an XMP sidecar beside the kept photo, and the duplicate may move.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from clip_client.dedup.actions.metadata_losses import joined, what_is_lost
 from clip_client.dedup.actions.quarantine import why_read_only
 from clip_client.dedup.actions.sidecars import SidecarToWrite
 from clip_client.dedup.files.apple_photos import is_inside_library
@@ -65,28 +66,30 @@ class MetadataMerge:
     def __init__(self, *, is_asked_for: bool) -> None:
         self._is_asked_for = is_asked_for
         self._kept: dict[str, _KeptPhoto] = {}
-        """By path; only those with a copy that has more metadata."""
+        """By path."""
 
     def why_it_stays(self, copy: Photo, kept: Photo, beside_kept: Sequence[Companion]) -> str:
         """Say why the copy must stay because of its metadata; empty if nothing is lost or a sidecar can save it."""
         if copy.sha256 == kept.sha256:
-            return ""
+            return what_is_lost(copy, kept)
         if copy.metadata.is_incomplete:
             return "Its metadata cannot be read, so it cannot be compared with that of the kept photo."
-        if not loss(copy.metadata, kept.metadata):
-            return ""
         if kept.path not in self._kept:
             self._kept[kept.path] = _KeptPhoto(kept.metadata, beside_kept)
         known = self._kept[kept.path]
         lost = loss(copy.metadata, known.before)
+        if reason := what_is_lost(copy, kept, known.sidecars.values(), also=lost.missing):
+            return reason
         if not lost:
             return ""
         if differing := loss(copy.metadata, known.merged).differing:
-            return f"Its {_and(differing)} differs from that of the kept photo, which can have only one."
+            return f"Its {joined(differing)} differs from that of the kept photo, which can have only one."
         if copy.in_library is not None:  # it does not move, so undo could not remove the sidecar
-            return f"It has metadata that the kept photo lacks: {_and(lost.missing)}."
+            return f"It has metadata that the kept photo lacks: {joined(lost.missing)}."
         if not self._is_asked_for:
-            return f"It has metadata that the kept photo lacks, which --merge-metadata can save: {_and(lost.missing)}."
+            return (
+                f"It has metadata that the kept photo lacks, which --merge-metadata can save: {joined(lost.missing)}."
+            )
         return _why_no_sidecar(kept, known)
 
     def merge(self, copy: Photo, kept: Photo) -> None:
@@ -135,10 +138,6 @@ def _why_no_sidecar(kept: Photo, known: _KeptPhoto) -> str:
         return "It has metadata that the kept photo lacks, and nothing is written to the kept photo's folder."
     problem = why_read_only(folder)
     return f"No sidecar can be written beside the kept photo: its {problem}: {folder}." if problem else ""
-
-
-def _and(names: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def _together(first: Metadata, second: Metadata) -> Metadata:

@@ -9,11 +9,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias
 
 from clip_client.dedup.actions.apply import Outcome, recover, why_out_of_reach
-from clip_client.dedup.actions.plan import PROVED_TIERS
 from clip_client.dedup.actions.quarantine import is_there, remove_empty_folders
 from clip_client.dedup.files.file_types import COMPANION_KINDS, PICTURES, suffix_of
 from clip_client.dedup.files.hashing import has_sha256, sha256_of
 from clip_client.dedup.store.journal import PROOF, State
+from clip_client.dedup.types import PROVED_TIERS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

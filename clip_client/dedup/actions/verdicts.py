@@ -128,7 +128,12 @@ class Judge:
             merge = MetadataMerge(is_asked_for=False)
         if reason := self._why_never(photo, kept, merge):
             return replace(verdict, moves=NEVER, reason=reason)
-        if verdict.is_copy and (reason := self._losses.why_it_stays(photo, kept, relation.tier, member.doubt)):
+        if not verdict.is_copy:
+            return verdict
+        if lost := self._losses.lost(photo, kept, relation.tier):
+            reason = f"It has what the kept photo lacks: {lost}."
+            return replace(verdict, moves=IF_CHOSEN, reason=reason, lost=(*verdict.lost, lost))
+        if reason := self._losses.why_it_stays(photo, kept, relation.tier, member.doubt):
             return replace(verdict, moves=IF_CHOSEN, reason=reason)
         return verdict
 

@@ -92,7 +92,8 @@ def _in_relation_to(kept: Member, member: Member, best: Member, group: Duplicate
         return replace(member, tier=SAME_PIXELS, similarity=similarity, matches=(pixels,), other_shot="", **_NO_COPY)
     ours, theirs = member.photo.features, kept.photo.features
     same_form = (ours.width, ours.height, ours.format) == (theirs.width, theirs.height, theirs.format)
-    other_shot = classify_burst(theirs.capture_time, ours.capture_time, same_form=same_form)
+    names = kept.photo.name, member.photo.name
+    other_shot = classify_burst(theirs.capture_time, ours.capture_time, same_form=same_form, names=names)
     matches: tuple[Match, ...]
     if member.copy_of == kept.path:
         tier, proof = member.copy_tier, member.copy_alignment

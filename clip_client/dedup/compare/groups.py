@@ -87,10 +87,12 @@ class Comparison:
         return replace(self, doubts=doubted, rules=self.rules.with_doubts(doubted))
 
     def other_shot(self, kept: Photo, other: Photo) -> str:
-        """Return ``BURST`` or ``SAME_SCENE`` if the times of capture show that two photos are two pictures."""
+        """Return ``BURST`` or ``SAME_SCENE`` if times of capture or exposures show that two photos are two pictures."""
         theirs, ours = kept.features, other.features
         same_form = (ours.width, ours.height, ours.format) == (theirs.width, theirs.height, theirs.format)
-        return classify_burst(theirs.capture_time, ours.capture_time, same_form=same_form)
+        return classify_burst(
+            theirs.capture_time, ours.capture_time, same_form=same_form, names=(kept.name, other.name)
+        )
 
 
 def make_groups(comparison: Comparison, thresholds: Thresholds) -> list[DuplicateGroup]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from clip_client.dedup.store.store import Store
 
-PIXELS: Final = "pixels-4"
+PIXELS: Final = "pixels-5"
 """Version of :func:`pixel_hash`, and its folder in a store: change it with anything that changes a hash."""
 
 

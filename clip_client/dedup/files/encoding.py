@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from clip_client.dedup.files.colours import (
+    ADOBE_RGB,
+    SRGB,
+    ColourSpace,
+    space_of_chromaticities,
+    space_of_codes,
+    space_of_profile,
+)
 from clip_client.dedup.files.reading import read_file
 from clip_client.dedup.types import FailedFile
 
@@ -17,6 +24,7 @@ if TYPE_CHECKING:
 
 _ADOBE_RGB: Final = "R03"
 """DCF 2.0: the interoperability index of a camera that was set to Adobe RGB, which embeds no profile."""
+_ADOBE_RGB_NAME: Final = b"Adobe RGB"
 _SRGB_CODES: Final = frozenset(struct.pack(">HH", *codes) for codes in ((1, 13), (2, 2), (1, 2), (2, 13)))
 """Primaries and transfer by ITU-T H.273: those of sRGB, or unspecified."""
 _SRGB_GAMMA: Final = 0.45455
@@ -45,8 +53,7 @@ class Encoding:
     """Sum of a JPEG's luminance table: the larger, the more was lost. 0 for another format."""
     extras: tuple[str, ...] = ()
     """What an opaque picture of 8 bits a channel cannot hold, such as ``"transparency"``."""
-    colour_space: bytes = b""
-    """ICC profile or name; empty for sRGB."""
+    colour_space: ColourSpace = SRGB
 
     @property
     def is_lossless(self) -> bool:
@@ -58,15 +65,21 @@ class Encoding:
         """About the size of a JPEG of the same quality."""
         return self.size_bytes * _BYTES_WORTH.get(self.format, 1.0)
 
-    def lacks(self, other: Encoding) -> str:
-        """Say what ``other``, a file of the same picture with at most as many pixels, has and this file lacks.
+    def lacks_kinds_of(self, other: Encoding) -> str:
+        """Say what kinds of data ``other``, a file of the same picture, has and this file cannot hold; empty if none.
 
-        Empty if nothing would be lost without it. The answer is careful: what cannot be told counts as lost.
+        No number of pixels or bytes makes up for these: transparency, bits, frames, colours of a wider profile.
         """
-        if missing := [extra for extra in other.extras if extra not in self.extras]:
-            return " and ".join(missing)
-        if other.colour_space and other.colour_space != self.colour_space:
-            return "another colour profile"
+        missing = [extra for extra in other.extras if extra not in self.extras]
+        if not self.colour_space.has_all_of(other.colour_space):
+            missing.append(f"the colour profile {other.colour_space.name}")
+        return " and ".join(missing)
+
+    def lacks_quality_of(self, other: Encoding) -> str:
+        """Say why ``other``, a file of the same picture with at most as many pixels, is better stored; empty if not.
+
+        The answer is careful: what cannot be told counts as lost.
+        """
         if self.is_lossless:
             return ""
         if self.pixels == other.pixels and other.is_lossless:
@@ -100,7 +113,7 @@ def read_encoding(path: str) -> Encoding | None:
                 pixels=image.width * image.height,
                 quantisation=sum(tables[0]) if tables else 0,
                 extras=extras(image, data),
-                colour_space=b"" if _is_srgb(image) else colour_space(image, data),
+                colour_space=_measured_space(image, data),
             )
     except Exception:  # Pillow may raise anything for a damaged file
         return None
@@ -133,7 +146,12 @@ def colour_space(image: Image.Image, data: bytes) -> bytes:
 
 
 def _coded_space(data: bytes) -> bytes:
-    """Return the colour space that a HEIC or AVIF file names by numbers, such as that of HDR; empty for sRGB."""
+    """Return the colour space that a HEIC, AVIF or PNG file names by numbers, such as that of HDR; empty for sRGB."""
+    if data.startswith(b"\x89PNG"):
+        # PNG, third edition, section 11.3.2.6: four bytes, of which the first two say primaries and transfer.
+        start = data.find(b"\0\0\0\x04cICP", 0, max(0, data.find(b"IDAT"))) + 8
+        coded = bytes((0, data[start], 0, data[start + 1])) if start > 8 else b""
+        return b"" if coded in _SRGB_CODES else coded
     if (media := _iso_media(data)) is None:
         return b""
     starts = (box.start for box in media.properties if box.name == b"colr" and data.startswith(b"nclx", box.start))
@@ -154,7 +172,7 @@ def _space_without_profile(image: Image.Image) -> bytes:
     # Before Pillow 13, a directory that is not there raises KeyError.
     has_interop = ExifTags.IFD.Interop in exif.get_ifd(ExifTags.IFD.Exif)
     if has_interop and exif.get_ifd(ExifTags.IFD.Interop).get(ExifTags.Interop.InteropIndex) == _ADOBE_RGB:
-        return b"Adobe RGB"
+        return _ADOBE_RGB_NAME
     info = image.info
     fields = (info.get("gamma", _SRGB_GAMMA), info.get("chromaticity", _SRGB_CHROMATICITY))
     if "srgb" in info or fields == (_SRGB_GAMMA, _SRGB_CHROMATICITY):
@@ -162,10 +180,17 @@ def _space_without_profile(image: Image.Image) -> bytes:
     return repr(fields).encode()
 
 
-def _is_srgb(image: Image.Image) -> bool:
-    """Tell whether the profile calls itself sRGB: its colours are those of a file without a profile."""
-
-    from PIL import ImageCms
-
-    profile: bytes = image.info.get("icc_profile") or b""
-    return profile != b"" and "srgb" in ImageCms.getProfileDescription(io.BytesIO(profile)).lower()
+def _measured_space(image: Image.Image, data: bytes) -> ColourSpace:
+    """Return what :func:`colour_space` names, by its primaries."""
+    if profile := image.info.get("icc_profile"):
+        return space_of_profile(profile)
+    space = colour_space(image, data)
+    if not space:
+        return SRGB
+    if space == _ADOBE_RGB_NAME:
+        return ADOBE_RGB
+    if chromaticity := image.info.get("chromaticity"):
+        return space_of_chromaticities(chromaticity[:2], chromaticity[2:])
+    if len(space) == struct.calcsize(">HH"):
+        return space_of_codes(*struct.unpack(">HH", space))
+    return ColourSpace(name="with another gamma", primaries=None, key=space, is_profile=False)

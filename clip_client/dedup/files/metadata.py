@@ -110,13 +110,13 @@ class _Fields:
         caption = _first(
             self._of_xmp("dc:description"),
             *self._of_iptc(120),
-            _clean(self.exif.get(_Exif.DESCRIPTION)),
+            clean_text(self.exif.get(_Exif.DESCRIPTION)),
             self._of_windows(_Exif.COMMENT),
             self._png("Description"),
         )
         keywords = "\n".join(self._keywords())
         programs = (
-            *(_clean(self.exif.get(tag)) for tag in _Exif.SOFTWARE),
+            *(clean_text(self.exif.get(tag)) for tag in _Exif.SOFTWARE),
             self._of_xmp("xmp:CreatorTool"),
             self._png("Software"),
         )
@@ -128,7 +128,7 @@ class _Fields:
             keywords=keywords[:_LONGEST_TEXT],
             title=title[:_LONGEST_TEXT],
             caption=caption[:_LONGEST_TEXT],
-            lens=_first(*(_clean(self.details.get(tag)) for tag in _Exif.LENS))[:200],
+            lens=_first(*(clean_text(self.details.get(tag)) for tag in _Exif.LENS))[:200],
             software="; ".join(dict.fromkeys(filter(None, programs)))[:200],
             has_maker_note=bool(self.details.get(_Exif.MAKER_NOTE)),
             has_exposure=any(tag in self.details for tag in _Exif.EXPOSURE),
@@ -138,14 +138,14 @@ class _Fields:
 
     def _taken(self) -> str:
         texts = (
-            _clean(self.details.get(_Exif.TAKEN)),
+            clean_text(self.details.get(_Exif.TAKEN)),
             self._of_xmp("exif:DateTimeOriginal"),
             self._of_xmp("photoshop:DateCreated"),
             "".join((*self._of_iptc(55), *self._of_iptc(60))),
-            _clean(self.details.get(_Exif.DIGITIZED)),
+            clean_text(self.details.get(_Exif.DIGITIZED)),
             self._of_xmp("xmp:CreateDate"),
         )
-        return _first(*map(_iso_date, texts))
+        return _first(*map(iso_date, texts))
 
     def _place(self) -> tuple[float, float] | tuple[None, None]:
         places = (
@@ -171,7 +171,7 @@ class _Fields:
     def _keywords(self) -> list[str]:
         windows = self._of_windows(_Exif.KEYWORDS).split(";")
         texts = (*self.xmp.get("dc:subject", ()), *self._of_iptc(25), *windows)
-        return sorted({word for text in texts if (word := " ".join(_clean(text).split()))})
+        return sorted({word for text in texts if (word := " ".join(clean_text(text).split()))})
 
     def _is_resized(self) -> bool:
         if self.size is None:
@@ -187,24 +187,24 @@ class _Fields:
 
     def _of_windows(self, tag: int) -> str:
         value = self.exif.get(tag, b"")
-        return _clean(bytes(value).decode("utf-16-le", "replace")) if isinstance(value, bytes | tuple) else ""
+        return clean_text(bytes(value).decode("utf-16-le", "replace")) if isinstance(value, bytes | tuple) else ""
 
     def _of_xmp(self, name: str) -> str:
-        return _clean("\n".join(self.xmp.get(name, ())[:1]))
+        return clean_text("\n".join(self.xmp.get(name, ())[:1]))
 
     def _of_iptc(self, number: int) -> list[str]:
         values = self.iptc.get((2, number), [])
-        return [_clean(value) for value in (values if isinstance(values, list) else [values])]
+        return [clean_text(value) for value in (values if isinstance(values, list) else [values])]
 
     def _png(self, name: str) -> str:
-        return _clean(self.texts.get(name))
+        return clean_text(self.texts.get(name))
 
 
 def _first(*texts: str) -> str:
     return next(filter(None, texts), "")
 
 
-def _clean(value: object) -> str:
+def clean_text(value: object) -> str:
     """Return a text without characters that XML forbids, with line ends of one kind; empty for any other type."""
     if not isinstance(value, str | bytes):
         return ""
@@ -215,7 +215,7 @@ def _clean(value: object) -> str:
     return "".join(char for char in text if char.isprintable() or char in "\n\t").strip()
 
 
-def _iso_date(text: str) -> str:
+def iso_date(text: str) -> str:
     """Return ``"2019-05-03T10:11:12"``, or its first part, for a date as in EXIF, XMP or IPTC; empty for other text."""
     if not (match := _DATE.match(text)):
         return ""
@@ -234,7 +234,7 @@ def _degrees(values: Any, direction: object) -> float | None:
         degrees, minutes, seconds = (float(value) for value in values)
     except (TypeError, ValueError, ZeroDivisionError):
         return None
-    return _signed(degrees + minutes / 60 + seconds / 3600, _clean(direction))
+    return _signed(degrees + minutes / 60 + seconds / 3600, clean_text(direction))
 
 
 def _xmp_degrees(text: str) -> float | None:

@@ -9,11 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from xml.etree.ElementTree import Element
 
 _MOST_BYTES: Final = 2**20
 """Packets of photos have a few kilobytes; those with the history of an editor a few hundred."""
+
+_LONGEST_PATH: Final = 1000
+"""Characters; what lies deeper in a structure was nested for an attack."""
 
 _NAMESPACES: Final = {
     "dc": "http://purl.org/dc/elements/1.1/",
@@ -23,8 +26,10 @@ _NAMESPACES: Final = {
     "x": "adobe:ns:meta/",
     "xmp": "http://ns.adobe.com/xap/1.0/",
 }
-_PREFIXES: Final = {uri: prefix for prefix, uri in _NAMESPACES.items() if prefix not in ("rdf", "x")}
-_LANGUAGE: Final = "{http://www.w3.org/XML/1998/namespace}lang"
+PREFIXES: Final = {uri: prefix for prefix, uri in _NAMESPACES.items() if prefix not in ("rdf", "x")}
+"""Namespace -> its prefix in the properties that are read."""
+_XML: Final = "http://www.w3.org/XML/1998/namespace"
+_LANGUAGE: Final = f"{{{_XML}}}lang"
 
 
 class XmpError(Exception):
@@ -37,6 +42,19 @@ def read_xmp(packet: bytes) -> dict[str, tuple[str, ...]]:
     It returns only text in the namespaces of Dublin Core, EXIF, Photoshop and XMP itself. If a text has several
     languages, the default one comes first. Raises XmpError for a packet that is too large or is not XMP.
     """
+    return {
+        f"{PREFIXES[uri]}:{local}": tuple(text for item in items for text in item.get("", ()))
+        for (uri, local), items in read_structures(packet).items()
+        if uri in PREFIXES and any("" in item for item in items)
+    }
+
+
+def read_structures(packet: bytes) -> dict[tuple[str, str], list[dict[str, list[str]]]]:
+    """Return all properties of a packet: (namespace, name) -> its items, or its only one.
+
+    An item is path -> texts: the path of a plain text is empty, that of a field in a structure is the names that lead
+    to it, such as ``"Area/x"``. The default language comes first. Raises XmpError as :func:`read_xmp`.
+    """
     from defusedxml.ElementTree import fromstring
 
     if len(packet) > _MOST_BYTES:
@@ -45,13 +63,14 @@ def read_xmp(packet: bytes) -> dict[str, tuple[str, ...]]:
         root = fromstring(packet.strip(b"\0 \t\r\n"), forbid_dtd=True)
     except (SyntaxError, ValueError, LookupError) as error:  # ParseError, the errors of defusedxml, unknown encodings
         raise XmpError(f"the packet is not XML that can be read: {error}") from None
-    found: dict[str, tuple[str, ...]] = {}
+    found: dict[tuple[str, str], list[dict[str, list[str]]]] = {}
     for rdf in root.iter(_qualified("rdf:RDF")):
         for description in rdf.findall(_qualified("rdf:Description")):
             for name, text in description.attrib.items():
-                _take(found, name, (text,))
+                found.setdefault(_split(name), [{"": [text]}])
             for element in description:
-                _take(found, element.tag, _items(element))
+                if items := _items(element):
+                    found.setdefault(_split(element.tag), items)
     return found
 
 
@@ -80,19 +99,41 @@ def write_xmp(properties: Mapping[str, str | Sequence[str]]) -> bytes:
     return packet + b"\n"
 
 
-def _take(found: dict[str, tuple[str, ...]], name: str, items: tuple[str, ...]) -> None:
-    uri, _, local = name.removeprefix("{").partition("}")
-    if uri in _PREFIXES and items:
-        found.setdefault(f"{_PREFIXES[uri]}:{local}", items)
-
-
-def _items(element: Element) -> tuple[str, ...]:
-    """Return the items of a list, or the text of a property."""
+def _items(element: Element) -> list[dict[str, list[str]]]:
+    """Return the items of a list, or the one of a property, without empty ones."""
     items = [item for container in element for item in container.findall(_qualified("rdf:li"))]
-    if not items:
-        return (element.text,) if element.text else ()
     items.sort(key=lambda item: item.get(_LANGUAGE, "x-default") != "x-default")
-    return tuple(item.text for item in items if item.text)
+    read = []
+    for item in items or [element]:
+        texts: dict[str, list[str]] = {}
+        for path, text in _texts(item):
+            texts.setdefault(path, []).append(text)
+        if texts:
+            read.append(texts)
+    return read
+
+
+def _texts(item: Element) -> Iterator[tuple[str, str]]:
+    """Yield path and text of all that lies in an item."""
+    waiting = [(item, "")]
+    while waiting:
+        element, path = waiting.pop()
+        for name, text in element.attrib.items():
+            uri, local = _split(name)
+            # Of RDF's own attributes only an address is content; the language of a text is none.
+            if uri not in (_NAMESPACES["rdf"], _XML) or local == "resource":
+                yield "/".join(filter(None, (path, "" if local == "resource" else local))), text
+        if element.text and (element.text.strip() or not len(element)):
+            yield path, element.text
+        for child in reversed(element) if len(path) < _LONGEST_PATH else ():
+            uri, local = _split(child.tag)
+            waiting.append((child, path if uri == _NAMESPACES["rdf"] else "/".join(filter(None, (path, local)))))
+
+
+def _split(name: str) -> tuple[str, str]:
+    """Return namespace and local name of an element or attribute."""
+    uri, _, local = name.rpartition("}")
+    return uri.removeprefix("{"), local
 
 
 def _qualified(name: str) -> str:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import cv2
+import numpy as np
 import pytest
 
 from clip_client.dedup.aligned import PUT_INTO, Alignment, Match
 from clip_client.dedup.types import ALTERED, EDITED, EXACT, RAW, RE_ENCODED, SAFE_TIERS, SIMILAR
-from tests.fixtures.albums import member, planned, report
+from tests.fixtures.albums import member, planned, report, write
+from tests.fixtures.images import colour_profiles, image_files, phone_files
 from tests.fixtures.images.scenes import resized, scene
 from tests.fixtures.members import FROM_A_CAMERA, changed
 
@@ -81,6 +84,50 @@ def test_nothing_made_from_a_cameras_file_is_better_but_it_may_be_larger(
     assert reasons(kept, aligned(photos["lossless.png"], RE_ENCODED), tmp_path) == []
     assert reasons(kept, aligned(changed(photos["fine.jpg"], **FROM_A_CAMERA), RE_ENCODED), tmp_path) != []
     assert reasons(changed(kept, width=40), aligned(photos["fine.jpg"], RE_ENCODED), tmp_path) != []
+
+
+TIFF_OF_16_BITS = cv2.imencode(".tiff", np.asarray(image_files.picture()).astype(np.uint16) * 257)[1].tobytes()
+KINDS: dict[str, tuple[bytes, str]] = {
+    "16 bits": (TIFF_OF_16_BITS, "more than 8 bits a channel"),
+    "10 bits of a phone": (phone_files.deep_heic(10), "more than 8 bits a channel"),
+    "transparency": (image_files.encoded(image_files.picture("RGBA"), "PNG"), "transparency"),
+    "colours of a phone": (phone_files.heic(icc_profile=colour_profiles.P3), "the colour profile Display P3"),
+    "colours of an editor": (
+        image_files.jpeg(icc_profile=colour_profiles.ADOBE_RGB), "the colour profile Adobe RGB",
+    ),
+    "a profile that lies": (
+        image_files.jpeg(icc_profile=colour_profiles.P3_CALLED_SRGB), "the colour profile Display P3",
+    ),
+    "sRGB of another vendor": (image_files.jpeg(icc_profile=colour_profiles.SRGB_WITHOUT_ITS_NAME), ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("data", "lost"), KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("tier", [RE_ENCODED, EDITED, SIMILAR])
+@pytest.mark.parametrize("is_original", [False, True])
+def test_what_the_kept_file_cannot_hold_is_lost_whichever_camera_wrote_it(
+    data: bytes, lost: str, tier: str, is_original: bool, tmp_path: Path
+) -> None:
+    kept = member(write(tmp_path / "kept.jpg", image_files.jpeg(quality=98)), **(FROM_A_CAMERA if is_original else {}))
+    copy = aligned(member(write(tmp_path / "copy", data)), tier)
+    found = reasons(kept, copy, tmp_path, tiers=[tier])
+    assert found == ([f"It has what the kept photo lacks: {lost}."] if lost else [])
+
+
+@pytest.mark.parametrize("tier", [RE_ENCODED, EDITED])
+def test_a_kept_file_with_wider_colours_holds_those_of_the_copy(tier: str, tmp_path: Path) -> None:
+    kept = member(write(tmp_path / "kept.jpg", image_files.jpeg(quality=98, icc_profile=colour_profiles.P3)))
+    copy = aligned(member(write(tmp_path / "copy.jpg", image_files.jpeg(quality=80))), tier)
+    assert reasons(kept, copy, tmp_path, tiers=[tier]) == []
+
+
+def test_what_was_developed_from_a_raw_file_with_16_bits_stays(tmp_path: Path) -> None:
+    kept = member(write(tmp_path / "kept.dng", b"sensor data"), **{**FROM_A_CAMERA, "format": RAW})
+    developed = member(write(tmp_path / "copy.tif", TIFF_OF_16_BITS))
+    (reason,) = reasons(kept, aligned(developed, EDITED), tmp_path, tiers=[EDITED])
+    assert reason == "It has what the kept photo lacks: more than 8 bits a channel."
+    plain = member(write(tmp_path / "plain.jpg", image_files.jpeg()))
+    assert reasons(kept, aligned(plain, EDITED), tmp_path, tiers=[EDITED]) == []
 
 
 def test_a_copy_stays_if_the_kept_photo_is_in_doubt_or_was_not_aligned_with_it(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 from PIL import ExifTags, Image
+from PIL.TiffImagePlugin import IFDRational as Rational
 
 from clip_client.dedup.features.capture_time import classify_burst, read_capture_time
 from clip_client.dedup.types import BURST, SAME_SCENE, CaptureTime
@@ -48,6 +50,57 @@ def test_times_tell_moments_apart(first: CaptureTime, second: CaptureTime, same_
     for one, other in ((first, second), (second, first)):
         assert classify_burst(one, other) == same_form
         assert classify_burst(one, other, same_form=False) == other_form
+
+
+SHOT = {"exposure_s": 1 / 60, "f_number": 2.8, "iso": 100.0, "exposure_bias": 0.0}
+EXPOSURES: dict[str, tuple[dict[str, float | None], bool]] = {
+    "the same": ({}, False),
+    "twice the time": ({"exposure_s": 1 / 30}, True),
+    "a third of an EV more time": ({"exposure_s": 1 / 50}, True),
+    "the time as a program rounds it": ({"exposure_s": 0.0167}, False),
+    "another aperture": ({"f_number": 3.2}, True),
+    "the aperture as a program rounds it": ({"f_number": 2.83}, False),
+    "another sensitivity": ({"iso": 125.0}, True),
+    "another bias": ({"exposure_bias": -0.3}, True),
+    "the bias as a program rounds it": ({"exposure_bias": 0.01}, False),
+    "an export without the aperture": ({"f_number": None}, False),
+    "an export without the bias": ({"exposure_bias": None}, False),
+    "an export without any": (dict.fromkeys(SHOT), False),
+    "a store of an older version": (dict.fromkeys(SHOT, 0.0), False),
+}
+
+
+@pytest.mark.parametrize(("changed", "are_two"), EXPOSURES.values(), ids=EXPOSURES)
+@pytest.mark.parametrize("later_ms", [0, 3_600_000])
+def test_two_exposures_are_two_shots(changed: dict[str, float | None], are_two: bool, later_ms: int) -> None:
+    one = CaptureTime(taken_ms=NOON, has_sub_second=True, camera="A", **SHOT)  # type: ignore[arg-type]
+    other = CaptureTime(taken_ms=NOON + later_ms, has_sub_second=True, camera="A", **{**SHOT, **changed})  # type: ignore[arg-type]
+    for first, second in ((one, other), (other, one)):
+        for same_form in (True, False):
+            assert classify_burst(first, second, same_form=same_form) == (SAME_SCENE if are_two else "")
+    another_camera = replace(other, camera="B")
+    assert classify_burst(one, another_camera) == ""
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "are_two"),
+    [
+        ("IMG_0001.JPG", "IMG_0002.jpg", True),
+        ("DSC01234.JPG", "DSC01235 small.jpg", True),
+        ("IMG_0001.JPG", "IMG_0001 (1).jpg", False),
+        ("IMG_0001.JPG", "IMG_0001-small.jpg", False),
+        ("IMG_0001.JPG", "DSC_0002.jpg", False),
+        ("IMG_0001.JPG", "IMG_00021.jpg", False),
+        ("IMG_0001.JPG", "holiday.jpg", False),
+    ],
+)
+def test_names_of_two_shots_tell_the_frames_of_a_stack_apart(first: str, second: str, are_two: bool) -> None:
+    one, other = in_second(NOON), in_second(NOON)
+    for names in ((first, second), (second, first)):
+        assert classify_burst(one, other, same_form=False, names=names) == (SAME_SCENE if are_two else "")
+        assert classify_burst(one, other, names=names) == BURST
+        # With sub-seconds the time says more than the names.
+        assert classify_burst(at(NOON), at(NOON), same_form=False, names=names) == ""
 
 
 def photo_with(tags: dict[int, object], details: dict[int, object] | None = None, gps: int = 0) -> bytes:
@@ -145,6 +198,14 @@ def test_all_fields_are_counted() -> None:
     assert read_capture_time(photo_with({MAKE: "a"})).fields == 1
     # The first directory counts its pointers to the two others.
     assert read_capture_time(photo_with({MAKE: "a", MODEL: "b"}, {TAKEN: SECOND, SUB_SECOND: "1"}, 3)).fields == 4 + 5
+
+
+def test_the_exposure_is_read() -> None:
+    details: dict[int, object] = {0x829A: Rational(1, 60), 0x829D: 2.8, 0x8827: (100, 200), 0x9204: Rational(-1, 3)}
+    read = read_capture_time(photo_with({}, details))
+    assert [read.exposure_s, read.f_number, read.iso, read.exposure_bias] == pytest.approx([1 / 60, 2.8, 100, -1 / 3])
+    nothing = read_capture_time(photo_with({}, {0x829A: Rational(1, 0), 0x829D: "wide"}))
+    assert (nothing.exposure_s, nothing.f_number, nothing.iso, nothing.exposure_bias) == (None,) * 4
 
 
 @pytest.mark.parametrize("data", [b"", b"no image", photo_with({MAKE: "a"}, {TAKEN: SECOND})[:40]])

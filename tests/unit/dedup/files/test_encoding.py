@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from PIL import Image, ImageCms
 
+from clip_client.dedup.features.pixel_hash import pixel_hash
+from clip_client.dedup.files.colours import space_of_profile
 from clip_client.dedup.files.encoding import Encoding, read_encoding
+from tests.fixtures.images import colour_profiles, image_files, phone_files
 from tests.fixtures.images.scenes import resized, scene
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+P3 = space_of_profile(colour_profiles.P3)
 
 
 def encoding(image_format: str = "JPEG", **more: Any) -> Encoding:
@@ -36,15 +44,28 @@ def encoding(image_format: str = "JPEG", **more: Any) -> Encoding:
         (encoding(quantisation=5000, pixels=40_000), encoding(quantisation=5000), ""),
         (encoding("WEBP", pixels=40_000), encoding("PNG"), "less compression"),
         (encoding("WEBP", pixels=40_000, size_bytes=4000), encoding("PNG"), ""),
-        # What no quality replaces.
-        (encoding("PNG"), encoding("PNG", extras=("transparency",)), "transparency"),
-        (encoding("PNG", extras=("transparency",)), encoding("PNG", extras=("transparency",)), ""),
-        (encoding("PNG"), encoding("PNG", colour_space=b"P3"), "another colour profile"),
-        (encoding("PNG", colour_space=b"P3"), encoding("PNG"), ""),
     ],
 )
 def test_what_would_be_lost(kept: Encoding, copy: Encoding, lacks: str) -> None:
-    assert kept.lacks(copy) == lacks
+    assert kept.lacks_quality_of(copy) == lacks
+
+
+@pytest.mark.parametrize(
+    ("kept", "copy", "lacks"),
+    [
+        (encoding("PNG"), encoding("PNG", extras=("transparency",)), "transparency"),
+        (encoding("PNG", extras=("transparency",)), encoding("PNG", extras=("transparency",)), ""),
+        (encoding("PNG"), encoding("PNG", colour_space=P3), "the colour profile Display P3"),
+        (encoding("PNG", colour_space=P3), encoding("PNG"), ""),
+        (
+            encoding(),
+            encoding(extras=("more than 8 bits a channel",), colour_space=P3),
+            "more than 8 bits a channel and the colour profile Display P3",
+        ),
+    ],
+)
+def test_what_no_quality_makes_up_for(kept: Encoding, copy: Encoding, lacks: str) -> None:
+    assert kept.lacks_kinds_of(copy) == lacks
 
 
 def test_a_header_says_how_a_file_is_stored(tmp_path: Path) -> None:
@@ -61,10 +82,52 @@ def test_a_header_says_how_a_file_is_stored(tmp_path: Path) -> None:
     assert coarse is not None
     assert (fine.format, fine.pixels, fine.size_bytes) == ("JPEG", 4800, (tmp_path / "fine.jpg").stat().st_size)
     assert 0 < fine.quantisation < coarse.quantisation
-    assert coarse.colour_space == b""  # it calls itself sRGB
+    assert coarse.colour_space.name == "sRGB"
     for name, extra in (("clear.png", "transparency"), ("deep.png", "more than 8 bits a channel")):
         found = read_encoding(str(tmp_path / name))
         assert found is not None
         assert found.extras == (extra,)
     assert read_encoding(str(tmp_path / "text.jpg")) is None
     assert read_encoding(str(tmp_path / "gone.jpg")) is None
+
+
+def with_chunk(png: bytes, name: bytes, data: bytes) -> bytes:
+    """A PNG with a chunk behind its header."""
+    chunk = struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+    return png[:33] + chunk + png[33:]
+
+
+PNG = image_files.encoded(image_files.picture(), "PNG")
+
+
+@pytest.mark.parametrize(
+    ("data", "name"),
+    [
+        (image_files.encoded(image_files.picture(), "JPEG", icc_profile=colour_profiles.P3), "Display P3"),
+        (image_files.encoded(image_files.picture(), "PNG", icc_profile=colour_profiles.ADOBE_RGB), "Adobe RGB"),
+        (image_files.encoded(image_files.picture(), "WEBP", icc_profile=colour_profiles.P3), "Display P3"),
+        (phone_files.heic(icc_profile=colour_profiles.P3), "Display P3"),
+        (phone_files.heic(), "sRGB"),
+        (phone_files.avif_of_10_bits(), "Rec. 2020 with HDR"),
+        (with_chunk(PNG, b"cICP", bytes((12, 13, 0, 1))), "Display P3"),
+        (with_chunk(PNG, b"cICP", bytes((9, 16, 0, 1))), "Rec. 2020 with HDR"),
+        (with_chunk(PNG, b"cICP", bytes((1, 13, 0, 1))), "sRGB"),
+        (
+            with_chunk(PNG, b"cHRM", struct.pack(">8I", 31270, 32900, 64000, 33000, 21000, 71000, 15000, 6000)),
+            "Adobe RGB",
+        ),
+        (with_chunk(PNG, b"gAMA", struct.pack(">I", 100000)), "with another gamma"),
+        (PNG, "sRGB"),
+    ],
+)
+def test_the_colour_space_of_a_file_is_found_wherever_it_stands(data: bytes, name: str, tmp_path: Path) -> None:
+    (tmp_path / "photo").write_bytes(data)
+    found = read_encoding(str(tmp_path / "photo"))
+    assert found is not None
+    assert found.colour_space.name == name
+
+
+def test_equal_numbers_in_two_colour_spaces_are_not_the_same_pixels() -> None:
+    files = (PNG, with_chunk(PNG, b"cICP", bytes((12, 13, 0, 1))), with_chunk(PNG, b"cICP", bytes((9, 16, 0, 1))))
+    assert len({pixel_hash(data) for data in files} - {""}) == 3
+    assert pixel_hash(with_chunk(PNG, b"cICP", bytes((1, 13, 0, 1)))) == pixel_hash(PNG)

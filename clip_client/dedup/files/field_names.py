@@ -1,0 +1,205 @@
+"""What the fields of EXIF, IPTC, XMP, PNG text and extended attributes are called, and which of them say nothing.
+
+Programs write one fact into several places: the Metadata Working Group's guidelines of 2010 (sections 4 and 5) and
+digiKam list them. Fields of one name here are one fact.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+NAMESPACES: Final = {
+    "http://ns.adobe.com/camera-raw-settings/1.0/": "crs",
+    "http://ns.adobe.com/camera-raw-saved-settings/1.0/": "crs",
+    "http://darktable.sf.net/": "darktable",
+    "http://ns.adobe.com/tiff/1.0/": "tiff",
+    "http://cipa.jp/exif/1.0/": "exifEX",
+    "http://cipa.jp/exif/1.0/exifEX": "exifEX",
+    "http://ns.adobe.com/exif/1.0/aux/": "aux",
+    "http://ns.adobe.com/lightroom/1.0/": "lr",
+    "http://www.metadataworkinggroup.com/schemas/regions/": "mwg-rs",
+    "http://ns.microsoft.com/photo/1.2/": "MP",
+    "http://ns.microsoft.com/photo/1.0/": "MicrosoftPhoto",
+    "http://ns.microsoft.com/photo/1.0": "MicrosoftPhoto",
+    "http://iptc.org/std/Iptc4xmpCore/1.0/xmlns/": "iptcCore",
+    "http://iptc.org/std/Iptc4xmpExt/2008-02-29/": "iptcExt",
+    "http://ns.adobe.com/xap/1.0/rights/": "xmpRights",
+    "http://www.digikam.org/ns/1.0/": "digiKam",
+    "http://ns.iview-multimedia.com/mediapro/1.0/": "mediapro",
+    "http://ns.adobe.com/xap/1.0/mm/": "",
+    "http://ns.adobe.com/xap/1.0/g/img/": "",
+    "http://ns.adobe.com/xap/1.0/t/pg/": "",
+    "http://ns.adobe.com/xmp/note/": "",
+    "http://ns.adobe.com/pdf/1.3/": "",
+    "http://ns.adobe.com/illustrator/1.0/": "",
+    "http://ns.adobe.com/hdr-gain-map/1.0/": "",
+    "http://ns.apple.com/HDRGainMap/1.0/": "",
+    "http://ns.apple.com/pixeldatainfo/1.0/": "",
+    "http://ns.google.com/photos/1.0/camera/": "",
+    "http://ns.google.com/photos/1.0/container/": "",
+    "http://ns.google.com/photos/1.0/container/item/": "",
+    "http://ns.google.com/photos/1.0/depthmap/": "",
+    "http://ns.google.com/photos/1.0/image/": "",
+    "http://ns.google.com/photos/1.0/audio/": "",
+    "http://www.gimp.org/xmp/": "",
+    "http://ns.acdsee.com/iptc/1.0/": "acdsee",
+    "http://ns.acdsee.com/regions/": "acdsee",
+}
+"""Namespace of XMP -> its usual prefix, as far as :data:`NAMES` or the rules below need it; empty for one whose fields
+say nothing about the photo: histories and ids, versions of programs, and what describes other parts of the file."""
+
+NAMES: Final = {
+    "title": ("dc:title", "iptc:5", "XPTitle", "png:Title"),
+    "caption": ("dc:description", "iptc:120", "ImageDescription", "XPComment", "png:Description"),
+    "keywords": ("dc:subject", "iptc:25", "XPKeywords"),
+    "hierarchical keywords": (
+        "lr:hierarchicalSubject", "digiKam:TagsList", "mediapro:CatalogSets", "MicrosoftPhoto:LastKeywordXMP",
+        "MicrosoftPhoto:LastKeywordIPTC", "acdsee:categories",
+    ),
+    "rating": ("xmp:Rating", "Rating"),
+    "colour label": ("xmp:Label", "digiKam:ColorLabel", "photoshop:Urgency", "iptc:10"),
+    "pick label": ("digiKam:PickLabel",),
+    "people": ("iptcExt:PersonInImage", "mediapro:People"),
+    "face regions": ("mwg-rs:Regions", "MP:RegionInfo", "iptcExt:ImageRegion", "acdsee:regions"),
+    "creator": ("dc:creator", "iptc:80", "Artist", "XPAuthor", "png:Author"),
+    "copyright": ("dc:rights", "iptc:116", "Copyright", "png:Copyright"),
+    "comment": ("UserComment", "png:Comment", "png:comment", "file:comment"),
+    "subject": ("XPSubject",),
+    "headline": ("photoshop:Headline", "iptc:105"),
+    "city": ("photoshop:City", "iptc:90"),
+    "location": ("iptcCore:Location", "iptc:92"),
+    "state": ("photoshop:State", "iptc:95"),
+    "country": ("photoshop:Country", "iptc:101"),
+    "country code": ("iptcCore:CountryCode", "iptc:100"),
+    "credit": ("photoshop:Credit", "iptc:110"),
+    "source": ("photoshop:Source", "iptc:115", "png:Source"),
+    "instructions": ("photoshop:Instructions", "iptc:40"),
+    "job reference": ("photoshop:TransmissionReference", "iptc:103"),
+    "creator's title": ("photoshop:AuthorsPosition", "iptc:85"),
+    "caption writer": ("photoshop:CaptionWriter", "iptc:122"),
+    "category": ("photoshop:Category", "iptc:15"),
+    "supplemental categories": ("photoshop:SupplementalCategories", "iptc:20"),
+    "contact": ("iptcCore:CreatorContactInfo", "iptc:118"),
+    "usage rights": ("xmpRights:Marked", "xmpRights:UsageTerms", "xmpRights:WebStatement", "xmpRights:Owner"),
+    "prompt": ("png:prompt", "png:parameters", "png:workflow", "png:invokeai_metadata", "png:sd-metadata"),
+    "camera": ("Make", "Model"),
+    "lens": ("LensModel", "aux:Lens"),
+    "lens data": ("LensSpecification", "aux:LensInfo"),
+    "serial number": ("BodySerialNumber", "aux:SerialNumber"),
+    "lens serial number": ("LensSerialNumber", "aux:LensSerialNumber"),
+    "owner": ("CameraOwnerName", "aux:OwnerName"),
+    "shot number": ("ImageNumber", "aux:ImageNumber"),
+    "exposure time": ("ExposureTime",),
+    "aperture": ("FNumber",),
+    "ISO": (
+        "ISOSpeedRatings", "PhotographicSensitivity", "ISOSpeed", "RecommendedExposureIndex",
+        "StandardOutputSensitivity", "ExposureIndex",
+    ),
+    "exposure bias": ("ExposureBiasValue",),
+    "35 mm focal length": ("FocalLengthIn35mmFilm",),
+    "maker notes": ("MakerNote",),
+    "fraction of a second": ("SubsecTimeOriginal",),
+    "time zone": ("OffsetTimeOriginal",),
+    "altitude": ("GPSAltitude",),
+    "GPS time": ("GPSTimeStamp", "GPSDateStamp"),
+    "compass direction": ("GPSImgDirection",),
+    "date": ("DateTimeOriginal", "photoshop:DateCreated", "iptc:55"),
+    "date of digitisation": ("DateTimeDigitized", "iptc:62"),
+    "Finder tags": ("attribute:com.apple.metadata:_kMDItemUserTags",),
+    "Finder comment": ("attribute:com.apple.metadata:kMDItemFinderComment",),
+    "download address": (
+        "attribute:com.apple.metadata:kMDItemWhereFroms", "attribute:xdg.origin.url", "attribute:xdg.referrer.url",
+    ),
+    "file tags": ("attribute:xdg.tags",),
+    "file comment": ("attribute:xdg.comment",),
+    "file rating": ("attribute:baloo.rating",),
+}  # fmt: skip
+"""Name for people -> the fields that say it. Fields of EXIF have the names that Pillow gives them, those of ``tiff``,
+``exif`` and ``exifEX`` in XMP as well; ``iptc`` has the number of a dataset in record 2."""
+NAME_OF: Final = {field: name for name, fields in NAMES.items() for field in fields}
+
+_RANK: Final = {name: number for number, name in enumerate(NAMES)}
+DATES: Final = ("date", "date of digitisation")
+"""The two of :data:`NAMES`; a photo that has one of them with a value has the other one with it, too."""
+
+DEVELOP_SETTINGS: Final = "develop settings"
+DEVELOPERS: Final = frozenset({"crs", "darktable"})
+"""Prefixes of programs that develop RAW files: hundreds of fields, which people know by one name."""
+
+_HOUSEKEEPING: Final = frozenset(
+    # Sizes and layout of the stored picture, which another file of it has of its own.
+    "PixelXDimension PixelYDimension ExifImageWidth ExifImageHeight ImageWidth ImageLength XResolution YResolution "
+    "ResolutionUnit FocalPlaneXResolution FocalPlaneYResolution FocalPlaneResolutionUnit Orientation ColorSpace Gamma "
+    "ComponentsConfiguration CompressedBitsPerPixel SubjectArea SubjectLocation CFAPattern IPTCNAA ImageResources "
+    "InterColorProfile photoshop:ColorMode photoshop:ICCProfile dc:format ImageSourceData "
+    # Offsets of other directories.
+    "ExifOffset GPSInfo ExifInteroperabilityOffset InteroperabilityIndex RelatedSoundFile "
+    # Versions and programs, and what these note about their work.
+    "Software ProcessingSoftware HostComputer ExifVersion FlashPixVersion FlashpixVersion TIFF/EPStandardID "
+    "xmp:CreatorTool png:Software CustomRendered ImageHistory SecurityClassification xmp:Nickname "
+    "photoshop:LegacyIPTCDigest photoshop:EmbeddedXMPDigest photoshop:SidecarForExtension photoshop:History "
+    "photoshop:DocumentAncestors NativeDigest digiKam:ImageHistory digiKam:Preview digiKam:ImageUniqueID "
+    "digiKam:CaptionsAuthorNames digiKam:CaptionsDateTimeStamps ImageUniqueID xmp:Identifier "
+    # Dates of changes; a date of capture that is nowhere else is the date of the photo.
+    "DateTime SubsecTime SubsecTimeDigitized OffsetTime OffsetTimeDigitized TimeZoneOffset xmp:ModifyDate "
+    "xmp:MetadataDate xmp:CreateDate MicrosoftPhoto:DateAcquired png:Creation_Time "
+    # Thumbnails.
+    "xmp:Thumbnails "
+    # Another form of a field: the stars as a percentage, the exposure in APEX, parts of the position.
+    "RatingPercent ShutterSpeedValue ApertureValue MicrosoftPhoto:Rating acdsee:rating GPSVersionID GPSLatitude "
+    "GPSLatitudeRef GPSLongitude GPSLongitudeRef GPSAltitudeRef GPSImgDirectionRef GPSSpeedRef GPSTrackRef "
+    "GPSDestBearingRef GPSDestDistanceRef GPSMapDatum GPSStatus GPSMeasureMode GPSDifferential iptc:60 iptc:63 "
+    # IPTC: version, program, and settings of the news wire.
+    "iptc:0 iptc:65 iptc:70 iptc:75".split()
+)
+_TIFF_TEXTS: Final = frozenset({0x010D, 0x010E, 0x010F, 0x0110, 0x011D, 0x013B, 0x4746})
+"""Tags that say something, of those below the private ones; the others lay out the picture: TIFF 6.0, section 8."""
+_LAST_OF_TIFF, _FIRST_OF_DNG = 0x8298, 0xC000
+"""Tags of EXIF are between these; above, those of DNG and of Microsoft lay out the file."""
+
+_PNG_HOUSEKEEPING: Final = re.compile(r"\w+::?\w|Raw_profile_type_|signature$")
+"""Blocks that are read as such, and what thumbnailers and ImageMagick write: the latter repeats each field of these
+blocks, such as ``exif:FNumber``."""
+_ATTRIBUTE_HOUSEKEEPING: Final = re.compile(
+    r"com\.apple\.(?!metadata:|FinderInfo$)|com\.apple\.metadata:(?:kMDLabel_|com_apple_|kMDItemDownloadedDate"
+    r"|kMDItemLastUsed|kMDItemUsedDates|kMDItemUseCount)|com\.(?:dropbox|google|microsoft|box)\.|oc\.|nextcloud\."
+    r"|DOSATTRIB|DosStream|mime_type$|SYNO|com\.synology|shatag\.|drive\.|lustre\.|pcp\.|swift\.|coredump|crtime"
+    r"|(?:trusted|security|system|btrfs|ceph|ntfs)\."
+)
+"""Attributes that systems and programs for synchronising keep for themselves."""
+
+
+def is_housekeeping(field: str) -> bool:
+    """Tell whether a field says nothing about the photo that another file of it lacks."""
+    prefix, _, local = field.partition(":")
+    if prefix == "png" and local:
+        return field in _HOUSEKEEPING or _PNG_HOUSEKEEPING.match(local) is not None
+    if prefix == "attribute":
+        return _ATTRIBUTE_HOUSEKEEPING.match(local) is not None
+    return field in _HOUSEKEEPING
+
+
+def is_housekeeping_tag(tag: int) -> bool:
+    """Tell whether a number of a TIFF or EXIF field is one that lays out a picture."""
+    return (tag < _LAST_OF_TIFF and tag not in _TIFF_TEXTS) or tag >= _FIRST_OF_DNG
+
+
+def rank(name: str) -> tuple[int, str]:
+    """Return a key that sorts names of fields: what people write before what cameras write, then unknown ones."""
+    return _RANK.get(name, len(_RANK)), name
+
+
+def name_of(field: str) -> str:
+    """Return the name of a field for people, such as ``"exposure time"``; an unknown one is put into words."""
+    prefix, _, local = field.rpartition(":")
+    if prefix in DEVELOPERS:
+        return DEVELOP_SETTINGS
+    if known := NAME_OF.get(field):
+        return known
+    if prefix == "iptc":
+        return f"IPTC field 2:{local}"
+    if prefix.startswith("attribute"):
+        return field.partition(":")[2]
+    words = re.sub(r"(?<=[a-z\d])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", local).replace("_", " ").split()
+    return " ".join(word if word.isupper() else word.lower() for word in words)[:60]

@@ -1,0 +1,358 @@
+"""Reads every field that a photo's file has: EXIF, IPTC, XMP, PNG text, and the attributes that its folder keeps."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+import os
+import plistlib
+import re
+import sys
+from collections import defaultdict
+from contextlib import suppress
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from clip_client.dedup.files.field_names import (
+    DATES,
+    DEVELOPERS,
+    NAMESPACES,
+    is_housekeeping,
+    is_housekeeping_tag,
+    name_of,
+)
+from clip_client.dedup.files.metadata import clean_text, iso_date
+from clip_client.dedup.files.reading import read_file
+from clip_client.dedup.files.xmp import PREFIXES, XmpError, read_structures
+from clip_client.dedup.types import FailedFile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from PIL import ImageFile
+
+Value: TypeAlias = "str | tuple[float, ...] | None"
+"""A text, numbers, or None for what can only be there or not, such as the notes of a camera's maker."""
+
+_ROUNDING: Final = 0.05
+"""Relative: ExifTool writes some numbers with two digits into XMP, such as 1.3 for an aperture value of 1.25."""
+_LEAST_CUT_TEXT: Final = 32
+"""Characters: IPTC cuts off most texts at 32 or 64 bytes, and a text of that length may be the start of another."""
+
+_DETAILS, _GPS = 0x8769, 0x8825
+_DATES: Final = frozenset({"DateTimeOriginal", "DateTimeDigitized", "photoshop:DateCreated", "xmp:CreateDate"})
+_ONLY_PRESENT: Final = frozenset({"MakerNote", "GPSTimeStamp", "GPSDateStamp", "acdsee:categories"})
+"""Fields that programs rewrite: with other offsets, or as a date in place of a time."""
+_XMP_EXTENSION: Final = b"http://ns.adobe.com/xmp/extension/\0"
+_XMP_EXTENSION_HEADER: Final = len(_XMP_EXTENSION) + 40
+"""Followed by a digest of 32 characters, total length and offset: XMP specification, part 3, section 1.1.3.1."""
+_CHARSET: Final = 8
+"""Bytes before the text of a UserComment: EXIF 2.32, section 4.6.5."""
+_RAW_PROFILE: Final = re.compile(r"Raw profile type (xmp|iptc|8bim)$")
+"""Blocks as hexadecimal text in a PNG, by ImageMagick and ExifTool; Pillow reads that of EXIF."""
+_OF_PROGRAMS: Final = re.compile(
+    r"CREATOR: gd-jpeg|Created with GIMP|Lavc\d|LEAD Technologies|File (?:written|source)|Optimized|Compressed by"
+    r"|Processed By|FBMD|Handmade Software|JPEG Encoder Copyright|Intel\(R\) JPEG"
+)
+"""Comments that programs sign with, and the code that Facebook puts into each file."""
+_FINDER_COLOUR: Final = (9, 0x0E)
+"""Byte and bits of the colour in com.apple.FinderInfo: Finder.h, kColor."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fields:
+    """What a file says, by the names that people know; fields that say nothing about the photo are left out."""
+
+    said: Mapping[str, set[Value]] = field(default_factory=dict)
+    implied: Mapping[str, set[Value]] = field(default_factory=dict)
+    """What the file says in another form, such as the time zone in a date of XMP: another file loses nothing by it."""
+    of_maker: Mapping[str, set[Value]] = field(default_factory=dict)
+    """What programs take from the maker's notes, such as the lens: a file with these notes has it."""
+    is_unreadable: bool = False
+
+    def lost_in(self, others: Sequence[Fields]) -> dict[str, set[Value]]:
+        """Return what none of ``others``, a photo and its sidecars, says: name -> values."""
+        known: defaultdict[str, set[Value]] = defaultdict(set)
+        for name, values in itertools.chain.from_iterable(
+            part.items() for other in others for part in (other.said, other.implied, other.of_maker)
+        ):
+            known[name] |= values
+        has_notes = any("maker notes" in other.said for other in others)
+        ours = itertools.chain(self.said.items(), () if has_notes else self.of_maker.items())
+        lost: defaultdict[str, set[Value]] = defaultdict(set)
+        for name, values in ours:
+            lost[name] |= {value for value in values if not any(_is_held(value, by) for by in known[name])}
+        return {name: values for name, values in lost.items() if values}
+
+
+def read_fields(path: str) -> Fields:
+    """Read the fields of an image file, without its attributes. Never raises; another file has none."""
+    from preprocess_ensemble.imaging.decode import quiet_libraries
+    from preprocess_ensemble.imaging.formats import identify, open_image
+
+    read = read_file(path)
+    if isinstance(read, FailedFile):
+        return Fields(is_unreadable=True)
+    _, data = read
+    found = _Found()
+    try:
+        with quiet_libraries(), open_image(data) as image:
+            if image.format in ("PNG", "JXL"):
+                image.load()  # text may follow the pixels, and a restored JPEG has its own fields
+            found.add_image(image)
+    except Exception:  # Pillow may raise anything for damaged metadata
+        image_format = identify(data)
+        return Fields(is_unreadable=image_format is not None and image_format.readable)
+    return found.fields()
+
+
+def read_sidecar_fields(packet: bytes) -> Fields:
+    """Read the fields of an XMP sidecar. Never raises; a damaged one has none."""
+    found = _Found()
+    with suppress(XmpError):
+        found.add_xmp(packet)
+    return found.fields()
+
+
+def read_attributes(path: str) -> Fields:
+    """Read the extended attributes of a file, such as tags of the Finder. Never raises; most files have none."""
+    found = _Found()
+    with suppress(OSError, ImportError):
+        for name, data in _attributes(path):
+            found.add_attribute(name.removeprefix("user."), data)
+    return found.fields()
+
+
+def _attributes(path: str) -> Iterator[tuple[str, bytes]]:
+    if sys.platform == "darwin":
+        import xattr
+
+        yield from ((name, xattr.getxattr(path, name)) for name in xattr.listxattr(path))
+    elif sys.platform == "linux":
+        yield from ((name, os.getxattr(path, name)) for name in os.listxattr(path))
+
+
+class _Found:
+    """The fields of one file as they are read."""
+
+    def __init__(self) -> None:
+        self._said: defaultdict[str, set[Value]] = defaultdict(set)
+        self._implied: defaultdict[str, set[Value]] = defaultdict(set)
+        self._of_maker: defaultdict[str, set[Value]] = defaultdict(set)
+
+    def fields(self) -> Fields:
+        return Fields(said=dict(self._said), implied=dict(self._implied), of_maker=dict(self._of_maker))
+
+    def add_image(self, image: ImageFile.ImageFile) -> None:
+        from PIL import ExifTags, IptcImagePlugin
+
+        exif = image.getexif()
+        for tag, value in exif.items():
+            if not is_housekeeping_tag(tag):
+                self._add(ExifTags.TAGS.get(tag, f"EXIF field 0x{tag:04x}"), value)
+        for directory, names in ((_DETAILS, ExifTags.TAGS), (_GPS, ExifTags.GPSTAGS)):
+            for tag, value in exif.get_ifd(directory).items():
+                self._add(names.get(tag, f"EXIF field 0x{tag:04x}"), value)
+        self._add_iptc(IptcImagePlugin.getiptcinfo(image) or {})
+        if packet := image.info.get("xmp"):
+            with suppress(XmpError):  # the six fields of Metadata say so, and keep such a file
+                self.add_xmp(packet.encode() if isinstance(packet, str) else packet)
+        if extension := _extended_xmp(getattr(image, "applist", [])):
+            try:
+                self.add_xmp(extension)
+            except XmpError:
+                self._said["further XMP"].add(hashlib.sha256(extension).hexdigest())
+        for name, text in getattr(image, "text", {}).items():
+            self._add_png_text(str(name), str(text))
+        comment = clean_text(image.info.get("comment"))
+        if not _OF_PROGRAMS.match(comment):
+            self._add("file:comment", comment)
+
+    def _add_png_text(self, name: str, text: str) -> None:
+        if (match := _RAW_PROFILE.match(name)) is None:
+            self._add(f"png:{name.replace(' ', '_')}", text)
+            return
+        with suppress(ValueError, XmpError):
+            block = bytes.fromhex("".join(text.split()[2:]))  # after its name and its length
+            if match[1] == "xmp":
+                self.add_xmp(block)
+            else:
+                self._add_iptc(_datasets(block))
+
+    def add_xmp(self, packet: bytes) -> None:
+        """Add the properties of a packet. Raises XmpError for one that cannot be read."""
+        for (uri, local), items in read_structures(packet).items():
+            prefix = NAMESPACES.get(uri, PREFIXES.get(uri, uri))
+            if prefix in ("tiff", "exif", "exifEX"):
+                texts = [text for item in items for text in item.get("", ())]
+                if not _is_housekeeping_exif(local):
+                    self._add(local, _numbers_in(texts) or "\n".join(texts) or None)
+            elif prefix:
+                self._add_property(f"{prefix}:{local}", items)
+
+    def add_attribute(self, name: str, data: bytes) -> None:
+        if name == "com.apple.FinderInfo":
+            byte, bits = _FINDER_COLOUR
+            if data[byte : byte + 1] and data[byte] & bits:
+                self._said["Finder label"].add(str(data[byte] & bits))
+            return
+        content: Any = data.decode("utf-8", "backslashreplace")
+        if data.startswith(b"bplist"):
+            try:
+                content = plistlib.loads(data)
+            except Exception:  # plistlib raises many types for damaged data
+                content = data.hex()
+        for one in content.split(",") if name == "xdg.tags" else content if isinstance(content, list) else [content]:
+            self._add(f"attribute:{name}", str(one))
+
+    def _add(self, field: str, value: Any) -> None:
+        """Add one value, as EXIF or a text has it."""
+        if field in _DATES or field in ("iptc:55", "iptc:62"):
+            self._add_date(field, clean_text(value))
+        elif not is_housekeeping(field):
+            read = None if field in _ONLY_PRESENT and value else _value(field, value)
+            if read not in ("", ()):
+                name = name_of(field)
+                self._said[name].add(read)
+                if name == "comment":  # which ImageMagick writes into the description of a TIFF
+                    self._implied["caption"].add(read)
+
+    def _add_date(self, field: str, text: str) -> None:
+        if date := iso_date(text):
+            for name in DATES:
+                self._implied[name].add(date)
+            if not is_housekeeping(field):
+                self._said[name_of(field)].add(date)
+        if match := re.search(r"\d:\d\d(?:\.(\d+))?([+-]\d\d:\d\d|Z)?$", text):
+            for name, part in zip(("fraction of a second", "time zone"), match.groups(), strict=True):
+                if part:
+                    self._implied[name].add(_value("SubsecTimeOriginal" if name != "time zone" else "", part))
+
+    def _add_property(self, field: str, items: Sequence[Mapping[str, Sequence[str]]]) -> None:
+        """Add a property of XMP: a text, a list, or structures, whose order does not matter."""
+        if is_housekeeping(field):
+            if field in _DATES:
+                self._add_date(field, "".join(items[0].get("", ())))
+            return
+        name, prefix = name_of(field), field.rpartition(":")[0]
+        into = self._of_maker if prefix == "aux" else self._said
+        for item in items:
+            if name == "face regions":
+                # Only the names: the positions are shares of a picture, which a crop or another program changes.
+                into[name] |= set(_people_in(item)) or {None}
+            elif list(item) != [""]:
+                into[name].add("; ".join(f"{path}={','.join(texts)}" for path, texts in sorted(item.items())))
+            elif prefix in DEVELOPERS:
+                into[name].add(f"{field}={','.join(item[''])}")
+            elif prefix == "aux":
+                into[name] |= {_numbers_in(item[""]) or "\n".join(item[""])}
+            else:
+                for text in item[""]:
+                    self._add_plain(field, name, text)
+
+    def _add_plain(self, field: str, name: str, text: str) -> None:
+        if name == "hierarchical keywords":
+            text = text.replace("/", "|")
+        if text != "0" or not name.endswith("label"):  # digiKam's labels that nothing was marked with
+            self._add(field, text)
+        if field == "dc:subject":
+            for implied in ("hierarchical keywords", "file tags"):
+                self._implied[implied].add(_plain(text))
+
+    def _add_iptc(self, datasets: Mapping[tuple[int, int], Any]) -> None:
+        texts = {
+            number: [clean_text(value) for value in (values if isinstance(values, list) else [values])]
+            for (record, number), values in datasets.items()
+            if record == 2
+        }
+        if any(map(_OF_PROGRAMS.match, texts.get(40, ()))):
+            texts = {number: values for number, values in texts.items() if number not in (40, 103)}
+        for number, values in texts.items():
+            for value in values:
+                # The time is in a dataset of its own, whose number is that of the date and 5 or 1.
+                time = texts.get({55: 60, 62: 63}.get(number, 0), [""])[0]
+                self._add(f"iptc:{number}", value + time)
+
+
+def _is_housekeeping_exif(name: str) -> bool:
+    """Tell whether a field of EXIF, which stands somewhere else, says nothing about the photo."""
+    from PIL import ExifTags
+
+    tag = next((tag for tag, known in ExifTags.TAGS.items() if known == name), None)
+    return is_housekeeping(name) or (tag is not None and is_housekeeping_tag(tag))
+
+
+def _datasets(block: bytes) -> dict[tuple[int, int], list[bytes]]:
+    """Read the datasets of IPTC, wherever they begin in a block: IIM 4.2, section 1.6."""
+    found: dict[tuple[int, int], list[bytes]] = {}
+    position = block.find(b"\x1c\x02")
+    while block[position : position + 1] == b"\x1c":
+        start = position + 5
+        position = start + int.from_bytes(block[start - 2 : start], "big")
+        found.setdefault((block[start - 4], block[start - 3]), []).append(block[start:position])
+    return found
+
+
+def _extended_xmp(segments: Iterable[tuple[str, bytes]]) -> bytes:
+    """Return the part of XMP that a JPEG has in further segments, because one holds 64 KiB."""
+    parts = (
+        data[_XMP_EXTENSION_HEADER - 4 :]
+        for kind, data in segments
+        if kind == "APP1" and data.startswith(_XMP_EXTENSION)
+    )
+    return b"".join(part[4:] for part in sorted(parts, key=lambda part: part[:4]))
+
+
+def _people_in(item: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    for path, texts in item.items():
+        if path.rpartition("/")[2] in ("Name", "PersonDisplayName"):
+            yield from filter(None, map(_plain, texts))
+
+
+def _value(field: str, value: Any) -> Value:
+    if isinstance(value, bytes):
+        if field.startswith("XP"):
+            return _plain(value.decode("utf-16-le", "replace"))
+        if field == "UserComment":
+            return _user_comment(value)
+        return None if value.strip(b"\0 ") else ""
+    if isinstance(value, str):
+        text = _plain(value)
+        return text.rstrip("0") or "0" if field == "SubsecTimeOriginal" else text
+    try:
+        numbers = tuple(float(one) for one in (value if isinstance(value, tuple) else (value,)))
+    except (TypeError, ValueError, ArithmeticError):
+        return None
+    return tuple(0.0 if math.isnan(one) else one for one in numbers)
+
+
+def _user_comment(value: bytes) -> Value:
+    charset, text = value[:_CHARSET], value[_CHARSET:]
+    if charset.startswith(b"UNICODE"):
+        # The byte order is that of EXIF, which not all programs keep to; most characters are below 256.
+        is_little = text[1:2] == b"\0" or text.startswith(b"\xff\xfe")
+        return _plain(text.decode("utf-16-le" if is_little else "utf-16-be", "replace"))
+    return _plain(clean_text(text if charset.strip(b"\0") in (b"", b"ASCII", b"JIS") else value))
+
+
+def _plain(text: str) -> str:
+    return " ".join(clean_text(text.replace("\ufeff", "")).split())
+
+
+def _numbers_in(texts: Iterable[str]) -> tuple[float, ...]:
+    """Return the numbers that texts of XMP hold, such as ``"1/60"``; empty if any is none."""
+    try:
+        return tuple(float(Fraction(text.strip())) for part in texts for text in part.split())
+    except (ValueError, ArithmeticError):
+        return ()
+
+
+def _is_held(value: Value, by: Value) -> bool:
+    """Tell whether two values of one field say the same, as far as their forms can be compared."""
+    if isinstance(value, str) and isinstance(by, str):
+        return value == by or (by.startswith(value) and (len(value) >= _LEAST_CUT_TEXT or iso_date(value) == value))
+    if isinstance(value, tuple) and isinstance(by, tuple):
+        return all(math.isclose(*pair, rel_tol=_ROUNDING, abs_tol=1e-6) for pair in zip(value, by, strict=False))
+    return True
