@@ -9,7 +9,8 @@ import numpy as np
 from benchmarks.experiments.dedup.detectors import Detector
 from clip_client import ClientConfig, ClipClient
 from clip_client.dedup import find_duplicates
-from clip_client.dedup.types import EDITED, SAFE_TIERS, plan_moves
+from clip_client.dedup.actions.plan import plan_moves
+from clip_client.dedup.types import EDITED, SAFE_TIERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -29,10 +29,11 @@ from benchmarks.harness.results import show
 from benchmarks.harness.rounds import percentiles
 from benchmarks.harness.worker import in_new_process
 from clip_client.dedup import Store, thresholds_for
-from clip_client.dedup.aligned import Match
-from clip_client.dedup.group import DuplicateGroup, Member
+from clip_client.dedup.aligned import Alignment, Match
+from clip_client.dedup.group import DuplicateGroup, Member, Verdict
+from clip_client.dedup.photo import ImageFeatures, Photo
 from clip_client.dedup.report import DuplicateReport
-from clip_client.dedup.types import CaptureTime, Metadata
+from clip_client.dedup.types import BY_DEFAULT, EXACT, RE_ENCODED, CaptureTime, Metadata
 from clip_client.review.server import serve
 from clip_client.review.state.session import Session
 
@@ -40,6 +41,16 @@ if TYPE_CHECKING:
     from clip_client.dedup.types import OnProgress
 
 _MODEL: Final = "ViT-B-32/laion2b_s34b_b79k@00000000"
+_ALIGNED: Final = Alignment(
+    tier=RE_ENCODED,
+    changes=("half the size",),
+    lost=(),
+    transform=(2, 0, 0, 0, 2, 0),
+    residual=0.02,
+    region=None,
+    region_share=0,
+)
+_MATCHES: Final = (Match(test="alignment", value=1, threshold=1, alignment=_ALIGNED),)
 _REQUESTS: Final = 200
 _RULES: Final = {"first": "pixels", "same": "bytes", "other": "smallest"}
 
@@ -47,26 +58,37 @@ _RULES: Final = {"first": "pixels", "same": "bytes", "other": "smallest"}
 def group(number: int) -> DuplicateGroup:
     """Return a photo and two smaller copies, with the metadata that a camera writes."""
     metadata = Metadata(taken="2024-05-17T12:30:05", lens="RF24-105mm F4 L IS USM", has_exposure=True)
-    return DuplicateGroup(
-        tier=NEAR_IDENTICAL,
-        min_similarity=0.99,
-        reason="most pixels: 6000x4000, next 3000x2000",
-        members=tuple(
-            Member(
-                path=f"/photos/{number // 1000:03d}/copy {place}/IMG_{number:07d}.jpg",
-                similarity=1.0 if place == 0 else 0.99,
+    capture_time = CaptureTime(taken_ms=number * 1000, camera="Canon Canon EOS R5", fields=60)
+    photos = [
+        Photo(
+            path=f"/photos/{number // 1000:03d}/copy {place}/IMG_{number:07d}.jpg",
+            sha256=f"{number:032x}{place:032x}",
+            size_bytes=8_000_000 // (place + 1) + number,
+            features=ImageFeatures(
                 width=6000 // (place + 1),
                 height=4000 // (place + 1),
-                size_bytes=8_000_000 // (place + 1) + number,
-                sha256=f"{number:032x}{place:032x}",
-                tier=NEAR_IDENTICAL,
-                matches=(Match(test="embedding", value=0.99, threshold=0.97),) if place else (),
                 format="JPEG",
-                capture_time=CaptureTime(taken_ms=number * 1000, camera="Canon Canon EOS R5", fields=60),
+                capture_time=capture_time,
                 metadata=metadata,
-            )
-            for place in range(3)
-        ),
+            ),
+        )
+        for place in range(3)
+    ]
+    copies = (
+        Member(
+            photo=photo,
+            similarity=0.99,
+            tier=RE_ENCODED,
+            matches=_MATCHES,
+            verdict=Verdict(kept=photos[0].path, tier=RE_ENCODED, moves=BY_DEFAULT),
+        )
+        for photo in photos[1:]
+    )
+    return DuplicateGroup(
+        tier=RE_ENCODED,
+        min_similarity=0.99,
+        reason="most pixels: 6000x4000, next 3000x2000",
+        members=(Member(photo=photos[0], similarity=1.0, tier=EXACT), *copies),
     )
 
 

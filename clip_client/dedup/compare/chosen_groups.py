@@ -14,7 +14,7 @@ from clip_client.dedup.store.choices import KEEP, UNDONE, WAITING
 from clip_client.dedup.types import ALTERED, EXACT, SAME_PIXELS, TIERS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from clip_client.dedup.group import DuplicateGroup, Member
     from clip_client.dedup.photo import Photo
@@ -39,8 +39,11 @@ def rerank(group: DuplicateGroup, rules: KeepRules) -> DuplicateGroup:
     return replace(group, reason=reason) if members[0] is group.members[0] else _around(group, members, reason)
 
 
-def keep_instead(group: DuplicateGroup, path: str) -> DuplicateGroup:
+def keep_instead(group: DuplicateGroup, path: str, moving: Collection[str] = ()) -> DuplicateGroup:
     """Return the group around the photo at ``path``, which a person keeps instead. Raises KeyError for another path.
+
+    ``moving`` has the paths that a person wants to move: of files with the same pixels, others are copies of one that
+    stays.
 
     If the search keeps it, too, only the reason changes. Otherwise the members stay the same, although a search under
     other rules might divide them differently. The search compared them with the photo that it kept, so for the new kept
@@ -56,8 +59,10 @@ def keep_instead(group: DuplicateGroup, path: str) -> DuplicateGroup:
     if path == group.keep:
         return replace(group, reason=CHOSEN)
     by_path = {member.path: member for member in group.members}
-    # Photos that are no copy of another one come first, so that the best file of each picture remains the best.
-    others = sorted((one for one in group.members if one.path != path), key=lambda one: bool(one.copy_of))
+    # Of the rest, photos that are no copy of another one come first, so that the best file of a picture remains it.
+    others = sorted(
+        (one for one in group.members if one.path != path), key=lambda one: (one.path in moving, bool(one.copy_of))
+    )
     return _around(group, (by_path[path], *others), CHOSEN)
 
 
@@ -136,7 +141,7 @@ def choose(group: DuplicateGroup, photos: Sequence[ChosenPhoto]) -> tuple[Duplic
     if any((photo.path, photo.sha256) not in members for photo in photos):
         return None
     moving = frozenset(members[photo.path, photo.sha256] for photo in photos if photo.moves)
-    return keep_instead(group, members[photos[0].path, photos[0].sha256]), moving
+    return keep_instead(group, members[photos[0].path, photos[0].sha256], moving), moving
 
 
 @dataclass(frozen=True, kw_only=True)

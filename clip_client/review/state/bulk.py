@@ -78,7 +78,7 @@ class Bulk:
             if key not in self._counts:
                 checked = self._checked(wanted, rules, also)
                 count = BulkCount(total=self._session.groups.count(wanted))
-                self._counts[key] = count, self._counting(count, wanted, checked, (*SAFE_TIERS, *also))
+                self._counts[key] = count, self._counting(count, wanted, checked, also)
             self._counts.move_to_end(key)
             if len(self._counts) > _MOST_COUNTS:
                 self._counts.popitem(last=False)
@@ -92,11 +92,11 @@ class Bulk:
             return replace(count)
 
     def _counting(
-        self, count: BulkCount, wanted: Filter, rules: KeepRules | None, tiers: Sequence[str]
+        self, count: BulkCount, wanted: Filter, rules: KeepRules | None, also: Sequence[str]
     ) -> Iterator[None]:
         for found in self._session.groups.each(wanted):
             group = self._by_rules(found, rules)
-            sizes = [member.photo.size_bytes for member in group.members if member.verdict.moves_with(tiers)]
+            sizes = [group.members[place].photo.size_bytes for place in _moving(group, also)]
             count.groups += bool(sizes)
             count.left += not sizes
             count.photos += len(sizes)
@@ -116,12 +116,7 @@ class Bulk:
         for found in self._session.groups.each(wanted):
             if found.state != APPLIED:
                 group = self._by_rules(found, rules)
-                moving = {
-                    place
-                    for place, member in enumerate(group.members)
-                    if member.verdict.moves_with((*SAFE_TIERS, *also)) and member.photo.in_library is None
-                }
-                if moving:
+                if moving := _moving(group, also):
                     choices.append((KEEP, chosen_photos(group, moving)))
         said = ", ".join([*(names or [SUGGESTION]), *(f"{ACT_ON}{tier}" for tier in also)])
         return self._session.stage(choices, rules=said)
@@ -144,6 +139,13 @@ class Bulk:
             return KeepRules(names) if names else None
         except ValueError as error:
             raise CannotChoose(str(error)) from None
+
+
+def _moving(group: DuplicateGroup, also: Sequence[str]) -> frozenset[int]:
+    """Return the positions of the photos that rules move: never those in a library of Apple Photos."""
+    tiers = (*SAFE_TIERS, *also)
+    members = enumerate(group.members)
+    return frozenset(place for place, one in members if one.verdict.moves_with(tiers) and one.photo.in_library is None)
 
 
 def _open_unless_named(wanted: Filter) -> Filter:

@@ -24,7 +24,7 @@ from clip_client.dedup.store.decisions import DIFFERENT
 from clip_client.dedup.store.journal import State
 from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.text import counted
-from clip_client.dedup.types import NEVER
+from clip_client.dedup.types import NEVER, ON_REQUEST
 from clip_client.review.state.choosing import chosen_photos
 from clip_client.review.state.found_groups import APPLIED, FoundGroups
 from clip_client.review.state.plan_lines import PlanLines
@@ -68,6 +68,8 @@ class Session:
         """The report of the search without its groups."""
         self.found = ""
         """What the search found, as ``dedup`` says it."""
+        self.on_request: tuple[str, ...] = ()
+        """The tiers of photos that move on request only."""
         self.progress: dict[str, tuple[int, int | None]] = {}
         """What is being done -> (done, total)."""
         self.notice = ""
@@ -140,6 +142,7 @@ class Session:
     def _take(self, report: DuplicateReport) -> None:
         self.groups.fill(report)
         self.found = found_in_words(report)
+        self.on_request = tuple(sorted(tier for moves, tier in report.totals() if moves == ON_REQUEST))
         self.report = replace(report, groups=())
         with self.lock:
             self.groups.match(self.store.choices.all())
@@ -260,7 +263,8 @@ class Session:
         moving = set(move)
         if not {keep, *moving} <= set(range(len(members))):
             raise CannotChoose(f"group {found.id} has {len(members)} photos")
-        (group,) = with_companions_now([keep_instead(found.group, members[keep].path)])
+        wanted = keep_instead(found.group, members[keep].path, {members[place].path for place in moving})
+        (group,) = with_companions_now([wanted])
         group = self.judged(group, sha256_of)
         verdicts = {member.path: member.verdict for member in group.members}
         return {

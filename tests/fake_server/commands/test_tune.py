@@ -67,7 +67,6 @@ async def test_decisions_become_thresholds_that_later_searches_use(
         found = json.loads(capsys.readouterr().out)
         assert found["thresholds"]["similar"] == found["tuning"]["similar"]["threshold"] == 0.9902
         assert (found["tuning"]["labels"], found["tuning"]["different"]) == (60, 15)
-        assert found["tuning"]["near_identical"] is None
         assert await thresholds(photos, where, capsys) == 0.99
 
         assert await client("tune", *where) == 0

@@ -363,7 +363,10 @@ def library_copies(folder: Path) -> DuplicateReport:
     ]
     edited = Companion(path=str(folder / "lib" / "2.heic"), kind=EDITED_VERSION)
     known[1] = replace(known[1], companions=(edited,))
-    return report((member(kept), *(member(path, in_library=one) for path, one in zip(copies, known, strict=True))))
+    in_libraries = (
+        member(path, in_library=one, companions=one.companions) for path, one in zip(copies, known, strict=True)
+    )
+    return report((member(kept), *in_libraries))
 
 
 @pytest.mark.parametrize("has_photos", [True, False])

@@ -1,7 +1,10 @@
-"""Rules choose for many groups: only proven copies move, and all of it is one step."""
+"""Rules choose for many groups what ``dedup --apply`` would move, and the tiers that a person adds, as one step."""
 
 from __future__ import annotations
 
+import itertools
+import os
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
@@ -9,34 +12,62 @@ from urllib.parse import urlencode
 import pytest
 
 from clip_client.dedup import Store
-from clip_client.dedup.types import ALTERED, EXACT, RE_ENCODED, SIMILAR
+from clip_client.dedup.aligned import PUT_INTO
+from clip_client.dedup.types import ALTERED, EDITED, EXACT, RE_ENCODED, SIMILAR, LibraryPhoto
+from clip_client.review.state.choosing import chosen_photos
+from clip_client.review.state.found_groups import Filter
+from clip_client.review.state.plan_lines import MOVES
 from tests.fixtures.albums import member, report, write
+from tests.fixtures.members import FROM_A_CAMERA, aligned
 from tests.fixtures.reviews import Review, of_report, review_of
-from tests.unit.review.albums import LOOKS_ALIKE, applied, found_in, names, states
+from tests.unit.review.albums import LOOKS_ALIKE, applied, done, found_in, names, states
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 
-def counted(review: Review, rules: list[str], **wanted: str) -> str:
-    return review.get(f"/rules/count?{urlencode([*wanted.items(), *(('rule', rule) for rule in rules)])}").text
+def counted(review: Review, rules: list[str], also: Sequence[str] = (), **wanted: str) -> str:
+    named = [("rule", rule) for rule in rules] + [("also", tier) for tier in also]
+    return review.get(f"/rules/count?{urlencode([*wanted.items(), *named])}").text
 
 
-def test_rules_choose_another_photo_and_leave_what_was_not_compared_with_it(review: Review, album: Path) -> None:
+def test_rules_choose_another_photo_and_move_what_dedup_would(review: Review, album: Path) -> None:
     rules = ["path=*/[by].jpg"]
-    assert "<strong>2 groups</strong>: at most 2 photos" in counted(review, rules)
+    assert "<strong>1 group</strong>: 1 photo, 4 B would move. In 1 group the rules keep another" in counted(
+        review, rules
+    )
     assert review.post("/rules/choose", {"rules": rules}).status == 200
-    assert states(review) == {EXACT: "keep", SIMILAR: "keep"}
+    assert states(review) == {EXACT: "keep", SIMILAR: "open"}
+    applied(review)
+    assert names(album) == {"b.jpg", "x.jpg", "y.jpg", "z.jpg"}
+
+
+def test_a_person_can_add_a_tier_and_the_choice_says_so(review: Review, album: Path, tmp_path: Path) -> None:
+    assert "<strong>2 groups</strong>: 2 photos" in counted(review, [], [SIMILAR])
+    assert review.post("/rules/choose", {"also": [SIMILAR]}).status == 200
+    with Store(tmp_path / "store") as store:
+        assert {choice.rules for choice in store.choices.all()} == {"suggestion, act-on=similar"}
     applied(review)
     # z is a frame of a burst.
-    assert names(album) == {"b.jpg", "y.jpg", "z.jpg"}
+    assert names(album) == {"a.jpg", "x.jpg", "z.jpg"}
+
+
+@pytest.mark.parametrize(
+    ("tier", "error"), [(ALTERED, "never move by their tier"), ("near-identical", "is now a part")]
+)
+def test_a_tier_that_no_selection_moves_is_refused(tier: str, error: str, review: Review) -> None:
+    answer = review.post("/rules/choose", {"also": [tier]})
+    assert (answer.status, error in answer.json["error"]) == (400, True)
+    assert error in counted(review, [], [tier])
+    assert set(states(review).values()) == {"open"}
 
 
 def test_without_rules_those_of_the_search_choose_and_one_step_takes_it_back(review: Review, tmp_path: Path) -> None:
     assert review.post("/rules/choose").status == 200
     with Store(tmp_path / "store") as store:
         choices = list(store.choices.all())
-    assert [[photo.moves for photo in one.photos] for one in choices] == [[False, True], [False, True, False]]
+    assert [[photo.moves for photo in one.photos] for one in choices] == [[False, True]]
     assert {choice.rules for choice in choices} == {"suggestion"}
     review.post("/undo")
     assert set(states(review).values()) == {"open"}
@@ -55,73 +86,107 @@ def test_a_filter_limits_what_is_chosen(wanted: dict[str, str], chosen: set[str]
     if "state" in wanted:
         review.post("/groups/2/choice", {"what": "skip"})
     groups = "1 group" if chosen else "0 groups"
-    assert f"<strong>{groups}</strong>" in counted(review, [], **wanted)
-    review.post("/rules/choose", wanted)
+    assert f"<strong>{groups}</strong>" in counted(review, [], [SIMILAR], **wanted)
+    review.post("/rules/choose", {**wanted, "also": [SIMILAR]})
     assert {tier for tier, state in states(review).items() if state == "keep"} == chosen
 
 
-def test_what_is_counted_is_what_is_chosen(album: Path, tmp_path: Path) -> None:
-    """Groups of which rules keep another photo: copies, photos that look alike, and a copy of one of them."""
+def test_what_is_counted_is_what_is_chosen_and_what_moves(album: Path, tmp_path: Path) -> None:
+    """Groups of which rules keep another photo: copies, photos that look alike, a copy of one, one in a library."""
     paths = [write(album / f"{name}.jpg", name[0].encode(), index) for index, name in enumerate(("x", "y", "z", "y2"))]
     alike = [
-        replace(member(path, tier=SIMILAR, matches=LOOKS_ALIKE if place else ()), size_bytes=9 - place)
+        member(path, tier=SIMILAR, matches=LOOKS_ALIKE if place else (), width=9 - place)
         for place, path in enumerate(paths)
     ]
     alike[3] = replace(alike[3], copy_of=str(paths[1]), copy_tier=EXACT)
+    inside = write(album / "lib" / "1.jpg", b"x")
+    known = LibraryPhoto(path=str(inside), library=str(album / "lib"), uuid="1", name="1.jpg", taken_ns=None)
+    alike.append(member(inside, in_library=known))
     groups = [*(group.members for group in found_in(tmp_path / "other").groups), tuple(alike)]
+    tries = ([], ["pixels"], ["smallest"], ["newest"], ["path=*/[byz].jpg", "name"], ["not-path=*/[ax].jpg"])
     with review_of(tmp_path, store=tmp_path / "store", search=of_report(report(*groups))) as review:
-        for rules in ([], ["pixels"], ["smallest"], ["newest"], ["path=*/[byz].jpg", "name"], ["not-path=*/[ax].jpg"]):
-            count = counted(review, rules)
-            review.post("/rules/choose", {"rules": rules})
+        for rules, also in itertools.product(tries, ([], [SIMILAR])):
+            count = counted(review, rules, also)
+            review.post("/rules/choose", {"rules": rules, "also": also})
             with Store(tmp_path / "store") as store:
                 chosen = [[photo.path for photo in one.photos if photo.moves] for one in store.choices.all()]
-            moving = [path for paths in chosen for path in paths]
-            assert f"<strong>{len(chosen)} groups</strong>: at most {len(moving)} photos" in count, rules
+            moving = {path for paths in chosen for path in paths}
+            said = re.search(r"<strong>(\d) groups?</strong>: (\d) photo", count)
+            assert said, count
+            assert [int(number) for number in said.groups()] == [len(chosen), len(moving)], (rules, also)
+            done(review, "/plan")
+            planned = review.session.lines.page(MOVES, start=0, most=9)
+            assert {line.path for line in planned} == moving, (rules, also)
             review.post("/undo")
 
 
 def test_what_a_person_chose_is_not_chosen_again(review: Review) -> None:
     review.post("/groups/1/choice", {"what": "keep-all"})
-    review.post("/rules/choose")
+    review.post("/rules/choose", {"also": [SIMILAR]})
     assert states(review) == {EXACT: "keep-all", SIMILAR: "keep"}
 
 
 def test_with_random_weights_rules_choose_certain_copies_only(album: Path, tmp_path: Path) -> None:
     found = report(*(group.members for group in found_in(album).groups), model="m/random:0@00000000")
     with review_of(album, store=tmp_path / "store", search=of_report(found)) as review:
-        answer = review.post("/rules/choose", {"tier": SIMILAR})
+        answer = review.post("/rules/choose", {"also": [SIMILAR]})
         assert (answer.status, "random" in answer.json["error"]) == (400, True)
+        assert 'name="also"' not in review.get("/rules").text
         for rules in ([], ["path=*/[by].jpg"]):
-            count = counted(review, rules)
-            assert "<strong>1 group</strong>: at most 1 photo" in count
-            assert "1 group only looks alike to the model" in count
+            assert "<strong>1 group</strong>: 1 photo" in counted(review, rules)
             assert review.post("/rules/choose", {"rules": rules}).status == 200
             assert states(review) == {EXACT: "keep", SIMILAR: "open"}
             review.post("/undo")
 
 
-def test_rules_leave_altered_photos_and_those_that_were_never_compared(album: Path, tmp_path: Path) -> None:
+def test_rules_choose_edited_copies_only_if_a_person_adds_them(album: Path, tmp_path: Path) -> None:
+    names_of = ("kept", "crop", "doubted", "colour", "altered")
+    kept, *others = (write(album / f"{name}.jpg", name.encode()) for name in names_of)
+    facts: list[dict[str, Any]] = [
+        {"matches": aligned(EDITED, "cropped to 80%")},
+        {"matches": aligned(EDITED, doubts=(PUT_INTO,))},
+        {"matches": aligned(EDITED, lost=("colour",))},
+        {"tier": ALTERED, "matches": aligned(ALTERED)},
+    ]
+    members = (member(path, **{"tier": EDITED, **more}) for path, more in zip(others, facts, strict=True))
+    found = report((member(kept), *members))
+    with review_of(album, store=tmp_path / "store", search=of_report(found)) as review:
+        assert 'name="also" value="edited"' in review.get("/rules").text
+        review.post("/rules/choose")
+        assert states(review) == {ALTERED: "open"}
+        review.post("/rules/choose", {"also": [EDITED]})
+        (group,) = review.session.groups.each(Filter())
+        assert [os.path.basename(photo.path) for photo in group.chosen if photo.moves] == ["crop.jpg"]
+        # A choice in the store that says more than verdicts allow moves no more either.
+        everything = chosen_photos(group.group, {1, 2, 3, 4})
+        review.session.stage([("keep", everything)], rules="suggestion, act-on=edited, act-on=altered")
+        applied(review)
+        assert names(album) == {"kept.jpg", "doubted.jpg", "colour.jpg", "altered.jpg"}
+
+
+def test_rules_leave_what_was_never_compared_with_the_photo_that_they_keep(album: Path, tmp_path: Path) -> None:
     paths = [write(album / f"{name}.jpg", name.encode()) for name in "xyz"]
-    altered = (member(paths[0]), member(paths[1], tier=ALTERED, matches=LOOKS_ALIKE))
-    with review_of(album, store=tmp_path / "store", search=of_report(report(altered))) as review:
-        assert "1 group would stay open" in counted(review, [])
-    alike = (member(paths[0]), *(member(path, tier=SIMILAR, matches=LOOKS_ALIKE) for path in paths[1:]))
-    with review_of(album, store=tmp_path / "store", search=of_report(report(alike))) as review:
+    matches = aligned(RE_ENCODED)
+    kept = member(paths[0], **FROM_A_CAMERA)
+    copies = (member(path, tier=RE_ENCODED, matches=matches) for path in paths[1:])
+    with review_of(album, store=tmp_path / "store", search=of_report(report((kept, *copies)))) as review:
+        assert "<strong>1 group</strong>: 2 photos" in counted(review, [], [])
+        # Y and z were compared with x, and not with each other: y is still a copy of x, which stays.
+        assert "<strong>1 group</strong>: 1 photo" in counted(review, ["path=*/z.jpg"])
         review.post("/rules/choose", {"rules": ["path=*/z.jpg"]})
-        found = review.session.groups.get(1)
-        assert found is not None
-        assert [photo.path[-5:] for photo in found.chosen if photo.moves] == ["x.jpg"]
+        applied(review)
+    assert names(album) == {"x.jpg", "z.jpg"}
 
 
 def test_what_apply_would_refuse_moves_only_if_a_person_looked_at_it(album: Path, tmp_path: Path) -> None:
     paths = [write(album / f"{name}.jpg", name.encode()) for name in "xy"]
-    larger = member(paths[1], tier=RE_ENCODED, width=16, height=16, matches=LOOKS_ALIKE)
+    larger = member(paths[1], tier=RE_ENCODED, width=16, height=16, matches=aligned(RE_ENCODED))
     with review_of(album, store=tmp_path / "store", search=of_report(report((member(paths[0]), larger)))) as review:
         review.post("/rules/choose")
-        applied(review)
-        assert names(album) == {"x.jpg", "y.jpg"}
-        assert "more pixels" in review.get("/plan").text
+        assert states(review) == {RE_ENCODED: "open"}
         review.post("/groups/1/choice", {"what": "keep", "keep": 0, "move": [1]})
+        done(review, "/plan")
+        assert "It has more pixels than the kept photo: 16x16." in review.get("/plan").text
         applied(review)
     assert names(album) == {"x.jpg"}
 

@@ -289,7 +289,7 @@ def test_the_original_stays_although_enlarged_noisy_and_bordered_copies_are_larg
     assert moved(report, family) == dict.fromkeys(["half", "sent", "sent again"], "original")
     edited = ["bordered", "stronger", "cropped", "darker", "half", "sent", "sent again"]
     assert moved(report, family, EDITED) == dict.fromkeys(edited, "original")
-    skip = {Path(one.path).stem: one.reason for one in planned(report, [family]).skipped}
+    skip = {Path(one.photo.path).stem: one.reason for one in planned(report, [family]).skipped}
     assert skip["enlarged"] == "It shows what the kept photo lacks: 2 times the resolution."
     check(json.loads(report.to_json()))
 

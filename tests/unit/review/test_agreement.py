@@ -1,0 +1,191 @@
+"""Every output says the same about each photo: what moves by default, what with ``edited``, and what stays."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+import json
+import os
+import re
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlencode
+
+import pytest
+from PIL import Image, ImageDraw, ImageOps
+from rich.console import Console
+
+from clip_client.cli.commands.dedup_apply import apply_report
+from clip_client.cli.options.dedup import ActionOptions
+from clip_client.dedup import Store
+from clip_client.dedup.reporting.html import PageCommands, write_page
+from clip_client.dedup.reporting.rows import copy_lines, csv_lines
+from clip_client.dedup.reporting.terminal import print_groups
+from clip_client.dedup.reporting.words import found_in_words
+from clip_client.dedup.types import BY_DEFAULT, EDITED, IF_CHOSEN, NEVER, ON_REQUEST, SAFE_TIERS
+from clip_client.review.state.found_groups import Filter
+from clip_client.review.state.plan_lines import MOVES
+from tests.fixtures.images.camera_files import exif
+from tests.fixtures.images.scenes import noisy, resized, scene
+from tests.fixtures.reviews import of_report, review_of, search_of
+from tests.unit.review.albums import done
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from clip_client.dedup import DuplicateReport
+    from tests.fixtures.reviews import Review
+
+WITH_EDITED = (*SAFE_TIERS, EDITED)
+
+
+def make_album(root: Path) -> None:
+    """Write copies of each kind: certain ones, edited ones, and those that may not move or only a person can judge."""
+    for name in ("copies", "sent", "altered", "sidecar", "burst", "mine"):
+        (root / name).mkdir(parents=True)
+    scene(0).save(root / "copies" / "original.jpg", quality=92)
+    (root / "copies" / "original (1).jpg").write_bytes((root / "copies" / "original.jpg").read_bytes())
+    with Image.open(root / "copies" / "original.jpg") as original:
+        original.save(root / "copies" / "converted.png")
+    resized(scene(0), 0.5).save(root / "copies" / "small.jpg", quality=85)
+    ImageOps.mirror(scene(0)).save(root / "copies" / "mirrored.jpg", quality=85)
+    scene(1).save(root / "sent" / "photo.jpg", quality=90)
+    screen = Image.new("RGB", (800, 1400), (18, 18, 20))
+    screen.paste(resized(scene(1), 2), (0, 400))
+    screen.save(root / "sent" / "screenshot.jpg", quality=90)
+    scene(2).save(root / "altered" / "photo.jpg", quality=92)
+    marked = scene(2)
+    ImageDraw.Draw(marked).rectangle((300, 20, 380, 60), fill=(250, 250, 250))
+    marked.save(root / "altered" / "marked.jpg", quality=90)
+    for name in ("a.jpg", "b.jpg", "c.jpg"):
+        scene(3).save(root / "sidecar" / name, quality=90)
+    for name in ("a.xmp", "b.xmp"):
+        (root / "sidecar" / name).write_bytes(name.encode())
+    for number, name in enumerate(("first.jpg", "second.jpg")):
+        taken = exif(size=(400, 300), SubsecTimeOriginal=f"{number}00")
+        noisy(scene(4), 3, number).save(root / "burst" / name, quality=92, exif=taken)
+    scene(5).save(root / "mine" / "kept.jpg", quality=92)
+    for name in ("also mine.jpg", "../copies/of mine.jpg"):
+        (root / "mine" / name).write_bytes((root / "mine" / "kept.jpg").read_bytes())
+    for path in root.rglob("*.*"):  # the first of the names is kept if nothing else decides
+        os.utime(path, (10**9, 10**9))
+
+
+EXPECTED = {
+    "copies/original (1).jpg": BY_DEFAULT,
+    "copies/converted.png": BY_DEFAULT,
+    "copies/small.jpg": BY_DEFAULT,
+    "copies/mirrored.jpg": ON_REQUEST,
+    "sent/photo.jpg": IF_CHOSEN,
+    "altered/marked.jpg": IF_CHOSEN,
+    "sidecar/b.jpg": NEVER,
+    "sidecar/c.jpg": BY_DEFAULT,
+    "burst/second.jpg": IF_CHOSEN,
+    "mine/also mine.jpg": NEVER,
+    "copies/of mine.jpg": BY_DEFAULT,
+}
+"""The photos that no group keeps, and what each verdict must be."""
+
+
+def of_json(report: DuplicateReport) -> dict[str, str]:
+    members = [one for group in json.loads(report.to_json())["groups"] for one in group["members"]]
+    return {one["path"]: one["verdict"]["moves"] for one in members if one["verdict"]["kept"]}
+
+
+def of_csv(report: DuplicateReport) -> dict[str, str]:
+    rows = csv.DictReader("".join(csv_lines(report)).splitlines())
+    return {row["path"]: row["moves"] for row in rows if row["kept"] == "no"}
+
+
+def of_terminal(report: DuplicateReport) -> dict[str, bool]:
+    """Return path -> whether it can move without a look."""
+    console = Console(width=500, file=io.StringIO(), record=True)
+    print_groups(report, console, verbose=True)
+    lines = re.findall(r"^   (copy|stay)  .*?  (/.*?\.(?:jpg|png))", console.export_text(), re.MULTILINE)
+    return {path: word == "copy" for word, path in lines}
+
+
+def of_page(report: DuplicateReport, tiers: tuple[str, ...]) -> dict[str, bool]:
+    """Return path -> whether it moves by the command of the page."""
+    page = io.BytesIO()
+    write_page(report, page, thumbnail=lambda path, side: None, commands=PageCommands(tiers=tiers))
+    figures = page.getvalue().decode().split("<figure")[1:]
+    moves = {}
+    for figure in figures:
+        href = re.search(r'<p class="name"><a href="file://([^"]*)"', figure)
+        assert href
+        if '<span class="keep">' not in figure:
+            moves[unquote(href[1])] = '<p class="mark">Stays.' not in figure
+    return moves
+
+
+def of_review(review: Review) -> dict[str, bool]:
+    """Return path -> whether the page of its group suggests to move it."""
+    moves = {}
+    for found in review.session.groups.each(Filter()):
+        page = review.get(f"/groups/{found.id}").text
+        for place, member in enumerate(found.group.members[1:], start=1):
+            moves[member.path] = bool(re.search(rf'name="move" value="{place}" checked', page))
+    return moves
+
+
+def of_rules(review: Review, also: list[str]) -> tuple[str, set[str]]:
+    """Return what the rules page counts, and what the plan of such a choice moves; take it back."""
+    count = review.get(f"/rules/count?{urlencode([('also', tier) for tier in also])}").text
+    review.post("/rules/choose", {"also": also})
+    done(review, "/plan")
+    lines = review.session.lines.page(MOVES, start=0, most=99)
+    review.post("/undo")
+    said = re.search(r": (\d+ photos, [\d.]+ \wB) would move", count)
+    assert said, count
+    return said[1], {line.path for line in lines}
+
+
+def of_command(report: DuplicateReport, root: Path, store: Store, options: ActionOptions) -> set[str]:
+    """Return what the command says that it would move."""
+    said: list[str] = []
+    assert apply_report(report, [str(root)], store, options, say=said.append) == 0
+    return {match[1] for line in said if (match := re.match(r"would move: (.*?)(?:, with .*)?; kept: ", line))}
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, DuplicateReport]:
+    root = tmp_path_factory.mktemp("album").resolve()
+    make_album(root)
+    with Store(tmp_path_factory.mktemp("search")) as store:
+        report = asyncio.run(embedded(root, store))
+    return root, report
+
+
+async def embedded(root: Path, store: Store) -> DuplicateReport:
+    return await search_of(root, store=store, references=[str(root / "mine")])(lambda what, done, total: None)
+
+
+def test_all_outputs_agree_about_each_photo(found: tuple[Path, DuplicateReport], tmp_path: Path) -> None:
+    root, report = found
+    expected = {str(root / name): moves for name, moves in EXPECTED.items()}
+    by_default = {path for path, moves in expected.items() if moves == BY_DEFAULT}
+    with_edited = by_default | {path for path, moves in expected.items() if moves == ON_REQUEST}
+
+    assert of_json(report) == expected
+    assert of_csv(report) == expected
+    lines = [line.split("\t") for line in copy_lines(report)]
+    assert {line[2]: line[4] for line in lines} == {path: expected[path] for path in with_edited}
+    assert of_terminal(report) == {path: path in with_edited for path in expected}
+    assert of_page(report, SAFE_TIERS) == {path: path in by_default for path in expected}
+    assert of_page(report, WITH_EDITED) == {path: path in with_edited for path in expected}
+    said = found_in_words(report)
+    assert re.fullmatch(r"5 photos, [\d.]+ kB, can move safely; 1 edited copy waits for you", said)
+
+    with review_of(root, store=tmp_path / "review", search=of_report(report)) as review:
+        assert of_review(review) == {path: path in with_edited for path in expected}
+        count, planned = of_rules(review, [])
+        assert planned == by_default
+        assert said.startswith(f"{count}, can move safely")
+        assert of_rules(review, [EDITED])[1] == with_edited
+
+    with Store(tmp_path / "store") as store:
+        assert of_command(report, root, store, ActionOptions(dry_run=True)) == by_default
+        assert of_command(report, root, store, ActionOptions(dry_run=True, tiers=WITH_EDITED)) == with_edited
+        assert apply_report(report, [str(root)], store, ActionOptions(apply=True, tiers=WITH_EDITED)) == 0
+        assert {path for path in expected if not (root / path).exists()} == with_edited
