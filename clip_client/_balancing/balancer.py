@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from clip_client._balancing.concurrency_limit import AdaptiveLimit
-from clip_client._balancing.retry import backoff_s
+from clip_client._balancing.retry import backoff_s, is_retried
 from clip_client._client_stats import ServerStats
 from clip_client._endpoint import EndpointKind
 from clip_client._errors import ClipError, DeadlineExceeded, Overloaded
@@ -73,18 +73,27 @@ class Server:
         self._failures = 0
 
     def failed(
-        self, images: int, error: ClipError, *, started_at: float, now: float, randomness: random.Random
+        self,
+        images: int,
+        error: ClipError,
+        *,
+        started_at: float,
+        now: float,
+        randomness: random.Random,
+        has_other: bool = False,
     ) -> None:
-        """Record a failed request: shrink the limit, back off, both or neither."""
+        """Record a failed request: shrink the limit, back off, both or neither. ``has_other``: another server works."""
         if isinstance(error, Overloaded):
             self.limit.refused(images, started_at=started_at, now=now)
         elif isinstance(error, DeadlineExceeded):
             self.limit.expired(images, started_at=started_at, now=now)
         else:
             self.limit.release(images)
-        # Also after errors that are not retried: a server that fails at once would have the fewest images in flight and
-        # attract all others. Requests that were already in flight at the first failure add no information.
-        if not isinstance(error, DeadlineExceeded) and started_at >= self._failed_at:
+        # If there are others, also after errors that are not retried: a server that fails at once would have the fewest
+        # images in flight, and attract all requests. One that is alone may fail because of its requests.
+        backs_off = is_retried(error) or (has_other and not isinstance(error, DeadlineExceeded))
+        # Requests that were already in flight at the first failure add no information.
+        if backs_off and started_at >= self._failed_at:
             self._failures += 1
             self._failed_at = now
             self.backoff_until = now + backoff_s(self._failures, random_source=randomness)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import random
 
 RETRIED: Final = (Unavailable, Overloaded, ModelNotReady)
-"""Nothing else is ever retried: a bad image stays bad, and a refused token stays refused."""
+"""Nothing else is sent to the same server again: a bad image stays bad, and a refused token stays refused."""
 
 _FIRST_DELAY_S: Final = 0.1
 _MAX_DELAY_S: Final = 1.0

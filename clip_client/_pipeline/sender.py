@@ -207,7 +207,14 @@ class Sender:
             answer = await server.transport.infer(payloads, request_id=request_id, timeout_s=timeout_s)
         except ClipError as error:
             now = self._loop.time()
-            server.failed(count, error, started_at=request.started_at, now=now, randomness=self._randomness)
+            server.failed(
+                count,
+                error,
+                started_at=request.started_at,
+                now=now,
+                randomness=self._randomness,
+                has_other=self._balancer.has_other(server),
+            )
             self._retry_or_fail(request, error, now)
         else:
             now = self._loop.time()

@@ -38,9 +38,18 @@ def new_server(**options: Any) -> Server:
     return Server(endpoint, InMemoryTransports({"localhost": FakeTriton()})(endpoint, None), config)
 
 
-def fail(server: Server, error: ClipError, *, started_at: float, now: float, images: int = 4) -> None:
+def fail(
+    server: Server, error: ClipError, *, started_at: float, now: float, images: int = 4, has_other: bool = False
+) -> None:
     server.limit.started(images)
-    server.failed(images, error, started_at=started_at, now=now, randomness=Longest())
+    server.failed(images, error, started_at=started_at, now=now, randomness=Longest(), has_other=has_other)
+
+
+@pytest.mark.parametrize(("error", "backs_off"), [(ClipError("x"), True), (DeadlineExceeded("x"), False)])
+def test_any_failure_makes_a_server_back_off_that_is_not_alone(error: ClipError, backs_off: bool) -> None:
+    server = new_server()
+    fail(server, error, started_at=1.0, now=2.0, has_other=True)
+    assert server.is_down is backs_off
 
 
 @pytest.mark.parametrize(
@@ -50,8 +59,8 @@ def fail(server: Server, error: ClipError, *, started_at: float, now: float, ima
         (ModelNotReady("x"), 16, True),
         (Overloaded("x"), 8, True),
         (DeadlineExceeded("x"), 8, False),
-        (Unauthorized("x"), 16, True),
-        (ClipError("x"), 16, True),
+        (Unauthorized("x"), 16, False),
+        (ClipError("x"), 16, False),
     ],
 )
 def test_a_failure_shrinks_the_limit_or_backs_off_or_both(error: ClipError, limit: int, backs_off: bool) -> None:
