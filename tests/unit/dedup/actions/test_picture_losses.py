@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from clip_client.dedup.actions.plan import SAFE_TIERS, plan_moves
-from clip_client.dedup.aligned import PUT_INTO, Alignment, Match
+from clip_client.dedup.aligned import MADE_LATER, PUT_INTO, Alignment, Match
 from clip_client.dedup.files.file_types import RAW
 from clip_client.dedup.types import ALTERED, EDITED, EXACT, RE_ENCODED, SIMILAR
 from tests.fixtures.albums import member, report
@@ -125,7 +125,7 @@ def test_a_larger_file_that_is_not_kept_for_its_detail_stays_if_the_kept_one_is_
     photos: dict[str, Member], tmp_path: Path
 ) -> None:
     kept, copy = photos["coarse.jpg"], aligned(photos["fine.jpg"], EDITED)
-    (reason,) = reasons(kept, replace(copy, doubt="it has less fine detail"), tmp_path, tiers=[EDITED])
+    (reason,) = reasons(kept, replace(copy, doubt=MADE_LATER), tmp_path, tiers=[EDITED])
     assert reason.endswith("it has what the kept photo lacks: less compression.")
     assert reasons(kept, replace(copy, doubt=PUT_INTO), tmp_path, tiers=[EDITED]) == []
 
