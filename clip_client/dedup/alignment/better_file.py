@@ -58,6 +58,7 @@ _ON_STEPS: Final = 0.12
 quality is inside, also in a PNG or after it was saved again at quality 100."""
 _STEP_FREQUENCIES: Final = 14
 """Of the lowest frequencies, in which steps are looked for."""
+_MOST_BLOCKS: Final = 3000
 _CELL: Final = 32
 """Pixels, side of a place in which detail is compared."""
 _LEAST_DETAIL: Final = 2.0
@@ -151,6 +152,8 @@ def doubt_about(kept: FileFacts, duplicate: FileFacts, overlay: Overlay, seen: D
     is_larger = overlay.scale > _SAME_SIZE
     if is_larger and not _has_finer_detail(overlay):
         return ENLARGED
+    if seen.grading.is_none and seen.has_other_colours:
+        return UNTOLD
     detail = _Detail.of(overlay, seen)
     if detail.is_blurred and not is_changed:
         return ""
@@ -163,7 +166,10 @@ def doubt_about(kept: FileFacts, duplicate: FileFacts, overlay: Overlay, seen: D
         return UNTOLD  # size says nothing about versions of one picture
     if is_later:
         return MADE_LATER
-    if made is not None and made.beyond <= _BEYOND and (made.close is None or made.off < _SAME):
+    # A source lies on the steps of its copy only if it was saved with the same ones before.
+    has_same_steps = duplicate.table is None or np.array_equal(duplicate.table, kept.table)  # type: ignore[arg-type]
+    is_same = made is not None and (made.close is None or (has_same_steps and made.off < _SAME))
+    if made is not None and made.beyond <= _BEYOND and is_same:
         # Both hold the same to a level. Of a JPEG, only a picture made from it lies that close to its steps.
         shows_steps = later is not None and later.close is not None and later.close > _ON_STEPS_OF_KEPT
         return "" if shows_steps or kept.is_lossless >= duplicate.is_lossless else UNTOLD
@@ -259,17 +265,18 @@ def _cosines(luma: Floats) -> Blocks:
 def _coarser_inside(blocks: Blocks) -> Floats:
     """Return the steps (8, 8) of an earlier JPEG that a picture betrays; 1 if there are none."""
     frequencies = sorted(np.ndindex(_BLOCK, _BLOCK), key=sum)[1 : 1 + _STEP_FREQUENCIES]
-    values = [np.abs(blocks[:, row, column]) for row, column in frequencies]
+    some = blocks[:: max(1, len(blocks) // _MOST_BLOCKS)]
+    values = [np.abs(some[:, row, column]) for row, column in frequencies]
     best, least = np.ones((_BLOCK, _BLOCK), np.float32), _ON_STEPS
     for quality in range(5, 96):
         table = _standard_table(quality)
         distance, counted = 0.0, 0
         for (row, column), value in zip(frequencies, values, strict=True):
             step = float(table[row, column])
-            if step >= _LEAST_STEP - 1 and (some := value[value > 0.6 * step]).size >= 50:
-                steps = some / step
+            if step >= _LEAST_STEP - 1 and (large := value[value > 0.6 * step]).size >= 50:
+                steps = large / step
                 distance += float(np.abs(steps - np.rint(steps)).sum())
-                counted += some.size
+                counted += large.size
         if counted > _FEWEST and distance / counted < least:
             best, least = table, distance / counted
     return best

@@ -45,6 +45,11 @@ _NORMAL: Final = 0.98
 _TYPICAL: Final = (0.75, 2.5)
 """A quantile, and how many times it is normal at most: on a page in which twenty digits differ, they are no outliers
 among the busiest places."""
+_MOST_GAIN: Final = 0.02
+"""By how much encoders and resizing may change the strength of colours. Measured: 0.012 for JPEG of quality 15 and
+better, WebP of 60 and half the size."""
+_LEAST_VARIATION: Final = 9.0
+"""Squared levels of a chroma, to measure that."""
 _LEAST: Final = 4.0
 """Squared levels that are normal anywhere."""
 _CUT: Final = (1, 254)
@@ -53,15 +58,14 @@ _CUT_OFF: Final = 32
 """and levels by which the kept photo may differ there."""
 _FEWEST: Final = 1200
 """Places: with fewer, the quantiles say little."""
-_SHARPER: Final = 0.4
-"""Share of the duplicate's fine detail below which the kept photo lacks it in a place. Measured: 0.63 at the 5th
-percentile of copies of quality 10, 0.02 where a focus stack or a smoothing filter left the other half sharp."""
-_DETAIL: Final = 9.0
-"""Squared levels of the finest detail: with less, a place has nothing to lose."""
+_SHARPER: Final = 0.3
+"""Share of the duplicate's fine detail below which the kept photo lacks it in a place."""
+_DETAIL: Final = 25.0
+"""Squared levels of the finest detail: encoders make fainter grain stronger, up to three times."""
 _CELL: Final = 32
 """Pixels, side of a place in which detail is measured."""
-_FEWEST_SHARPER: Final = (4, 0.01)
-"""Places, and share of those with detail, in which the duplicate is sharper."""
+_FEWEST_SHARPER: Final = (4, 0.03)
+"""Places, and share of those with detail, in which the duplicate is sharper: as the other half of a focus stack."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -103,7 +107,16 @@ class Differences:
             is_grey = self.grading.tones[1].is_mostly_grey
             self._tones = regrading(moved, fixed, everywhere, is_grey=is_grey)
         planes = [(_planes(self._tones(one)), _planes(other)) for one, other in sampled]
+        self._chromas = [
+            tuple(np.concatenate([pair[side][plane] for pair in planes]) for side in range(2)) for plane in (1, 2)
+        ]
         self._filters = [_sharpness_of([(one[plane], other[plane]) for one, other in planes]) for plane in range(3)]
+
+    @property
+    def has_other_colours(self) -> bool:
+        """True if the colours of one photo are weaker than encoders explain, although by less than 1.5 levels."""
+        gains = [_gain(moved, fixed) for moved, fixed in self._chromas]
+        return any(gain is not None and abs(gain - 1) > _MOST_GAIN for gain in gains)
 
     def outliers(self, each: Map = map) -> Difference | None:
         """Return what compression and resizing do not explain; None if they explain all. ``each`` maps over tiles."""
@@ -184,7 +197,9 @@ class Differences:
             core = np.s_[down : down + height, across : across + width]
             differences.append(_pooled(difference[core], np.max))
             busyness.append(_pooled(busy[core], np.mean))
-        one, other = (luma[start[1] :, start[0] :][: box.size[1], : box.size[0]] for luma in levels[0][0])
+        one, other = (
+            _planes(picture)[0][start[1] :, start[0] :][: box.size[1], : box.size[0]] for picture in (moved, own)
+        )
         lacks, detailed = _lacks(one, other)
         return _Maps(difference=differences, busyness=busyness, lacks=lacks, detailed=detailed)
 
@@ -232,6 +247,14 @@ def _blurs(plane: Floats) -> list[Floats]:
 def _filtered(plane: Floats, weights: NDArray[np.float64]) -> Floats:
     own, near, far, constant = weights.astype(np.float32)
     return np.asarray(own * plane + near * _blurred(plane, 0.8) + far * _blurred(plane, 2.0) + constant, np.float32)
+
+
+def _gain(one: Floats, other: Floats) -> float | None:
+    """Return how many times the variation of ``one`` the other has, without fine detail; None if it has too little."""
+    smooth, goal = (_blurred(plane, 4) for plane in (one, other))
+    smooth, goal = smooth - smooth.mean(), goal - goal.mean()
+    energy = float(np.square(smooth).mean())
+    return float((smooth * goal).mean()) / energy if energy > _LEAST_VARIATION else None
 
 
 def _pyramids(planes: list[tuple[Floats, Floats]]) -> list[list[tuple[Floats, Floats]]]:

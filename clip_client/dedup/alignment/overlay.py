@@ -214,7 +214,14 @@ class Overlay:
 
     def _refine(self) -> None:
         """Improve the transform, and see whether whole pixels or an upright scale explain it."""
-        first, before = self._affine, self._error_with(self._filter)
+        first = self._affine
+        if self._aligned:  # the whole of one on the whole of the other
+            self._move(self._step(_SMOOTHINGS[-1]))
+            is_exact = self._off(self._affine, first) < _EXACT
+            self._affine, self._aligned = first, True
+            if is_exact:
+                return
+        before = self._error_with(self._filter)
         shifts = [_shift(*self._lumas(box)[:2]) for box in self.samples]
         found = np.array([shift for shift in shifts if shift is not None])
         if len(found) and np.hypot(*np.median(found, axis=0)) > _FAR:
