@@ -252,10 +252,11 @@ class Overlay:
             if covered is not None and not covered.all():
                 continue
             one, other = (np.asarray(cv2.GaussianBlur(luma, (0, 0), smoothing), np.float32) for luma in (one, other))
-            if np.corrcoef(one.ravel()[::7], other.ravel()[::7])[0, 1] < _LEAST_CORRELATION:
-                continue
-            gain = float(other.std()) / max(1e-3, float(one.std()))
-            one = (one - one.mean()) * np.float32(gain) + other.mean()
+            one, other = one - one.mean(), other - other.mean()
+            spreads = float(one.std()), float(other.std())
+            if float((one * other).mean()) <= _LEAST_CORRELATION * spreads[0] * spreads[1]:
+                continue  # or both are plain
+            one *= np.float32(spreads[1] / spreads[0])
             across, down = (
                 cv2.Sobel((one + other) / 2, cv2.CV_32F, 1 - axis, axis, scale=1 / 8)[4:-4, 4:-4].ravel()
                 for axis in range(2)

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from PIL import Image, ImageDraw, ImageEnhance, ImageOps
+from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageOps
 
 from clip_client.cli.commands.dedup_apply import apply_report
 from clip_client.cli.main import main
@@ -342,6 +342,41 @@ def test_the_photo_in_colour_is_kept_rather_than_a_larger_black_and_white_one(tm
     assert report.groups[0].keep == str(tmp_path / "colour.jpg")
     assert by_name(report)["grey.png"].doubt == "it lacks colour"
     assert moved(report, tmp_path, EDITED) == {"grey": "colour"}
+
+
+def test_a_cameras_file_is_kept_although_it_could_move_for_a_larger_picture(tmp_path: Path) -> None:
+    whole = scene(0, (800, 600))
+    whole.save(tmp_path / "large.png", compress_level=1)
+    resized(whole, 0.5).save(tmp_path / "camera.jpg", quality=95, exif=exif(size=(400, 300)))
+    report = search(tmp_path, alike=DUPLICATES)
+    assert (Path(report.groups[0].keep).name, moved(report, tmp_path, EDITED)) == ("camera.jpg", {})
+    assert not by_name(report)["camera.jpg"].doubt
+
+
+def with_another_digit(picture: Image.Image) -> Image.Image:
+    ImageDraw.Draw(picture).text((700, 500), "8", fill="black", font_size=16)
+    return picture
+
+
+VERSIONS: dict[str, tuple[Change, dict[str, Any]]] = {
+    "another digit": (with_another_digit, {"quality": 85}),
+    "smoothed": (lambda picture: picture.filter(ImageFilter.MedianFilter(3)), {"quality": 98}),
+    "sharpened": (lambda picture: picture.filter(ImageFilter.UnsharpMask(2, 80, 0)), {"quality": 96}),
+    "regraded": (lambda picture: ImageEnhance.Brightness(picture).enhance(1.1), {"quality": 96}),
+    "mirrored": (lambda picture: ImageOps.mirror(resized(picture, 1.2)), {"quality": 95}),
+    "saved again": (same, {"quality": 97}),
+}
+
+
+@pytest.mark.parametrize("name", VERSIONS)
+def test_an_original_never_moves_for_a_version_of_it(name: str, tmp_path: Path) -> None:
+    page = noisy(scene(0, (960, 720)), 3, seed=1)
+    ImageDraw.Draw(page).text((700, 500), "3", fill="black", font_size=16)
+    page.save(tmp_path / "original.jpg", quality=90)
+    with Image.open(tmp_path / "original.jpg") as original:
+        change, options = VERSIONS[name]
+        change(original.copy()).save(tmp_path / "version.jpg", **options)
+    assert "original" not in moved(search(tmp_path, alike=DUPLICATES), tmp_path, EDITED)
 
 
 @settings(max_examples=5, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
