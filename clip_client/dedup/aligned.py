@@ -10,16 +10,12 @@ Transform: TypeAlias = tuple[float, float, float, float, float, float]
 """Rows of a 2 x 3 matrix: from the pixels of one photo to those of another."""
 
 ENLARGED: Final = "it has more pixels, but no finer detail"
-SOFTER: Final = "it has less fine detail"
-NOISY: Final = "it has noise that the other one lacks"
+MADE_LATER: Final = "its compression came later"
+UNTOLD: Final = "which of the two shows more cannot be told"
 RESOLUTION: Final = "times the resolution"
 """How what only a larger duplicate has is named, after the factor."""
-DETAIL_DOUBTS: Final = (ENLARGED, SOFTER, NOISY)
-"""Doubts by the finest detail of two photos: signs, but no proof."""
 PUT_INTO: Final = "it shows the picture inside a border, a screenshot or the like"
 """The doubt about a photo in which another one lies, with a seam around it."""
-ANOTHER_VERSION: Final = "more copies were made of another version of it"
-"""The doubt about an edited photo whose original has more copies than it has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +29,8 @@ class Alignment:
     lost: tuple[str, ...]
     """For people: what only the duplicate has, such as ``"colour"`` or ``"45% of the picture"``. Empty if nothing."""
     doubts: tuple[str, ...] = ()
-    """For people: signs that the kept photo was made from the duplicate, such as a border around it. Empty if none."""
+    """For people: why the kept photo is not proved to hold all that the duplicate shows, such as a border around it.
+    Empty if it is proved."""
     transform: Transform
     """Rows of a 2 x 3 matrix: from the duplicate's pixels to the kept photo's, both upright and at full size."""
     residual: float

@@ -15,6 +15,7 @@ from clip_client.dedup.compare.candidate_pairs import SOURCES, candidate_pairs
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
+    from clip_client.dedup.aligned import Alignment
     from clip_client.dedup.compare.candidate_pairs import CandidatePairs
     from clip_client.dedup.compare.groups import Comparison
     from clip_client.dedup.features.collect import CollectedFeatures
@@ -89,12 +90,14 @@ def verified(
     best_first = comparison.best_first(pairs.rows.tolist())
     paths = {contents[row]: files[0].path for row, files in candidates.items()}
     with Aligner(paths, store, reader) as aligner:
-        proofs = Proofs(
-            lambda kept, rows: aligner.align(
-                contents[kept], [contents[row] for row in rows], is_original=candidates[kept][0].is_original
-            ),
-            may_be_copies,
-        )
+
+        def align(kept: int, rows: Sequence[int]) -> Sequence[Alignment | None]:
+            copies = [row for row in rows if candidates[kept][0].is_original and not candidates[row][0].is_original]
+            return aligner.align(
+                contents[kept], [contents[row] for row in rows], made_from_kept=[contents[row] for row in copies]
+            )
+
+        proofs = Proofs(align, may_be_copies)
         extracted = aligner.extract(
             [contents[row] for row in best_first], lambda done, total: on_progress("extracting keypoints", done, total)
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from clip_client.dedup.aligned import DETAIL_DOUBTS
 from clip_client.dedup.files.encoding import read_encoding
 from clip_client.dedup.types import ALTERED, EDITED, EXACT, RAW, RE_ENCODED, SAME_PIXELS
 
@@ -31,25 +30,12 @@ class PictureLosses:
             return " and ".join(ours.extras)  # of a developed picture; the sensor data lacks nothing else
         return theirs.lacks_kinds_of(ours) if ours is not None and theirs is not None else ""
 
-    def why_it_stays(self, photo: Photo, kept: Photo, tier: str, doubt: str = "") -> str:
-        """Say why the picture of ``kept`` may be the worse one; empty if it is not.
-
-        ``doubt`` is why ``photo`` is probably made from another one. If that is its detail or noise, the larger file
-        may after all be the original.
-        """
+    def why_it_stays(self, photo: Photo, kept: Photo, tier: str) -> str:
+        """Say why the files do not allow to tell whether ``kept`` is as good; empty if they do, or for equal pixels."""
         if tier not in (RE_ENCODED, EDITED) or photo.sha256 == kept.sha256:
             return ""
-        is_raw = kept.features.format == RAW
-        if self._encoding_of(photo.path) is None or (not is_raw and self._encoding_of(kept.path) is None):
-            return "How its file or the kept one stores the picture cannot be read."
-        if tier == EDITED and doubt not in DETAIL_DOUBTS:
-            return ""
-        if is_raw:
+        if kept.features.format == RAW:
             return "It was compared with the preview in the RAW file that is kept, which may be smaller."
-        if photo.width > kept.width or photo.height > kept.height:
-            return f"It has more pixels than the kept photo: {photo.width}x{photo.height}."
-        if kept.is_original and not photo.is_original:
-            return ""  # what was made from a camera's file is no better
-        ours, theirs = self._encoding_of(photo.path), self._encoding_of(kept.path)
-        missing = "" if ours is None or theirs is None else theirs.lacks_quality_of(ours)
-        return f"It was encoded again, and it has what the kept photo lacks: {missing}." if missing else ""
+        if self._encoding_of(photo.path) is None or self._encoding_of(kept.path) is None:
+            return "How its file or the kept one stores the picture cannot be read."
+        return ""

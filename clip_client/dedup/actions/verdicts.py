@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from clip_client.dedup.actions.merging import MetadataMerge
 from clip_client.dedup.actions.picture_losses import PictureLosses
 from clip_client.dedup.actions.quarantine import CannotMove, check_can_move, check_hard_link, quarantine_target
+from clip_client.dedup.aligned import UNTOLD
 from clip_client.dedup.files.companions import companions, differing_companion, what_would_be_lost
 from clip_client.dedup.files.file_types import EDITED as EDITED_VERSION
 from clip_client.dedup.files.file_types import PICTURES
@@ -133,7 +134,7 @@ class Judge:
         if lost := self._losses.lost(photo, kept, relation.tier):
             reason = f"It has what the kept photo lacks: {lost}."
             return replace(verdict, moves=IF_CHOSEN, reason=reason, lost=(*verdict.lost, lost))
-        if reason := self._losses.why_it_stays(photo, kept, relation.tier, member.doubt):
+        if reason := self._losses.why_it_stays(photo, kept, relation.tier):
             return replace(verdict, moves=IF_CHOSEN, reason=reason)
         return verdict
 
@@ -248,6 +249,8 @@ def _proved(relation: _Relation, member: Member, *, is_random: bool) -> Verdict:
         reason = "It was not aligned with the kept photo."
     elif lost:
         reason = f"It shows what the kept photo lacks: {', '.join(lost)}."
+    elif doubts == (UNTOLD,):
+        reason = "Which of the two shows more cannot be told, so neither moves."
     elif doubts:
         reason = f"The kept photo may be made from it: {', '.join(doubts)}."
     elif tier == SIMILAR and is_random:

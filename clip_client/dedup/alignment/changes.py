@@ -28,6 +28,11 @@ _LEAST_CROP: Final = 0.005
 """Of a side: less is two pixels of the small picture, within the tolerance of a frame."""
 _BEYOND: Final = 0.002
 """Of a side: a pixel of the small picture."""
+_WEAKENED: Final = 1.6
+"""Times the colour or the contrast of the kept photo: with so little left, levels are lost that no edit gives back. A
+photo at a quarter of its brightness has a quarter of the levels."""
+_LEAST_COLOUR: Final = 1.0
+"""Levels: less colour is noise."""
 _SIDES: Final = ("left", "top", "right", "bottom")
 
 
@@ -114,8 +119,10 @@ def lost_in(overlap: Overlap, seen: Comparison, *, duplicate_is_grid: bool) -> t
         lost.append(f"{1 - (1 - left - right) * (1 - top - bottom):.0%} of the picture")
     if overlap.scale > 1.03:
         lost.append(f"{overlap.scale:.2g} {RESOLUTION}")
-    if of_kept.lacks_colours_of(own):
+    if of_kept.lacks_colours_of(own) or own.colour > _WEAKENED * max(_LEAST_COLOUR, of_kept.colour):
         lost.append("colour")
+    if own.contrast > _WEAKENED * of_kept.contrast:
+        lost.append("tonal range")
     if seen.cut_off[1 if duplicate_is_grid else 0] > _LEAST_SHARE:
         lost.append("detail in light or dark parts")
     if (seen.blur > 0) != duplicate_is_grid and seen.blur:

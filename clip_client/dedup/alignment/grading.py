@@ -9,6 +9,8 @@ import cv2
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from clip_client.dedup.alignment.keypoints import Pixels
@@ -111,22 +113,27 @@ def cut_off(picture: Pixels, other: Pixels, inside: Mask) -> float:
 
 
 def regrade(source: Pixels, target: Pixels, inside: Mask, *, is_grey: bool = False) -> Pixels:
-    """Give ``source`` the colours of ``target``: by a rising curve for each channel, of the channels or of a mix.
+    """Give ``source`` the colours of ``target``, as :func:`regrading` does."""
+    return regrading(source, target, inside, is_grey=is_grey)(source)
+
+
+def regrading(source: Pixels, target: Pixels, inside: Mask, *, is_grey: bool = False) -> Callable[[Pixels], Pixels]:
+    """Return what gives ``source`` the colours of ``target``: a rising curve for each channel, or for each of a mix.
 
     If ``source`` ``is_grey``, a mix could only take away what little colour there is, such as that of a date on it.
     """
     seen = inside[::_EVERY, ::_EVERY]
     levels, goals = (picture[::_EVERY, ::_EVERY][seen][:, None] for picture in (source, target))  # (N, 1, 3)
     mix = np.eye(3, 4) if is_grey else _mix(source, target, inside)
-    best, least = source, np.inf
+    best, is_mixed, least = np.zeros(0, np.uint8), False, np.inf
     for mixed in (False,) if is_grey else (False, True):
         known = _mixed(levels, mix) if mixed else levels
         # Curves see pixels rather than cells, because a curve of means is not the mean of a curve.
         curves = np.stack([_curve(known[..., channel], goals[..., channel]) for channel in range(3)], axis=2)
         error = cv2.norm(cv2.LUT(known, curves), goals, cv2.NORM_L1)
         if error < least:
-            best, least = np.asarray(cv2.LUT(_mixed(source, mix) if mixed else source, curves), np.uint8), error
-    return best
+            best, is_mixed, least = curves, mixed, error
+    return lambda picture: np.asarray(cv2.LUT(_mixed(picture, mix) if is_mixed else picture, best), np.uint8)
 
 
 def _mix(source: Pixels, target: Pixels, inside: Mask) -> NDArray[np.float64]:

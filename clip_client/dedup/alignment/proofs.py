@@ -12,7 +12,6 @@ import math
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from clip_client.dedup.aligned import ANOTHER_VERSION
 from clip_client.dedup.types import ALTERED, RE_ENCODED, TIERS
 
 if TYPE_CHECKING:
@@ -57,10 +56,6 @@ class Proofs:
         """Row -> its place in the order of the last :meth:`prove`."""
         self._of: defaultdict[int, dict[int, Proof]] = defaultdict(dict)
         """Row -> the row that shows the same -> the proof."""
-        self._movable: Counter[int] = Counter()
-        """Row -> number of rows that lose nothing if they move for it."""
-        self._re_encoded: Counter[int] = Counter()
-        """The same, of its re-encoded copies only."""
         self._by_moved: dict[int, Proof] = {}
         """Row -> a row that it can move for, maybe a worse one, and that moves for one better than both."""
         self._tried: set[tuple[int, int]] = set()
@@ -80,10 +75,10 @@ class Proofs:
 
         def rank(proof: Proof) -> tuple[bool, int, int]:
             tier = TIERS.index(proof.alignment.tier)
-            return not _loses_nothing(proof.alignment), tier, self._place.get(proof.kept, len(self._place))
+            return not loses_nothing(proof.alignment), tier, self._place.get(proof.kept, len(self._place))
 
         best = min(self._by_better_rows(row), key=rank, default=None)
-        return best if best is not None and _loses_nothing(best.alignment) else self._by_moved.get(row, best)
+        return best if best is not None and loses_nothing(best.alignment) else self._by_moved.get(row, best)
 
     def between(self, row: int, kept: int) -> Alignment | None:
         """Return the alignment of a row with ``kept``, if they were aligned and show the same."""
@@ -101,9 +96,6 @@ class Proofs:
             self.aligned[sources[row]] += 1
             if alignment is not None:
                 self._of[row][kept] = Proof(kept, alignment, sources[row])
-                loses_nothing = _loses_nothing(alignment)
-                self._movable[kept] += loses_nothing
-                self._re_encoded[kept] += loses_nothing and alignment.tier == RE_ENCODED
         return [row for row in sources if self.between(row, kept) is not None]
 
     def prove(
@@ -159,35 +151,23 @@ class Proofs:
             for other in sorted(untried, key=lambda other: self._likeness(other, row))[:_MOST_DETOURS]:
                 self.align(other, {row: paired[row][other]})
                 proof = self._of[row].get(other)
-                if proof is not None and _loses_nothing(proof.alignment):
+                if proof is not None and loses_nothing(proof.alignment):
                     self._by_moved[row] = proof
                     break
 
     def doubted(self) -> dict[int, str]:
-        """Return the rows that are probably made from one that comes after them -> why.
-
-        More rows can move for that one, among them the doubted one; or the doubted one can move for it, and it shows
-        more or has more re-encoded copies.
-        """
+        """Return the rows that can move for one that comes after them and that cannot move for them -> why."""
         doubts: dict[int, str] = {}
         for row in sorted(self._of, key=lambda row: self._place.get(row, -1)):
-            if self._is_re_encoded(row):
+            if not self._stays(row):
                 continue
-            stays = self._stays(row)
             for kept, alignment, source in list(self._by_better_rows(row)):
-                if kept in doubts or self._is_re_encoded(kept):
+                if kept in doubts or alignment.tier == ALTERED or not self._stays(kept):
                     continue
-                if alignment.doubts and stays and self._movable[row] >= self._movable[kept]:
-                    if self._movable[row] == self._movable[kept]:
-                        self.align(row, {kept: source})
-                    if self._movable[row] > self._movable[kept]:
-                        doubts[kept] = alignment.doubts[0]
-                elif alignment.tier != ALTERED and (alignment.lost or self._re_encoded[row] > self._re_encoded[kept]):
-                    self.align(row, {kept: source})
-                    back = self.between(kept, row)
-                    if back is not None and _loses_nothing(back):
-                        lacks = ", ".join(alignment.lost)
-                        doubts[kept] = f"it lacks {lacks}" if lacks else ANOTHER_VERSION
+                self.align(row, {kept: source})
+                back = self.between(kept, row)
+                if back is not None and loses_nothing(back):
+                    doubts[kept] = f"it lacks {', '.join(alignment.lost)}" if alignment.lost else alignment.doubts[0]
         return doubts
 
     def _by_better_rows(self, row: int) -> Iterator[Proof]:
@@ -228,13 +208,13 @@ class Proofs:
 
     def _stays(self, row: int) -> bool:
         """Tell whether there is no better row that ``row`` could move for."""
-        return not any(_loses_nothing(proof.alignment) for proof in self._by_better_rows(row))
+        return not any(loses_nothing(proof.alignment) for proof in self._by_better_rows(row))
 
     def _is_re_encoded(self, row: int) -> bool:
         proof = self.best(row)
-        return proof is not None and proof.alignment.tier == RE_ENCODED and _loses_nothing(proof.alignment)
+        return proof is not None and proof.alignment.tier == RE_ENCODED and loses_nothing(proof.alignment)
 
 
-def _loses_nothing(alignment: Alignment) -> bool:
+def loses_nothing(alignment: Alignment) -> bool:
     """Tell whether the duplicate can move, as far as the alignment tells."""
     return alignment.tier != ALTERED and not alignment.lost and not alignment.doubts

@@ -31,67 +31,24 @@ _SRGB_GAMMA: Final = 0.45455
 _SRGB_CHROMATICITY: Final = (0.3127, 0.329, 0.64, 0.33, 0.3, 0.6, 0.15, 0.06)
 """What PNG, third edition, section 11.3.2.5 tells encoders to write into gAMA and cHRM for sRGB."""
 
-_LOSSLESS: Final = frozenset({"PNG", "TIFF", "BMP", "GIF", "PPM", "TGA"})
-_BYTES_WORTH: Final = {"JPEG": 1.0, "MPO": 1.0, "WEBP": 1.4, "AVIF": 2.0, "HEIF": 2.0, "JXL": 2.0}
-"""How many bytes of a JPEG a byte of another format is worth, roughly, at equal quality."""
-_QUALITY_50: Final = 3688
-"""Sum of the luminance table of ITU-T T.81, annex K, which programs call quality 50."""
-_LEAST_BITS: Final = 0.5
-"""Bits per pixel of a JPEG of about that quality."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Encoding:
     """What the header of a file says about its picture."""
 
-    format: str
-    """Pillow's name, such as ``"JPEG"``."""
-    size_bytes: int
-    pixels: int
-    """Width times height."""
-    quantisation: int = 0
-    """Sum of a JPEG's luminance table: the larger, the more was lost. 0 for another format."""
     extras: tuple[str, ...] = ()
     """What an opaque picture of 8 bits a channel cannot hold, such as ``"transparency"``."""
     colour_space: ColourSpace = SRGB
 
-    @property
-    def is_lossless(self) -> bool:
-        """Whether the format loses nothing."""
-        return self.format in _LOSSLESS
-
-    @property
-    def worth_bytes(self) -> float:
-        """About the size of a JPEG of the same quality."""
-        return self.size_bytes * _BYTES_WORTH.get(self.format, 1.0)
-
     def lacks_kinds_of(self, other: Encoding) -> str:
         """Say what kinds of data ``other``, a file of the same picture, has and this file cannot hold; empty if none.
 
-        No number of pixels or bytes makes up for these: transparency, bits, frames, colours of a wider profile.
+        These are transparency, more bits a channel, further frames and colours of a wider profile.
         """
         missing = [extra for extra in other.extras if extra not in self.extras]
         if not self.colour_space.has_all_of(other.colour_space):
             missing.append(f"the colour profile {other.colour_space.name}")
         return " and ".join(missing)
-
-    def lacks_quality_of(self, other: Encoding) -> str:
-        """Say why ``other``, a file of the same picture with at most as many pixels, is better stored; empty if not.
-
-        The answer is careful: what cannot be told counts as lost.
-        """
-        if self.is_lossless:
-            return ""
-        if self.pixels == other.pixels and other.is_lossless:
-            return "a lossless format"
-        if self.quantisation and other.quantisation:
-            is_better = self.quantisation <= other.quantisation
-        else:
-            is_better = not other.is_lossless and self.worth_bytes >= other.worth_bytes
-        is_good = self.pixels > other.pixels and (
-            self.quantisation <= _QUALITY_50 if self.quantisation else 8 * self.worth_bytes >= _LEAST_BITS * self.pixels
-        )
-        return "" if is_better or is_good else "less compression"
 
 
 def read_encoding(path: str) -> Encoding | None:
@@ -106,15 +63,7 @@ def read_encoding(path: str) -> Encoding | None:
         with open_image(data) as image:
             if image.format == "JXL":
                 image.load()  # its profile is among the pixels
-            tables = getattr(image, "quantization", {})
-            return Encoding(
-                format=image.format or "",
-                size_bytes=len(data),
-                pixels=image.width * image.height,
-                quantisation=sum(tables[0]) if tables else 0,
-                extras=extras(image, data),
-                colour_space=_measured_space(image, data),
-            )
+            return Encoding(extras=extras(image, data), colour_space=_measured_space(image, data))
     except Exception:  # Pillow may raise anything for a damaged file
         return None
 

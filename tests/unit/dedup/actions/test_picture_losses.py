@@ -58,34 +58,6 @@ def reasons(kept: Member, copy: Member, root: Path, **options: Any) -> list[str]
     return [skip.reason for skip in plan.skipped]
 
 
-@pytest.mark.parametrize(
-    ("kept", "copy", "reason"),
-    [
-        ("fine.jpg", "coarse.jpg", ""),
-        ("fine.jpg", "small.jpg", ""),
-        ("lossless.png", "fine.jpg", ""),
-        ("coarse.jpg", "fine.jpg", "it has what the kept photo lacks: less compression."),
-        ("fine.jpg", "lossless.png", "it has what the kept photo lacks: a lossless format."),
-        ("small.jpg", "fine.jpg", "It has more pixels than the kept photo: 80x60."),
-    ],
-)
-def test_a_re_encoded_copy_moves_only_if_the_kept_file_is_as_good(
-    photos: dict[str, Member], kept: str, copy: str, reason: str, tmp_path: Path
-) -> None:
-    (found,) = reasons(photos[kept], aligned(photos[copy], RE_ENCODED), tmp_path) or [""]
-    assert found.endswith(reason)
-    assert bool(found) == bool(reason)
-
-
-def test_nothing_made_from_a_cameras_file_is_better_but_it_may_be_larger(
-    photos: dict[str, Member], tmp_path: Path
-) -> None:
-    kept = changed(photos["coarse.jpg"], **FROM_A_CAMERA)
-    assert reasons(kept, aligned(photos["lossless.png"], RE_ENCODED), tmp_path) == []
-    assert reasons(kept, aligned(changed(photos["fine.jpg"], **FROM_A_CAMERA), RE_ENCODED), tmp_path) != []
-    assert reasons(changed(kept, width=40), aligned(photos["fine.jpg"], RE_ENCODED), tmp_path) != []
-
-
 TIFF_OF_16_BITS = cv2.imencode(".tiff", np.asarray(image_files.picture()).astype(np.uint16) * 257)[1].tobytes()
 KINDS: dict[str, tuple[bytes, str]] = {
     "16 bits": (TIFF_OF_16_BITS, "more than 8 bits a channel"),
@@ -166,15 +138,6 @@ def test_an_edited_copy_moves_if_asked_for_and_if_the_kept_photo_shows_all_of_it
     assert reason == "It shows what the kept photo lacks: colour."
     (reason,) = reasons(kept, replace(copy, tier=EDITED), tmp_path, tiers=[EDITED])
     assert reason == "It was not aligned with the kept photo."
-
-
-def test_a_larger_file_that_is_not_kept_for_its_detail_stays_if_the_kept_one_is_compressed_more(
-    photos: dict[str, Member], tmp_path: Path
-) -> None:
-    kept, copy = photos["coarse.jpg"], aligned(photos["fine.jpg"], EDITED)
-    (reason,) = reasons(kept, replace(copy, doubt="it has less fine detail"), tmp_path, tiers=[EDITED])
-    assert reason.endswith("it has what the kept photo lacks: less compression.")
-    assert reasons(kept, replace(copy, doubt=PUT_INTO), tmp_path, tiers=[EDITED]) == []
 
 
 def test_an_altered_picture_never_moves_unless_a_person_chose_it(photos: dict[str, Member], tmp_path: Path) -> None:

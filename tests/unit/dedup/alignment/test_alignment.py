@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageOps
 
+from clip_client.dedup.aligned import PUT_INTO
 from clip_client.dedup.alignment.align import align
 from clip_client.dedup.alignment.keypoints import extract_keypoints
 from clip_client.dedup.types import ALTERED, EDITED, RE_ENCODED
@@ -202,6 +203,12 @@ def test_two_views_that_overlap_are_no_copies() -> None:
     assert align(keypoints(cropped(wide, 0.5, 0, 0, 0)), keypoints(cropped(wide, 0, 0, 0.5, 0))) is None
 
 
+def test_two_views_are_no_copies_however_plain_what_they_do_not_share_is() -> None:
+    wide = Image.new("RGB", (600, 300), (120, 130, 140))
+    wide.paste(scene(0, (340, 300)), (130, 0))
+    assert align(keypoints(cropped(wide, 0.2, 0, 0, 0)), keypoints(cropped(wide, 0, 0, 0.2, 0))) is None
+
+
 def test_a_rotated_and_padded_copy_is_aligned_although_it_lacks_the_corners() -> None:
     found = aligned(scene(0).rotate(7, Image.Resampling.BICUBIC))
     assert found.changes[0].startswith("rotated by 7")
@@ -223,6 +230,44 @@ def test_what_only_the_duplicate_has_is_named(duplicate: Change, kept: Change, l
     assert there is not None
     assert back is not None
     assert (there.lost, back.lost) == ((lost,), ())
+
+
+@pytest.mark.parametrize(
+    ("weaken", "lost"),
+    [
+        (lambda picture: ImageEnhance.Color(picture).enhance(0.05), "colour"),
+        (lambda picture: ImageEnhance.Brightness(picture).enhance(0.25), "tonal range"),
+    ],
+    ids=["colour", "brightness"],
+)
+def test_what_is_weakened_is_lost(weaken: Change, lost: str) -> None:
+    weak = keypoints(weaken(scene(0)))
+    there, back = align(photo(0), weak), align(weak, photo(0))
+    assert there is not None
+    assert back is not None
+    assert (lost in there.lost, back.lost) == (True, ())
+
+
+def test_a_blurred_scene_beyond_the_kept_photo_is_lost() -> None:
+    wide = Image.fromarray(np.random.default_rng(1).integers(40, 220, (3, 4, 3), dtype=np.uint8))
+    wide = wide.resize((600, 450), Image.Resampling.BICUBIC)
+    wide.paste(scene(0), (100, 75))
+    found = align(keypoints(wide), photo(0))
+    assert found is not None
+    assert [lost.endswith("of the picture") for lost in found.lost] == [True]
+
+
+@pytest.mark.parametrize(("factor", "lost"), [(1.02, ()), (1.05, ("1.1 times the resolution",))])
+def test_sizes_that_differ_by_rounding_lose_nothing(factor: float, lost: tuple[str, ...]) -> None:
+    assert aligned(resized(scene(0), factor)).lost == lost
+
+
+@pytest.mark.parametrize("side", range(4))
+def test_a_bar_on_one_side_shows_that_the_picture_was_put_into_something(side: int) -> None:
+    border = tuple(24 if number == side else 0 for number in range(4))
+    found = align(photo(0), keypoints(ImageOps.expand(scene(0), border, "white")))
+    assert found is not None
+    assert found.doubts == (PUT_INTO,)
 
 
 def test_what_a_brighter_grey_copy_has_cut_off_is_lost(sample_photos: dict[str, Image.Image]) -> None:

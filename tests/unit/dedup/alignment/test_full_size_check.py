@@ -1,0 +1,283 @@
+"""What a comparison at full size sees that small pictures hide, and which of two files is proved to hold more."""
+
+from __future__ import annotations
+
+import io
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import cv2
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageFont, ImageOps
+
+from clip_client.dedup.aligned import ENLARGED, MADE_LATER, UNTOLD, Alignment
+from clip_client.dedup.alignment.aligner import full_photo, in_common_colours, prove_files
+from clip_client.dedup.alignment.full_size_check import check_at_full_size
+from clip_client.dedup.types import ALTERED, EDITED, RE_ENCODED
+from tests.fixtures.images.scenes import cropped, noisy, resized, scene
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Change = Callable[[Image.Image], Image.Image]
+
+SIZE = (480, 360)
+
+
+def jpeg(picture: Image.Image, quality: int, **options: Any) -> bytes:
+    return written(picture, "JPEG", quality=quality, **options)
+
+
+def written(picture: Image.Image, image_format: str, **options: Any) -> bytes:
+    file = io.BytesIO()
+    picture.save(file, image_format, **options)
+    return file.getvalue()
+
+
+def read(data: bytes) -> Image.Image:
+    return Image.open(io.BytesIO(data)).convert("RGB")
+
+
+@cache
+def photo(seed: int = 0) -> Image.Image:
+    """A scene with the grain of a camera."""
+    grain = np.random.default_rng(seed).normal(0, 6, (SIZE[1], SIZE[0], 3))
+    soft = cv2.GaussianBlur(grain, (0, 0), 0.7)
+    return Image.fromarray(np.clip(np.asarray(scene(seed, SIZE)) + soft, 0, 255).astype(np.uint8))
+
+
+@cache
+def camera_file(seed: int = 0) -> bytes:
+    return jpeg(photo(seed), 92)
+
+
+def page(changed: int = 0) -> Image.Image:
+    """A table of numbers; ``changed`` digits differ from those of the page without changes."""
+    random = np.random.default_rng(7)
+    picture = Image.new("RGB", (640, 480), "white")
+    draw, font = ImageDraw.Draw(picture), ImageFont.load_default(16)
+    for row in range(19):
+        for column in range(6):
+            number = int(random.integers(1000, 9999))
+            if (row * 6 + column) % 7 == 3 and changed > (row * 6 + column) // 7:
+                number += 7 if number % 10 < 3 else -1
+            draw.text((20 + 100 * column, 12 + 24 * row), f"{number / 100:.2f}", fill=(20, 20, 20), font=font)
+    return picture
+
+
+def photographed(picture: Image.Image, seed: int) -> Image.Image:
+    """The page in perspective, under uneven light, with noise of its own."""
+    width, height = picture.size
+    corners = np.array([[0, 0], [width, 0], [width, height], [0, height]], np.float32)
+    moved = corners + np.array([[15, 8], [-6, 14], [-18, -9], [10, -12]], np.float32)
+    there = cv2.warpPerspective(np.asarray(picture), cv2.getPerspectiveTransform(corners, moved), picture.size)
+    light = np.linspace(0.6, 0.95, width, dtype=np.float32)[None, :, None]
+    soft = cv2.GaussianBlur(there.astype(np.float32) * light, (0, 0), 0.6)
+    return noisy(Image.fromarray(soft.astype(np.uint8)), 3, seed)
+
+
+def checked(kept: bytes, duplicate: bytes, transform: Any = None, **options: Any) -> Alignment:
+    """Check two files, the whole of the one on the whole of the other unless a ``transform`` says how they lie."""
+    whole, copy = full_photo(kept), full_photo(duplicate)
+    assert whole is not None
+    assert copy is not None
+    across, down = (one / other for one, other in zip(whole.pixels.shape[1::-1], copy.pixels.shape[1::-1], strict=True))
+    alignment = Alignment(
+        tier=RE_ENCODED,
+        changes=(),
+        lost=(),
+        transform=transform or (across, 0, 0, 0, down, 0),
+        residual=0,
+        region=None,
+        region_share=0,
+    )
+    return check_at_full_size(*in_common_colours(whole, copy), alignment, **options)
+
+
+def bilateral(picture: Image.Image) -> Image.Image:
+    return Image.fromarray(cv2.bilateralFilter(np.asarray(picture), 7, 25, 25))
+
+
+def sharpened(picture: Image.Image) -> Image.Image:
+    return picture.filter(ImageFilter.UnsharpMask(2, 80, 0))
+
+
+ENCODED: dict[str, Callable[[Image.Image], bytes]] = {
+    "quality 85": lambda picture: jpeg(picture, 85),
+    "quality 50": lambda picture: jpeg(picture, 50),
+    "quality 25": lambda picture: jpeg(picture, 25),
+    "half": lambda picture: jpeg(resized(picture, 0.5), 80),
+    "WebP": lambda picture: written(picture, "WEBP", quality=70),
+}
+
+
+@pytest.mark.parametrize("way", ENCODED)
+def test_a_copy_moves_for_the_file_that_it_was_made_from(way: str) -> None:
+    found = checked(camera_file(), ENCODED[way](read(camera_file())))
+    assert (found.tier, found.doubts, found.region) == (RE_ENCODED, (), None)
+
+
+@pytest.mark.parametrize("way", ["quality 85", "quality 50", "half"])
+@pytest.mark.parametrize("kind", ["page", "photo of a page"])
+def test_a_page_moves_for_its_scan_but_not_if_digits_differ(kind: str, way: str) -> None:
+    def shown(changed: int) -> Image.Image:
+        return page(changed) if kind == "page" else photographed(page(changed), 1)
+
+    kept = jpeg(shown(0), 92)
+    assert checked(kept, ENCODED[way](read(kept))).doubts == ()
+    for changed in (1, 12):
+        found = checked(kept, ENCODED[way](shown(changed)))
+        assert found.tier == ALTERED
+    if kind == "photo of a page":  # and its noise, too
+        assert checked(kept, ENCODED[way](photographed(page(1), 2))).tier == ALTERED
+
+
+def test_the_region_is_where_the_digit_is() -> None:
+    found = checked(jpeg(page(), 92), jpeg(page(1), 85))
+    assert found.region is not None
+    left, top, width, height = found.region
+    assert left < 340 / 640 < left + width
+    assert top < 20 / 480 < top + height
+    assert found.region_share < 0.05
+
+
+@pytest.mark.parametrize("way", ["quality 85", "quality 25", "half", "WebP"])
+def test_a_small_spot_makes_a_photo_altered(way: str) -> None:
+    changed = read(camera_file())
+    spot = changed.crop((200, 150, 220, 170))
+    changed.paste(spot.point([min(255, level + 24) for level in range(256)] * 3), (200, 150))
+    assert checked(camera_file(), ENCODED[way](changed)).tier == ALTERED
+
+
+def test_a_spot_in_another_colour_of_the_same_brightness_makes_a_photo_altered() -> None:
+    planes = np.array(photo().convert("YCbCr"))
+    planes[150:180, 200:230, 1] += 30
+    changed = Image.fromarray(planes, "YCbCr").convert("RGB")
+    assert checked(camera_file(), jpeg(changed, 85)).tier == ALTERED
+
+
+def test_the_other_half_of_a_focus_stack_is_altered_even_for_a_cameras_file() -> None:
+    sharp, soft = photo(), photo().filter(ImageFilter.GaussianBlur(2))
+    stack = [sharp.copy(), sharp.copy()]
+    stack[0].paste(soft.crop((0, 0, 240, 360)), (0, 0))
+    stack[1].paste(soft.crop((240, 0, 480, 360)), (240, 0))
+    near, far = (jpeg(one, 92) for one in stack)
+    assert checked(near, far, is_source=True).tier == ALTERED
+    assert checked(near, jpeg(sharp, 85), is_source=True).tier == ALTERED  # merged of both
+
+
+def test_two_lossless_files_that_differ_in_a_pixel_are_altered() -> None:
+    changed = photo().copy()
+    changed.putpixel((100, 200), (0, 0, 0))
+    found = checked(written(photo(), "PNG"), written(changed, "TIFF"))
+    assert (found.tier, found.region) == (ALTERED, pytest.approx((100 / 480, 200 / 360, 1 / 480, 1 / 360)))
+
+
+WORSE: dict[str, tuple[Callable[[Image.Image], bytes], tuple[str, ...]]] = {
+    "smoothed": (lambda picture: jpeg(bilateral(picture), 98), (UNTOLD,)),
+    "softened": (lambda picture: jpeg(picture.filter(ImageFilter.GaussianBlur(0.5)), 98), (UNTOLD,)),
+    "quality 25, then 100": (lambda picture: jpeg(read(jpeg(picture, 25)), 100), (MADE_LATER,)),
+    "quality 40, then PNG": (lambda picture: written(read(jpeg(picture, 40)), "PNG"), (MADE_LATER,)),
+    "WebP, then 98": (lambda picture: jpeg(read(written(picture, "WEBP", quality=40)), 98), (UNTOLD,)),
+    "saved again": (lambda picture: jpeg(picture, 95), (UNTOLD, MADE_LATER)),
+    "more contrast": (lambda picture: jpeg(ImageEnhance.Contrast(picture).enhance(1.05), 96), (UNTOLD,)),
+    "weaker colours": (lambda picture: jpeg(ImageEnhance.Color(picture).enhance(0.95), 96), (UNTOLD,)),
+    "brighter": (lambda picture: jpeg(ImageEnhance.Brightness(picture).enhance(1.15), 95), (UNTOLD,)),
+    "mirrored back": (lambda picture: jpeg(ImageOps.mirror(picture), 95), (UNTOLD,)),
+}
+
+
+@pytest.mark.parametrize("source", ["JPEG", "PNG", "WebP"])
+@pytest.mark.parametrize("worse", WORSE)
+def test_an_original_does_not_move_for_what_was_made_from_it(worse: str, source: str) -> None:
+    make, doubts = WORSE[worse]
+    original = {"JPEG": jpeg(photo(), 90), "PNG": written(photo(), "PNG"), "WebP": written(photo(), "WEBP", quality=85)}
+    transform = (-1, 0, SIZE[0], 0, 1, 0) if worse == "mirrored back" else None
+    found = checked(make(read(original[source])), original[source], transform)
+    assert found.tier == ALTERED or found.doubts in [(doubt,) for doubt in (*doubts, MADE_LATER)]
+
+
+def test_a_sharpened_photo_is_no_source_whatever_its_size() -> None:
+    for larger in (1, 1.5):
+        found = checked(jpeg(resized(sharpened(read(camera_file())), larger), 96), camera_file())
+        assert found.tier == ALTERED or found.doubts in [(UNTOLD,), (ENLARGED,)]
+
+
+def test_what_a_camera_wrote_is_the_source_of_a_copy_in_other_tones() -> None:
+    brighter = jpeg(ImageEnhance.Brightness(read(camera_file())).enhance(0.85), 95)
+    assert checked(brighter, camera_file()).doubts == (UNTOLD,)
+    assert checked(brighter, camera_file(), is_source=True).doubts == ()
+
+
+@pytest.mark.parametrize(
+    "enlarge",
+    [
+        lambda picture: resized(picture, 2),
+        lambda picture: picture.resize((720, 540), Image.Resampling.BILINEAR),
+        lambda picture: ImageEnhance.Contrast(resized(picture, 2)).enhance(1.3),
+    ],
+    ids=["twice the size", "half as large again", "with more contrast"],
+)
+def test_a_photo_does_not_move_for_an_enlarged_copy_of_it(enlarge: Change) -> None:
+    found = checked(jpeg(enlarge(read(camera_file())), 95), camera_file())
+    assert found.tier == ALTERED or found.doubts == (ENLARGED,)  # a soft one lacks detail
+
+
+def test_a_crop_is_laid_on_its_photo_although_the_small_pictures_are_off_by_pixels() -> None:
+    whole = read(camera_file())
+    crop = jpeg(whole.crop((40, 24, 440, 330)), 80)
+    for off in (0, 1.5, -2):
+        found = checked(camera_file(), crop, (1.001, 0, 40 + off, 0, 0.999, 24 - off))
+        assert (found.tier, found.doubts) == (RE_ENCODED, ())
+    changed = whole.copy()
+    changed.paste(changed.crop((300, 100, 320, 120)), (200, 150))
+    assert checked(camera_file(), jpeg(changed.crop((40, 24, 440, 330)), 80), (1, 0, 41, 0, 1, 23)).tier == ALTERED
+
+
+@pytest.mark.parametrize("turn", list(Image.Transpose))
+def test_a_turned_copy_moves_for_its_source_only(turn: Image.Transpose) -> None:
+    whole = read(camera_file())
+    turned = whole.transpose(turn)
+    matrix = np.float64(
+        {
+            Image.Transpose.FLIP_LEFT_RIGHT: [[-1, 0, 480], [0, 1, 0]],
+            Image.Transpose.FLIP_TOP_BOTTOM: [[1, 0, 0], [0, -1, 360]],
+            Image.Transpose.ROTATE_180: [[-1, 0, 480], [0, -1, 360]],
+            Image.Transpose.ROTATE_90: [[0, -1, 480], [1, 0, 0]],
+            Image.Transpose.ROTATE_270: [[0, 1, 0], [-1, 0, 360]],
+            Image.Transpose.TRANSPOSE: [[0, 1, 0], [1, 0, 0]],
+            Image.Transpose.TRANSVERSE: [[0, -1, 480], [-1, 0, 360]],
+        }[turn]
+    )
+    copy = jpeg(turned, 75)
+    assert checked(camera_file(), copy, tuple(matrix.ravel())).doubts == ()
+    back = cv2.invertAffineTransform(matrix)
+    found = checked(copy, camera_file(), tuple(back.ravel()))
+    assert found.tier == ALTERED or found.doubts == (UNTOLD,)
+
+
+@pytest.mark.parametrize("orientation", range(2, 9))
+def test_the_blocks_of_a_file_are_found_whatever_its_orientation(orientation: int) -> None:
+    stored = photo().crop((0, 0, 475, 357))
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    original = jpeg(stored, 85, exif=exif)
+    upright = ImageOps.exif_transpose(Image.open(io.BytesIO(original))).convert("RGB")
+    assert checked(original, jpeg(upright, 60)).doubts == ()
+    assert checked(jpeg(upright, 95), original).doubts in [(UNTOLD,), (MADE_LATER,)]
+
+
+def test_files_are_proved_from_their_paths(tmp_path: Path) -> None:
+    paths = {name: str(tmp_path / name) for name in ("original.jpg", "copy.jpg", "crop.jpg", "digit.jpg", "page.jpg")}
+    (tmp_path / "original.jpg").write_bytes(camera_file())
+    read(camera_file()).save(paths["copy.jpg"], quality=70)
+    cropped(read(camera_file()), 0.1, 0.1, 0, 0.05).save(paths["crop.jpg"], quality=85)
+    page().save(paths["page.jpg"], quality=92)
+    page(1).save(paths["digit.jpg"], quality=85)
+    tiers = {name: prove_files(paths["original.jpg"], path) for name, path in paths.items()}
+    assert [tiers[name] and tiers[name].tier for name in ("copy.jpg", "crop.jpg")] == [RE_ENCODED, EDITED]  # type: ignore[union-attr]
+    assert prove_files(paths["copy.jpg"], paths["original.jpg"]) is None
+    assert prove_files(paths["page.jpg"], paths["digit.jpg"]) is None
+    assert prove_files(paths["page.jpg"], str(tmp_path / "gone.jpg")) is None
