@@ -24,13 +24,14 @@ from clip_client.dedup.types import (
     IF_CHOSEN,
     MOVABLE_TIERS,
     NEVER,
+    NO_MODEL,
     ON_REQUEST,
     PROVED_TIERS,
     RE_ENCODED,
     SAFE_TIERS,
     SIMILAR,
     TIERS,
-    is_random,
+    tells_alike,
 )
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class Judge:
         :meth:`~clip_client.dedup.store.file_index.FileIndex.sha256_of`.
         """
         self._links = report.links
-        self._is_random = is_random(report.model)
+        self._has_trained_weights = tells_alike(report.model)
         self._roots = roots_of(paths)
         self._options = options or MoveOptions()
         self._is_compared = is_compared or (
@@ -122,7 +123,7 @@ class Judge:
 
     def _about(self, relation: _Relation, member: Member, group: DuplicateGroup, merge: MetadataMerge) -> Verdict:
         photo, kept = member.photo, relation.kept
-        verdict = proved(relation, member, is_random=self._is_random)
+        verdict = proved(relation, member, is_trained=self._has_trained_weights)
         if kept is not group.members[0].photo:
             # That photo may itself move, and a sidecar beside it would not.
             merge = MetadataMerge(is_asked_for=False)
@@ -207,13 +208,13 @@ def _relations(member: Member, group: DuplicateGroup) -> Iterator[_Relation]:
     yield from sorted(relations, key=lambda one: TIERS.index(one.tier))
 
 
-def is_copy(member: Member, group: DuplicateGroup, *, is_random: bool) -> bool:
+def is_copy(member: Member, group: DuplicateGroup, *, is_trained: bool) -> bool:
     """Tell whether a photo may move as far as the proofs tell, whatever else its file and the file system say."""
-    return any(proved(one, member, is_random=is_random).is_copy for one in _relations(member, group))
+    return any(proved(one, member, is_trained=is_trained).is_copy for one in _relations(member, group))
 
 
-def proved(relation: _Relation, member: Member, *, is_random: bool) -> Verdict:
-    """Return the verdict as far as the proofs tell. ``is_random``: the model's weights were never trained."""
+def proved(relation: _Relation, member: Member, *, is_trained: bool) -> Verdict:
+    """Return the verdict as far as the proofs tell. ``is_trained``: a model with trained weights made the vectors."""
     kept, tier, alignment, other_shot = relation
     lost, doubts = ((), ()) if alignment is None else (alignment.lost, alignment.doubts)
     reason, moves = "", IF_CHOSEN
@@ -228,8 +229,8 @@ def proved(relation: _Relation, member: Member, *, is_random: bool) -> Verdict:
         reason = f"It shows what the kept photo lacks: {', '.join(lost)}."
     elif doubts:
         reason = f"The kept photo may be made from it: {', '.join(doubts)}."
-    elif tier == SIMILAR and is_random:
-        reason = "Only vectors or hashes say that it is alike, and the weights of the model are random."
+    elif tier == SIMILAR and not is_trained:
+        reason = "No trained model and no proof says that it is the same picture."
     elif tier in SAFE_TIERS:
         moves = BY_DEFAULT
     else:
@@ -257,9 +258,10 @@ def check_tiers(tiers: Iterable[str], model: str | None = None) -> None:
                 "altered pictures never move by their tier, because a region differs from the kept photo; "
                 "choose what moves with clip-client review or clip-client decide keep"
             )
-        if tier not in PROVED_TIERS and model is not None and is_random(model):
+        if tier not in PROVED_TIERS and model is not None and not tells_alike(model):
+            why = "no model is used" if model == NO_MODEL else f"the weights of {model} are random"
             raise ValueError(
-                f"the tier {tier!r} depends on vectors, and the weights of {model} are random; "
+                f"the tier {tier!r} depends on vectors, and {why}; "
                 f"export a model with trained weights, or select only {', '.join(PROVED_TIERS)}"
             )
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from clip_client import ClientConfig, ModelNotReady
-from clip_client._transports.local import default_repository, user_repository
 from clip_client.cli.errors import CommandFailed
 from clip_client.cli.options.connection import connected
 from clip_client.cli.options.first_model import get_model
 from preprocess_ensemble.testing.server import free_port
+from preprocess_ensemble.model_repository.location import default_repository, user_repository
 
 if TYPE_CHECKING:
     from pathlib import Path
