@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Final
 
 from rich.console import Console
 
+from clip_client._client import URL_VARIABLE
 from preprocess_ensemble.model_repository.config import installed_passport
 from preprocess_ensemble.testing.sample_photos import write_with_copies
 from preprocess_ensemble.testing.server import ServerDidNotStart, serving
@@ -58,10 +60,15 @@ def main() -> int:
     console.print("server: starting Triton on loopback")
     try:
         with serving(REPOSITORY) as server:
-            command = [sys.executable, "-m", "clip_client.cli.main", "dedup", str(photos), "--url", server.grpc_url]
+            command = [sys.executable, "-m", "clip_client", "dedup", str(photos)]
             # The demo has a separate store, so that it leaves nothing in the home directory.
             for name, output in (("json", "groups.json"), ("report", "report.html"), ("store", "store")):
                 command += [f"--{name}", str(OUTPUT / output)]
-            return subprocess.run(command, check=False).returncode
+            # Not by --url: the page offers this command, and will be read when this server has ended.
+            environment = {**os.environ, URL_VARIABLE: server.grpc_url}
+            code = subprocess.run(command, check=False, env=environment).returncode
     except ServerDidNotStart:
         return 1  # clip-serve has said why
+    if code == 0:
+        console.print(f"open the page: {(OUTPUT / 'report.html').absolute().as_uri()}", soft_wrap=True)
+    return code

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from clip_client._endpoint import Endpoint, EndpointKind
+from clip_client._endpoint import DEFAULT_URL, Endpoint, EndpointKind, parse_url
 from clip_client._errors import ClipError, DeadlineExceeded, Unavailable
 
 if TYPE_CHECKING:
@@ -40,17 +40,15 @@ async def resolve_auto(endpoint: Endpoint, connect: TransportFactory) -> Endpoin
     try:
         await transport.server_live(timeout_s=_LIVE_TIMEOUT_S)
     except (Unavailable, DeadlineExceeded):
-        from clip_client._transports.local import default_repository, has_model
+        from preprocess_ensemble.model_repository.location import default_repository, has_model
 
         repository = default_repository()
+        # Who named no server expects none.
+        missing = "" if endpoint.remote == parse_url(DEFAULT_URL) else f"No server answers at {endpoint.remote}. "
         if has_model(repository):
-            _logger.warning(
-                "No server answers at %s: images are embedded in this process, with the model in %s.",
-                endpoint.remote,
-                repository,
-            )
-        else:
-            _logger.warning("No server answers at %s.", endpoint.remote)
+            _logger.warning("%sImages are embedded in this process, with the model in %s.", missing, repository)
+        elif missing:
+            _logger.warning(missing.rstrip())
         return Endpoint(kind=EndpointKind.LOCAL, repository=str(repository))
     except ClipError:
         # A server is there. The handshake will say what is wrong with it; falling back would hide that.

@@ -18,6 +18,7 @@ from clip_client._model import ModelInfo
 from clip_client._transports.base import Answer, Transport
 from preprocess_ensemble import contract
 from preprocess_ensemble.errors import ReportedError
+from preprocess_ensemble.model_repository.location import MODEL_VARIABLE, default_repository
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -26,10 +27,6 @@ if TYPE_CHECKING:
     from preprocess_ensemble.model_repository.passport import Passport
     from preprocess_ensemble.runtimes.precision import Precision
     from preprocess_ensemble.runtimes.selection import Candidate, Selection
-
-MODEL_VARIABLE: Final = "CLIP_MODEL"
-"""Environment variable that names the model repository of ``local:``."""
-DEFAULT_REPOSITORY: Final = "triton_models"
 
 _MAX_BATCH_SIZE: Final = 32
 """The same as ``clip_image``: larger batches make ONNX Runtime use more memory and no faster."""
@@ -49,26 +46,6 @@ class _Loaded:
     selection: Selection
     passport: str
     preprocessor: Preprocessor
-
-
-def default_repository() -> Path:
-    """Return the model repository to use if the caller names none: the user's own if only that one has a model."""
-    if named := os.environ.get(MODEL_VARIABLE):
-        return Path(named)
-    here, own = Path(DEFAULT_REPOSITORY), user_repository()
-    return own if has_model(own) and not has_model(here) else here
-
-
-def user_repository() -> Path:
-    """Return the repository in the user's data directory, which a command fills if there is no other model."""
-    from platformdirs import user_data_path
-
-    return user_data_path("clip-client", appauthor=False) / "models"
-
-
-def has_model(repository: Path) -> bool:
-    """Return whether an export into ``repository`` has been finished."""
-    return (repository / contract.ENCODER / "1" / "model.json").exists()
 
 
 class LocalTransport(Transport):

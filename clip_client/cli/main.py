@@ -22,6 +22,8 @@ from preprocess_ensemble.errors import ReportedError
 
 _COMMANDS = (embed, similar, dedup, review, undo, purge, decide, rules, tune, health, profile, doctor_command)
 """In the order of ``--help``."""
+_GO_ON = ("dedup", "embed")
+"""Commands that store what they have done, and continue it when they are called again."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -29,11 +31,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A file name may contain characters that the terminal's encoding lacks; that must not fail.
         sys.stdout.reconfigure(errors="backslashreplace")
+    words = tuple(sys.argv[1:] if argv is None else argv)
     with interruptible() as termination:
         try:
-            return _run(tuple(sys.argv[1:] if argv is None else argv))
+            return _run(words)
         except KeyboardInterrupt:
-            return _say("interrupted", termination.exit_code)
+            goes_on = "; the work that is done is kept, and the same command continues it" if words[0] in _GO_ON else ""
+            return _say(f"interrupted{goes_on}", termination.exit_code)
 
 
 def _run(words: Sequence[str]) -> int:

@@ -17,10 +17,18 @@ AlignFiles: TypeAlias = "Callable[[str, str], Alignment | None]"
 """``align(kept, duplicate)`` compares two files at full size; None if they do not show the same."""
 
 
-def prove_again(kept: str, moved: str, *, align: AlignFiles | None = None) -> str:
+def _align_files(kept: str, moved: str) -> Alignment | None:
+    try:
+        from clip_client.dedup.alignment.aligner import prove_files
+    except ImportError:  # without OpenCV only bytes and pixels prove anything
+        return None
+    return prove_files(kept, moved)
+
+
+def prove_again(kept: str, moved: str, *, align: AlignFiles = _align_files) -> str:
     """Return the tier by which the file at ``kept`` shows all of the picture at ``moved``; empty if nothing proves it.
 
-    Bytes are compared first, then pixels, and then, with ``align``, the pictures. An alignment proves nothing if only
+    Bytes are compared first, then pixels, and then the pictures at full size, by ``align``. An alignment proves nothing if only
     the moved photo has something, or if there are signs that the kept photo was made from it.
     """
     bytes_of = [sha256_of(path) for path in (kept, moved)]
@@ -31,7 +39,7 @@ def prove_again(kept: str, moved: str, *, align: AlignFiles | None = None) -> st
     pixels_of = [_pixels(path) for path in (kept, moved)]
     if all(pixels_of) and pixels_of[0] == pixels_of[1]:
         return SAME_PIXELS
-    alignment = align(kept, moved) if align is not None else None
+    alignment = align(kept, moved)
     if alignment is None or alignment.lost or alignment.doubts:
         return ""
     return alignment.tier if alignment.tier in (RE_ENCODED, EDITED) else ""

@@ -19,6 +19,7 @@ from clip_client.dedup.files.scanner import Scan, scan
 from clip_client.dedup.grouping import CANDIDATES, GroupRules, check_group_rules, group_contents
 from clip_client.dedup.report import DuplicateReport
 from clip_client.dedup.store.store import Store
+from clip_client.dedup.types import NO_MODEL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -36,7 +37,7 @@ DEFAULT_HASH_BITS: Final = 3
 
 
 async def find_duplicates(
-    clip: Embedder,
+    clip: Embedder | None,
     paths: Paths | Scan,
     *,
     threshold: float | None = None,
@@ -63,6 +64,9 @@ async def find_duplicates(
     wants to keep all, never share a group. The result does not depend on the order of ``paths``. The report lists the
     files that fail; they affect no other file.
 
+    Without ``clip`` no vectors are compared: strong crops and edits are then found only if a perceptual hash or the
+    time of capture pairs the photos.
+
     Each photo of a group has a verdict: whether it may move with ``options``, for which photo, and if not, why.
 
     ``group`` may divide the contents into groups elsewhere than :func:`.group_contents` does, which is on this machine.
@@ -71,9 +75,10 @@ async def find_duplicates(
     ``ClipClient.embed_stream`` raises if the server fails.
     """
     check_group_rules(keep, hash_bits, verify)
-    model = await clip.model()
-    tuned = None if store is None else store.settings.tuned(model.vector_id)
-    thresholds = thresholds_for(model.id, threshold, tuned=tuned)
+    model = None if clip is None else await clip.model()
+    model_id = NO_MODEL if model is None else model.id
+    tuned = None if store is None or model is None else store.settings.tuned(model.vector_id)
+    thresholds = thresholds_for(model_id, threshold, tuned=tuned)
     progress = on_progress or (lambda what, done, total: None)
     kept_folders = [os.fsdecode(path) for path in references]
     if isinstance(paths, Scan):
@@ -86,7 +91,8 @@ async def find_duplicates(
         collected = await collect_features(clip, found.files, opened, progress)
         progress("comparing", 0, None)
         contents, undecodable = await to_thread.run_sync(collected.comparable)
-        opened.settings.note_search(model.vector_id, thresholds.similar)
+        if model is not None:
+            opened.settings.note_search(model.vector_id, thresholds.similar)
         rules = GroupRules(
             thresholds=thresholds,
             hash_bits=hash_bits,
@@ -104,7 +110,7 @@ async def find_duplicates(
         grouped = await to_thread.run_sync(group, collected, contents, rules, opened, tell)
         not_compared = [*collected.failed, *undecodable]
         report = DuplicateReport(
-            model=model.id,
+            model=model_id,
             thresholds=thresholds,
             compared=len(found.files) - len(not_compared),
             groups=grouped.groups,

@@ -176,6 +176,15 @@ class Thresholds:
     """False if the numbers only serve to try the program, and not to decide about photos."""
 
 
+NO_MODEL: Final = "none"
+"""The model id of a search by bytes, pixels, perceptual hashes and alignment alone."""
+
+
+def tells_alike(model_id: str) -> bool:
+    """Tell whether vectors of a model say that photos are alike: its weights were trained, and there is one."""
+    return model_id != NO_MODEL and not is_random(model_id)
+
+
 def is_random(model_id: str) -> bool:
     """Tell whether the weights of a model were never trained, by its id."""
     return split_model_id(model_id)[1].partition(":")[0] == "random"

@@ -271,7 +271,7 @@ def _rows(group: DuplicateGroup, numbers: Mapping[bytes, int]) -> Iterator[Mappi
             "kept": is_kept,
             "tier": member.tier,
             "similarity": member.similarity,
-            "is_copy": not is_kept and as_proved(member, group, is_random=False).is_copy,
+            "is_copy": not is_kept and as_proved(member, group, is_trained=True).is_copy,
             "why": member.why,
             "cannot_verify": member.cannot_verify,
             "moment": member.other_shot,

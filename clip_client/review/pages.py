@@ -10,7 +10,7 @@ import jinja2
 from clip_client.dedup.reporting.environment import page_environment
 from clip_client.dedup.reporting.previews import fit
 from clip_client.dedup.text import folder_above, printable
-from clip_client.dedup.types import is_random
+from clip_client.dedup.types import is_random, tells_alike
 from clip_client.review.overview import Overview, overview
 from clip_client.review.state.found_groups import Total
 from clip_client.review.views import STATE_NAMES
@@ -34,6 +34,7 @@ def environment(roots: Sequence[str]) -> jinja2.Environment:
         below=lambda folder: folder.removeprefix(above),
         fitted=_fitted,
         is_random=is_random,
+        tells_alike=tells_alike,
         run_time=_run_time,
         zip=zip,
     )

@@ -15,13 +15,14 @@ from typing import Any, Final
 
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.export.model_source import WrongChoice, names_file, shipped_models
+from preprocess_ensemble.model_repository.location import repository_to_fill
 
 _PRETRAINED: Final = "laion2b_s34b_b79k"
 _HUB: Final = "https://huggingface.co"
 _HUB_TIMEOUT_S: Final = 10.0
 _EPILOG: Final = """\
 examples:
-  clip-export                                    ViT-B-32 with the LAION-2B weights, into triton_models
+  clip-export                                    ViT-B-32 with the LAION-2B weights
   clip-export --model ViT-L-14 --pretrained datacomp_xl_s13b_b90k
   clip-export --pretrained /data/epoch_32.pt     your own checkpoint
   clip-export --pretrained random:0              seeded random weights, to try everything without a download
@@ -97,7 +98,11 @@ def _parser() -> argparse.ArgumentParser:
         "measures and prints by how much (default: %(default)s)",
     )
     parser.add_argument(
-        "--repository", type=Path, default=Path("triton_models"), metavar="DIR", help="default: %(default)s"
+        "--repository",
+        type=Path,
+        default=repository_to_fill(),
+        metavar="DIR",
+        help="default: triton_models in this folder if it is there, else a folder of yours; now %(default)s",
     )
     parser.add_argument(
         "--skeleton",

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from preprocess_ensemble.errors import ReportedError
+from preprocess_ensemble.model_repository.location import default_repository
 from preprocess_ensemble.runtimes.precision import PRECISION_VARIABLE, PRECISIONS
 from preprocess_ensemble.serving.first_export import Stopped, export_if_missing
 from preprocess_ensemble.serving.health_endpoint import serve_health
@@ -104,7 +105,11 @@ def _parser() -> argparse.ArgumentParser:
         "present contents of the repository.",
     )
     parser.add_argument(
-        "--repository", type=Path, default=Path("triton_models"), metavar="DIR", help="default: %(default)s"
+        "--repository",
+        type=Path,
+        default=default_repository(),
+        metavar="DIR",
+        help="default: triton_models in this folder if it is there, else a folder of yours; now %(default)s",
     )
     parser.add_argument(
         "--model",

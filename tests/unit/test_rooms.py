@@ -103,8 +103,8 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "cli": (
         ("clip_client.cli", "clip_client.__main__"),
         (
-            BASE, "contract", "imaging", "runtimes", "transports", "balancing", "server state", "client", "vectors",
-            "dedup types", "dedup files", "dedup store", "dedup features", "dedup compare", "dedup search",
+            BASE, "contract", "imaging", "model_repository", "runtimes", "transports", "balancing", "server state",
+            "client", "vectors", "dedup types", "dedup files", "dedup store", "dedup features", "dedup compare", "dedup search",
             "dedup actions", "dedup reporting", "review", "distributed",
         ),
     ),

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from clip_client.cli.errors import CommandFailed
-from clip_client.cli.options.connection import connected
 from clip_client.cli.options.dedup import DedupOptions, add_dedup_options, check_action_tiers, read_dedup_options
 from clip_client.cli.options.search import NO_PHOTO
 from clip_client.cli.options.store import opened_store
@@ -17,6 +16,7 @@ from clip_client.cli.output.output_file import STDOUT, locked, output
 from clip_client.cli.output.progress import ProgressBars, progress_bars
 from clip_client.dedup.features.preview import can_read_raw, thumbnail
 from clip_client.dedup.grouping import group_contents
+from clip_client.dedup.types import NO_MODEL
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -90,8 +90,8 @@ async def _search(
     show: ProgressBars,
     group: GroupContents = group_contents,
 ) -> DuplicateReport:
-    async with connected(options.search.config, quiet=options.quiet) as clip:
-        check_action_tiers(options.action, (await clip.model()).id)
+    async with options.search.connected(quiet=options.quiet) as clip:
+        check_action_tiers(options.action, NO_MODEL if clip is None else (await clip.model()).id)
         return await options.search.find(clip, found, store, show, group, options=options.action.moves)
 
 

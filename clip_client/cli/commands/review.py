@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from clip_client.cli.errors import CommandFailed, need
-from clip_client.cli.options.connection import add_model_options, connected
+from clip_client.cli.options.connection import add_model_options
 from clip_client.cli.options.numbers import number_type
 from clip_client.cli.options.search import NO_PHOTO, SearchOptions, add_search_options, read_search_options
 from clip_client.cli.options.store import add_store_option, opened_store
@@ -61,7 +61,7 @@ async def _serve(options: SearchOptions, for_search: Store, for_pages: Store, ar
     from clip_client.review.server import serve
     from clip_client.review.state.session import Session
 
-    async with connected(options.config) as clip:
+    async with options.connected() as clip:
 
         async def search(on_progress: OnProgress) -> DuplicateReport:
             found = await asyncio.to_thread(options.scan, on_progress)

@@ -13,7 +13,7 @@ from clip_client.cli.errors import CommandFailed, CommandMisused
 from clip_client.cli.options.store import add_store_option, opened_store
 from clip_client.cli.output.progress import progress_bars
 from clip_client.dedup.store.journal import IN_QUARANTINE, Journal, JournalEntry
-from clip_client.dedup.text import counted, printable
+from clip_client.dedup.text import counted, human_bytes, printable
 
 if TYPE_CHECKING:
     from clip_client.dedup.actions.apply import Outcome
@@ -126,6 +126,14 @@ def _print_list(entries: Sequence[JournalEntry], declared: Sequence[Choice], *, 
         ]
         print(json.dumps({"entries": listed, "decisions": decisions}, indent=2))
         return
+    by_run: dict[str, list[JournalEntry]] = {}
+    for entry in entries:
+        by_run.setdefault(entry.run, []).append(entry)
+    for name, of_run in by_run.items():
+        size = human_bytes(sum(file.size_bytes for entry in of_run for file in entry.files))
+        print(f"{name}  {counted(len(of_run), 'photo')}, {size}; restore with: clip-client undo --run {name}")
+    if entries:
+        print()
     for entry in entries:
         reach = f"  out of reach: {printable(why)}" if (why := why_out_of_reach(entry)) else ""
         print(f"{entry.run}  {printable(entry.files[0].original)}  kept: {printable(entry.kept)}{reach}")

@@ -14,6 +14,7 @@ from typing import Final
 
 from clip_client.cli.doctor.check import CLIENT, Check, Level
 from preprocess_ensemble.imaging.worker_pool import usable_cores
+from preprocess_ensemble.model_repository.location import default_repository, has_model
 from preprocess_ensemble.runtimes.processor import has_fast_bf16
 
 _DISTRIBUTION: Final = "clip-triton"
@@ -42,9 +43,6 @@ _SHARED_MEMORY_BYTES: Final = 256 * 2**20
 
 _PORTS: Final = (("gRPC", 8001), ("metrics", 8002))
 """The default ports of clip-serve and tritonserver."""
-
-_REPOSITORY: Final = Path("triton_models")
-"""Where clip-export and clip-serve look for models."""
 
 
 def check_machine(
@@ -108,10 +106,12 @@ def _decoder() -> Check:
         TurboJPEG()
     except Exception as error:
         # The package or its library is missing or has another version: Pillow decodes instead.
-        reason = "PyTurboJPEG is not installed" if isinstance(error, ImportError) else "PyTurboJPEG has no libturbojpeg"
+        is_missing = isinstance(error, ImportError)
+        reason = "PyTurboJPEG is not installed" if is_missing else "PyTurboJPEG has no libturbojpeg"
+        package = f"pip install '{_DISTRIBUTION}[server]' and " if is_missing else ""
         remedy = (
-            f"a server in this environment decodes large photos faster with: pip install '{_DISTRIBUTION}[server]' "
-            "and, on Debian and Ubuntu, apt-get install libturbojpeg0"
+            f"a server in this environment decodes large photos faster with: {package}the library libturbojpeg "
+            "(on Debian and Ubuntu: apt-get install libturbojpeg0)"
         )
         return _check("JPEG decoder", f"{pillow}; {reason}", remedy)
     return _check("JPEG decoder", f"PyTurboJPEG {_version('PyTurboJPEG')}, and {pillow}")
@@ -141,11 +141,12 @@ def _server_parts(server_answers: bool) -> Iterator[Check]:
         yield _check("tritonserver", f"from nvidia-pytriton {wheel}")
     if server_answers:
         return
-    if (_REPOSITORY / "clip_encoder" / "1" / "model.onnx").is_file():
-        yield _check("model repository", f"{_REPOSITORY}, with a model", "start it with: clip-serve")
+    repository = default_repository()
+    if has_model(repository):
+        yield _check("model repository", f"{repository}, with a model", "start it with: clip-serve")
     else:
         remedy = "only a server on this machine needs it; make it with: clip-export; then start it with: clip-serve"
-        yield _check("model repository", f"no model in {_REPOSITORY}", remedy)
+        yield _check("model repository", f"no model in {repository}", remedy)
 
 
 def _ports(server_answers: bool) -> Check:

@@ -146,11 +146,12 @@ def read_config(arguments: argparse.Namespace, *, timeout_s: float | None = None
 
 @asynccontextmanager
 async def connected(
-    config: ClientConfig, *, quiet: bool = False, get_first_model: Callable[[], bool] = get_model
+    config: ClientConfig, *, quiet: bool = False, hint: str = "", get_first_model: Callable[[], bool] = get_model
 ) -> AsyncIterator[ClipClient]:
     """Give a client whose model is known. With ``auto:``, the model may run in this process.
 
-    Which of the two it is, is printed on standard error, unless ``quiet``. If it is this process and there is no model
+    ``hint`` is one more remedy for a machine without a model. Which of the two it is, is printed on standard error,
+    unless ``quiet``. If it is this process and there is no model
     yet, ``get_first_model`` gets one. Raises the ClipError of the server, and CommandFailed with the remedies if, with
     ``auto:``, no server responds and this machine has no model either.
     """
@@ -167,8 +168,8 @@ async def connected(
                 if not is_auto:
                     raise
                 raise CommandFailed(
-                    f"no server responds at {first.address}, and this process cannot embed either: {error} Start a "
-                    "server with: clip-serve, or name one with --url"
+                    f"no model can be used: none is on this machine, and no server responds at {first.address} "
+                    f"({error}) Start a server with: clip-serve, or name one with --url.{hint}"
                 ) from error
             # Another client: this one has chosen the repository that has no model.
             clip = await stack.enter_async_context(ClipClient(config=config))

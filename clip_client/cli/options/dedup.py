@@ -109,6 +109,10 @@ def read_dedup_options(arguments: argparse.Namespace) -> DedupOptions:
     )
     _check_outputs(options.outputs)
     check_action_tiers(options.action)
+    if options.engine is not None and options.search.without_model:
+        raise CommandMisused(
+            "--engine ray embeds on a cluster, and --without-model embeds nothing: leave out one of them"
+        )
     if options.action.is_chosen and options.action.tiers:
         raise CommandMisused(f"--act-on {CHOSEN} moves what you chose and nothing else; leave the tiers out")
     if options.action.hard_link and set(options.action.tiers) - {EXACT}:

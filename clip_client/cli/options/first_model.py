@@ -8,7 +8,12 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from clip_client._transports.local import MODEL_VARIABLE, default_repository, has_model, user_repository
+from preprocess_ensemble.model_repository.location import (
+    MODEL_VARIABLE,
+    default_repository,
+    has_model,
+    user_repository,
+)
 
 _EXPORT: Final = (sys.executable, "-m", "preprocess_ensemble.export.command")
 _NOTICE: Final = """\

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
-from clip_client.cli.options.connection import read_config
+from clip_client.cli.options.connection import connected, read_config
 from clip_client.cli.options.numbers import number_type
 from clip_client.cli.options.paths import WalkOptions, add_walk_options, read_walk_options
 from clip_client.cli.options.store import opened_store
@@ -38,6 +39,18 @@ class SearchOptions:
     threshold: float | None
     hash_bits: int
     verify: str
+    without_model: bool = False
+    """Compare bytes, pixels, perceptual hashes and alignments, and no vectors."""
+
+    @asynccontextmanager
+    async def connected(self, *, quiet: bool = False) -> AsyncIterator[ClipClient | None]:
+        """Give a client whose model is known, or None for a search without a model; see :func:`connected`."""
+        if self.without_model:
+            yield None
+            return
+        hint = " To search by bytes, pixels and alignment alone, without any model: --without-model"
+        async with connected(self.config, quiet=quiet, hint=hint) as clip:
+            yield clip
 
     def scan(self, show: Callable[[str, int, int | None], None]) -> Scan:
         """Find the photos."""
@@ -45,7 +58,7 @@ class SearchOptions:
 
     async def find(
         self,
-        clip: ClipClient,
+        clip: ClipClient | None,
         found: Scan,
         store: Store,
         show: Callable[[str, int, int | None], None],
@@ -90,7 +103,12 @@ def read_search_options(arguments: argparse.Namespace) -> SearchOptions:
         threshold=arguments.threshold,
         hash_bits=arguments.hash_bits,
         verify=arguments.verify,
+        without_model=arguments.without_model,
     )
+    if options.without_model and arguments.url:
+        raise CommandMisused("--without-model asks no server: leave out --url, or --without-model")
+    if options.without_model and arguments.threshold is not None:
+        raise CommandMisused("--threshold is about vectors, and --without-model compares none: leave out one of them")
     for folder in options.references:
         # A misspelt reference folder would let photos move that should stay.
         if not os.path.exists(folder):
@@ -104,6 +122,12 @@ def _add_search_options(group: argparse._ArgumentGroup) -> None:
         type=_SIMILARITY,
         metavar="T",
         help="minimum cosine similarity to the kept photo, 0 to 1 (default: depends on the model)",
+    )
+    group.add_argument(
+        "--without-model",
+        action="store_true",
+        help="compare bytes, pixels, perceptual hashes and alignments only: needs no model and no server, and misses "
+        "strong crops and edits",
     )
     group.add_argument(
         "--hash-bits",

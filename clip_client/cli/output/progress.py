@@ -96,6 +96,8 @@ class ProgressBars:
         if self._progress.disable:
             self._lines(what, done, total)
             return
+        if total == 0:
+            return  # there is nothing to do
         now = time.monotonic()
         if what not in self._bars:
             self._rates[what] = Rate(now, done)

@@ -25,13 +25,14 @@ from clip_client.dedup.types import (
     IF_CHOSEN,
     MOVABLE_TIERS,
     NEVER,
+    NO_MODEL,
     ON_REQUEST,
     PROVED_TIERS,
     RE_ENCODED,
     SAFE_TIERS,
     SIMILAR,
     TIERS,
-    is_random,
+    tells_alike,
 )
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class Judge:
         :meth:`~clip_client.dedup.store.file_index.FileIndex.sha256_of`.
         """
         self._links = report.links
-        self._is_random = is_random(report.model)
+        self._has_trained_weights = tells_alike(report.model)
         self._roots = roots_of(paths)
         self._options = options or MoveOptions()
         self._is_compared = is_compared or (
@@ -123,7 +124,7 @@ class Judge:
 
     def _about(self, relation: _Relation, member: Member, group: DuplicateGroup, merge: MetadataMerge) -> Verdict:
         photo, kept = member.photo, relation.kept
-        verdict = _proved(relation, member, is_random=self._is_random)
+        verdict = _proved(relation, member, is_trained=self._has_trained_weights)
         if kept is not group.members[0].photo:
             # That photo may itself move, and a sidecar beside it would not.
             merge = MetadataMerge(is_asked_for=False)
@@ -227,16 +228,16 @@ def _relations(member: Member, group: DuplicateGroup) -> Iterator[_Relation]:
     yield from sorted(relations, key=lambda one: TIERS.index(one.tier))
 
 
-def as_proved(member: Member, group: DuplicateGroup, *, is_random: bool) -> Verdict:
+def as_proved(member: Member, group: DuplicateGroup, *, is_trained: bool) -> Verdict:
     """Return the verdict as far as the proofs tell, whatever else the file and the file system say.
 
-    ``is_random``: the model's weights were never trained.
+    ``is_trained``: a model with trained weights made the vectors.
     """
-    verdicts = (_proved(one, member, is_random=is_random) for one in _relations(member, group))
+    verdicts = (_proved(one, member, is_trained=is_trained) for one in _relations(member, group))
     return min(verdicts, key=lambda one: _MOST_LIKELY_FIRST.index(one.moves))
 
 
-def _proved(relation: _Relation, member: Member, *, is_random: bool) -> Verdict:
+def _proved(relation: _Relation, member: Member, *, is_trained: bool) -> Verdict:
     kept, tier, alignment, other_shot = relation
     lost, doubts = ((), ()) if alignment is None else (alignment.lost, alignment.doubts)
     reason, moves = "", IF_CHOSEN
@@ -253,8 +254,8 @@ def _proved(relation: _Relation, member: Member, *, is_random: bool) -> Verdict:
         reason = "Which of the two shows more cannot be told, so neither moves."
     elif doubts:
         reason = f"The kept photo may be made from it: {', '.join(doubts)}."
-    elif tier == SIMILAR and is_random:
-        reason = "Only vectors or hashes say that it is alike, and the weights of the model are random."
+    elif tier == SIMILAR and not is_trained:
+        reason = "No trained model and no proof says that it is the same picture."
     elif tier in SAFE_TIERS:
         moves = BY_DEFAULT
     else:
@@ -280,9 +281,10 @@ def check_tiers(tiers: Iterable[str], model: str | None = None) -> None:
                 "altered pictures never move by their tier, because a region differs from the kept photo; "
                 "choose what moves with clip-client review or clip-client decide keep"
             )
-        if tier not in PROVED_TIERS and model is not None and is_random(model):
+        if tier not in PROVED_TIERS and model is not None and not tells_alike(model):
+            why = "no model is used" if model == NO_MODEL else f"the weights of {model} are random"
             raise ValueError(
-                f"the tier {tier!r} depends on vectors, and the weights of {model} are random; "
+                f"the tier {tier!r} depends on vectors, and {why}; "
                 f"export a model with trained weights, or select only {', '.join(PROVED_TIERS)}"
             )
 

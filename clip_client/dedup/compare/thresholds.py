@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from clip_client.dedup.types import Thresholds, is_random, split_model_id
+from clip_client.dedup.types import NO_MODEL, Thresholds, is_random, split_model_id
 
 _IMMICH: Final = Thresholds(
     similar=0.99,
@@ -29,12 +29,17 @@ _RANDOM: Final = Thresholds(
 0.998, while two different textures reach 0.9965."""
 
 
+_NONE: Final = Thresholds(similar=1.0, source="no model was used, so no vectors were compared", recommended=False)
+
+
 def thresholds_for(model_id: str, threshold: float | None = None, *, tuned: Thresholds | None = None) -> Thresholds:
     """Return the thresholds for a model id such as ``"ViT-B-32/openai@1a2b3c4d"``.
 
     ``tuned`` is what ``clip-client tune`` found for this model; it replaces the table, except for random weights.
     ``threshold`` replaces ``similar``. Raises ValueError if it is not between 0 and 1.
     """
+    if model_id == NO_MODEL:
+        return _NONE
     table = _RANDOM if is_random(model_id) else tuned or _PER_MODEL.get(split_model_id(model_id), _TRAINED)
     if threshold is None:
         return table

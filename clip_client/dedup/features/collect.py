@@ -59,7 +59,7 @@ class CollectedFeatures:
     """SHA-256 -> the files with that content."""
     features: FeatureTable
     vectors: VectorTable
-    """A content has either a vector or an entry in ``refused``."""
+    """A content has at most one of a vector and an entry in ``refused``."""
     refused: dict[str, tuple[str, str]] = field(default_factory=dict)
     """SHA-256 -> code and message of the server."""
     failed: list[FailedFile] = field(default_factory=list)
@@ -100,7 +100,7 @@ class CollectedFeatures:
 
 
 async def collect_features(
-    embedder: Embedder,
+    embedder: Embedder | None,
     files: Sequence[PhotoFile],
     store: Store,
     on_progress: OnProgress,
@@ -112,12 +112,13 @@ async def collect_features(
     """Collect the features and vectors of ``files``: those that ``store`` holds, and the rest from files and server.
 
     New ones reach the store within ``save_every_s`` seconds, so an interrupted search continues where it was. Files are
-    read while others are embedded. ``read`` and ``extract`` replace :func:`read_file` and :func:`extract_features`.
-    Raises StoreError, and what ``embedder.embed_stream`` raises if the server fails.
+    read while others are embedded. Without an ``embedder`` no content has a vector. ``read`` and ``extract`` replace
+    :func:`read_file` and :func:`extract_features`. Raises StoreError, and what ``embedder.embed_stream`` raises if the
+    server fails.
     """
-    model = await embedder.model()
-    vectors = store.vectors(model.vector_id, model.dimension)
-    model_input = ModelInput.of(model)
+    model = None if embedder is None else await embedder.model()
+    vectors = None if model is None else store.vectors(model.vector_id, model.dimension)
+    model_input = None if model is None else ModelInput.of(model)
     collector = FeatureCollector(
         embedder, model_input, store, vectors, len(files), on_progress, read, extract, save_every_s
     )
@@ -138,10 +139,10 @@ class FeatureCollector:
 
     def __init__(
         self,
-        embedder: Embedder,
+        embedder: Embedder | None,
         model_input: ModelInput | None,
         store: Store,
-        vectors: ParquetStore,
+        vectors: ParquetStore | None,
         total: int,
         on_progress: OnProgress,
         read: ReadFile,
@@ -154,9 +155,10 @@ class FeatureCollector:
         self._save_every_s = save_every_s
         self._index = store.files
         self._features, self._vectors = cached_features(store), vectors
+        self._tables = [self._features, *filter(None, [vectors])]
+        dimension = 1 if vectors is None else vectors.schema.field("vector").type.list_size
         self.collected = CollectedFeatures(
-            features=FeatureTable(self._features.schema),
-            vectors=VectorTable(total, vectors.schema.field("vector").type.list_size),
+            features=FeatureTable(self._features.schema), vectors=VectorTable(total, dimension)
         )
         self.retries: deque[str] = deque()
         """Contents whose file went away during the search although there are copies of it."""
@@ -193,7 +195,7 @@ class FeatureCollector:
         for positions, table in self._features.find(keys):
             found, table = without_outdated([names[position] for position in positions.tolist()], table)
             self.collected.features.add_table(found, table)
-        for positions, table in self._vectors.find(keys):
+        for positions, table in self._vectors.find(keys) if self._vectors is not None else ():
             found, table = without_outdated([names[position] for position in positions.tolist()], table)
             codes, messages = (table.column(name).to_pylist() for name in ("code", "message"))
             self.collected.refused.update(
@@ -224,8 +226,7 @@ class FeatureCollector:
         self._what = "embedding"
         self._on_progress(self._what, self._done, self._total)
         if unknown:
-            tables = (self._features, self._vectors)
-            self._in_store = await to_thread.run_sync(lambda: [table.key_filter() for table in tables])
+            self._in_store = await to_thread.run_sync(lambda: [table.key_filter() for table in self._tables])
         with ThreadPoolExecutor(max(2, os.cpu_count() or 1), thread_name_prefix="clip_client features") as pool:
             while unknown:
                 for start in range(0, len(unknown), _FILES_AT_ONCE):
@@ -252,6 +253,11 @@ class FeatureCollector:
     async def embed(self, sources: AsyncGenerator[str | EncodedImage, None]) -> None:
         """Embed each image, or the file at each path, and record the outcome."""
         self._sent = []
+        if self._embedder is None:
+            async with aclosing(sources):
+                async for _ in sources:
+                    raise AssertionError("without a model nothing is sent")
+            return
         images = self._images(sources)
         items = self._embedder.embed_stream(images, ordered=False)
         async with aclosing(sources), aclosing(images), aclosing(items):
@@ -273,12 +279,12 @@ class FeatureCollector:
         """Write what is not in the store yet."""
         self._index.remember(self._unsaved)
         self._unsaved = []
-        self._features.flush()
-        self._vectors.flush()
+        for table in self._tables:
+            table.flush()
 
     def compact(self) -> None:
         """Merge small files of the store, so that later searches open few."""
-        for table in (self._features, self._vectors):
+        for table in self._tables:
             with suppress(StoreError):  # the disk may have no room for the copy
                 table.compact()
 
@@ -296,7 +302,9 @@ class FeatureCollector:
         """Add a file to its content; return ``image``, or without one the path, if the content has to be embedded."""
         copies = self.collected.copies.setdefault(sha256, [])
         copies.append(file)
-        if len(copies) > 1 or self._has_outcome(sha256) or self.collected.features[sha256].code == BYTES_ONLY:
+        # What cannot be decoded here has no hash to be compared by, so its vector would be of no use.
+        needs_none = self._embedder is None or self.collected.features[sha256].code
+        if len(copies) > 1 or needs_none or self._has_outcome(sha256):
             self._count_done()
             return None
         self._sent.append((sha256, file))
@@ -380,4 +388,5 @@ class FeatureCollector:
             "code": code,
             "message": message,
         }
+        assert self._vectors is not None, "an embedded image has a model"
         self._vectors.add(row)

@@ -7,6 +7,8 @@ import hashlib
 import os
 import re
 import shlex
+import shutil
+import sys
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -16,7 +18,7 @@ from clip_client.dedup.reporting.environment import page_environment
 from clip_client.dedup.reporting.previews import draw_previews
 from clip_client.dedup.reporting.words import TIER_NAMES, found_in_words, in_words, region_on, stays
 from clip_client.dedup.text import folder_above, printable, skipped_files
-from clip_client.dedup.types import SAFE_TIERS, TIERS, is_random
+from clip_client.dedup.types import NO_MODEL, SAFE_TIERS, TIERS, is_random
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -62,7 +64,7 @@ class PageCommands:
         """
         end = words.index("--") if "--" in words else len(words)  # after it come paths only
         kept = [word for word in words[:end] if word not in _ONLY_FOR_THE_SEARCH]
-        command = ["clip-client", *kept, "--apply", *words[end:]]
+        command = [*_program(), *kept, "--apply", *words[end:]]
         apply = "" if "--apply" in words[:end] else " ".join(map(shell_word, command))
         return cls(
             apply=apply,
@@ -73,12 +75,12 @@ class PageCommands:
     @property
     def undo(self) -> str:
         """Brings all copies back."""
-        return "clip-client undo" + self._store
+        return " ".join([*map(shell_word, _program()), "undo"]) + self._store
 
     @property
     def decide(self) -> str:
         """Records that the photos whose paths follow are different."""
-        return f"clip-client decide{self._store} different"
+        return " ".join([*map(shell_word, _program()), "decide"]) + f"{self._store} different"
 
     @property
     def _store(self) -> str:
@@ -113,6 +115,7 @@ def write_page(
             headline=headline(report, commands.tiers),
             tiers=_tiers(report),
             is_random=is_random(report.model),
+            no_model=NO_MODEL,
             previews=previews,
             commands=commands,
             unfolded=_UNFOLDED,
@@ -128,6 +131,11 @@ def headline(report: DuplicateReport, tiers: Collection[str] = SAFE_TIERS) -> st
     """Say what the search found: ``"35 photos, 2.2 MB, can move safely; 25 edited copies wait for you"``."""
     found = found_in_words(report, tiers) if report.groups else "no duplicates were found"
     return found[0].upper() + found[1:]
+
+
+def _program() -> tuple[str, ...]:
+    """Return how a shell calls this program: by its name, or, if that is not on the path, by this Python."""
+    return ("clip-client",) if shutil.which("clip-client") else (sys.executable, "-m", "clip_client")
 
 
 def _from_home(path: str) -> str:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from clip_client.dedup.reporting.words import in_words
 from clip_client.dedup.text import at_least, counted, human_bytes, printable, skipped_files
-from clip_client.dedup.types import EXACT, is_random
+from clip_client.dedup.types import EXACT, NO_MODEL, is_random
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -64,7 +64,10 @@ def print_notes(report: DuplicateReport, console: Console, *, can_read_raw: bool
         _print(report.note, console, style="yellow")
     if verbose:
         _print_pair_sources(report.pair_sources, console)
-        _print(f"model {report.model}, threshold {report.thresholds.similar:g}", console)
+        if report.model != NO_MODEL:
+            _print(f"model {report.model}, threshold {report.thresholds.similar:g}", console)
+    if report.model == NO_MODEL:
+        _print("Searched without a model: strong crops and edits may be missing.", console, style="yellow")
     if is_random(report.model):
         message = (
             "The weights of this model are random: alignment proves copies, but strong crops and edits may be missing."

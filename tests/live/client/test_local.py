@@ -180,7 +180,7 @@ async def test_auto_is_this_process_where_none_does_and_says_so_once(
     (record,) = said(caplog)
     assert (record.name, record.levelno) == ("clip_client", logging.WARNING)
     assert record.getMessage() == (
-        f"No server answers at grpc://{silent}: images are embedded in this process, with the model in "
+        f"No server answers at grpc://{silent}. Images are embedded in this process, with the model in "
         f"{server.repository}."
     )
 
@@ -229,12 +229,12 @@ async def test_a_command_says_which_embeds(
 
     silent = f"127.0.0.1:{free_port()}"
     monkeypatch.setenv("CLIP_MODEL", str(tmp_path))
-    with pytest.raises(CommandFailed, match=r"no server responds.*clip-export.*clip-serve"):
+    with pytest.raises(CommandFailed, match=r"no model can be used.*clip-export.*clip-serve"):
         await embed_without_a_named_server(silent)
 
     monkeypatch.setenv("CLIP_MODEL", str(server.repository))
     await embed_without_a_named_server(silent)
-    assert "images are embedded in this process" in caplog.text
+    assert "Images are embedded in this process" in caplog.text
 
     capfd.readouterr()
     await embed_without_a_named_server(server.grpc_url)

@@ -89,9 +89,9 @@ def test_openvino_is_missed_only_by_a_processor_that_gains_from_it(monkeypatch: 
 
 def test_a_model_that_waits_for_its_server_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert machine()["model repository"].value == "no model in triton_models"
-    model = tmp_path / "triton_models" / "clip_encoder" / "1" / "model.onnx"
+    model = tmp_path / "triton_models" / "clip_encoder" / "1" / "model.json"
     model.parent.mkdir(parents=True)
+    assert machine()["model repository"].value == "no model in triton_models"
     model.touch()
     assert machine()["model repository"].remedy == "start it with: clip-serve"
     assert "model repository" not in machine(server_answers=True)

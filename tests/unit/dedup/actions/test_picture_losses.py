@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 import pytest
 
-from clip_client.dedup.aligned import PUT_INTO, Alignment, Match
+from clip_client.dedup.aligned import Alignment, Match
 from clip_client.dedup.types import ALTERED, EDITED, EXACT, RAW, RE_ENCODED, SAFE_TIERS, SIMILAR
 from tests.fixtures.albums import member, planned, report, write
 from tests.fixtures.images import colour_profiles, image_files, phone_files

@@ -34,10 +34,11 @@ def test_undo_lists_and_brings_back_what_is_named(
     store: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["undo", "--list", *store]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    of_run, _, *lines = capsys.readouterr().out.splitlines()
+    run = of_run.split()[0]
+    assert of_run == f"{run}  3 photos, 29 bytes; restore with: clip-client undo --run {run}"
     assert len(lines) == 3
     assert not any("out of reach" in line for line in lines)
-    run = lines[0].split()[0]
     assert main(["undo", str(tmp_path / "root" / "copy.jpg"), *store]) == 0
     assert (tmp_path / "root" / "copy.jpg").exists()
     assert main(["undo", "--run", "no such run", *store]) == 1
@@ -75,7 +76,7 @@ def test_undo_and_purge_print_json(
 def test_undo_lists_what_is_out_of_reach(store: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "root").rename(tmp_path / "elsewhere")
     assert main(["undo", "--list", *store]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    _, _, *lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 3
     assert all("  out of reach: " in line and "connect its disk" in line for line in lines)
 
@@ -209,7 +210,7 @@ def test_what_belongs_to_a_photo_can_be_named_and_listed(
 ) -> None:
     raw = str(tmp_path / "root" / "a" / "2.cr2")
     assert main(["undo", "--list", raw, *store]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 1
+    assert len(capsys.readouterr().out.splitlines()) == 3  # the run, a line without text, and the photo
     assert main(["undo", raw, *store]) == 0
     assert capsys.readouterr().err == ""
     assert main(["undo", raw, *store]) == 1
