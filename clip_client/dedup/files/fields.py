@@ -9,6 +9,7 @@ import os
 import plistlib
 import re
 import sys
+from bisect import bisect_left
 from collections import defaultdict
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -83,7 +84,7 @@ class Fields:
         ours = itertools.chain(self.said.items(), () if has_notes else self.of_maker.items())
         lost: defaultdict[str, set[Value]] = defaultdict(set)
         for name, values in ours:
-            lost[name] |= {value for value in values if not any(_is_held(value, by) for by in known[name])}
+            lost[name] |= _not_held(values, known[name])
         return {name: values for name, values in lost.items() if values}
 
 
@@ -349,10 +350,31 @@ def _numbers_in(texts: Iterable[str]) -> tuple[float, ...]:
         return ()
 
 
-def _is_held(value: Value, by: Value) -> bool:
-    """Tell whether two values of one field say the same, as far as their forms can be compared."""
-    if isinstance(value, str) and isinstance(by, str):
-        return value == by or (by.startswith(value) and (len(value) >= _LEAST_CUT_TEXT or iso_date(value) == value))
-    if isinstance(value, tuple) and isinstance(by, tuple):
-        return all(math.isclose(*pair, rel_tol=_ROUNDING, abs_tol=1e-6) for pair in zip(value, by, strict=False))
-    return True
+def _not_held(values: set[Value], by: set[Value]) -> set[Value]:
+    """Return those of ``values`` that none of the others of one field equals, as far as their forms can be compared."""
+    texts = sorted(other for other in by if isinstance(other, str))
+    numbers = [other for other in by if isinstance(other, tuple)]
+    left = set()
+    for value in values - by:
+        if isinstance(value, tuple):
+            is_held = len(numbers) < len(by) or any(_are_near(value, other) for other in numbers)
+        elif isinstance(value, str):
+            is_held = len(texts) < len(by) or _is_beginning(value, texts)
+        else:
+            is_held = bool(by)
+        if not is_held:
+            left.add(value)
+    return left
+
+
+def _is_beginning(text: str, of: list[str]) -> bool:
+    """Tell whether a text that may be cut off, or a date without a time, is the beginning of one of sorted texts."""
+    place = bisect_left(of, text)
+    may_be_cut = len(text) >= _LEAST_CUT_TEXT or iso_date(text) == text
+    return may_be_cut and place < len(of) and of[place].startswith(text)
+
+
+def _are_near(first: tuple[float, ...], second: tuple[float, ...]) -> bool:
+    """Compare numbers up to the length of the shorter list, as some cameras repeat a number."""
+    pairs = zip(first, second, strict=False)
+    return all(math.isclose(*pair, rel_tol=_ROUNDING, abs_tol=1e-6) for pair in pairs)
