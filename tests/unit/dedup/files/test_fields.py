@@ -185,6 +185,7 @@ SAME: dict[str, tuple[bytes, bytes]] = {
     ),
     "an altitude that was rounded": (placed(f6=340.5), placed(f6=341.0)),
     "notes of a maker that were moved": (camera_jpeg(MakerNote=b"other offsets"), camera_jpeg()),
+    "a text that Pillow wrote": (camera_jpeg(Artist="J??rgen"), camera_jpeg(Artist="J\u00fcrgen".encode())),
     "a list in another order": (
         jpeg(xmp=xmp(">" + listed("dc:creator", "a", "b"))), jpeg(xmp=xmp(">" + listed("dc:creator", "b", "a"))),
     ),
@@ -207,6 +208,7 @@ HOUSEKEEPING: dict[str, bytes] = {
     "versions": detailed(f9000=b"0232", fA000=b"0100", fA001=1),
     "empty fields": detailed(f9286=bytes(64), f9999=""),
     "a sign of a program": jpeg(comment=b"CREATOR: gd-jpeg v1.0 (using IJG JPEG v62), quality = 90"),
+    "a sign of a program in a PNG": png(comment="Created with GIMP"),
     "a code of Facebook": with_iptc(jpeg(), [(40, b"FBMD0a000a"), (103, b"xYz")]),
     "the version of IPTC": with_iptc(jpeg(), [(0, b"\0\4"), (65, b"x"), (70, b"1")]),
     "what thumbnailers and ImageMagick write": png(
