@@ -41,6 +41,7 @@ TITLES: Final = {
     "operators": "The model, operator by operator",
     "scaling": "More servers",
     "first_scan": "A first search for duplicates",
+    "accuracy": "What a move of duplicates loses",
     "install_size": "What an installation takes",
 }
 """Marker and macro of a table -> its heading on the page."""

@@ -121,9 +121,8 @@ def plan_moves(
             try:
                 if photo.in_library is None:
                     target = quarantine_target(photo.path, roots)
-                    if options.merge_metadata:
-                        merge.why_it_stays(photo, kept, kept.companions)  # looks at both
-                        merge.merge(photo, kept)
+                    merge.why_it_stays(photo, kept, kept.companions)  # finds the sidecars that the move relies on
+                    merge.merge(photo, kept)
                     along = () if options.hard_link else photo.companions
                     of_group.append(
                         Move(

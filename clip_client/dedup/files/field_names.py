@@ -158,7 +158,7 @@ _TIFF_TEXTS: Final = frozenset({0x010D, 0x010E, 0x010F, 0x0110, 0x011D, 0x013B, 
 _LAST_OF_TIFF, _FIRST_OF_DNG = 0x8298, 0xC000
 """Tags of EXIF are between these; above, those of DNG and of Microsoft lay out the file."""
 
-_PNG_HOUSEKEEPING: Final = re.compile(r"\w+::?\w|Raw_profile_type_|signature$")
+_PNG_HOUSEKEEPING: Final = re.compile(r"\w+::?\w|Raw_profile_type_|(?:signature|unknown)$")
 """Blocks that are read as such, and what thumbnailers and ImageMagick write: the latter repeats each field of these
 blocks, such as ``exif:FNumber``."""
 _ATTRIBUTE_HOUSEKEEPING: Final = re.compile(

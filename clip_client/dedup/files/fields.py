@@ -9,6 +9,7 @@ import os
 import plistlib
 import re
 import sys
+from bisect import bisect_left
 from collections import defaultdict
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -56,7 +57,7 @@ _OF_PROGRAMS: Final = re.compile(
     r"CREATOR: gd-jpeg|Created with GIMP|Lavc\d|LEAD Technologies|File (?:written|source)|Optimized|Compressed by"
     r"|Processed By|FBMD|Handmade Software|JPEG Encoder Copyright|Intel\(R\) JPEG"
 )
-"""Comments that programs sign with, and the code that Facebook puts into each file."""
+"""Texts that programs sign with, and the code that Facebook puts into each file."""
 _FINDER_COLOUR: Final = (9, 0x0E)
 """Byte and bits of the colour in com.apple.FinderInfo: Finder.h, kColor."""
 
@@ -83,7 +84,7 @@ class Fields:
         ours = itertools.chain(self.said.items(), () if has_notes else self.of_maker.items())
         lost: defaultdict[str, set[Value]] = defaultdict(set)
         for name, values in ours:
-            lost[name] |= {value for value in values if not any(_is_held(value, by) for by in known[name])}
+            lost[name] |= _not_held(values, known[name])
         return {name: values for name, values in lost.items() if values}
 
 
@@ -166,9 +167,7 @@ class _Found:
                 self._said["further XMP"].add(hashlib.sha256(extension).hexdigest())
         for name, text in getattr(image, "text", {}).items():
             self._add_png_text(str(name), str(text))
-        comment = clean_text(image.info.get("comment"))
-        if not _OF_PROGRAMS.match(comment):
-            self._add("file:comment", comment)
+        self._add("file:comment", clean_text(image.info.get("comment")))
 
     def _add_png_text(self, name: str, text: str) -> None:
         if (match := _RAW_PROFILE.match(name)) is None:
@@ -213,7 +212,8 @@ class _Found:
             self._add_date(field, clean_text(value))
         elif not is_housekeeping(field):
             read = None if field in _ONLY_PRESENT and value else _value(field, value)
-            if read not in ("", ()):
+            is_signature = isinstance(read, str) and _OF_PROGRAMS.match(read)
+            if read not in ("", ()) and not is_signature:
                 name = name_of(field)
                 self._said[name].add(read)
                 if name == "comment":  # which ImageMagick writes into the description of a TIFF
@@ -268,7 +268,7 @@ class _Found:
             if record == 2
         }
         if any(map(_OF_PROGRAMS.match, texts.get(40, ()))):
-            texts = {number: values for number, values in texts.items() if number not in (40, 103)}
+            texts.pop(103, None)  # the other half of Facebook's code
         for number, values in texts.items():
             for value in values:
                 # The time is in a dataset of its own, whose number is that of the date and 5 or 1.
@@ -349,10 +349,38 @@ def _numbers_in(texts: Iterable[str]) -> tuple[float, ...]:
         return ()
 
 
-def _is_held(value: Value, by: Value) -> bool:
-    """Tell whether two values of one field say the same, as far as their forms can be compared."""
-    if isinstance(value, str) and isinstance(by, str):
-        return value == by or (by.startswith(value) and (len(value) >= _LEAST_CUT_TEXT or iso_date(value) == value))
-    if isinstance(value, tuple) and isinstance(by, tuple):
-        return all(math.isclose(*pair, rel_tol=_ROUNDING, abs_tol=1e-6) for pair in zip(value, by, strict=False))
-    return True
+def _not_held(values: set[Value], by: set[Value]) -> set[Value]:
+    """Return those of ``values`` that none of the others of one field equals, as far as their forms can be compared."""
+    texts = sorted(other for other in by if isinstance(other, str))
+    mangled = {_as_ascii(text) for text in texts}
+    numbers = [other for other in by if isinstance(other, tuple)]
+    left = set()
+    for value in values - by:
+        if isinstance(value, tuple):
+            is_held = len(numbers) < len(by) or any(_are_near(value, other) for other in numbers)
+        elif isinstance(value, str):
+            # Pillow writes question marks into EXIF in place of characters beyond ASCII, one for each of their bytes.
+            is_mangled = "?" in value and _as_ascii(value) in mangled
+            is_held = len(texts) < len(by) or is_mangled or _is_beginning(value, texts)
+        else:
+            is_held = bool(by)
+        if not is_held:
+            left.add(value)
+    return left
+
+
+def _is_beginning(text: str, of: list[str]) -> bool:
+    """Tell whether a text that may be cut off, or a date without a time, is the beginning of one of sorted texts."""
+    place = bisect_left(of, text)
+    may_be_cut = len(text) >= _LEAST_CUT_TEXT or iso_date(text) == text
+    return may_be_cut and place < len(of) and of[place].startswith(text)
+
+
+def _as_ascii(text: str) -> str:
+    return re.sub(r"[^ -~]+|\?+", "?", text)
+
+
+def _are_near(first: tuple[float, ...], second: tuple[float, ...]) -> bool:
+    """Compare numbers up to the length of the shorter list, as some cameras repeat a number."""
+    pairs = zip(first, second, strict=False)
+    return all(math.isclose(*pair, rel_tol=_ROUNDING, abs_tol=1e-6) for pair in pairs)

@@ -13,6 +13,9 @@ import pytest
 
 from benchmarks.experiments.imaging.fuzz import fuzz_live
 from benchmarks.experiments.robustness.soak import Series, mixed_calls, soak
+from benchmarks.fixtures.copies.generator import KINDS
+from benchmarks.fixtures.copies.holdout import KINDS as HOLDOUT_KINDS
+from benchmarks.fixtures.copies.holdout_tools import missing_tools
 from benchmarks.gpu.offline_bundle import write_photos
 from preprocess_ensemble.runtimes.processor import has_fast_bf16
 from preprocess_ensemble.testing.tiny_model import TINY_CLIP
@@ -147,6 +150,24 @@ def test_gpu_with_the_cpu_provider(tiny_repository: Path, tmp_path: Path) -> Non
     (point,) = single["by_concurrency"]
     assert 0 < point["server_ms"]["clip_encoder"]["compute_infer"] < point["latency_ms"]["p99"]
     assert "unproved" in results["tensorrt"]["cells"]["engine built"]
+
+
+@pytest.mark.timeout(300)  # it writes and searches a case of every class
+@pytest.mark.parametrize("part", ["seeds", "holdout"])
+def test_accuracy(part: str, tiny_repository: Path, tmp_path: Path) -> None:
+    if part == "holdout" and (missing := missing_tools()):
+        pytest.skip(f"the holdout needs {', '.join(missing)}")
+    sets = ("--seeds", "7") if part == "seeds" else ("--seeds", "", "--holdout")
+    options = ("--repository", str(tiny_repository), "--store", str(tmp_path / "store"), "--most", "1")
+    result = run("accuracy", *options, *sets, results=tmp_path)
+    classes = result[part]["classes"]
+    assert set(KINDS if part == "seeds" else HOLDOUT_KINDS) < set(classes)
+    assert {row["cases"] for kind, row in classes.items() if kind != "all"} == {1}
+    assert classes["all"]["moved_hash"] > 0
+    if part == "seeds":
+        assert classes["copy: same bytes"]["moved_default"] == 1
+    else:
+        assert classes["film: bikes"]["moved_request"] == 0
 
 
 async def test_soak(server: Server) -> None:

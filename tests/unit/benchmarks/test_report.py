@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -161,16 +160,21 @@ def test_the_end_of_a_rising_curve_is_not_called_full() -> None:
         assert said in markdown_tables.part_of("latency", {"latency": result})
 
 
-def test_harm_is_never_stated_without_what_was_found() -> None:
-    names = (
-        "--apply (its default)",
-        "--apply with --act-on edited",
-        "pHash, 3 bits",
-        "all tiers: x",
-        "imagededup pHash, 10 bits (its default)",
-    )
-    rows = [{"detector": name, "harmful_per_1000": 1.5, "recall_of_copies": 0.25} for name in names]
-    result = {"file": "x", "experiment": "accuracy", "detectors": rows, "random_weights": False}
-    for table, stated in (("figures", 5), ("benchmarks", 3)):
-        text = markdown_tables.part_of(table, {"accuracy": result})
-        assert re.findall(r"1\.5(?: \(25%\))?", text) == ["1.5 (25%)"] * stated
+def test_harm_is_never_stated_without_its_bound_and_what_was_found() -> None:
+    row = {
+        "cases": 9, "can_harm": 8, "moved_default": 5, "moved_request": 6, "only_found": 1, "harmful_default": 0,
+        "harmful_request": 1, "bound_default": 0.3123, "bound_request": 0.4707, "below_request": 2, "moved_hash": 7,
+        "harmful_hash": 4,
+    }  # fmt: skip
+    part = {"sets": 3, "classes": {"copy: smaller": row, "all": row}, "recall_of_copies": 0.25}
+    result = {
+        "file": "x", "experiment": "accuracy", "seeds": part, "holdout": part, "model": "m", "random_weights": True,
+        "plan": {"seeds": "1,2,3"},
+    }  # fmt: skip
+    text = markdown_tables.part_of("benchmarks", {"accuracy": result})
+    assert "`--apply` 0 of 8 (31.23 %), 0 of 8 (31.23 %); with edited copies 1 of 8 (47.07 %)" in text
+    assert "25 %, 25 %" in text
+    table = markdown_tables.part_of("accuracy", {"accuracy": result})
+    assert table.count("| copy: smaller | 9 | 5 | 6 | 1 | 0 | 1 | 47.1 % | 2 | 7 | 4 |") == 2
+    assert table.startswith("m (random weights)")
+    assert "moves 25 % of the copies" in table

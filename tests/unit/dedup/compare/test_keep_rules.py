@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from PIL import Image, ImageEnhance
 
-from clip_client.dedup.aligned import ENLARGED, NOISY
+from clip_client.dedup.aligned import ENLARGED, MADE_LATER
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES, KeepRules, converted_from_lossy
 from clip_client.dedup.features.image_features import extract_features
 from clip_client.dedup.photo import ImageFeatures, Photo
@@ -223,7 +223,7 @@ PREFERRED: dict[str, dict[str, Any]] = {
     "name": {"path": "z.jpg"},
 }
 """What speaks for a photo by each rule and by no other."""
-KNOWN: dict[str, Any] = {"doubts": {"00": NOISY, "22": NOISY}, "converted": {"00", "11"}}
+KNOWN: dict[str, Any] = {"doubts": {"00": MADE_LATER, "22": MADE_LATER}, "converted": {"00", "11"}}
 
 
 def plain(**more: Any) -> Photo:
@@ -331,9 +331,9 @@ def test_a_reason_says_what_excluded_a_file_that_the_deciding_rule_prefers() -> 
 
 def test_doubts_count_where_the_rule_has_its_place() -> None:
     doubted, other = photo("a.jpg", sha256="11"), photo("b.jpg")
-    assert kept(KeepRules().with_doubts({"11": NOISY}), doubted, other)[0] == "b.jpg"
-    assert kept(KeepRules(["name"]).with_doubts({"11": NOISY}), doubted, other)[0] == "a.jpg"
-    assert kept(KeepRules(doubts={"11": NOISY}).with_doubts({}), doubted, other)[0] == "a.jpg"
+    assert kept(KeepRules().with_doubts({"11": MADE_LATER}), doubted, other)[0] == "b.jpg"
+    assert kept(KeepRules(["name"]).with_doubts({"11": MADE_LATER}), doubted, other)[0] == "a.jpg"
+    assert kept(KeepRules(doubts={"11": MADE_LATER}).with_doubts({}), doubted, other)[0] == "a.jpg"
 
 
 @pytest.mark.parametrize("lossless", ["PNG", "TIFF"])

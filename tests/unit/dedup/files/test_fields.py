@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import plistlib
+import random
 import struct
 import sys
 from typing import TYPE_CHECKING, Any
@@ -184,6 +185,7 @@ SAME: dict[str, tuple[bytes, bytes]] = {
     ),
     "an altitude that was rounded": (placed(f6=340.5), placed(f6=341.0)),
     "notes of a maker that were moved": (camera_jpeg(MakerNote=b"other offsets"), camera_jpeg()),
+    "a text that Pillow wrote": (camera_jpeg(Artist="J??rgen"), camera_jpeg(Artist="J\u00fcrgen".encode())),
     "a list in another order": (
         jpeg(xmp=xmp(">" + listed("dc:creator", "a", "b"))), jpeg(xmp=xmp(">" + listed("dc:creator", "b", "a"))),
     ),
@@ -206,6 +208,7 @@ HOUSEKEEPING: dict[str, bytes] = {
     "versions": detailed(f9000=b"0232", fA000=b"0100", fA001=1),
     "empty fields": detailed(f9286=bytes(64), f9999=""),
     "a sign of a program": jpeg(comment=b"CREATOR: gd-jpeg v1.0 (using IJG JPEG v62), quality = 90"),
+    "a sign of a program in a PNG": png(comment="Created with GIMP"),
     "a code of Facebook": with_iptc(jpeg(), [(40, b"FBMD0a000a"), (103, b"xYz")]),
     "the version of IPTC": with_iptc(jpeg(), [(0, b"\0\4"), (65, b"x"), (70, b"1")]),
     "what thumbnailers and ImageMagick write": png(
@@ -253,6 +256,24 @@ def test_files_that_cannot_be_read_are_told_from_files_that_say_nothing(fields: 
 def test_a_structure_of_any_depth_is_read_at_once(fields: Any) -> None:
     deep = "<own:a>" * 20_000 + "x" + "</own:a>" * 20_000
     assert fields(encoded(picture(), "TIFF", tiffinfo={700: xmp(f">{deep}")})) == fields(jpeg())
+
+
+def test_damaged_files_raise_nothing(fields: Any) -> None:
+    data = with_iptc(
+        jpeg(exif=exif(gps=True), xmp=xmp(f'xmp:Label="Red">{HISTORY}')), [(80, b"Ann"), (55, b"20190503")]
+    )
+    generator = random.Random(11)
+    for _ in range(200):
+        damaged = bytearray(data[:2500])
+        for _ in range(generator.randint(1, 12)):
+            damaged[generator.randrange(len(damaged))] = generator.randrange(256)
+        assert isinstance(fields(bytes(damaged)), Fields)
+
+
+def test_a_hundred_thousand_words_are_compared_without_each_with_each() -> None:
+    one, other = (Fields(said={"words": {f"{start} {number:40}" for number in range(100_000)}}) for start in "ab")
+    assert len(one.lost_in([other])["words"]) == 100_000  # each with each would take minutes
+    assert one.lost_in([other, one]) == {}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="sets attributes as Linux does")
