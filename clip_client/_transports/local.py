@@ -17,6 +17,7 @@ from clip_client._errors import ClipError, DeadlineExceeded, ModelNotReady, Prot
 from clip_client._model import ModelInfo
 from clip_client._transports.base import Answer, Transport
 from preprocess_ensemble import contract
+from preprocess_ensemble.cores import model_threads
 from preprocess_ensemble.errors import ReportedError
 
 if TYPE_CHECKING:
@@ -185,10 +186,8 @@ class LocalTransport(Transport):
     def _open_session(self, file: Path) -> InferenceSession:
         import onnxruntime
 
-        from preprocess_ensemble.runtimes.processor import performance_cores
-
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = self._threads or performance_cores()
+        options.intra_op_num_threads = self._threads or model_threads()
         available = onnxruntime.get_available_providers()
         providers = [provider for provider in _PROVIDERS if provider in available]
         try:

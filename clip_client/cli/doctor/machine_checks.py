@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from clip_client.cli.doctor.check import CLIENT, Check, Level
-from preprocess_ensemble.imaging.worker_pool import usable_cores
+from preprocess_ensemble.cores import usable_cores
 from preprocess_ensemble.runtimes.processor import has_fast_bf16
 
 _DISTRIBUTION: Final = "clip-triton"
