@@ -14,7 +14,7 @@ import pytest
 from benchmarks.experiments.imaging.fuzz import fuzz_live
 from benchmarks.experiments.robustness.soak import Series, mixed_calls, soak
 from benchmarks.gpu.offline_bundle import write_photos
-from preprocess_ensemble.runtimes.processor import has_fast_bf16
+from preprocess_ensemble.runtimes.processor import has_bf16
 from preprocess_ensemble.testing.tiny_model import TINY_CLIP
 from tests.paths import ROOT
 
@@ -91,7 +91,7 @@ def test_precision(tiny_repository: Path, tmp_path: Path) -> None:
     assert {row: summary[row]["valid"] for row in rows} == dict.fromkeys(rows, True)
     assert summary["int8"]["cosine"] < summary["fp32"]["cosine"]
     assert "(fp32 was asked for)" in summary["fp32"]["runtime"]
-    assert ("OpenVINO" if has_fast_bf16() else "neither avx512_bf16 nor amx_bf16") in summary["auto"]["runtime"]
+    assert ("OpenVINO" if has_bf16() else "neither avx512_bf16 nor amx_bf16") in summary["auto"]["runtime"]
     assert set(summary["auto"]["times_fp32"]) == {"1", "8", "32"}
 
 
