@@ -24,6 +24,7 @@ from clip_client._pipeline.sender import Sender
 from clip_client._pipeline.stream import Stream, embedded_item
 from clip_client._results import Collector, EmbeddedItem, EmbeddingBatch
 from clip_client._transports.factory import transport_factory as default_transport_factory
+from preprocess_ensemble.cores import usable_cores
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -38,8 +39,9 @@ if TYPE_CHECKING:
 URL_VARIABLE = "CLIP_URL"
 """Environment variable that names the server if the code does not."""
 
-_READERS = min(16, (os.cpu_count() or 1) + 4)
-"""Threads that read and encode images: more than cores, because most of them wait for a disk."""
+_MOST_READERS = 16
+_EXTRA_READERS = 4
+"""Threads that read and encode images beyond the usable cores, because most of them wait for a disk."""
 
 
 def make_config(
@@ -281,7 +283,7 @@ class _Session:
             Stream,
             config=config,
             encoder=ImageEncoder(config),
-            threads=anyio.CapacityLimiter(_READERS),
+            threads=anyio.CapacityLimiter(min(_MOST_READERS, usable_cores() + _EXTRA_READERS)),
             sender=self.sender,
         )
 

@@ -52,12 +52,12 @@ class ClientConfig:
     """If a connection is silent for this long during a request, it is probed, and closed after the same time again."""
 
     local_threads: int | None = None
-    """Threads that ``local:`` decodes and embeds with; None means one per core."""
+    """Threads that ``local:`` decodes and embeds with; None means one per core that it may use."""
 
     local_precision: Precision | None = None
-    """Precision of ``local:``. ``"auto"`` computes in bf16 if the processor is fast at it and a check against fp32
-    passes when the model is loaded, ``"fp32"`` and ``"bf16"`` demand it; None means the environment variable
-    ``CLIP_PRECISION``, or else ``"auto"``."""
+    """Precision of ``local:``. ``"auto"`` takes what is fastest of fp32 and bf16 when it is first timed, if it agrees
+    with fp32; ``"fp32"`` and ``"bf16"`` demand it. None means the environment variable ``CLIP_PRECISION``, or else
+    ``"auto"``."""
 
     token: str | None = field(default=None, repr=False)
     """Sent as ``authorization: Bearer ...`` and as the value of ``token_header``; to other hosts only over TLS."""

@@ -13,9 +13,9 @@ from filelock import FileLock
 
 from preprocess_ensemble.testing.sample_photos import write_originals
 from preprocess_ensemble.testing.tiny_model import TINY_CLIP
-from tests.skipped import pytest_terminal_summary
+from tests.skipped import pytest_sessionfinish, pytest_terminal_summary
 
-__all__ = ("pytest_terminal_summary",)
+__all__ = ("pytest_sessionfinish", "pytest_terminal_summary")
 
 TESTS = Path(__file__).parent
 

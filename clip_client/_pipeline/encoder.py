@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from clip_client._encoding import IMAGE_ENCODINGS, EncodedImage, Jpeg
 from clip_client._errors import ImageError, ProtocolMismatch
 from clip_client._pipeline.images import picture_of, read_image, too_large
+from preprocess_ensemble.cores import usable_cores
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -32,7 +33,7 @@ class ImageEncoder:
         self._encoding = IMAGE_ENCODINGS[config.transfer]
         self._max_bytes = config.max_image_bytes
         # Many threads wait for files, but only this many decode at once: each may hold a large picture.
-        self._cores = threading.BoundedSemaphore(os.cpu_count() or 1)
+        self._cores = threading.BoundedSemaphore(usable_cores())
         self._object_locks = tuple(threading.Lock() for _ in range(_OBJECT_LOCKS))
 
     def unchanged(self, source: object) -> bytes | None:

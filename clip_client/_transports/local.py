@@ -17,6 +17,7 @@ from clip_client._errors import ClipError, DeadlineExceeded, ModelNotReady, Prot
 from clip_client._model import ModelInfo
 from clip_client._transports.base import Answer, Transport
 from preprocess_ensemble import contract
+from preprocess_ensemble.cores import model_threads
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.model_repository.location import MODEL_VARIABLE, default_repository
 
@@ -53,10 +54,11 @@ class LocalTransport(Transport):
 
     The first call loads the model. Images are decoded by the code of ``clip_preprocess`` with its default settings:
     large JPEG files at reduced size, the default limits, and the default time to decode. ``threads`` is the number of
-    threads for decoding and for the model; None means one per core, and for the model of a hybrid processor one per
-    performance core. ``precision`` None means that of the environment, or else ``"auto"``. ``make_preprocessor``
-    replaces the class ``Preprocessor``, and ``candidates`` the runtimes that may run the model in place of ONNX
-    Runtime's own, for tests. A call that is cancelled or out of time returns at once; its batch runs to its end.
+    threads for decoding and for the model; None means one per core that the process may use, and for the model of a
+    hybrid processor one per performance core. ``precision`` None means that of the environment, or else ``"auto"``.
+    ``make_preprocessor`` replaces the class ``Preprocessor``, and ``candidates`` the runtimes that may run the model in
+    place of ONNX Runtime's own, for tests. A call that is cancelled or out of time returns at once; its batch runs to
+    its end.
     """
 
     def __init__(
@@ -162,10 +164,8 @@ class LocalTransport(Transport):
     def _open_session(self, file: Path) -> InferenceSession:
         import onnxruntime
 
-        from preprocess_ensemble.runtimes.processor import performance_cores
-
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = self._threads or performance_cores()
+        options.intra_op_num_threads = self._threads or model_threads()
         available = onnxruntime.get_available_providers()
         providers = [provider for provider in _PROVIDERS if provider in available]
         try:
@@ -183,12 +183,13 @@ class LocalTransport(Transport):
         from preprocess_ensemble.runtimes.coreml import coreml
         from preprocess_ensemble.runtimes.precision import precision_of_environment
         from preprocess_ensemble.runtimes.reference import reference_model
-        from preprocess_ensemble.runtimes.selection import openvino_bf16, select
+        from preprocess_ensemble.runtimes.selection import openvino_candidates, select
 
         candidates = self._candidates
         if candidates is None:
+            threads = session.get_session_options().intra_op_num_threads
             available = onnxruntime.get_available_providers()
-            candidates = (openvino_bf16(file, threads=self._threads or 0), coreml(file, available=available))
+            candidates = (*openvino_candidates(file, threads=threads), coreml(file, available=available))
         try:
             precision = self._precision or precision_of_environment() or "auto"
             selection = select(reference_model(session, passport), passport, precision, candidates)

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from preprocess_ensemble.contract import ImageStatus
+from preprocess_ensemble.cores import usable_cores
 from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, decode_image, quiet_libraries
 from preprocess_ensemble.imaging.time_budget import DecodeTimeBudget
 from preprocess_ensemble.imaging.transform import preprocess
-from preprocess_ensemble.imaging.worker_pool import WorkerPool, usable_cores
+from preprocess_ensemble.imaging.worker_pool import WorkerPool
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TypeVar, cast
@@ -47,10 +46,3 @@ class WorkerPool:
         """Stop the threads, and by default wait until they have stopped."""
         if self._others is not None:
             self._others.shutdown(wait=wait)
-
-
-def usable_cores() -> int:
-    """Return how many cores this process may use; fewer than the machine has if the process is pinned."""
-    if not hasattr(os, "sched_getaffinity"):  # macOS and Windows
-        return os.cpu_count() or 1
-    return len(os.sched_getaffinity(0))

@@ -12,6 +12,9 @@ from preprocess_ensemble.imaging.preprocessor import Preprocessor
 from preprocess_ensemble.imaging.transform import PreprocessConfig
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
     import numpy.typing as npt
 
     from preprocess_ensemble.model_repository.passport import Passport
@@ -54,33 +57,47 @@ def lowest_cosine(vectors: npt.NDArray[np.float32], expected: npt.NDArray[np.flo
     return float(((ours * theirs).sum(axis=1) / lengths).min())
 
 
-def check_agreement(candidate: Session, reference: Session, passport: Passport) -> float:
-    """Compare two sessions of the model of ``passport``, on this processor; return the least cosine of their vectors.
+class AgreementCheck:
+    """Compares sessions of the model of ``passport`` with ``reference``, on this processor.
 
     The pictures are the passport's canary and the sample pictures: first the canary alone, then all in one batch with
-    a failed row in the middle. Raises Disagreement if a cosine is below REQUIRED_COSINE, if the failed row is not NaN,
-    or if the fingerprint is another; and what the sessions raise.
+    a failed row in the middle. The reference embeds them once, when this is made. Raises what it raises.
     """
-    config = PreprocessConfig.from_mapping(passport.preprocess)
-    preprocessor = Preprocessor(config, threads=1)
-    canary, _ = preprocessor.run([[passport.canary.image]])
-    preprocessor.close()
-    pictures = np.concatenate([canary, sample_pixels(*config.size)])
-    failed = len(pictures) // 2
-    lowest = 1.0
-    for pixels, failed_rows in ((canary, []), (np.insert(pictures, failed, 0, axis=0), [failed])):
-        status = np.zeros((len(pixels), 1), np.int32)
-        status[failed_rows] = ImageStatus.INTERNAL
-        feed = {PIXELS: pixels, STATUS: status}
-        vectors, fingerprints = candidate.run([EMBEDDING, FINGERPRINT], feed)
-        expected, _ = reference.run([EMBEDDING, FINGERPRINT], feed)
-        if not np.array_equal(fingerprints, np.tile(np.array(passport.fingerprint, np.int32), (len(pixels), 1))):
-            raise Disagreement("its fingerprint is not that of the model")
-        if not np.isnan(vectors[failed_rows]).all():
-            raise Disagreement("it gives a failed image a vector that is not all NaN")
-        good = status[:, 0] == ImageStatus.OK
-        cosine = lowest_cosine(vectors[good], expected[good])
-        if not cosine >= REQUIRED_COSINE:  # written so that NaN fails, too
-            raise Disagreement(f"its vectors reach a cosine of {cosine:.6f}, and {REQUIRED_COSINE} is required")
-        lowest = min(lowest, cosine)
-    return lowest
+
+    def __init__(self, reference: Session, passport: Passport) -> None:
+        config = PreprocessConfig.from_mapping(passport.preprocess)
+        preprocessor = Preprocessor(config, threads=1)
+        canary, _ = preprocessor.run([[passport.canary.image]])
+        preprocessor.close()
+        self.sample = sample_pixels(*config.size)
+        """Eight pictures (8, H, W, 3) uint8."""
+        self._fingerprint = np.array(passport.fingerprint, np.int32)
+        pictures = np.concatenate([canary, self.sample])
+        failed = len(pictures) // 2
+        self._batches: list[tuple[Mapping[str, npt.NDArray[Any]], npt.NDArray[np.float32]]] = []
+        for pixels, failed_rows in ((canary, []), (np.insert(pictures, failed, 0, axis=0), [failed])):
+            status = np.zeros((len(pixels), 1), np.int32)
+            status[failed_rows] = ImageStatus.INTERNAL
+            feed = {PIXELS: pixels, STATUS: status}
+            (expected,) = reference.run([EMBEDDING], feed)
+            self._batches.append((feed, expected))
+
+    def lowest_cosine(self, session: Session) -> float:
+        """Return the least cosine of the vectors of ``session`` to those of the reference.
+
+        Raises Disagreement if it is below REQUIRED_COSINE, if the failed row is not NaN, or if the fingerprint is
+        another; and what the session raises.
+        """
+        lowest = 1.0
+        for feed, expected in self._batches:
+            failed = feed[STATUS][:, 0] != ImageStatus.OK
+            vectors, fingerprints = session.run([EMBEDDING, FINGERPRINT], feed)
+            if not np.array_equal(fingerprints, np.tile(self._fingerprint, (len(failed), 1))):
+                raise Disagreement("its fingerprint is not that of the model")
+            if not np.isnan(vectors[failed]).all():
+                raise Disagreement("it gives a failed image a vector that is not all NaN")
+            cosine = lowest_cosine(vectors[~failed], expected[~failed])
+            if not cosine >= REQUIRED_COSINE:  # written so that NaN fails, too
+                raise Disagreement(f"its vectors reach a cosine of {cosine:.6f}, and {REQUIRED_COSINE} is required")
+            lowest = min(lowest, cosine)
+        return lowest

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from preprocess_ensemble.errors import first_line
-from preprocess_ensemble.runtimes.model import OpenModel, RuntimeUnusable, Session
+from preprocess_ensemble.runtimes.model import LoadFailed, OpenModel, RuntimeUnusable, Session
 from preprocess_ensemble.runtimes.selection import Candidate
 
 PROVIDER: Final = "CoreMLExecutionProvider"
@@ -31,7 +31,7 @@ def coreml(file: Path, *, available: Sequence[str], open_session: Callable[..., 
         try:
             session = (open_session or onnxruntime.InferenceSession)(file, providers=_PROVIDERS)
         except Exception as error:  # ONNX Runtime's exceptions share no public base class.
-            raise RuntimeUnusable(f"it cannot load the model ({first_line(error)})") from error
+            raise LoadFailed(f"it cannot load the model ({first_line(error)})") from error
         return OpenModel(session=session, runtime=f"ONNX Runtime {onnxruntime.__version__} with CoreML", precision="")
 
-    return Candidate(precision="CoreML", open=open_model)
+    return Candidate(runtime="CoreML", precision="", version="", open=open_model)

@@ -16,6 +16,10 @@ class RuntimeUnusable(ReportedError):
     """A runtime or a precision that was asked for cannot be used here; the message is one sentence."""
 
 
+class LoadFailed(RuntimeUnusable):
+    """A runtime is installed, but did not load the model; it may succeed another time, with more memory for example."""
+
+
 class Session(Protocol):
     """Runs a model; ``onnxruntime.InferenceSession`` is one. Call it from one thread at a time."""
 
@@ -34,6 +38,8 @@ class OpenModel:
     """Such as ``"ONNX Runtime 1.31.1"``."""
     precision: str
     """``"fp32"``, ``"bf16"``, or that of the exported weights: ``"fp16"`` or ``"int8"``. Empty if it is not known."""
+    settings: str = ""
+    """What else decides its speed, such as its number of threads; empty if nothing is compared with it."""
 
     def __str__(self) -> str:
         return ", ".join(filter(None, (self.runtime, self.precision)))

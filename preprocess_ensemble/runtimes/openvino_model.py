@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from preprocess_ensemble.errors import first_line
-from preprocess_ensemble.runtimes.model import OpenModel, RuntimeUnusable
+from preprocess_ensemble.runtimes.model import LoadFailed, OpenModel, RuntimeUnusable
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -38,13 +38,14 @@ def open_openvino(file: Path, *, precision: str, threads: int = 0) -> OpenModel:
     """Compile ``file`` for this processor in ``precision`` (``"fp32"`` or ``"bf16"``).
 
     ``threads`` is the number of threads. 0 leaves it to OpenVINO, which takes the cores that this process may use, and
-    prefers performance cores on a hybrid processor. Raises RuntimeUnusable if the package is missing, if the model
-    cannot be compiled, or if OpenVINO would compute in another precision here.
+    prefers performance cores on a hybrid processor. Raises RuntimeUnusable if the package is missing or if OpenVINO
+    would compute in another precision here, and LoadFailed if the package is damaged or cannot compile the model.
     """
     try:
         openvino = _import_openvino()
     except ImportError as error:
-        raise RuntimeUnusable(f"the package openvino cannot be imported ({first_line(error)})") from None
+        kind = RuntimeUnusable if error.name == "openvino" else LoadFailed  # not installed, or damaged
+        raise kind(f"the package openvino cannot be imported ({first_line(error)})") from None
     # LATENCY: one batch at a time on all cores. The default would be several at once, which here only share the cores.
     options: dict[str, Any] = {"INFERENCE_PRECISION_HINT": _HINTS[precision], "PERFORMANCE_HINT": "LATENCY"}
     if threads:
@@ -54,7 +55,7 @@ def open_openvino(file: Path, *, precision: str, threads: int = 0) -> OpenModel:
         computes_in = compiled.get_property("INFERENCE_PRECISION_HINT").to_string()
     except Exception as error:  # OpenVINO raises RuntimeError and others; the cause is in the last line.
         reason = str(error).strip().rpartition("\n")[2].rstrip(". ")
-        raise RuntimeUnusable(f"OpenVINO cannot load the model ({reason or type(error).__name__})") from error
+        raise LoadFailed(f"OpenVINO cannot load the model ({reason or type(error).__name__})") from error
     if computes_in != _HINTS[precision]:
         raise RuntimeUnusable(f"OpenVINO computes in {computes_in} on this processor, not in {_HINTS[precision]}")
     version = str(openvino.__version__).partition("-")[0]

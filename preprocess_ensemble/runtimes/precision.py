@@ -9,7 +9,7 @@ from typing import Final, Literal, get_args
 from preprocess_ensemble.errors import ReportedError
 
 Precision = Literal["auto", "fp32", "bf16"]
-"""``fp32`` and ``bf16`` demand it; ``auto`` takes bf16 if it is fast and agrees with fp32, otherwise fp32."""
+"""``fp32`` and ``bf16`` demand it; ``auto`` takes the fastest runtime and precision that agrees with fp32."""
 
 PRECISIONS: Final[tuple[Precision, ...]] = get_args(Precision)
 

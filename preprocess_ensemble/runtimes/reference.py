@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from preprocess_ensemble.cores import usable_cores
 from preprocess_ensemble.runtimes.model import OpenModel
 
 if TYPE_CHECKING:
@@ -25,4 +26,12 @@ def reference_model(session: InferenceSession, passport: Passport | None) -> Ope
     runtime = f"ONNX Runtime {onnxruntime.__version__}"
     if provider != _CPU:
         return OpenModel(session=session, runtime=f"{runtime} with {provider}", precision="")
-    return OpenModel(session=session, runtime=runtime, precision="" if passport is None else passport.precision)
+    options = session.get_session_options()
+    threads = options.intra_op_num_threads or "default"
+    return OpenModel(
+        session=session,
+        runtime=runtime,
+        precision="" if passport is None else passport.precision,
+        settings=f"{usable_cores()} cores, {threads} threads, {options.graph_optimization_level.name}, "
+        f"{options.execution_mode.name}",
+    )

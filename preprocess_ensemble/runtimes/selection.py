@@ -1,30 +1,51 @@
-"""Chooses what runs the model: the fastest precision whose vectors agree with fp32 on this very processor."""
+"""Chooses what runs the model: the fastest runtime and precision here whose vectors agree with those of fp32."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
+from functools import cached_property
+from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from preprocess_ensemble.errors import ReportedError, first_line
-from preprocess_ensemble.runtimes.agreement import check_agreement
-from preprocess_ensemble.runtimes.model import OpenModel, RuntimeUnusable
+from preprocess_ensemble.runtimes.agreement import AgreementCheck, Disagreement
+from preprocess_ensemble.runtimes.choices import Choice, Choices
+from preprocess_ensemble.runtimes.model import LoadFailed, OpenModel, RuntimeUnusable
 from preprocess_ensemble.runtimes.openvino_model import open_openvino
-from preprocess_ensemble.runtimes.processor import has_fast_bf16
+from preprocess_ensemble.runtimes.processor import has_bf16, processor_id
+from preprocess_ensemble.runtimes.timing import CONTENDED, Timer, Timing, time_against
 
 if TYPE_CHECKING:
     from preprocess_ensemble.model_repository.passport import Passport
     from preprocess_ensemble.runtimes.precision import Precision
+
+_TIE: Final = 1.03
+"""If two are closer than this ratio of speeds, the more exact one is taken: the reference first, then fp32."""
+
+_FAR_AHEAD: Final = 1.5
+"""A candidate this much faster than the reference ends the search, because the next one would take 2 to 4 s to open and
+time. OpenVINO in fp32 was 0.9 to 1.2 times as fast as ONNX Runtime on three kinds of processor."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
     """A runtime that may take the place of the reference."""
 
+    runtime: str
     precision: str
+    """``"fp32"`` or ``"bf16"``; empty if the runtime decides."""
+    version: str
+    """Of the installed runtime; empty if it is that of ONNX Runtime, or if none is installed."""
     open: Callable[[], OpenModel]
     """Raises RuntimeUnusable if it cannot be used here."""
+
+    @property
+    def name(self) -> str:
+        """Such as ``"OpenVINO bf16"``."""
+        return f"{self.runtime} {self.precision}".strip()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +54,7 @@ class Selection:
 
     model: OpenModel
     reason: str
-    """One clause, such as ``"bf16: this processor has neither avx512_bf16 nor amx_bf16"``."""
+    """Clauses, such as ``"fp32 was asked for"`` or those of a :class:`Choice`."""
     disagrees: bool = False
     """Whether a runtime was opened and computed other vectors than the reference."""
 
@@ -41,49 +62,219 @@ class Selection:
         return f"{self.model} ({self.reason})"
 
 
-def openvino_bf16(file: Path, *, threads: int, is_fast: Callable[[], bool] = has_fast_bf16) -> Candidate:
-    """Return OpenVINO in bf16 for the model ``file``; ``threads`` as in :func:`open_openvino`."""
+def openvino_candidates(
+    file: Path, *, threads: int, can_bf16: Callable[[], bool] = has_bf16
+) -> tuple[Candidate, Candidate]:
+    """Return OpenVINO in bf16 and in fp32 for the model ``file``; ``threads`` as in :func:`open_openvino`."""
+    try:
+        version = metadata.version("openvino")
+    except metadata.PackageNotFoundError:
+        version = ""
 
-    def open_model() -> OpenModel:
+    def open_bf16() -> OpenModel:
         # First, because importing OpenVINO takes half a second.
-        if not is_fast():
+        if not can_bf16():
             raise RuntimeUnusable("this processor has neither avx512_bf16 nor amx_bf16")
         return open_openvino(file, precision="bf16", threads=threads)
 
-    return Candidate(precision="bf16", open=open_model)
+    def open_fp32() -> OpenModel:
+        return open_openvino(file, precision="fp32", threads=threads)
+
+    return (
+        Candidate(runtime="OpenVINO", precision="bf16", version=version, open=open_bf16),
+        Candidate(runtime="OpenVINO", precision="fp32", version=version, open=open_fp32),
+    )
 
 
 def select(
-    reference: OpenModel, passport: Passport | None, precision: Precision, candidates: Sequence[Candidate]
+    reference: OpenModel,
+    passport: Passport | None,
+    precision: Precision,
+    candidates: Sequence[Candidate],
+    *,
+    choices: Choices | None = None,
+    timer: Timer | None = None,
 ) -> Selection:
-    """Return the first of ``candidates`` that ``precision`` allows and that agrees with ``reference``, or the latter.
+    """Return what runs the model of ``passport`` in ``precision``: ``reference``, or one of ``candidates``.
+
+    ``"fp32"`` means the reference, untimed, and ``"bf16"`` the first candidate in that precision that agrees with it.
+    ``"auto"`` means the fastest that agrees. It is timed once and remembered in ``choices`` (default: those of the
+    user); ``candidates`` come in the order in which they are tried, and two are open at a time, the reference included.
 
     ``passport`` is None for a model that is not CLIP, which cannot be checked. Raises RuntimeUnusable if ``precision``
     is ``"bf16"`` and that cannot be used.
     """
-    disagrees = False
-    reasons = []
     if passport is None or reference.precision != "fp32":
-        reasons.append("only fp32 exports with a passport, on a CPU, have another precision")
-        candidates = ()
-    elif precision == "fp32":
+        reason = "only fp32 exports with a passport, on a CPU, have another precision"
+        if precision == "bf16":
+            raise RuntimeUnusable(f"the model cannot run in bf16 ({reason})")
+        return Selection(model=reference, reason=reason)
+    if precision == "fp32":
         return Selection(model=reference, reason="fp32 was asked for")
+    if precision == "auto":
+        if not candidates:
+            return Selection(model=reference, reason="nothing else may run it here")
+        return _Fastest(reference, passport, candidates, choices or Choices(), timer or Timer()).select()
+    trial = _Trial(reference, passport)
     for candidate in candidates:
-        if precision not in ("auto", candidate.precision):
-            continue
-        assert passport is not None
+        if candidate.precision == precision and (opened := trial.open(candidate)):
+            return Selection(model=opened.model, reason=_agreement(opened.cosine))
+    reasons = "; ".join(f"{name}: {reason}" for name, reason in trial.reasons.items())
+    raise RuntimeUnusable(f"the model cannot run in {precision} ({reasons or 'nothing else may run it here'})")
+
+
+def _agreement(cosine: float) -> str:
+    return f"cosine to fp32 on this processor at least {cosine:.6f}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Opened:
+    """A candidate that agrees with the reference."""
+
+    model: OpenModel
+    cosine: float
+    timing: Timing | None
+    """None if it was not timed."""
+
+
+class _Trial:
+    """Opens candidates, compares them with the reference, and keeps why some cannot be used."""
+
+    def __init__(self, reference: OpenModel, passport: Passport) -> None:
+        self._reference = reference
+        self._passport = passport
+        self.refused: dict[str, Exception] = {}
+
+    @cached_property
+    def _check(self) -> AgreementCheck:
+        return AgreementCheck(self._reference.session, self._passport)
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        """Candidate -> why it cannot be used, as a clause."""
+        return {
+            name: str(error) if isinstance(error, ReportedError) else f"it cannot run the model ({first_line(error)})"
+            for name, error in self.refused.items()
+        }
+
+    @property
+    def disagrees(self) -> bool:
+        """Whether a runtime that should work here computed other vectors, or failed to."""
+        return any(not isinstance(error, RuntimeUnusable) for error in self.refused.values())
+
+    @property
+    def may_change(self) -> bool:
+        """Whether one that cannot be used now may be usable the next time."""
+        lasting = (RuntimeUnusable, Disagreement)
+        return any(isinstance(error, LoadFailed) or not isinstance(error, lasting) for error in self.refused.values())
+
+    def open(self, candidate: Candidate, timer: Timer | None = None) -> _Opened | None:
+        """Open ``candidate``, check that it agrees, and time it if there is a timer; None if it cannot be used."""
+        self.refused.pop(candidate.name, None)
+        timing = None
         try:
             model = candidate.open()
-            cosine = check_agreement(model.session, reference.session, passport)
-        except ReportedError as error:
-            disagrees = disagrees or not isinstance(error, RuntimeUnusable)
-            reasons.append(f"{candidate.precision}: {error}")
+            cosine = self._check.lowest_cosine(model.session)
+            if timer is not None:
+                timing = time_against(model.session, self._reference.session, self._check.sample, timer)
         except Exception as error:  # The runtimes' exceptions share no base class.
-            disagrees = True
-            reasons.append(f"{candidate.precision}: it cannot run the model ({first_line(error)})")
-        else:
-            return Selection(model=model, reason=f"cosine to fp32 on this processor at least {cosine:.6f}")
-    reason = "; ".join(reasons) or "nothing else runs here"
-    if precision == "bf16":
-        raise RuntimeUnusable(f"the model cannot run in {precision} ({reason})")
-    return Selection(model=reference, reason=reason, disagrees=disagrees)
+            self.refused[candidate.name] = error.with_traceback(None)  # whose frames would keep the model open
+            return None
+        return _Opened(model=model, cosine=cosine, timing=timing)
+
+
+class _Fastest:
+    """The precision ``auto``."""
+
+    def __init__(
+        self,
+        reference: OpenModel,
+        passport: Passport,
+        candidates: Sequence[Candidate],
+        choices: Choices,
+        timer: Timer,
+    ) -> None:
+        self._reference = reference
+        self._candidates = {candidate.name: candidate for candidate in candidates}
+        self._choices = choices
+        self._timer = timer
+        self._trial = _Trial(reference, passport)
+        self._about = {
+            "processor": processor_id(),
+            "model": passport.id,
+            "reference": str(reference),
+            "settings": reference.settings,
+            **{candidate.name: candidate.version for candidate in candidates if candidate.version},
+        }
+
+    def select(self) -> Selection:
+        if selection := self._remembered():
+            return selection
+        with self._choices.measuring():
+            # Another process may have measured while this one waited.
+            return self._remembered() or self._measured()
+
+    def _remembered(self) -> Selection | None:
+        """Return the remembered choice; None if there is none, or if it cannot be used any more."""
+        choice = self._choices.get(self._about)
+        if choice is None:
+            return None
+        if not choice.name:
+            return Selection(model=self._reference, reason=str(choice), disagrees=choice.disagrees)
+        candidate = self._candidates.get(choice.name)
+        opened = self._trial.open(candidate) if candidate else None
+        return self._selection(opened, choice) if opened else None
+
+    def _measured(self) -> Selection:
+        speeds: dict[str, float] = {}
+        waiting = 0.0
+        last, opened = "", None
+        for name, candidate in self._candidates.items():
+            opened = None  # Closes the one before, so that memory holds two models at most.
+            last, opened = name, self._trial.open(candidate, self._timer)
+            if opened and opened.timing:
+                speeds[name] = opened.timing.speed
+                waiting = max(waiting, opened.timing.waiting)
+                if speeds[name] > _FAR_AHEAD:
+                    break
+        name = self._most_exact_of_the_fastest(speeds)
+        if name and name != last:
+            opened = None
+            opened = self._trial.open(self._candidates[name])
+        chosen = opened if name else None
+        choice = Choice(
+            name=name if chosen else "",
+            speeds=speeds,
+            refused=self._trial.reasons,
+            disagrees=self._trial.disagrees,
+            day=datetime.now(timezone.utc).date().isoformat(),
+        )
+        return self._selection(chosen, choice, self._keep(choice, waiting) if speeds else "")
+
+    def _keep(self, choice: Choice, waiting: float) -> str:
+        """Remember ``choice``; return why that is not possible, or an empty text."""
+        if waiting > CONTENDED:
+            return f"timed again at the next load, because other work held the cores for {waiting:.0%} of the time"
+        if self._trial.may_change:
+            return "timed again at the next load, because one of them failed"
+        try:
+            self._choices.keep(self._about, choice)
+        except OSError as error:
+            return f"timed at each load, because {self._choices.folder} cannot be written ({error.strerror or error})"
+        return ""
+
+    def _most_exact_of_the_fastest(self, speeds: Mapping[str, float]) -> str:
+        """Return the name of the candidate to take, empty for the reference."""
+        fastest = max(speeds.values(), default=0.0)
+        if fastest < _TIE:
+            return ""
+        near = [name for name, speed in speeds.items() if speed * _TIE >= fastest]
+        return min(near, key=lambda name: (self._candidates[name].precision != "fp32", -speeds[name]))
+
+    def _selection(self, chosen: _Opened | None, choice: Choice, *more: str) -> Selection:
+        clauses = (str(choice), _agreement(chosen.cosine) if chosen else "", *more)
+        return Selection(
+            model=chosen.model if chosen else self._reference,
+            reason="; ".join(filter(None, clauses)),
+            disagrees=choice.disagrees,
+        )

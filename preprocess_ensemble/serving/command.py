@@ -152,8 +152,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--precision",
         choices=PRECISIONS,
-        help="precision of the model on a CPU; auto takes bf16 if the processor is fast at it and its vectors agree "
-        f"with fp32 when the model is loaded (default: {PRECISION_VARIABLE} of the environment, else the parameter "
+        help="precision of the model on a CPU; auto takes what is fastest of fp32 and bf16 when it is first timed, if "
+        f"its vectors agree with fp32 (default: {PRECISION_VARIABLE} of the environment, else the parameter "
         "precision in clip_encoder/config.pbtxt, else auto)",
     )
     parser.add_argument(

@@ -25,7 +25,10 @@ FACADES: Final = ("clip_client", "clip_client.dedup", "preprocess_ensemble")
 ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     # room: (modules, or packages whose every module belongs to it; rooms that they may import)
     "contract": (
-        (*(f"preprocess_ensemble.{name}" for name in ("contract", "errors", "whole_file")), "preprocess_ensemble"),
+        (
+            *(f"preprocess_ensemble.{name}" for name in ("contract", "cores", "errors", "whole_file")),
+            "preprocess_ensemble",
+        ),
         (),
     ),
     "imaging": (("preprocess_ensemble.imaging",), ("contract",)),
@@ -80,7 +83,10 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "dedup reporting": (("clip_client.dedup.reporting",), ("dedup types",)),
     "client": (
         ("clip_client._client", "clip_client._sync", "clip_client"),
-        (BASE, "transports", "balancing", "server state", "pipeline", "vectors", "dedup types", "dedup search"),
+        (
+            BASE, "contract", "transports", "balancing", "server state", "pipeline", "vectors", "dedup types",
+            "dedup search",
+        ),
     ),
     "distributed": (
         ("clip_client.distributed",),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING
+
+import pytest
 
 from tests.paths import ROOT
 
@@ -27,12 +30,13 @@ def test_c():
 """
 
 
-def run(directory: Path, text: str) -> list[str]:
+def run(directory: Path, text: str, *options: str, ci: str = "", exit_code: int = 0) -> list[str]:
     (directory / "test_it.py").write_text(text)
     command = [sys.executable, "-m", "pytest", "-p", "tests.skipped", "-c", "/dev/null", "--rootdir", str(directory)]
-    command += ["-p", "no:cacheprovider", str(directory)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=60)
-    assert done.returncode == 0, done.stdout + done.stderr
+    command += ["-p", "no:cacheprovider", *options, str(directory)]
+    environment = {**os.environ, "CI": ci}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=60, env=environment)
+    assert done.returncode == exit_code, done.stdout + done.stderr
     return done.stdout.splitlines()
 
 
@@ -44,6 +48,14 @@ def test_skipped_tests_are_counted_by_reason_with_their_remedy(tmp_path: Path) -
         ["1", "a reason of its own"],
     ]
     assert "1 passed, 4 skipped" in lines[-1]
+
+
+@pytest.mark.parametrize("options", [(), ("-p", "xdist", "--numprocesses", "1")], ids=["alone", "xdist"])
+def test_a_run_of_ci_without_libturbojpeg_fails(options: tuple[str, ...], tmp_path: Path) -> None:
+    lines = run(tmp_path, TESTS, *options, ci="true", exit_code=1)
+    assert "CI fails, because tests were skipped: PyTurboJPEG and libturbojpeg are not both installed" in lines
+    other = TESTS.replace("libturbojpeg", "another part")
+    assert not any("CI fails" in line for line in run(tmp_path, other, *options, ci="true"))
 
 
 def test_without_skipped_tests_there_is_no_summary(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from benchmarks.harness.rounds import cosine_to_first, ratios, spread
 from benchmarks.harness.worker import start_together
 from preprocess_ensemble.contract import ENCODER
 from preprocess_ensemble.export.parity import REQUIRED_COSINE
-from preprocess_ensemble.runtimes.processor import has_fast_bf16
+from preprocess_ensemble.runtimes.processor import has_bf16
 from preprocess_ensemble.testing.server import QUIET, Server, serving
 
 ROWS: Final[Mapping[str, str]] = {
@@ -92,7 +92,7 @@ def runtime_in(log: Path) -> str:
 )
 def measure(run: Run) -> dict[str, Any]:
     """Measure every row on a server of its own, all in turn."""
-    rows = [row for row in run.options.rows if has_fast_bf16() or not row.endswith("bf16")]
+    rows = [row for row in run.options.rows if has_bf16() or not row.endswith("bf16")]
     for row in run.options.rows:
         if row not in rows:
             print(f"{row} is left out: {NO_BF16}", file=sys.stderr)

@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks.experiments.serving.peak_throughput import FLOAT, bound_run, one_node, opened
 from benchmarks.experiments.serving.precision import NO_BF16
 from benchmarks.harness.experiment import Run, experiment, option
-from preprocess_ensemble.runtimes.processor import has_fast_bf16
+from preprocess_ensemble.runtimes.processor import has_bf16
 
 PROVIDERS: Final = {
     "cpu": "CPUExecutionProvider",
@@ -55,7 +55,7 @@ class Option:
 
     def unusable(self) -> str | None:
         """One sentence that says why this option cannot be tried here; None if it can."""
-        if "BF16" in self.keys.values() and not has_fast_bf16():
+        if "BF16" in self.keys.values() and not has_bf16():
             return NO_BF16
         return unusable(self.device)
 

@@ -22,7 +22,7 @@ from benchmarks.harness.results import show
 from benchmarks.harness.rounds import LEAST_COSINE, cosine_to_first, median_of, ratios, spread
 from benchmarks.harness.worker import Worker, start_together
 from benchmarks.peers.services import Service, infinity, plain_service
-from preprocess_ensemble.runtimes.processor import has_fast_bf16
+from preprocess_ensemble.runtimes.processor import has_bf16
 from preprocess_ensemble.testing.server import QUIET, Server, serving
 
 SYSTEMS: Final[Mapping[str, str]] = {
@@ -105,7 +105,7 @@ def worker(run: Run, system: str, running: Mapping[str, Any]) -> Worker:
 )
 def measure(run: Run) -> dict[str, Any]:
     """Measure every system at every concurrency, all in turn."""
-    if not has_fast_bf16() and "openvino-bf16" in run.options.systems:
+    if not has_bf16() and "openvino-bf16" in run.options.systems:
         print(f"openvino-bf16 is left out: {NO_BF16}", file=sys.stderr)
         run.options.systems.remove("openvino-bf16")
     systems, concurrencies = run.options.systems, run.options.concurrency

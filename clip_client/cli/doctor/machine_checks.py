@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Final
 
 from clip_client.cli.doctor.check import CLIENT, Check, Level
-from preprocess_ensemble.imaging.worker_pool import usable_cores
+from preprocess_ensemble.cores import usable_cores
 from preprocess_ensemble.model_repository.location import default_repository, has_model
-from preprocess_ensemble.runtimes.processor import has_fast_bf16
+from preprocess_ensemble.runtimes.choices import Choices
+from preprocess_ensemble.runtimes.processor import has_bf16, processor_id
 
 _DISTRIBUTION: Final = "clip-triton"
 
@@ -50,16 +51,16 @@ def check_machine(
     server_answers: bool,
     shared_memory: Path = _SHARED_MEMORY,
     needed_bytes: int = _SHARED_MEMORY_BYTES,
-    fast_bf16: bool | None = None,
+    with_bf16: bool | None = None,
 ) -> Iterator[Check]:
     """Check this process's environment and, if no server answers, what would start one here.
 
-    A folder ``shared_memory`` with less than ``needed_bytes`` free is a hint. ``fast_bf16`` says whether the processor
-    is fast at bf16; None means to look.
+    A folder ``shared_memory`` with less than ``needed_bytes`` free is a hint. ``with_bf16`` says whether the processor
+    has instructions for bf16; None means to look.
     """
     yield from _packages()
     yield _decoder()
-    yield from _processor(fast_bf16=has_fast_bf16() if fast_bf16 is None else fast_bf16)
+    yield from _processor(with_bf16=has_bf16() if with_bf16 is None else with_bf16)
     yield from _shared_memory(shared_memory, needed_bytes)
     yield from _server_parts(server_answers)
     yield _ports(server_answers)
@@ -86,12 +87,15 @@ def _packages() -> Iterator[Check]:
         yield next((_check(name, version) for name in names if (version := _version(name)) is not None), missing)
 
 
-def _processor(*, fast_bf16: bool) -> Iterator[Check]:
-    yield _check("CPU", f"{usable_cores()} cores, {platform.machine()}, {'' if fast_bf16 else 'not '}fast at bf16")
-    if fast_bf16:
+def _processor(*, with_bf16: bool) -> Iterator[Check]:
+    yield _check("CPU", f"{usable_cores()} cores, {platform.machine()}, with{'' if with_bf16 else 'out'} bf16")
+    if with_bf16:
         version = _version("openvino")
-        remedy = f"this processor embeds about twice as fast with: pip install '{_DISTRIBUTION}[local]'"
+        remedy = f"this processor may embed up to three times as fast with: pip install '{_DISTRIBUTION}[local]'"
         yield _check("openvino", version or "not installed", "" if version else remedy)
+    choices = Choices()
+    for choice in choices.on_processor(processor_id()):
+        yield _check("precision auto", f"{choice}; to time again, delete {choices.folder}")
 
 
 def _decoder() -> Check:

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 _KINDS: Final = {"KIND_CPU": "CPU", "KIND_GPU": "GPU", "KIND_AUTO": "a GPU if the server has one, else the CPU"}
 
 
+_LOAD_S: Final = 120.0
+"""Least time for the model in this process: its first load times the runtimes, for 3 to 10 s with ViT-B-32."""
+
+
 async def check_server(config: ClientConfig, *, origin: str, timeout_s: float) -> tuple[list[Check], bool]:
     """Check every server of ``config``, whose URLs come from ``origin``; also return whether any of them answered.
 
@@ -38,7 +42,8 @@ async def check_server(config: ClientConfig, *, origin: str, timeout_s: float) -
         checks.append(Check(SERVER, "address", f"{endpoint} ({origin})"))
         transport = connect(endpoint, None)
         try:
-            found, answers = await _check_all(transport, endpoint, timeout_s)
+            is_local = endpoint.kind is EndpointKind.LOCAL
+            found, answers = await _check_all(transport, endpoint, max(timeout_s, _LOAD_S) if is_local else timeout_s)
         finally:
             await transport.close()
         checks += found

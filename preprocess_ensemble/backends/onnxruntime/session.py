@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from preprocess_ensemble.model_repository.passport import Passport
 from preprocess_ensemble.runtimes.model import RuntimeUnusable
 from preprocess_ensemble.runtimes.openvino_model import open_openvino
 from preprocess_ensemble.runtimes.reference import reference_model
-from preprocess_ensemble.runtimes.selection import Candidate, Selection, openvino_bf16, select
+from preprocess_ensemble.runtimes.selection import Candidate, Selection, openvino_candidates, select
 
 if TYPE_CHECKING:
     from preprocess_ensemble.backends.onnxruntime.session_plan import SessionPlan
@@ -68,11 +68,11 @@ def select_model(
     file: Path,
     plan: SessionPlan,
     *,
-    candidate: Callable[..., Candidate] = openvino_bf16,
+    candidates: Callable[..., Sequence[Candidate]] = openvino_candidates,
 ) -> Selection:
     """Choose what runs the model: ``session``, or what the plan's accelerator or precision puts in its place.
 
-    ``candidate`` makes the runtime that may replace ``session``, for tests. Raises ``ModelLoadError`` if the plan
+    ``candidates`` makes the runtimes that may replace ``session``, for tests. Raises ``ModelLoadError`` if the plan
     demands what cannot be used here.
     """
     threads = plan.options.intra_op_num_threads
@@ -82,8 +82,8 @@ def select_model(
             opened = open_openvino(file, precision=wanted.precision, threads=wanted.threads or threads)
             return Selection(model=opened, reason="the configuration asks for it")
         # Fixed sizes of batches are a setting for ONNX Runtime.
-        candidates = () if plan.buckets else (candidate(file, threads=threads),)
-        return select(reference_model(session, passport), passport, plan.precision, candidates)
+        others = () if plan.buckets else candidates(file, threads=threads)
+        return select(reference_model(session, passport), passport, plan.precision, others)
     except RuntimeUnusable as error:
         raise ModelLoadError(f"What the configuration asks for cannot be used: {error}.") from error
 

@@ -7,7 +7,6 @@ accelerator fails the load.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
@@ -31,6 +30,7 @@ from preprocess_ensemble.backends.onnxruntime.providers import (
     gpu_providers,
     openvino_accelerator,
 )
+from preprocess_ensemble.cores import model_threads
 from preprocess_ensemble.errors import first_line
 from preprocess_ensemble.runtimes.precision import (
     Precision,
@@ -38,7 +38,6 @@ from preprocess_ensemble.runtimes.precision import (
     parse_precision,
     precision_of_environment,
 )
-from preprocess_ensemble.runtimes.processor import performance_cores
 
 _GRAPH_LEVELS: Final = {
     -1: onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC,
@@ -89,7 +88,7 @@ def plan_session(config: ModelConfig, *, kind: str, device_id: int) -> SessionPl
     mode = checked(parameters, "execution_mode", one_of(*_EXECUTION_MODES), _EXECUTION_MODES[0])
     options.execution_mode = getattr(onnxruntime.ExecutionMode, mode)
     threads = max(0, int(checked(parameters, "intra_op_thread_count", int32, "0")))
-    options.intra_op_num_threads = threads or performance_cores() or _threads_of_a_pinned_process()
+    options.intra_op_num_threads = threads or model_threads()
     options.inter_op_num_threads = max(0, int(checked(parameters, "inter_op_thread_count", int32, "0")))
     options.enable_cpu_mem_arena = checked(parameters, "enable_mem_arena", switch, "1") == "1"
     options.enable_mem_pattern = checked(parameters, "enable_mem_pattern", switch, "1") == "1"
@@ -144,12 +143,3 @@ def _buckets(parameters: Mapping[str, str], most: int, *, graphs: bool) -> tuple
             f"not {parameters[_BUCKETS]!r}."
         )
     return tuple(sorted({*sizes, most}))
-
-
-def _threads_of_a_pinned_process() -> int:
-    """Return the number of usable cores if the process may not use all of them, else 0: ONNX Runtime's own choice.
-
-    Its choice is a thread pinned to each of the machine's cores, even in a process that may use only some of them.
-    """
-    usable = len(os.sched_getaffinity(0))
-    return usable if usable < (os.cpu_count() or usable) else 0

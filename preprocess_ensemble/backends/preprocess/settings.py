@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from preprocess_ensemble.cores import usable_cores
 from preprocess_ensemble.imaging.limits import DecodeLimits
-from preprocess_ensemble.imaging.worker_pool import usable_cores
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from benchmarks.fixtures.copies.generator import KINDS
 from benchmarks.fixtures.copies.holdout import KINDS as HOLDOUT_KINDS
 from benchmarks.fixtures.copies.holdout_tools import missing_tools
 from benchmarks.gpu.offline_bundle import write_photos
-from preprocess_ensemble.runtimes.processor import has_fast_bf16
+from preprocess_ensemble.runtimes.processor import has_bf16
 from preprocess_ensemble.testing.tiny_model import TINY_CLIP
 from tests.paths import ROOT
 
@@ -94,7 +94,7 @@ def test_precision(tiny_repository: Path, tmp_path: Path) -> None:
     assert {row: summary[row]["valid"] for row in rows} == dict.fromkeys(rows, True)
     assert summary["int8"]["cosine"] < summary["fp32"]["cosine"]
     assert "(fp32 was asked for)" in summary["fp32"]["runtime"]
-    assert ("OpenVINO" if has_fast_bf16() else "neither avx512_bf16 nor amx_bf16") in summary["auto"]["runtime"]
+    assert ("OpenVINO" if has_bf16() else "neither avx512_bf16 nor amx_bf16") in summary["auto"]["runtime"]
     assert set(summary["auto"]["times_fp32"]) == {"1", "8", "32"}
 
 

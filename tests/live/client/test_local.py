@@ -254,9 +254,11 @@ async def test_a_runtime_that_agrees_with_fp32_embeds_and_is_named(
 ) -> None:
     file = tiny_repository / "clip_encoder" / "1" / "model.onnx"
     # OpenVINO in fp32, which every processor has, under the name of bf16.
-    other = Candidate(precision="bf16", open=lambda: open_openvino(file, precision="fp32"))
+    other = Candidate(
+        runtime="OpenVINO", precision="bf16", version="1", open=lambda: open_openvino(file, precision="fp32")
+    )
     caplog.set_level(logging.INFO, "clip_client")
-    async with in_process(tiny_repository, "auto", other) as fast, in_process(tiny_repository, None, other) as exact:
+    async with in_process(tiny_repository, "bf16", other) as fast, in_process(tiny_repository, None, other) as exact:
         here, there = await fast.embed([*files_in(photos), b"no image"]), await exact.embed(files_in(photos))
         assert (await fast.model()).runtime.startswith("OpenVINO")
         assert (await exact.model()).runtime.startswith("ONNX Runtime"), "CLIP_PRECISION=fp32 in all tests"
@@ -267,13 +269,16 @@ async def test_a_runtime_that_agrees_with_fp32_embeds_and_is_named(
 
 
 async def test_a_runtime_that_disagrees_is_named_in_a_warning(
-    tiny_repository: Path, caplog: pytest.LogCaptureFixture
+    tiny_repository: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
     def zeros(names: Sequence[str], feed: Mapping[str, NDArray[Any]], /) -> list[NDArray[Any]]:
         return [np.zeros((len(feed["pixels"]), 2), np.int32) for _ in names]
 
     session = SimpleNamespace(run=zeros)
-    wrong = Candidate(precision="bf16", open=lambda: OpenModel(session=session, runtime="W", precision="bf16"))
+    opened = OpenModel(session=session, runtime="W", precision="bf16")
+    wrong = Candidate(runtime="W", precision="bf16", version="1", open=lambda: opened)
     async with in_process(tiny_repository, "auto", wrong) as clip:
         assert (await clip.model()).runtime.startswith("ONNX Runtime")
     (record,) = said(caplog)

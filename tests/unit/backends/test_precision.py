@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -30,7 +31,6 @@ from tests.fixtures.models import tiny_onnx
 from tests.fixtures.models.model_configs import accelerators, parameters
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from preprocess_ensemble.model_repository.passport import Passport
@@ -111,8 +111,9 @@ def openvino(**keys: str) -> dict[str, Any]:
 
 
 @pytest.fixture(autouse=True)
-def demands_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def demands_nothing_and_remembers_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv(PRECISION_VARIABLE)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 @pytest.fixture(scope="module")
@@ -125,12 +126,16 @@ def planned(**config: Any) -> SessionPlan:
     return plan_session(config, kind="CPU", device_id=0)
 
 
-def selected(model: Path, plan: SessionPlan, candidate: Callable[..., Candidate] | None = None) -> Selection:
-    def in_fp32(file: Path, *, threads: int) -> Candidate:
-        """OpenVINO in fp32, on any processor, under the name of bf16."""
-        return Candidate(precision="bf16", open=lambda: open_openvino(file, precision="fp32", threads=threads))
+Candidates = Callable[..., Sequence[Candidate]]
 
-    return select_model(open_session(model, plan), model, plan, candidate=candidate or in_fp32)
+
+def selected(model: Path, plan: SessionPlan, candidates: Candidates | None = None) -> Selection:
+    def in_fp32(file: Path, *, threads: int) -> list[Candidate]:
+        """OpenVINO in fp32, on any processor, under the name of bf16."""
+        opened = partial(open_openvino, file, precision="fp32", threads=threads)
+        return [Candidate(runtime="OpenVINO", precision="bf16", version="1", open=opened)]
+
+    return select_model(open_session(model, plan), model, plan, candidates=candidates or in_fp32)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +166,7 @@ def test_openvino_refuses_what_it_does_not_know(keys: dict[str, str], says: str)
 
 def test_the_accelerator_openvino_runs_the_model(model: Path) -> None:
     plan = planned(**openvino(num_threads="1"))
-    selection = selected(model, plan, candidate=lambda *_, **__: pytest.fail("the accelerator says what runs"))
+    selection = selected(model, plan, candidates=lambda *_, **__: pytest.fail("the accelerator says what runs"))
     assert selection.model.runtime.startswith("OpenVINO")
     assert str(selection).endswith("fp32 (the configuration asks for it)")
 
@@ -174,9 +179,14 @@ def test_a_missing_openvino_fails_the_load_if_it_was_asked_for(model: Path, monk
     assert "ONNX Runtime" in selected(model, plan).model.runtime, "nothing asked for it"
 
 
-def test_the_default_takes_what_agrees_with_fp32(model: Path) -> None:
+def test_the_default_times_what_agrees_with_fp32(model: Path) -> None:
     plan = planned()
     assert plan.precision == "auto"
+    assert "timed on" in selected(model, plan).reason
+
+
+def test_another_runtime_takes_the_place_of_the_session(model: Path) -> None:
+    plan = planned(**parameters(precision="bf16"))
     selection = selected(model, plan)
     assert selection.model.runtime.startswith("OpenVINO")
     # Rows of several requests run together, and each request gets its own.
@@ -199,8 +209,8 @@ def test_the_default_takes_what_agrees_with_fp32(model: Path) -> None:
 def test_onnx_runtime_stays(config: dict[str, Any], model: Path) -> None:
     plan = planned(**config)
     session = open_session(model, plan)
-    never = Candidate(precision="bf16", open=lambda: pytest.fail("opened"))
-    selection = select_model(session, model, plan, candidate=lambda *_, **__: never)
+    never = Candidate(runtime="OpenVINO", precision="bf16", version="1", open=lambda: pytest.fail("opened"))
+    selection = select_model(session, model, plan, candidates=lambda *_, **__: [never])
     assert selection.model.session is session
 
 

@@ -10,6 +10,8 @@ from clip_client.cli.doctor.check import CLIENT, SERVER, Check, Level
 from clip_client.cli.doctor.command import table_lines
 from clip_client.cli.doctor.machine_checks import check_machine
 from clip_client.cli.main import main
+from preprocess_ensemble.runtimes.choices import Choice, Choices
+from preprocess_ensemble.runtimes.processor import processor_id
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,9 +75,9 @@ def test_missing_packages_are_named_with_the_remedy(monkeypatch: pytest.MonkeyPa
 
 
 def test_openvino_is_missed_only_by_a_processor_that_gains_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert machine(fast_bf16=True)["openvino"].level is Level.OK
-    assert machine(fast_bf16=True)["CPU"].value.endswith(", fast at bf16")
-    assert "openvino" not in machine(fast_bf16=False)
+    assert machine(with_bf16=True)["openvino"].level is Level.OK
+    assert machine(with_bf16=True)["CPU"].value.endswith(", with bf16")
+    assert "openvino" not in machine(with_bf16=False)
     version = metadata.version
 
     def find(name: str) -> str:
@@ -84,7 +86,21 @@ def test_openvino_is_missed_only_by_a_processor_that_gains_from_it(monkeypatch: 
         return version(name)
 
     monkeypatch.setattr(metadata, "version", find)
-    assert "'clip-triton[local]'" in machine(fast_bf16=True)["openvino"].remedy
+    assert "'clip-triton[local]'" in machine(with_bf16=True)["openvino"].remedy
+
+
+def test_what_auto_chose_on_this_processor_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert "precision auto" not in machine()
+    about = {"processor": processor_id(), "model": "ViT-B-32/random:0@f3526bbd", "reference": "ONNX Runtime 1, fp32"}
+    slower = Choice(name="", speeds={"OpenVINO bf16": 0.62}, day="2026-11-23")
+    Choices().keep(about, slower)
+    Choices().keep({**about, "processor": "another", "model": "M"}, slower)
+    (tmp_path / "clip-triton" / "runtimes" / "damaged.json").write_text("{")
+    assert machine()["precision auto"].value == (
+        "ViT-B-32/random:0@f3526bbd runs on ONNX Runtime 1, fp32 (speed relative to ONNX Runtime in fp32, timed on "
+        f"2026-11-23: OpenVINO bf16 0.62); to time again, delete {tmp_path}/clip-triton/runtimes"
+    )
 
 
 def test_a_model_that_waits_for_its_server_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

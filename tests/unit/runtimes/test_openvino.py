@@ -12,10 +12,10 @@ import pytest
 
 from preprocess_ensemble.contract import EMBEDDING, FINGERPRINT, PIXELS, STATUS
 from preprocess_ensemble.model_repository.passport import Passport
-from preprocess_ensemble.runtimes.agreement import check_agreement, sample_pixels
+from preprocess_ensemble.runtimes.agreement import AgreementCheck, sample_pixels
 from preprocess_ensemble.runtimes.model import RuntimeUnusable
 from preprocess_ensemble.runtimes.openvino_model import open_openvino
-from preprocess_ensemble.runtimes.processor import has_fast_bf16
+from preprocess_ensemble.runtimes.processor import has_bf16
 from tests.paths import ROOT
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def test_fp32_has_the_vectors_of_onnx_runtime(model: Path) -> None:
     opened = open_openvino(model, precision="fp32", threads=1)
     assert opened.runtime.startswith("OpenVINO 20")
     reference = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
-    assert check_agreement(opened.session, reference, passport_of(model)) > 0.999999
+    assert AgreementCheck(reference, passport_of(model)).lowest_cosine(opened.session) > 0.999999
 
 
 def test_batches_of_all_sizes_have_nan_for_failed_rows(model: Path) -> None:
@@ -64,13 +64,13 @@ def test_a_result_is_not_overwritten_by_the_next(model: Path) -> None:
 
 
 def test_bf16_is_refused_or_agrees(model: Path) -> None:
-    if not has_fast_bf16():
+    if not has_bf16():
         with pytest.raises(RuntimeUnusable, match="computes in f32 on this processor, not in bf16"):
             open_openvino(model, precision="bf16")
         return
     opened = open_openvino(model, precision="bf16")
     reference = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
-    assert 0.9999 <= check_agreement(opened.session, reference, passport_of(model)) < 0.9999999
+    assert 0.9999 <= AgreementCheck(reference, passport_of(model)).lowest_cosine(opened.session) < 0.9999999
 
 
 def test_what_cannot_be_loaded_says_why(model: Path, tmp_path: Path) -> None:

@@ -1,193 +1,460 @@
-"""Which runtime is chosen, with runtimes that return what a test needs."""
+"""Which runtime is chosen, with runtimes that return what a test needs and a clock that only they move."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import subprocess
+import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from select import select as select_pipes
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
-from preprocess_ensemble.contract import EMBEDDING, FINGERPRINT, PIXELS, STATUS
-from preprocess_ensemble.export.canary import canary_image
-from preprocess_ensemble.imaging.transform import PreprocessConfig
-from preprocess_ensemble.model_repository.passport import Canary, Passport
-from preprocess_ensemble.runtimes.agreement import REQUIRED_COSINE, Disagreement, check_agreement
+from preprocess_ensemble.runtimes.agreement import REQUIRED_COSINE, AgreementCheck, Disagreement
+from preprocess_ensemble.runtimes.choices import Choices
 from preprocess_ensemble.runtimes.coreml import PROVIDER, coreml
-from preprocess_ensemble.runtimes.model import OpenModel, RuntimeUnusable
-from preprocess_ensemble.runtimes.precision import PrecisionUnknown, parse_precision, precision_of_environment
-from preprocess_ensemble.runtimes.selection import Candidate, openvino_bf16, select
-from tests.fixtures.models.passports import PASSPORT
+from preprocess_ensemble.runtimes.model import LoadFailed, OpenModel, RuntimeUnusable
+from preprocess_ensemble.runtimes.precision import (
+    Precision,
+    PrecisionUnknown,
+    parse_precision,
+    precision_of_environment,
+)
+from preprocess_ensemble.runtimes.selection import Candidate, Selection, openvino_candidates, select
+from tests.fixtures.models.scripted_runtimes import CLIP, Clock, Scripted, candidate, reference_of, turned
+from tests.paths import ROOT
 
-PREPROCESS = PreprocessConfig(size=(8, 8), mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)).to_mapping()
-CLIP: Passport = replace(PASSPORT, preprocess=PREPROCESS, canary=Canary(image=canary_image(), vector=(0.6, -0.8)))
-
-Vectors = Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]
-
-
-class Scripted:
-    """A session whose vectors (N, 2) depend on the mean of each picture; ``change`` makes others of them."""
-
-    def __init__(
-        self,
-        change: Vectors = lambda vectors: vectors,
-        fingerprint: tuple[int, int] = CLIP.fingerprint,
-        nan: bool = True,
-    ) -> None:
-        self.change, self.fingerprint, self.nan = change, fingerprint, nan
-        self.rows: list[int] = []
-
-    def run(self, output_names: Sequence[str], input_feed: Mapping[str, Any], /) -> list[np.ndarray[Any, Any]]:
-        pixels, status = input_feed[PIXELS], input_feed[STATUS]
-        self.rows.append(len(pixels))
-        angles = pixels.mean(axis=(1, 2, 3)) / 100
-        vectors = self.change(np.stack([np.cos(angles), np.sin(angles)], axis=1)).astype(np.float32)
-        vectors[(status[:, 0] != 0) & self.nan] = np.nan
-        outputs = {EMBEDDING: vectors, FINGERPRINT: np.tile(np.array(self.fingerprint, np.int32), (len(pixels), 1))}
-        return [outputs[name] for name in output_names]
+if TYPE_CHECKING:
+    from preprocess_ensemble.model_repository.passport import Passport
 
 
-def turned(angle: float) -> Vectors:
-    """Rows turned by this many radians, so that their cosine to the originals is ``cos(angle)``."""
-    return lambda vectors: (
-        vectors @ np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]], np.float32)
-    )
+class Machine:
+    """A processor on which the reference takes 20 ms a row, and candidates in other times; it counts what is opened."""
+
+    def __init__(self, folder: Path) -> None:
+        self.clock = Clock()
+        self.choices = Choices(folder)
+        self.reference = reference_of(self.session(1))
+        self.opened: list[str] = []
+
+    def session(self, speed: float, many: float | None = None, **settings: Any) -> Scripted:
+        """A session ``speed`` times as fast as the reference, and ``many`` times with several rows."""
+        return Scripted(clock=self.clock, row_s=0.02 / speed, rows_s=0.02 / (many or speed), **settings)
+
+    def candidate(self, precision: str, speed: float, many: float | None = None, **settings: Any) -> Candidate:
+        return candidate(precision, self.session(speed, many, **settings), opened=self.opened.append)
+
+    def select(self, *candidates: Candidate, precision: Precision = "auto", **changes: Any) -> Selection:
+        return select(
+            changes.get("reference", self.reference),
+            changes.get("passport", CLIP),
+            precision,
+            candidates,
+            choices=self.choices,
+            timer=self.clock.timer,
+        )
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path / "choices")
 
 
 def alone_right(vectors: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return vectors if len(vectors) == 1 else turned(0.1)(vectors)
 
 
-REFERENCE = OpenModel(session=Scripted(), runtime="ONNX Runtime 1", precision="fp32")
+@pytest.mark.parametrize(
+    ("bf16", "fp32", "taken"),
+    [
+        (0.6, 1.07, "fp32"),
+        (0.6, 0.95, ""),
+        (1.2, 1.07, "bf16"),
+        (1.08, 1.07, "fp32"),  # as good as equal, and more exact
+        (1.02, 1.02, ""),
+        (1.02, 0.8, ""),
+        (1.3, 1.4, "fp32"),
+    ],
+)
+def test_the_fastest_is_taken_and_of_equals_the_most_exact(
+    bf16: float, fp32: float, taken: str, machine: Machine
+) -> None:
+    selection = machine.select(machine.candidate("bf16", bf16), machine.candidate("fp32", fp32))
+    assert str(selection.model) == (f"OpenVINO 2, {taken}" if taken else "ONNX Runtime 1, fp32")
+    assert f": OpenVINO bf16 {bf16:.2f}, OpenVINO fp32 {fp32:.2f}" in selection.reason
+    assert ("cosine to fp32 on this processor at least 1.000000" in selection.reason) == bool(taken)
+    assert not selection.disagrees
 
 
-def candidate(session: Scripted | None = None, *, error: Exception | None = None) -> Candidate:
-    def open_model() -> OpenModel:
-        if error is not None:
-            raise error
-        return OpenModel(session=session or Scripted(turned(0.005)), runtime="OpenVINO 2", precision="bf16")
-
-    return Candidate(precision="bf16", open=open_model)
+def test_one_row_and_eight_count_the_same(machine: Machine) -> None:
+    assert machine.select(machine.candidate("bf16", 0.5, 1.9)).model is machine.reference
+    # Twice as fast with one row, and 0.6 times as fast with eight: 1.1 times, by the geometric mean.
+    assert "OpenVINO fp32 1.10" in machine.select(machine.candidate("fp32", 2, 0.6)).reason
 
 
-def never() -> Candidate:
-    return candidate(error=AssertionError("opened"))
+def test_a_candidate_far_ahead_ends_the_search(machine: Machine) -> None:
+    selection = machine.select(machine.candidate("bf16", 1.6), machine.candidate("fp32", 9))
+    assert (selection.model.precision, machine.opened) == ("bf16", ["bf16"])
 
 
-def test_a_runtime_that_agrees_takes_the_place_of_fp32() -> None:
-    for precision in ("auto", "bf16"):
-        selection = select(REFERENCE, CLIP, parse_precision(precision), [candidate()])
-        assert str(selection.model) == "OpenVINO 2, bf16"
-        assert str(selection) == "OpenVINO 2, bf16 (cosine to fp32 on this processor at least 0.999987)"
-        assert not selection.disagrees
+def test_a_clear_difference_is_timed_for_a_shorter_time(machine: Machine) -> None:
+    machine.select(machine.candidate("bf16", 0.5))
+    clear_s = machine.clock.now_s
+    machine.clock.now_s = 0
+    machine.select(machine.candidate("fp32", 1.01))
+    assert clear_s < machine.clock.now_s < 4
 
 
-def test_fp32_opens_nothing_else() -> None:
-    selection = select(REFERENCE, CLIP, "fp32", [never()])
-    assert (selection.model, str(selection)) == (REFERENCE, "ONNX Runtime 1, fp32 (fp32 was asked for)")
+def test_a_large_model_is_timed_with_one_row(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    session = machine.session(0.04)
+    machine.select(candidate("bf16", session))
+    assert 8 not in session.rows
+    assert machine.clock.now_s < 20, "eleven rows are embedded for the check"
+
+
+def test_two_models_are_open_at_a_time(machine: Machine) -> None:
+    alive: set[str] = set()
+
+    class Held(Scripted):
+        def __init__(self, precision: str, speed: float) -> None:
+            super().__init__(clock=machine.clock, row_s=0.02 / speed, rows_s=0.02 / speed)
+            assert not alive, "the one before is closed"
+            alive.add(precision)
+            self.precision = precision
+
+        def __del__(self) -> None:
+            alive.remove(self.precision)
+
+    def held(precision: str, speed: float) -> Candidate:
+        def open_model() -> OpenModel:
+            return OpenModel(session=Held(precision, speed), runtime="OpenVINO 2", precision=precision)
+
+        return Candidate(runtime="OpenVINO", precision=precision, version="2", open=open_model)
+
+    selection = machine.select(held("bf16", 1.3), held("fp32", 0.9))
+    assert (selection.model.precision, alive) == ("bf16", {"bf16"}), "opened again"
+
+
+def test_fp32_opens_and_times_nothing(machine: Machine) -> None:
+    selection = machine.select(machine.candidate("bf16", 9), precision="fp32")
+    assert (selection.model, str(selection)) == (machine.reference, "ONNX Runtime 1, fp32 (fp32 was asked for)")
+    assert (machine.opened, machine.clock.now_s) == ([], 0)
+    assert not machine.choices.folder.exists()
+
+
+def test_bf16_is_taken_however_slow_it_is(machine: Machine) -> None:
+    selection = machine.select(machine.candidate("fp32", 9), machine.candidate("bf16", 0.1), precision="bf16")
+    assert str(selection) == "OpenVINO 2, bf16 (cosine to fp32 on this processor at least 1.000000)"
+    assert machine.opened == ["bf16"]
+    assert not machine.choices.folder.exists()
 
 
 @pytest.mark.parametrize(
-    ("session", "says"),
+    ("settings", "says"),
     [
-        (Scripted(turned(0.02)), "cosine of 0.9998"),
-        (Scripted(alone_right), "cosine of 0.995"),
-        (Scripted(lambda vectors: vectors * np.float32(1.01)), "cosine of nan"),
-        (Scripted(lambda vectors: vectors * np.float32(np.nan)), "cosine of nan"),
-        (Scripted(nan=False), "not all NaN"),
-        (Scripted(fingerprint=(7, 7)), "fingerprint"),
+        ({"change": turned(0.02)}, "cosine of 0.9998"),
+        ({"change": alone_right}, "cosine of 0.995"),
+        ({"change": lambda vectors: vectors * np.float32(1.01)}, "cosine of nan"),
+        ({"change": lambda vectors: vectors * np.float32(np.nan)}, "cosine of nan"),
+        ({"nan": False}, "not all NaN"),
+        ({"fingerprint": (7, 7)}, "fingerprint"),
     ],
 )
-def test_a_runtime_that_disagrees_is_not_used(session: Scripted, says: str) -> None:
-    selection = select(REFERENCE, CLIP, "auto", [candidate(session)])
-    assert selection.model is REFERENCE
-    assert selection.disagrees
-    assert says in selection.reason
+def test_a_runtime_that_disagrees_is_not_used(settings: dict[str, Any], says: str, machine: Machine) -> None:
+    wrong = machine.candidate("bf16", 9, **settings)
+    for _ in range(2):
+        selection = machine.select(wrong, machine.candidate("fp32", 1.1))
+        assert selection.model.precision == "fp32"
+        assert selection.disagrees, "which is a warning in the log, at every load"
+        assert says in selection.reason
+    assert machine.opened == ["bf16", "fp32", "fp32"]
     with pytest.raises(RuntimeUnusable, match=says):
-        select(REFERENCE, CLIP, "bf16", [candidate(session)])
+        machine.select(wrong, precision="bf16")
 
 
-def test_a_runtime_that_fails_to_run_is_not_used() -> None:
+def test_a_runtime_that_fails_to_run_is_not_used_and_tried_again(machine: Machine) -> None:
     def fail(_: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         raise MemoryError("no memory")
 
-    selection = select(REFERENCE, CLIP, "auto", [candidate(Scripted(fail))])
-    assert selection.model is REFERENCE
-    assert selection.disagrees
-    assert "no memory" in selection.reason
+    for error in (None, LoadFailed("no memory")):
+        for _ in range(2):
+            broken = candidate("bf16", Scripted(fail), error=error, opened=machine.opened.append)
+            selection = machine.select(broken, machine.candidate("fp32", 0.9))
+            assert selection.model is machine.reference
+            assert selection.disagrees == (error is None)
+            assert "no memory" in selection.reason
+    assert machine.opened == ["bf16", "fp32"] * 4, "it may succeed another time"
 
 
-def test_a_runtime_that_is_not_there_is_not_missed() -> None:
-    selection = select(REFERENCE, CLIP, "auto", [candidate(error=RuntimeUnusable("it is not installed"))])
-    assert (selection.model, selection.disagrees) == (REFERENCE, False)
+def test_a_runtime_that_is_not_there_is_not_missed(machine: Machine) -> None:
+    missing = candidate("bf16", error=RuntimeUnusable("it is not installed"))
+    selection = machine.select(missing)
+    assert (selection.model, selection.disagrees) == (machine.reference, False)
     assert "it is not installed" in selection.reason
+    assert not list(machine.choices.folder.glob("*.json")), "nothing was timed"
     with pytest.raises(RuntimeUnusable, match="not installed"):
-        select(REFERENCE, CLIP, "bf16", [candidate(error=RuntimeUnusable("it is not installed"))])
-
-
-def test_the_next_candidate_is_tried() -> None:
-    gone = candidate(error=RuntimeUnusable("gone"))
-    assert select(REFERENCE, CLIP, "auto", [gone, candidate()]).model.runtime == "OpenVINO 2"
-    coreml_only = replace(never(), precision="CoreML")
-    assert select(REFERENCE, CLIP, "bf16", [coreml_only, candidate()]).model.runtime == "OpenVINO 2"
+        machine.select(missing, precision="bf16")
+    assert machine.select(missing, machine.candidate("fp32", 2)).model.precision == "fp32"
 
 
 @pytest.mark.parametrize(
     ("reference", "passport"),
     [
-        (replace(REFERENCE, precision="int8"), replace(CLIP, precision="int8")),
-        (replace(REFERENCE, precision="fp16"), replace(CLIP, precision="fp16")),
-        (replace(REFERENCE, precision=""), CLIP),
-        (replace(REFERENCE, precision=""), None),
+        ("int8", replace(CLIP, precision="int8")),
+        ("fp16", replace(CLIP, precision="fp16")),
+        ("", CLIP),
+        ("", None),
     ],
     ids=["int8", "fp16", "GPU", "not CLIP"],
 )
-def test_only_fp32_exports_on_a_cpu_have_another_precision(reference: OpenModel, passport: Passport | None) -> None:
+def test_other_precisions_need_an_fp32_export_on_a_cpu(
+    reference: str, passport: Passport | None, machine: Machine
+) -> None:
+    changed = replace(machine.reference, precision=reference)
     for precision in ("auto", "fp32"):
-        selection = select(reference, passport, parse_precision(precision), [never()])
-        assert selection.model is reference
+        never = machine.candidate("bf16", 9)
+        selection = machine.select(never, precision=parse_precision(precision), reference=changed, passport=passport)
+        assert (selection.model, machine.opened) == (changed, [])
         assert "only fp32 exports" in selection.reason
     with pytest.raises(RuntimeUnusable, match="only fp32 exports"):
-        select(reference, passport, "bf16", [never()])
+        machine.select(never, precision="bf16", reference=changed, passport=passport)
+
+
+@pytest.mark.parametrize(("speed", "taken"), [(1.2, "bf16"), (0.8, "fp32")])
+def test_a_choice_is_remembered(speed: float, taken: str, machine: Machine) -> None:
+    first = machine.select(machine.candidate("bf16", speed), machine.candidate("fp32", 0.9))
+    machine.opened.clear()
+    timed_until = machine.clock.now_s
+    session = machine.session(speed)
+    again = machine.select(candidate("bf16", session, opened=machine.opened.append), machine.candidate("fp32", 0.9))
+    assert str(again) == str(first)
+    assert again.model.precision == taken
+    if taken == "fp32":
+        assert (machine.opened, machine.clock.now_s) == ([], timed_until), "the reference: nothing to do"
+    else:
+        assert (machine.opened, session.rows) == (["bf16"], [1, 10]), "the check that it agrees, and no timing"
+
+
+def test_another_model_processor_runtime_or_number_of_threads_is_timed_again(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def opened(version: str = "2", **changes: Any) -> list[str]:
+        machine.opened.clear()
+        slow = replace(machine.candidate("bf16", 0.5), version=version)
+        machine.select(slow, **changes)
+        return list(machine.opened)
+
+    assert opened() == ["bf16"]
+    assert opened() == []
+    assert opened(version="3") == ["bf16"]
+    assert opened(passport=replace(CLIP, model="ViT-L-14")) == ["bf16"]
+    assert opened(reference=replace(machine.reference, settings="1 thread")) == ["bf16"]
+    assert opened(reference=replace(machine.reference, runtime="ONNX Runtime 2")) == ["bf16"]
+    assert opened() == []
+    monkeypatch.setattr("preprocess_ensemble.runtimes.selection.processor_id", lambda: "another")
+    assert opened() == ["bf16"]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: "",
+        lambda text: text[:-20],
+        lambda text: "[1]",
+        lambda text: "[" * 100_000,
+        lambda text: text.replace('"version": 1', '"version": 2'),
+        lambda text: text.replace('"version": 1', '"version": null'),
+        lambda text: text.replace('"speeds": {', '"speeds": 7, "x": {'),
+        lambda text: text.replace("OpenVINO bf16", "Gone bf16"),
+        lambda text: "\u00e9",
+    ],
+    ids=[
+        "empty",
+        "cut",
+        "list",
+        "deep",
+        "another version",
+        "no version",
+        "no speeds",
+        "unknown candidate",
+        "not ASCII",
+    ],
+)
+def test_a_damaged_file_or_one_of_another_version_is_replaced(damage: Callable[[str], str], machine: Machine) -> None:
+    def opened() -> list[str]:
+        machine.opened.clear()
+        assert machine.select(machine.candidate("bf16", 1.2)).model.precision == "bf16"
+        return list(machine.opened)
+
+    opened()
+    (file,) = machine.choices.folder.glob("*.json")
+    whole = file.read_text()
+    file.write_text(damage(whole))
+    machine.clock.now_s = 0
+    opened()
+    assert machine.clock.now_s > 1, "timed again"
+    assert file.read_text() == whole
+
+
+def test_a_choice_that_cannot_be_used_any_more_is_made_again(machine: Machine) -> None:
+    machine.select(machine.candidate("bf16", 1.2), machine.candidate("fp32", 1.1))
+    broken = candidate("bf16", error=LoadFailed("no memory"))
+    selection = machine.select(broken, machine.candidate("fp32", 1.1))
+    assert selection.model.precision == "fp32"
+    assert "bf16: no memory" in selection.reason
+    assert machine.select(machine.candidate("bf16", 1.2)).model.precision == "bf16", "the older choice stays"
+
+
+@pytest.mark.parametrize("folder", ["file/choices", "~/choices"])
+def test_a_folder_that_cannot_be_written_only_costs_time(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    machine = Machine(Path(folder) if folder.startswith("~") else tmp_path / folder)
+    for _ in range(2):
+        selection = machine.select(machine.candidate("bf16", 1.2))
+        assert selection.model.precision == "bf16"
+        assert f"timed at each load, because {machine.choices.folder} cannot be written" in selection.reason
+        assert not selection.disagrees
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_what_was_timed_on_a_busy_machine_is_not_remembered(machine: Machine) -> None:
+    machine.clock.busy = 0.5
+    selection = machine.select(machine.candidate("bf16", 0.7))
+    assert "timed again at the next load, because other work held the cores for 50% of the time" in selection.reason
+    machine.clock.busy = 0.1
+    assert machine.select(machine.candidate("bf16", 1.3)).model.precision == "bf16"
+    machine.clock.busy = 0.5
+    assert machine.select(machine.candidate("bf16", 1.3)).model.precision == "bf16", "from before"
+
+
+CROWDED = """
+import hashlib, os
+from threading import Thread
+from preprocess_ensemble.runtimes.timing import Timer
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+timer, data = Timer(), bytes(2**24)
+threads = [Thread(target=lambda: [hashlib.sha256(data) for _ in range(20)]) for _ in range(4)]
+start = timer.now()
+for thread in threads:
+    thread.start()
+threads[0].join()
+print(timer.waited() / (timer.now() - start))
+"""
+"""Four threads on one core: of each second, three of them wait."""
+
+
+@pytest.mark.skipif("sys.platform != 'linux'", reason="only Linux says how long threads wait")
+def test_threads_that_wait_for_a_core_are_noticed() -> None:
+    done = subprocess.run([sys.executable, "-c", CROWDED], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert float(done.stdout) > 1
+
+
+def test_without_a_home_the_choices_are_in_the_cache_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert Choices().folder.is_relative_to(tmp_path) or sys.platform != "linux"
+
+
+LOADING = """
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from preprocess_ensemble.runtimes.choices import Choices
+from preprocess_ensemble.runtimes.selection import select
+from tests.fixtures.models.scripted_runtimes import CLIP, Clock, Scripted, candidate, reference_of
+
+class Announced(Choices):
+    @contextmanager
+    def measuring(self):
+        print("knows nothing", flush=True)
+        with super().measuring():
+            yield
+
+def opened(precision):
+    print("opens", precision, flush=True)
+    sys.stdin.readline()
+
+clock = Clock()
+slow = candidate("bf16", Scripted(clock=clock, row_s=0.1, rows_s=0.1), opened=opened)
+selection = select(
+    reference_of(Scripted(clock=clock)), CLIP, "auto", [slow], choices=Announced(Path(sys.argv[1])), timer=clock.timer
+)
+print(selection, flush=True)
+"""
+
+
+def readable(pipes: list[Any], timeout_s: float | None = None) -> list[Any]:
+    return select_pipes(pipes, [], [], timeout_s)[0]
+
+
+def test_of_two_processes_that_load_at_once_one_measures(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", LOADING, str(tmp_path)]
+    # Unbuffered, so that `readable` sees every line that was not read.
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 0}
+    with (
+        subprocess.Popen(command, cwd=ROOT, **pipes) as one,
+        subprocess.Popen(command, cwd=ROOT, **pipes) as other,
+    ):
+        outputs: dict[Any, subprocess.Popen[bytes]] = {process.stdout: process for process in (one, other)}
+        assert [output.readline() for output in outputs] == [b"knows nothing\n"] * 2
+        # Both have found no choice; one of them has the lock.
+        (measures,) = readable(list(outputs))
+        assert measures.readline() == b"opens bf16\n"
+        assert not readable(list(outputs), 0.5), "the other waits"
+        measuring = outputs.pop(measures)
+        (waiting,) = outputs.values()
+        said = [measuring.communicate(b"\n")[0].decode(), waiting.communicate()[0].decode()]
+    assert said[0] == said[1]
+    assert said[0].startswith("ONNX Runtime 1, fp32 (speed relative to ONNX Runtime in fp32, timed on ")
 
 
 def test_the_check_embeds_the_canary_alone_and_a_larger_batch() -> None:
     session = Scripted()
-    assert check_agreement(session, Scripted(), CLIP) == pytest.approx(1.0)
+    assert AgreementCheck(Scripted(), CLIP).lowest_cosine(session) == pytest.approx(1.0)
     assert session.rows == [1, 10]
 
 
 def test_the_cosine_that_is_required_is_the_limit() -> None:
     angle = float(np.arccos(REQUIRED_COSINE))
-    assert check_agreement(Scripted(turned(0.99 * angle)), Scripted(), CLIP) >= REQUIRED_COSINE
+    check = AgreementCheck(Scripted(), CLIP)
+    assert check.lowest_cosine(Scripted(turned(0.99 * angle))) >= REQUIRED_COSINE
     with pytest.raises(Disagreement):
-        check_agreement(Scripted(turned(1.01 * angle)), Scripted(), CLIP)
+        check.lowest_cosine(Scripted(turned(1.01 * angle)))
 
 
-def test_openvino_is_not_imported_for_a_processor_without_bf16(tmp_path: Path) -> None:
-    slow = openvino_bf16(tmp_path / "model.onnx", threads=0, is_fast=lambda: False)
+def test_a_processor_without_bf16_does_not_try_it(tmp_path: Path) -> None:
+    bf16, fp32 = openvino_candidates(tmp_path / "model.onnx", threads=0, can_bf16=lambda: False)
     with pytest.raises(RuntimeUnusable, match="neither avx512_bf16 nor amx_bf16"):
-        slow.open()
+        bf16.open()
+    assert (bf16.name, fp32.name) == ("OpenVINO bf16", "OpenVINO fp32")
+    assert bf16.version == fp32.version != ""
 
 
-def test_coreml_is_used_where_onnx_runtime_has_it() -> None:
+def test_coreml_is_used_where_onnx_runtime_has_it_and_it_is_faster(machine: Machine) -> None:
     opened: list[Any] = []
 
     def open_session(*arguments: Any, **options: Any) -> Scripted:
         opened.append((arguments, options))
-        return Scripted()
+        return machine.session(3)
 
     file = Path("model.onnx")
     mac = coreml(file, available=[PROVIDER, "CPUExecutionProvider"], open_session=open_session)
-    assert "CoreML" in str(select(REFERENCE, CLIP, "auto", [mac]))
+    assert "CoreML" in str(machine.select(mac))
     assert opened[0][1]["providers"][0][0] == PROVIDER
     for other in (
         coreml(file, available=["CPUExecutionProvider"], open_session=open_session),
-        coreml(file, available=[PROVIDER], open_session=lambda *_, **__: Scripted(turned(0.1))),
+        coreml(file, available=[PROVIDER], open_session=lambda *_, **__: machine.session(3, change=turned(0.1))),
     ):
-        assert select(REFERENCE, CLIP, "auto", [other]).model is REFERENCE
+        machine.choices = Choices(machine.choices.folder.with_name("other"))
+        assert machine.select(other).model is machine.reference
 
 
 def test_the_environment_names_a_precision() -> None:
