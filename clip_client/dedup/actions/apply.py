@@ -112,14 +112,24 @@ def undo(
     """
     with journal.exclusive():
         recover(journal)
-        if paths is None:
-            entries = journal.entries(IN_QUARANTINE, run=run)
-        else:
-            named = [journal.entries(IN_QUARANTINE, run=run, original=os.path.abspath(path)) for path in paths]
-            entries = list({entry.id: entry for found in named for entry in found}.values())
-        if only is not None:
-            entries = [entry for entry in entries if entry.id in only]
+        entries = in_quarantine(journal, run=run, paths=paths, only=only)
         return tuple(_undo(entry, journal) for entry in sorted(entries, key=lambda entry: -entry.id))
+
+
+def in_quarantine(
+    journal: Journal,
+    *,
+    run: str | None = None,
+    paths: Iterable[str] | None = None,
+    only: Collection[int] | None = None,
+) -> list[JournalEntry]:
+    """Return the entries that :func:`undo` would restore."""
+    if paths is None:
+        entries = journal.entries(IN_QUARANTINE, run=run)
+    else:
+        named = [journal.entries(IN_QUARANTINE, run=run, original=os.path.abspath(path)) for path in paths]
+        entries = list({entry.id: entry for found in named for entry in found}.values())
+    return entries if only is None else [entry for entry in entries if entry.id in only]
 
 
 def recover(journal: Journal) -> None:

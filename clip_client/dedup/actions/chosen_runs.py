@@ -10,7 +10,7 @@ import os
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
-from clip_client.dedup.actions.apply import HARDLINK, undo
+from clip_client.dedup.actions.apply import HARDLINK, in_quarantine, undo
 from clip_client.dedup.store.choices import BEGUN, DONE, KEEP, UNDONE, WAITING
 from clip_client.dedup.store.journal import IN_QUARANTINE, State
 
@@ -37,13 +37,13 @@ class TakenBack(NamedTuple):
     """Number of groups that are no longer declared different, or all wanted."""
 
 
-def settle(store: Store, *, restored: Collection[str] = ()) -> None:
+def settle(store: Store, *, taken_back: Collection[str] = ()) -> None:
     """Record what became of the choices in ``store``; the caller holds :meth:`.Journal.exclusive`.
 
-    A choice that moves a photo from one of the ``restored`` paths is undone, whatever moved the photo. A process that
-    was killed may have left choices that are begun: they are done if the journal has moves of them, and wait if not.
-    A choice that is done is undone if the journal or the decisions no longer have it, or if all its photos are where
-    they were, because a person has put them back.
+    A choice that waits to move a photo from one of the paths ``taken_back`` is undone, because another run moved the
+    photo and a person brings it back. A process that was killed may have left choices that are begun: they are done if
+    the journal has moves of them, and wait if not. A choice that is done is undone if the journal or the decisions no
+    longer have it, or if all its photos are where they were, because a person has put them back.
     """
     # Read before anything is written: SQLite does not say what a change means for rows that are still being read.
     choices = [choice for choice in store.choices.all() if choice.state != UNDONE]
@@ -51,7 +51,7 @@ def settle(store: Store, *, restored: Collection[str] = ()) -> None:
     declared = _recorded(store.decisions)
     changed: defaultdict[str, list[int]] = defaultdict(list)
     for choice in choices:
-        state = _state(choice, moves, declared, restored)
+        state = _state(choice, moves, declared, taken_back)
         if state != choice.state:
             changed[state].append(choice.id)
     for state, ids in changed.items():
@@ -79,6 +79,11 @@ def take_back(
     another process moves files with this store.
     """
     with store.journal.exclusive():
+        taken_back = {
+            entry.files[0].original for entry in in_quarantine(store.journal, run=run, paths=paths, only=only)
+        }
+        # First: if this process is killed, nothing may move again that it has brought back.
+        settle(store, taken_back=taken_back)
         outcomes = undo(store.journal, run=run, paths=paths, only=only)
         is_whole_run = run is not None and paths is None and only is None
         declared = declared_by(store, run) if is_whole_run else []
@@ -89,7 +94,7 @@ def take_back(
                 [one for choice in declared for one in recorded[_decision(choice.what, choice.photos)]]
             )
             store.choices.set_state([choice.id for choice in declared], UNDONE)
-        settle(store, restored={outcome.path for outcome in outcomes if outcome.done})
+        settle(store)
     return TakenBack(outcomes, len(declared))
 
 
@@ -98,7 +103,7 @@ def declared_by(store: Store, run: str | None) -> list[Choice]:
     return [choice for choice in store.choices.all(run=run) if choice.what != KEEP and choice.state == DONE]
 
 
-def _state(choice: Choice, moves: _Moves, declared: Collection[_Decision], restored: Collection[str]) -> str:
+def _state(choice: Choice, moves: _Moves, declared: Collection[_Decision], taken_back: Collection[str]) -> str:
     """Return the state that a choice has by the journal, the decisions and the disk."""
     if choice.what != KEEP:
         if choice.state == BEGUN:
@@ -108,7 +113,7 @@ def _state(choice: Choice, moves: _Moves, declared: Collection[_Decision], resto
     moving = [photo.path for photo in choice.photos if photo.moves]
     by_run = [moves[choice.run, path] for path in moving if (choice.run, path) in moves]
     states = {state for state, _ in by_run}
-    if State.RESTORED in states or not set(moving).isdisjoint(restored):
+    if State.RESTORED in states or (choice.state != DONE and not set(moving).isdisjoint(taken_back)):
         return UNDONE
     if choice.state == BEGUN:
         if State.MOVED in states or State.PURGED in states:

@@ -90,6 +90,23 @@ def test_after_a_kill_each_choice_is_done_or_waits(folder: Path) -> None:
     assert seen == {(WAITING, WAITING), (DONE, WAITING), (DONE, DONE)}
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are killed by way of fork")
+def test_an_undo_that_is_killed_lets_nothing_move_that_it_brought_back(folder: Path) -> None:
+    """The choice still waits: ``--apply`` moved the photo by its tier, so the journal does not name the choice."""
+    step, killed = 0, True
+    while killed:
+        root, store = folder / str(step) / "root", folder / str(step) / "store"
+        found = chosen_pairs(root, store, count=1)
+        with Store(store) as opened:
+            apply_report(found, [str(root)], opened, ActionOptions(apply=True), say=lambda _line: None)
+            assert [choice.state for choice in opened.choices.all()] == [WAITING]
+        killed = fork_and_kill(lambda: main(["undo", "--store", str(store)]), before_step=step)  # noqa: B023
+        is_back = (root / "0b.jpg").exists()
+        apply_chosen(found_now(found), root, store)
+        assert (root / "0b.jpg").exists() == is_back, f"killed before step {step}"
+        step += 3
+
+
 def test_a_new_choice_about_what_was_taken_back_is_carried_out(tmp_path: Path) -> None:
     root, store = tmp_path / "root", tmp_path / "store"
     found = chosen_pairs(root, store, count=1)
