@@ -12,22 +12,23 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 from PIL import Image
 
-from clip_client.dedup import DuplicateGroup, DuplicateReport, FailedFile, Match, Member, thresholds_for
+from clip_client.dedup import FailedFile, Match
 from clip_client.dedup.aligned import Alignment
 from clip_client.dedup.features.preview import thumbnail
 from clip_client.dedup.reporting.html import PageCommands, write_page
 from clip_client.dedup.reporting.previews import previews_folder
-from clip_client.dedup.types import ALTERED, BURST, EXACT, SIMILAR, CaptureTime, Metadata
+from clip_client.dedup.types import ALTERED, BURST, EXACT, SAME_PIXELS, SIMILAR, CaptureTime, Metadata
 from tests.browser.conftest import PHONE, TABLET, WIDE, violations
+from tests.fixtures import members
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from playwright.sync_api import Locator, Page
 
+    from clip_client.dedup import DuplicateGroup, Member
     from tests.browser.conftest import OpenPage
 
-MODEL: Final = "ViT-B-32/openai@1a2b3c4d"
 HOSTILE: Final = b"<img src=x onerror=alert(1)>&\"'\n\xe2\x80\xae\xff.jpg"
 expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
 
@@ -55,20 +56,18 @@ class Album:
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.linear_gradient("L").rotate(seed % 360).resize(size).convert("RGB").save(path, "JPEG")
         digest = hashlib.sha256(os.fsencode(path)).hexdigest()
-        known: dict[str, Any] = {"similarity": 0.99, "tier": SIMILAR, "size_bytes": 1000, **more}
-        return Member(path=str(path), width=size[0], height=size[1], sha256=digest, **known)
+        known: dict[str, Any] = {"similarity": 0.99, "sha256": digest, **more}
+        return members.member(path, width=size[0], height=size[1], **known)
 
 
-def group(*members: Member, tier: str = SIMILAR) -> DuplicateGroup:
+def group(kept: Member, *others: Member, tier: str = SIMILAR) -> DuplicateGroup:
     why = (Match(test="embedding", value=0.99, threshold=0.98),)
-    rest = (replace(member, matches=why, tier=tier) for member in members[1:])
-    return DuplicateGroup(tier=tier, min_similarity=0.99, members=(members[0], *rest), reason="most pixels")
+    rest = (replace(member, matches=why, tier=tier) for member in others)
+    return members.group(kept, *rest, tier=tier, min_similarity=0.99, reason="most pixels")
 
 
 def write(page: Path, *groups: DuplicateGroup, failed: tuple[FailedFile, ...] = ()) -> Path:
-    report = DuplicateReport(
-        model=MODEL, thresholds=thresholds_for(MODEL), compared=99, groups=groups, failed=failed, skipped={".txt": 2}
-    )
+    report = members.report(*groups, compared=99, failed=failed, skipped={".txt": 2})
     commands = PageCommands(apply=APPLY)
     with page.open("wb") as file:
         write_page(report, file, thumbnail=thumbnail, folder=previews_folder(page), commands=commands)
@@ -91,7 +90,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
             album.member("trip/kept.jpg", (1200, 800), metadata=said, capture_time=CaptureTime(camera="Canon EOS 5D")),
             album.member("trip/half.jpg", size_bytes=50_000),
             album.member(HOSTILE, seed=9, size_bytes=40_000),
-            tier=NEAR_IDENTICAL,
+            tier=SAME_PIXELS,
         ),
         group(album.member("a.jpg", (400, 600)), album.member("Copy of a.jpg", (400, 600)), tier=EXACT),
         group(frames[0], replace(frames[1], other_shot=BURST), *frames[2:]),
@@ -108,8 +107,8 @@ def shown_groups(page: Page) -> int:
 
 def test_the_result_is_first_and_hostile_names_are_text(page: Path, open_page: OpenPage) -> None:
     with open_page(page, viewport=WIDE) as view:
-        assert view.locator("h1").inner_text() == "18 copies, up to 91.2 kB could be freed"
-        assert view.title() == "18 copies, up to 91.2 kB could be freed"
+        assert view.locator("h1").inner_text() == "3 photos, 91.0 kB, can move safely; 15 similar copies wait for you"
+        assert view.title() == view.locator("h1").inner_text()
         first = view.locator(".group").first
         assert first.locator("h2").inner_text() == "90.0 kB to free in 2 copies"
         assert first.locator(".origin").all_inner_texts() == ["2019-05-03 10:11:12, Canon EOS 5D"]
@@ -239,7 +238,7 @@ def test_an_aligned_crop_is_compared_where_it_lies(tmp_path: Path, open_page: Op
     )
     why = (Match(test="alignment", value=0.99, threshold=0.8, alignment=alignment),)
     kept, crop = album.member("kept.jpg"), album.member("crop.jpg", (300, 200), matches=why, tier=ALTERED)
-    found = DuplicateGroup(tier=ALTERED, min_similarity=0.99, members=(kept, crop))
+    found = members.group(kept, crop, min_similarity=0.99)
     with open_page(write(tmp_path / "report.html", found), viewport=WIDE) as view:
         view.locator("a.mat").nth(1).click()
         view.keyboard.press("x")
@@ -297,7 +296,7 @@ def test_commands_can_be_copied_and_a_shell_reads_what_was_meant(page: Path, ope
 def test_files_with_the_same_bytes_are_not_offered_as_different(tmp_path: Path, open_page: OpenPage) -> None:
     album = Album(tmp_path)
     kept, other = album.member("a.jpg"), album.member("b.jpg")
-    same = replace(album.member("a 2.jpg"), sha256=kept.sha256)
+    same = album.member("a 2.jpg", sha256=kept.sha256)
     with open_page(write(tmp_path / "report.html", group(kept, same, other)), viewport=WIDE) as view:
         view.locator("a.mat").nth(2).click()
         offer = view.get_by_role("button", name="different photos")

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 from PIL import Image
 
-from clip_client.dedup import Member, Store
-from clip_client.dedup.types import SIMILAR
+from clip_client.dedup import Store
+from clip_client.dedup.aligned import PUT_INTO
+from clip_client.dedup.types import EDITED
 from tests.browser.conftest import opened, press
-from tests.fixtures.albums import report, snapshot, without_access, write
+from tests.fixtures import members
+from tests.fixtures.albums import member, report, snapshot, without_access, write
 from tests.fixtures.reviews import of_report, review_of
 from tests.paths import ROOT
 
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Browser, BrowserContext, Page
 
+    from clip_client.dedup import DuplicateReport, Member
+    from clip_client.dedup.types import OnProgress
     from tests.fixtures.reviews import Review
 
 expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
@@ -196,9 +200,10 @@ def test_rules_decide_many_groups_and_one_undo_takes_all_of_it_back(page: Page, 
     smallest.check()
     counts = page.locator(".counts")
     expect(counts).to_contain_text("In 0 groups the rules keep another photo")
-    for _ in range(10):
+    for _ in range(12):
         page.get_by_role("button", name="Move up: Smallest file").press("Enter")
     page.get_by_role("checkbox", name="Most pixels").uncheck()
+    page.evaluate("scrollTo(0, 0)")  # else the target is behind the bar at the top
     page.locator("[data-rule=smallest]").drag_to(
         page.locator("[data-rule='folder=']"), target_position={"x": 20, "y": 2}
     )
@@ -245,13 +250,13 @@ def test_decisions_are_applied_and_taken_back_with_the_keyboard(page: Page, revi
 
 def test_ten_thousand_groups_open_page_by_page(browser: Browser, tmp_path: Path) -> None:
     def photo(number: int, **more: Any) -> Member:
-        return Member(path=f"/photos/{number}.jpg", sha256=f"{number:064x}", width=40, height=30, size_bytes=9, **more)
+        return members.member(f"/photos/{number}.jpg", sha256=f"{number:064x}", width=40, height=30, **more)
 
-    groups = [
-        (photo(2 * number, similarity=1.0), photo(2 * number + 1, similarity=0.99, tier=SIMILAR))
-        for number in range(10_000)
-    ]
-    with review_of(tmp_path, store=tmp_path / "store", search=of_report(report(*groups))) as running:
+    async def search(_on_progress: OnProgress) -> DuplicateReport:
+        groups = ((photo(2 * number), photo(2 * number + 1, similarity=0.99)) for number in range(10_000))
+        return members.report(*(members.group(*pair) for pair in groups))
+
+    with review_of(tmp_path, store=tmp_path / "store", search=search) as running:
         with opened(browser, running, serves_photos=False) as context:
             page = context.new_page()
             page.goto(f"{running.address}/")
@@ -269,6 +274,32 @@ def test_ten_thousand_groups_open_page_by_page(browser: Browser, tmp_path: Path)
             expect(page).to_have_url(re.compile(r"/groups/10000\?"))
             press(page, "Enter")
         assert decisions(running) == [("keep", "photos/19998.jpg", ["photos/19999.jpg"])]
+
+
+def test_a_photo_that_the_kept_one_may_be_made_from_is_kept_unless_a_person_marks_it(
+    browser: Browser, tmp_path: Path
+) -> None:
+    """A screenshot of a photo is larger, and it is no reason to move the photo."""
+    paths = [write(tmp_path / "Pictures" / name, name.encode()) for name in ("screenshot.png", "photo.jpg")]
+    doubted = members.aligned(EDITED, doubts=(PUT_INTO,))
+    pair = member(paths[0], width=1170, height=2532), member(paths[1], tier=EDITED, matches=doubted)
+    with review_of(tmp_path, store=tmp_path / "store", search=of_report(report(pair))) as running:
+        with opened(browser, running, serves_photos=False) as context:
+            page = context.new_page()
+            page.goto(f"http://127.0.0.1:{running.port}/")
+            open_first(page)
+            expect(page.locator("figure").nth(1).get_by_text(PUT_INTO)).to_be_visible()
+            expect(page.locator("[name=move]:checked")).to_have_count(0)
+            expect(page.get_by_role("button", name="Nothing moves")).to_be_disabled()
+            press(page, "Enter")
+            expect(page.locator(".list")).to_be_visible()
+            assert decisions(running) == [("keep-all", "Pictures/screenshot.png", [])]
+            page.goto(f"http://127.0.0.1:{running.port}/groups/1")
+            press(page, "u")
+            page.locator("[name=move]").nth(1).check()
+            press(page, "Enter", "p")
+            expect(page.locator(".plan .mark")).to_contain_text(PUT_INTO)
+        assert decisions(running) == [("keep", "Pictures/screenshot.png", ["Pictures/photo.jpg"])]
 
 
 @contextmanager

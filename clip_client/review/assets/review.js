@@ -173,7 +173,9 @@ function summarise(form) {
   one("span", button).textContent = moving ? `Keep ${Number(kept.value) + 1}, move ${others}` : "Nothing moves";
   button.disabled = !moving;
   // Enter never moves what the search would not: if nothing is marked, it keeps all.
-  one("[value=keep-all] kbd", form).textContent = moving ? "a" : "Enter";
+  const keepAll = one("[value=keep-all]", form);
+  keepAll.dataset.key = moving ? "a" : "a Enter";
+  one("kbd", keepAll).textContent = moving ? "a" : "Enter";
   refusals(form, kept.value);
   for (const photo of viewer.photos) photo.isKept = photo.figure.classList.contains("kept");
   if (viewer.dialog.open) viewer.show();
@@ -246,7 +248,7 @@ addEventListener("keydown", (event) => {
 });
 
 function help() {
-  const rows = all("[data-key]").filter((item) => item.dataset.hint).map((item) => {
+  const rows = all("[data-key]").filter((item) => item.dataset.hint && !item.disabled).map((item) => {
     const row = document.createElement("tr");
     const keys = document.createElement("td");
     for (const key of item.dataset.key.split(" ")) {

@@ -123,8 +123,8 @@ async def test_a_photo_of_a_phone_is_found_in_every_form(server: Server, folder:
     report = await find(server, folder)
     members = by_name(report)
     assert members.keys() == {"IMG_1.HEIC", "motion.heic", "export.jpg", "archive.jxl"}
-    assert {(member.width, member.height) for member in members.values()} == {(512, 512)}
-    assert members["motion.heic"].embedded == "film"
+    assert {(member.photo.width, member.photo.height) for member in members.values()} == {(512, 512)}
+    assert members["motion.heic"].photo.features.embedded == "film"
     assert report.groups[0].keep.endswith("motion.heic"), "an original, and it holds a film"
     assert members["IMG_1.HEIC"].tier == SAME_PIXELS
     plan = planned(report, [folder])

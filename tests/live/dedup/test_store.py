@@ -169,7 +169,7 @@ async def test_photos_of_a_reference_folder_are_kept(server: Server, album: Path
     report = await find(server, tmp_path / "store", album, references=[reference])
     group = next(group for group in report.groups if "small.jpg" in group.keep)
     assert group.reason == "in a reference folder"
-    assert group.members[0].is_reference
+    assert group.members[0].photo.is_reference
 
 
 def test_apply_undo_and_purge(

@@ -103,7 +103,14 @@ def test_what_is_counted_is_what_is_chosen_and_what_moves(album: Path, tmp_path:
     known = LibraryPhoto(path=str(inside), library=str(album / "lib"), uuid="1", name="1.jpg", taken_ns=None)
     alike.append(member(inside, in_library=known))
     groups = [*(group.members for group in found_in(tmp_path / "other").groups), tuple(alike)]
-    tries = ([], ["pixels"], ["smallest"], ["newest"], ["path=*/[byz].jpg", "name"], ["not-path=*/[ax].jpg"])
+    tries: tuple[list[str], ...] = (
+        [],
+        ["pixels"],
+        ["smallest"],
+        ["newest"],
+        ["path=*/[byz].jpg", "name"],
+        ["not-path=*/[ax].jpg"],
+    )
     with review_of(tmp_path, store=tmp_path / "store", search=of_report(report(*groups))) as review:
         for rules, also in itertools.product(tries, ([], [SIMILAR])):
             count = counted(review, rules, also)

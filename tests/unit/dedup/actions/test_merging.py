@@ -14,7 +14,6 @@ from clip_client.cli.options.dedup import ActionOptions
 from clip_client.dedup import Member, Store
 from clip_client.dedup.actions.apply import Outcome, apply, undo
 from clip_client.dedup.actions.merging import loss
-from clip_client.dedup.actions.plan import Plan
 from clip_client.dedup.actions.purge import purge
 from clip_client.dedup.features.image_features import extract_features
 from clip_client.dedup.files.metadata import read_sidecar
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from clip_client.dedup import DuplicateReport
+    from clip_client.dedup.actions.plan import Plan
 
 SAID = Metadata(
     taken="2019-05-03T10:11:12",

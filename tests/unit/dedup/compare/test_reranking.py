@@ -17,7 +17,6 @@ from clip_client.dedup.compare.cannot_link import CannotLink
 from clip_client.dedup.compare.chosen_groups import CHOSEN, keep_instead, rerank
 from clip_client.dedup.compare.groups import Comparison, make_groups
 from clip_client.dedup.compare.keep_rules import KeepRules
-from clip_client.dedup.group import DuplicateGroup
 from clip_client.dedup.photo import ImageFeatures, Photo
 from clip_client.dedup.types import ALTERED, BURST, EDITED, EXACT, SAME_PIXELS, SIMILAR, TIERS, CaptureTime, Thresholds
 from tests.fixtures.members import alignment
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from clip_client.dedup.aligned import Alignment
+    from clip_client.dedup.group import DuplicateGroup
 
 THRESHOLDS = Thresholds(similar=0.9, source="", recommended=True)
 SEARCHED, WANTED = KeepRules(["bytes"]), KeepRules(["smallest"])
@@ -165,7 +165,7 @@ def test_whatever_is_kept_copies_lead_to_it_by_proofs(
     files = [[file(f"{'abcdefg'[row]}.jpg", 90 - row)] for row in range(len(pictures))]
     comparison = Comparison(
         candidates=dict(enumerate(files)),
-        vectors=np.tile(np.float32([1, 0]), (len(files), 1)),
+        vectors=np.tile(np.array([1, 0], dtype=np.float32), (len(files), 1)),
         pixels=np.array([pictures.index(picture) for picture in pictures]),
         hashes=np.zeros(len(files), dtype=np.uint64),
         has_hash=np.zeros(len(files), dtype=bool),

@@ -18,7 +18,6 @@ from clip_client.dedup.features.image_features import extract_features
 from clip_client.dedup.files.file_types import is_raw as is_raw_file
 from clip_client.dedup.files.reading import read_file
 from clip_client.dedup.files.scanner import scan
-from clip_client.dedup.photo import ImageFeatures
 from clip_client.dedup.store.parquet_store import ParquetStore
 from clip_client.dedup.store.store import Store
 from tests.fixtures.albums import NoPictures, write
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
+    from clip_client.dedup.photo import ImageFeatures
     from clip_client.dedup.types import FailedFile, PhotoFile
 
 

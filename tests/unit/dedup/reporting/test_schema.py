@@ -96,10 +96,14 @@ def test_a_report_is_what_the_schema_says() -> None:
     assert kept["verdict"] == {
         "kept": None, "tier": "exact", "moves": "never", "reason": "", "lost": [], "doubt": None,
     }  # fmt: skip
-    reason = "It shows what the kept photo lacks: colour."
     assert near["verdict"] == {
-        "kept": "a.jpg", "tier": "similar", "moves": "if chosen", "reason": reason, "lost": ["colour"], "doubt": ENLARGED,
-    }  # fmt: skip
+        "kept": "a.jpg",
+        "tier": "similar",
+        "moves": "if chosen",
+        "reason": "It shows what the kept photo lacks: colour.",
+        "lost": ["colour"],
+        "doubt": ENLARGED,
+    }
     assert (copied["copy_of"], copied["reference"], copied["camera"]) == ("L/c.jpg", True, "Canon EOS 5D")
 
 

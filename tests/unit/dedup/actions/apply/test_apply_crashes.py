@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clip_client.dedup.actions.apply import METHODS, apply, undo
-from clip_client.dedup.actions.plan import Plan
 from clip_client.dedup.actions.purge import purge
 from clip_client.dedup.store.journal import IN_QUARANTINE, State
 from clip_client.dedup.types import QUARANTINE_NAME
@@ -22,6 +21,8 @@ from tests.fixtures.crashes import IN_MEMORY, contents, fork_and_kill
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from clip_client.dedup.actions.plan import Plan
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are killed by way of fork")
 
