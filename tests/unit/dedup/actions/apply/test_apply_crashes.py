@@ -23,7 +23,11 @@ from tests.fixtures.crashes import IN_MEMORY, contents, fork_and_kill
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are killed by way of fork")
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are killed by way of fork"),
+    # Hundreds of forks in a test: 106 s on two cores that other work shared by ten.
+    pytest.mark.timeout(300),
+]
 
 
 @pytest.fixture
