@@ -134,13 +134,17 @@ def measure(run: Run) -> dict[str, Any]:
     servers = start_together(run.stack, {row: row_serving(run, row) for row in rows})
     workers = {row: run.load("transport", server.grpc_url, name=row) for row, server in servers.items()}
     cosines = cosine_to_first({row: worker.ready["vectors"] for row, worker in workers.items()})
-    found = run.in_rounds(
-        {
-            f"{row} x{size}": partial(worker.ask, {"seconds": run.options.seconds, "concurrency": size})
-            for size in SIZES
-            for row, worker in workers.items()
-        }
-    )
+    cells = {
+        f"{row} x{size}": partial(worker.ask, {"seconds": run.options.seconds, "concurrency": size})
+        for size in SIZES
+        for row, worker in workers.items()
+    }
+    run.checkpoint(total=len(cells) * len(run.rounds))
+    found: dict[str, list[dict[str, Any]]] = {}
+    for number in run.rounds:
+        # Back and forth, because a server still computes what it has received when its turn ends.
+        turn = cells if number % 2 else dict(reversed(cells.items()))
+        found = run.in_rounds(turn, range(number, number + 1))
     summary: dict[str, Any] = {}
     lines = []
     for row in rows:
