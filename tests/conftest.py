@@ -29,11 +29,20 @@ LONG_FILES = (
 """Those of tests/live that take half a minute or more."""
 
 
+SLOW_FOLDERS = {"browser": 120, "live": 300}
+"""Folder -> limit of a test in seconds, if the test has no ``pytest.mark.timeout`` of its own. Any of them may be the
+first that needs the browser, a server or a cluster, which start ten times as slowly on a busy machine."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test with its folder. The last folder begins with its long files: no process is left alone with one."""
+    """Mark each test with its folder and its limit. The last folder begins with its long files: no process is left
+    alone with one."""
     long_files = [TESTS / "live" / name for name in LONG_FILES]
     for item in items:
-        item.add_marker(getattr(pytest.mark, item.path.relative_to(TESTS).parts[0]))
+        folder = item.path.relative_to(TESTS).parts[0]
+        item.add_marker(getattr(pytest.mark, folder))
+        if folder in SLOW_FOLDERS and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(SLOW_FOLDERS[folder]))
     items.sort(key=lambda item: 0 if not item.get_closest_marker("live") else 1 if item.path in long_files else 2)
 
 

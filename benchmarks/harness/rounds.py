@@ -8,6 +8,7 @@ all systems alike; it does not help if other work takes the same cores (see ``BU
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
@@ -41,6 +42,20 @@ def cosine_to_first(vectors: Mapping[str, Any]) -> dict[str, float]:
 def spread(values: Sequence[float]) -> dict[str, float]:
     """Median, minimum and maximum of ``values``."""
     return {"median": statistics.median(values), "min": min(values), "max": max(values)}
+
+
+def median_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Two of ``values`` between which the true median lies with a probability of 95 % or more.
+
+    By the sign test, which knows nothing of their distribution. Fewer than six values are too few for 95 %; then it is
+    their range.
+    """
+    ordered = sorted(values)
+    count, left_out, tail = len(ordered), -1, 0.0
+    while (tail := tail + math.comb(count, left_out + 1) / 2**count) <= 0.025:
+        left_out += 1
+    left_out = max(0, left_out)
+    return ordered[left_out], ordered[-1 - left_out]
 
 
 def percentiles(latencies_ms: Sequence[float]) -> dict[str, float]:

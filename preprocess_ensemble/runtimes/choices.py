@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from preprocess_ensemble.runtimes.processor import processor_id
 from preprocess_ensemble.whole_file import whole_file
 
 _VERSION: Final = 1
@@ -47,33 +48,35 @@ class Choice:
 class Choices:
     """The remembered choices: a small JSON file for each processor, model, set of runtimes and number of threads.
 
-    ``folder`` is by default ``clip-triton/runtimes`` in the user's cache folder.
+    ``folder`` is by default ``clip-triton/runtimes`` in the user's cache folder, and ``processor`` the name of this
+    one.
     """
 
-    def __init__(self, folder: Path | None = None) -> None:
+    def __init__(self, folder: Path | None = None, *, processor: str | None = None) -> None:
         if folder is None:
             from platformdirs import user_cache_path
 
             folder = user_cache_path("clip-triton", appauthor=False) / "runtimes"
         self.folder = folder
+        self._processor = processor or processor_id()
 
     def get(self, about: Mapping[str, str]) -> Choice | None:
-        """Return the choice for ``about``, which names all that it depends on; None if there is none."""
+        """Return the choice for ``about``, which names what it depends on besides the processor; None without one."""
         return _read(self._file(about))
 
     def keep(self, about: Mapping[str, str], choice: Choice) -> None:
         """Remember ``choice``. Raises OSError if the folder cannot be written."""
-        record = {"version": _VERSION, "about": dict(about), **asdict(choice)}
+        record = {"version": _VERSION, "processor": self._processor, "about": dict(about), **asdict(choice)}
         self._make_folder()
         with whole_file(self._file(about)) as file:
             file.write(json.dumps(record, indent=1).encode("ascii"))
 
-    def on_processor(self, processor: str) -> Iterator[str]:
-        """Yield one clause for each choice that was measured on ``processor``: which model runs on what, and why."""
+    def on_this_processor(self) -> Iterator[str]:
+        """Yield one clause for each choice that was measured here: which model runs on what, and why."""
         for path in sorted(self.folder.glob("*.json")):
-            about = _record(path).get("about")
-            choice = _read(path)
-            if choice is not None and isinstance(about, dict) and about.get("processor") == processor:
+            record, choice = _record(path), _read(path)
+            about = record.get("about")
+            if choice is not None and isinstance(about, dict) and record.get("processor") == self._processor:
                 yield f"{about.get('model')} runs on {choice.name or about.get('reference')} ({choice})"
 
     @contextmanager
@@ -102,7 +105,7 @@ class Choices:
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def _file(self, about: Mapping[str, str]) -> Path:
-        text = json.dumps([_VERSION, dict(about)], sort_keys=True)
+        text = json.dumps([_VERSION, self._processor, dict(about)], sort_keys=True)
         return self.folder / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
 
 

@@ -15,7 +15,7 @@ from preprocess_ensemble.runtimes.agreement import AgreementCheck, Disagreement
 from preprocess_ensemble.runtimes.choices import Choice, Choices
 from preprocess_ensemble.runtimes.model import LoadFailed, OpenModel, RuntimeUnusable
 from preprocess_ensemble.runtimes.openvino_model import open_openvino
-from preprocess_ensemble.runtimes.processor import has_bf16, processor_id
+from preprocess_ensemble.runtimes.processor import has_bf16
 from preprocess_ensemble.runtimes.timing import CONTENDED, Timer, Timing, time_against
 
 if TYPE_CHECKING:
@@ -200,7 +200,6 @@ class _Fastest:
         self._timer = timer
         self._trial = _Trial(reference, passport)
         self._about = {
-            "processor": processor_id(),
             "model": passport.id,
             "reference": str(reference),
             "settings": reference.settings,

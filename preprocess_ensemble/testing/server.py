@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,21 +85,27 @@ def serving(
     python: str | Path = sys.executable,
     cores: Collection[int] = (),
     gpu: int | None = None,
+    environment: Mapping[str, str] | None = None,
     http: bool = False,
 ) -> Iterator[Server]:
     """Run ``clip-serve`` on free ports. The block starts when it is ready, and the end of the block stops it at once.
 
     ``options`` are those of the command line. ``python`` is the interpreter of the environment to serve with. ``cores``
-    pins the server and all its processes, and ``gpu`` is the only GPU that it sees. With ``http`` it also opens
+    pins the server and all its processes, ``gpu`` is the only GPU that it sees, and ``environment`` is added to this
+    process's. With ``http`` it also opens
     Triton's HTTP. Raises :class:`ServerDidNotStart` if it ends before it is ready.
     """
     ports = {"grpc": free_port(), "metrics": free_port(), **({"http": free_port()} if http else {})}
     command = (str(python), "-m", "preprocess_ensemble.serving.command", "--repository", str(repository))
     chosen = [f"--{name}-port={port}" for name, port in ports.items()]
     pin = (lambda: os.sched_setaffinity(0, cores)) if cores else None
-    seen = None if gpu is None else {**os.environ, "CUDA_VISIBLE_DEVICES": str(gpu)}
+    seen = {} if gpu is None else {"CUDA_VISIBLE_DEVICES": str(gpu)}
     process = subprocess.Popen(
-        [*command, *chosen, *options], stdout=subprocess.PIPE, text=True, preexec_fn=pin, env=seen
+        [*command, *chosen, *options],
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=pin,
+        env={**os.environ, **seen, **(environment or {})},
     )
     assert process.stdout is not None
     try:

@@ -110,8 +110,8 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
         ("clip_client.cli", "clip_client.__main__"),
         (
             BASE, "contract", "imaging", "model_repository", "runtimes", "transports", "balancing", "server state",
-            "client", "vectors", "dedup types", "dedup files", "dedup store", "dedup features", "dedup compare", "dedup search",
-            "dedup actions", "dedup reporting", "review", "distributed",
+            "client", "vectors", "dedup types", "dedup files", "dedup store", "dedup features", "dedup compare",
+            "dedup search", "dedup actions", "dedup reporting", "review", "distributed",
         ),
     ),
     "serving": (

@@ -16,7 +16,7 @@ from clip_client.cli.doctor.check import CLIENT, Check, Level
 from preprocess_ensemble.cores import usable_cores
 from preprocess_ensemble.model_repository.location import default_repository, has_model
 from preprocess_ensemble.runtimes.choices import Choices
-from preprocess_ensemble.runtimes.processor import has_bf16, processor_id
+from preprocess_ensemble.runtimes.processor import has_bf16
 
 _DISTRIBUTION: Final = "clip-triton"
 
@@ -94,7 +94,7 @@ def _processor(*, with_bf16: bool) -> Iterator[Check]:
         remedy = f"this processor may embed up to three times as fast with: pip install '{_DISTRIBUTION}[local]'"
         yield _check("openvino", version or "not installed", "" if version else remedy)
     choices = Choices()
-    for choice in choices.on_processor(processor_id()):
+    for choice in choices.on_this_processor():
         yield _check("precision auto", f"{choice}; to time again, delete {choices.folder}")
 
 

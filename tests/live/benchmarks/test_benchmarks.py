@@ -94,8 +94,12 @@ def test_precision(tiny_repository: Path, tmp_path: Path) -> None:
     assert {row: summary[row]["valid"] for row in rows} == dict.fromkeys(rows, True)
     assert summary["int8"]["cosine"] < summary["fp32"]["cosine"]
     assert "(fp32 was asked for)" in summary["fp32"]["runtime"]
-    assert ("OpenVINO" if has_bf16() else "neither avx512_bf16 nor amx_bf16") in summary["auto"]["runtime"]
+    assert "timed on" in summary["auto"]["runtime"]
+    assert ("OpenVINO bf16: this processor has neither" in summary["auto"]["runtime"]) != has_bf16()
     assert set(summary["auto"]["times_fp32"]) == {"1", "8", "32"}
+    assert {one["fastest"] for one in summary["auto"]["times_fastest"].values()} == {"fp32"}, "the only other row"
+    assert all(one["low"] <= one["ratio"] <= one["high"] for one in summary["auto"]["times_fastest"].values())
+    assert min(summary["auto"]["starts_s"].values()) > 0
 
 
 def test_operators(tiny_repository: Path, tmp_path: Path) -> None:

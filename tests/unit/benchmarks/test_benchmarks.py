@@ -19,10 +19,11 @@ from pydantic import ValidationError
 from benchmarks.experiments.client.serialisation import over_links
 from benchmarks.experiments.serving import perf_analyzer, scaling
 from benchmarks.experiments.serving.latency import saturation
+from benchmarks.experiments.serving.precision import compared_with_fastest
 from benchmarks.experiments.serving.queue_delay import recommend
 from benchmarks.experiments.serving.three_way import summarise
 from benchmarks.harness.checkpoint import Checkpoint
-from benchmarks.harness.rounds import cosine_to_first, percentiles
+from benchmarks.harness.rounds import cosine_to_first, median_interval, percentiles
 from benchmarks.harness.worker import start_together
 from benchmarks.load.loops import closed_loop, open_loop, poisson
 from benchmarks.peers import in_process as systems
@@ -343,3 +344,29 @@ def test_every_experiment_is_listed_with_its_question_on_one_line() -> None:
     for line in listed:
         assert re.fullmatch(r"\w+ +[A-Z][^?]{20,}\?", line), line
         assert len(line) <= 100, line
+
+
+@pytest.mark.parametrize(
+    ("count", "low", "high"), [(1, 0, 0), (5, 0, 4), (6, 0, 5), (9, 1, 7), (12, 2, 9), (20, 5, 14)]
+)
+def test_the_interval_of_a_median_is_that_of_the_sign_test(count: int, low: int, high: int) -> None:
+    assert median_interval(range(count)) == (low, high)
+
+
+def test_the_default_is_compared_with_the_fastest_candidate_round_by_round() -> None:
+    def rates(*values: float) -> list[dict[str, float]]:
+        return [{"rate": value} for value in values]
+
+    found = {
+        "fp32 x8": rates(10, 10, 10, 10, 10, 10),
+        "openvino-fp32 x8": rates(20, 10, 20, 20, 20, 20),
+        "int8 x8": rates(*[99] * 6),
+        "auto x8": rates(19, 9.5, 19, 19, 19, 19),
+    }
+    rows = ["fp32", "auto", "int8", "openvino-fp32"]
+    slower = {"fastest": "openvino-fp32", "ratio": 0.95, "low": 0.95, "high": 0.95, "holds": False}
+    assert compared_with_fastest(found, rows, 8) == slower
+    found["auto x8"][0]["rate"] = 20.5
+    assert compared_with_fastest(found, rows, 8)["holds"], "the interval reaches 1"
+    found["auto x8"] = rates(*[19.5] * 6)
+    assert compared_with_fastest(found, rows, 8)["holds"], "over 0.97"

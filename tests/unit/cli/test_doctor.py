@@ -11,7 +11,6 @@ from clip_client.cli.doctor.command import table_lines
 from clip_client.cli.doctor.machine_checks import check_machine
 from clip_client.cli.main import main
 from preprocess_ensemble.runtimes.choices import Choice, Choices
-from preprocess_ensemble.runtimes.processor import processor_id
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -92,10 +91,10 @@ def test_openvino_is_missed_only_by_a_processor_that_gains_from_it(monkeypatch: 
 def test_what_auto_chose_on_this_processor_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert "precision auto" not in machine()
-    about = {"processor": processor_id(), "model": "ViT-B-32/random:0@f3526bbd", "reference": "ONNX Runtime 1, fp32"}
+    about = {"model": "ViT-B-32/random:0@f3526bbd", "reference": "ONNX Runtime 1, fp32"}
     slower = Choice(name="", speeds={"OpenVINO bf16": 0.62}, day="2026-11-23")
     Choices().keep(about, slower)
-    Choices().keep({**about, "processor": "another", "model": "M"}, slower)
+    Choices(processor="another").keep({**about, "model": "M"}, slower)
     (tmp_path / "clip-triton" / "runtimes" / "damaged.json").write_text("{")
     assert machine()["precision auto"].value == (
         "ViT-B-32/random:0@f3526bbd runs on ONNX Runtime 1, fp32 (speed relative to ONNX Runtime in fp32, timed on "

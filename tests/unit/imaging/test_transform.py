@@ -66,6 +66,7 @@ def image_sizes(draw: st.DrawFn) -> tuple[int, int]:
 sides = st.integers(1, 300)
 
 
+@pytest.mark.timeout(180)  # it imports PyTorch: 36 s on two cores that other work shared by ten
 @settings(max_examples=250, deadline=None, derandomize=True)
 @given(
     image_size=image_sizes(),

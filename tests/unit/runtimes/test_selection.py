@@ -239,9 +239,7 @@ def test_a_choice_is_remembered(speed: float, taken: str, machine: Machine) -> N
         assert (machine.opened, session.rows) == (["bf16"], [1, 10]), "the check that it agrees, and no timing"
 
 
-def test_another_model_processor_runtime_or_number_of_threads_is_timed_again(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_model_processor_runtime_or_number_of_threads_is_timed_again(machine: Machine) -> None:
     def opened(version: str = "2", **changes: Any) -> list[str]:
         machine.opened.clear()
         slow = replace(machine.candidate("bf16", 0.5), version=version)
@@ -255,7 +253,7 @@ def test_another_model_processor_runtime_or_number_of_threads_is_timed_again(
     assert opened(reference=replace(machine.reference, settings="1 thread")) == ["bf16"]
     assert opened(reference=replace(machine.reference, runtime="ONNX Runtime 2")) == ["bf16"]
     assert opened() == []
-    monkeypatch.setattr("preprocess_ensemble.runtimes.selection.processor_id", lambda: "another")
+    machine.choices = Choices(machine.choices.folder, processor="another")
     assert opened() == ["bf16"]
 
 

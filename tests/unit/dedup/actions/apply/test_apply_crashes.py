@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 
     from clip_client.dedup.actions.plan import Plan
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are killed by way of fork")
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are killed by way of fork"),
+    # Hundreds of forks in a test: 106 s on two cores that other work shared by ten.
+    pytest.mark.timeout(300),
+]
 
 
 @pytest.fixture
