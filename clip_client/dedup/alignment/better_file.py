@@ -34,17 +34,21 @@ _BLOCK: Final = 8
 _LOSSY: Final = frozenset({"JPEG", "MPO", "WEBP", "AVIF", "HEIF", "JXL"})
 _ROUNDING: Final = 1.5
 """By how much a coefficient may lie beyond half a step: pixels are rounded to whole levels."""
-_BEYOND: Final = 0.03
-"""Share of the difference's energy beyond half a step, up to which the steps explain it. Measured on 15 photos and 3
-pages: 0.010 at most for copies of the same size, 0.034 for those of a half and a third, by Pillow, cjpeg, ImageMagick,
-vips and ffmpeg; sources of quality 75 to 90 against copies saved at quality 15 to 40 and again at 100: at least 0.04,
-mostly 0.2 and more; sharpened: 0.4."""
+_BEYOND: Final = (0.01, 0.03)
+"""Share of the difference's energy beyond half a step, up to which the steps explain it: of fine steps, and of coarse
+ones, of which the kept photo may be reduced by an unknown filter. Measured on 15 photos and 3 pages, with copies by
+Pillow, cjpeg, ImageMagick, vips and ffmpeg: 0.01 at most for the same size, 0.004 for half the size at quality 90, 0.03
+at quality 80 and less; sources of quality 75 to 90 against copies saved at quality 15 to 40 and again at 100: at least
+0.04, mostly 0.2 and more; sharpened: 0.4."""
+_COARSE: Final = 20.0
+"""Mean of the steps, about that of quality 83, from which they are coarse."""
 _BEYOND_LATER: Final = 0.012
-"""The same, to say that the kept photo was made later: it reaches 0.006, but 0.02 and more if WebP or AVIF of high
-quality came after a JPEG."""
-_CLOSE: Final = 0.69
+"""The same share, to say that the kept photo was made later: it reaches 0.006, but 0.02 and more if WebP or AVIF of
+high quality came after a JPEG."""
+_CLOSE: Final = 0.64
 """Share of the coefficients that lie within a quarter of a step, above which they are closer than a source's would be:
-half of those of a source do. Measured: 0.33 to 0.66 for copies; 0.65 to 0.86 for a picture enlarged from the JPEG."""
+half of those of a source do. Measured: 0.28 to 0.65 for copies; 0.66 to 0.8 after a weak smoothing filter, 0.65 to 0.86
+for a picture enlarged from the JPEG."""
 _ON_STEPS_OF_KEPT: Final = 0.8
 """The same share, above which a lossless picture was made from the JPEG."""
 _SAME: Final = 0.6
@@ -135,9 +139,14 @@ class _Fit(NamedTuple):
     """Root mean square of the difference."""
 
     @property
+    def explains(self) -> bool:
+        """True if the source can be what it is supposed to be."""
+        return self.beyond <= _BEYOND[self.step >= _COARSE]
+
+    @property
     def proves(self) -> bool:
         """True if the steps explain the difference and nothing else could."""
-        return self.beyond <= _BEYOND and self.close is not None and self.close <= _CLOSE
+        return self.explains and self.close is not None and self.close <= _CLOSE
 
 
 def doubt_about(kept: FileFacts, duplicate: FileFacts, overlay: Overlay, seen: Differences) -> str:
@@ -169,11 +178,11 @@ def doubt_about(kept: FileFacts, duplicate: FileFacts, overlay: Overlay, seen: D
     # A source lies on the steps of its copy only if it was saved with the same ones before.
     has_same_steps = duplicate.table is None or np.array_equal(duplicate.table, kept.table)  # type: ignore[arg-type]
     is_same = made is not None and (made.close is None or (has_same_steps and made.off < _SAME))
-    if made is not None and made.beyond <= _BEYOND and is_same:
+    if made is not None and made.explains and is_same:
         # Both hold the same to a level. Of a JPEG, only a picture made from it lies that close to its steps.
         shows_steps = later is not None and later.close is not None and later.close > _ON_STEPS_OF_KEPT
-        return "" if shows_steps or kept.is_lossless >= duplicate.is_lossless else UNTOLD
-    if duplicate.table is not None or (not is_larger and (duplicate.is_lossless or _is_otherwise_lossy(kept))):
+        return "" if is_larger or shows_steps or kept.is_lossless >= duplicate.is_lossless else UNTOLD
+    if duplicate.table is not None or duplicate.is_lossless or (_is_otherwise_lossy(kept) and not is_larger):
         return UNTOLD
     return "" if detail.holds_all else UNTOLD
 
