@@ -36,7 +36,8 @@ STEPS: Final[dict[str, tuple[str, ...]]] = {
     "align": (
         "clip_client.dedup.alignment.aligner:keypoints_of",
         "clip_client.dedup.alignment.aligner:align",
-        "clip_client.dedup.alignment.aligner:doubt_about",
+        "clip_client.dedup.alignment.aligner:full_photo",
+        "clip_client.dedup.alignment.aligner:check_at_full_size",
     ),
     "write the store": (
         "clip_client.dedup.features.collect:FeatureCollector.save",

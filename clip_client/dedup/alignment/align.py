@@ -12,8 +12,8 @@ from clip_client.dedup.aligned import PUT_INTO, Alignment
 from clip_client.dedup.alignment.changes import Overlap, changes_of, lost_in
 from clip_client.dedup.alignment.comparison import Comparison, compare, refined
 from clip_client.dedup.alignment.geometry import frame_affine, inverse, is_frame, matched_affine, whole_affine
+from clip_client.dedup.alignment.motion import STEP
 from clip_client.dedup.alignment.seams import is_put_into
-from clip_client.dedup.alignment.windows import STEP
 from clip_client.dedup.types import ALTERED, EDITED, RE_ENCODED
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from clip_client.dedup.alignment.align import align
-from clip_client.dedup.alignment.better_file import FileFacts
-from clip_client.dedup.alignment.full_size_check import FullPhoto, check_at_full_size
+from clip_client.dedup.alignment.full_size_check import FileFacts, FullPhoto, check_at_full_size
 from clip_client.dedup.alignment.keypoints import (
     ALGORITHM,
     PICTURE_SIDE,

@@ -10,8 +10,7 @@ import numpy as np
 
 from clip_client.dedup.alignment.geometry import FRAME_TOLERANCE
 from clip_client.dedup.alignment.grading import Grading, cut_off, grading_of, regrade
-from clip_client.dedup.alignment.motion import find_motion
-from clip_client.dedup.alignment.windows import STEP, Windows, sampled
+from clip_client.dedup.alignment.motion import STEP, Windows, find_motion, sampled
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -53,7 +52,7 @@ _LEAST_OVERLAP: Final = 900
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Comparison:
-    """What remains after alignment, in windows of the grid, (rows, columns); see :mod:`.windows`."""
+    """What remains after alignment, in windows of the grid, (rows, columns); see :class:`.motion.Windows`."""
 
     inside: Mask
     """Windows in the overlap."""

@@ -38,6 +38,8 @@ pages and their copies (JPEG of quality 25 and better, WebP of 60, half and thir
 photos, and 11.6, 2.9, 1.2 and 0.7 for pages; a page of quality 25 may be refused. One changed digit: at least 18 at
 quality 10, 59 at quality 25, 10 at half size. A spot of 20 x 20 pixels that differs by 24 levels: at least 12, 38 and
 11."""
+_MOST_COLOUR: Final = 6.0
+"""The same for chroma, which encoders treat more roughly: copies of photographed pages reach 3.3."""
 _BINS: Final = 12
 """Of equal numbers of places, by how busy they are."""
 _NORMAL: Final = 0.98
@@ -48,7 +50,7 @@ among the busiest places."""
 _MOST_GAIN: Final = 0.02
 """By how much encoders and resizing may change the strength of colours. Measured: 0.012 for JPEG of quality 15 and
 better, WebP of 60 and half the size."""
-_LEAST_VARIATION: Final = 9.0
+_LEAST_VARIATION: Final = 25.0
 """Squared levels of a chroma, to measure that."""
 _LEAST: Final = 4.0
 """Squared levels that are normal anywhere."""
@@ -138,8 +140,9 @@ class Differences:
             for number, (difference, busyness) in enumerate(zip(one.difference, one.busyness, strict=True)):
                 limit = limits[number]
                 if limit is not None:
-                    level = _LEVELS[number][1]
-                    places += _boxes(difference > _MOST[level] * limit(busyness), 4 << level, box)
+                    plane, level = _LEVELS[number]
+                    most = _MOST_COLOUR if plane else _MOST[level]
+                    places += _boxes(difference > most * limit(busyness), 4 << level, box)
             if lacks:
                 places += _boxes(one.lacks, _CELL, box)
         return self._around(places) if places else None

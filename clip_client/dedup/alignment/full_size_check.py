@@ -3,17 +3,66 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from clip_client.dedup.alignment.better_file import FileFacts, doubt_about
+import numpy as np
+
+from clip_client.dedup.aligned import ENLARGED, MADE_LATER, UNTOLD
 from clip_client.dedup.alignment.differences import Differences
+from clip_client.dedup.alignment.fine_detail import Detail, has_finer_detail
+from clip_client.dedup.alignment.jpeg_steps import BLOCK, Steps, fit
 from clip_client.dedup.alignment.overlay import Overlay
 from clip_client.dedup.types import ALTERED, RE_ENCODED
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from clip_client.dedup.aligned import Alignment
     from clip_client.dedup.alignment.differences import Map
     from clip_client.dedup.alignment.keypoints import Pixels
+
+    Floats = NDArray[np.float32]
+
+_LOSSY: Final = frozenset({"JPEG", "MPO", "WEBP", "AVIF", "HEIF", "JXL"})
+_ON_STEPS_OF_KEPT: Final = 0.8
+"""The same share, above which a lossless picture was made from the JPEG."""
+_SAME: Final = 1.0
+"""Levels, root mean square: rounding to whole levels leaves up to 0.5, the finest steps 0.95."""
+_SAME_SIZE: Final = 1.03
+"""Ratio of the sides up to which programs round sizes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileFacts:
+    """What the file of a photo says about its compression."""
+
+    is_lossless: bool
+    table: Floats | None
+    """(8, 8): the luma steps of a JPEG."""
+    orientation: int
+    """EXIF, 1 to 8."""
+    profile: bytes
+    """ICC; empty for none."""
+
+    @classmethod
+    def read(cls, data: bytes) -> FileFacts:
+        """Read the header of an encoded file; one that cannot be read counts as a lossy one of no known steps."""
+        from PIL import ExifTags
+
+        from preprocess_ensemble.imaging.formats import open_image
+
+        try:
+            with open_image(data) as image:
+                steps = getattr(image, "quantization", None)
+                orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
+                return cls(
+                    is_lossless=image.format not in _LOSSY or b"VP8L" in data[:64],
+                    table=np.array(steps[0], np.float32).reshape(BLOCK, BLOCK) if steps else None,
+                    orientation=orientation if orientation in range(1, 9) else 1,
+                    profile=image.info.get("icc_profile") or b"",
+                )
+        except Exception:  # Pillow may raise anything for a damaged file
+            return cls(is_lossless=False, table=None, orientation=1, profile=b"")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -42,5 +91,70 @@ def check_at_full_size(
         found = seen.outliers(each)
     if found is not None:
         return replace(alignment, tier=ALTERED, region=found.region, region_share=found.share)
-    doubt = "" if is_source else doubt_about(kept.facts, duplicate.facts, overlay, seen)
+    doubt = "" if is_source else _doubt_about(kept.facts, duplicate.facts, overlay, seen)
     return replace(alignment, doubts=(doubt,)) if doubt else alignment
+
+
+def _doubt_about(kept: FileFacts, duplicate: FileFacts, overlay: Overlay, seen: Differences) -> str:
+    """Return why ``kept`` is not proved to hold all that ``duplicate`` shows; empty if it is.
+
+    Both show the same everywhere. The answer is careful: without a proof there is a doubt.
+    """
+    tones = seen.grading.tones
+    is_grey = tones[0].is_mostly_grey and not tones[1].is_mostly_grey
+    is_changed = overlay.is_turned or not (seen.grading.is_none or is_grey)
+    is_larger = overlay.scale > _SAME_SIZE
+    if is_larger and not has_finer_detail(overlay):
+        return ENLARGED
+    if seen.grading.is_none and seen.has_other_colours:
+        return UNTOLD
+    detail = Detail.of(overlay, seen)
+    if detail.is_blurred and not is_changed:
+        return ""
+    made = fit(overlay, seen, _steps_of(duplicate, overlay, of_kept=False), source_is_kept=True)
+    later = fit(overlay, seen, _steps_of(kept, overlay, of_kept=True), source_is_kept=False)
+    is_later = later is not None and later.may_be_later
+    if made is not None and made.proves(is_reduced=is_larger):
+        is_coarser = not is_changed and later is not None and later.step < made.step
+        if not is_later or is_coarser:
+            return ""
+    if is_changed:
+        return UNTOLD  # size says nothing about versions of one picture
+    # A source lies on the steps of its copy only if it was saved with the same ones before.
+    has_same_steps = duplicate.table is None or np.array_equal(duplicate.table, kept.table)  # type: ignore[arg-type]
+    if made is not None and made.explains and made.off < _SAME and (made.within is None or has_same_steps):
+        # Of a JPEG, only a picture made from it lies that close to its steps.
+        shows_steps = later is not None and later.within is not None and later.within[1] > _ON_STEPS_OF_KEPT
+        if is_larger or shows_steps or kept.is_lossless >= duplicate.is_lossless:
+            return ""  # both hold the same
+    if is_later:
+        return MADE_LATER
+    if duplicate.table is not None or duplicate.is_lossless or (_is_otherwise_lossy(kept) and not is_larger):
+        return UNTOLD
+    return "" if detail.holds_all(is_reduced=is_larger) else UNTOLD
+
+
+def _is_otherwise_lossy(file: FileFacts) -> bool:
+    """Tell whether a file was compressed in a way that leaves no steps that can be found."""
+    return not file.is_lossless and file.table is None
+
+
+def _steps_of(file: FileFacts, overlay: Overlay, *, of_kept: bool) -> Steps | None:
+    """Return the steps of a file in the duplicate's pixels; None if its blocks do not lie on these."""
+    height, width = overlay.duplicate.shape[:2]
+    if file.table is None and not file.is_lossless:
+        return None
+    size, shift = (width, height), (0, 0)
+    swaps, flips = file.orientation >= 5, (file.orientation in (2, 3, 6, 7), file.orientation in (3, 4, 7, 8))
+    if of_kept:
+        if overlay.shift is None:
+            return None
+        size, shift = overlay.kept_size, overlay.shift
+        if overlay.is_swapped:
+            swaps, flips = not swaps, flips[::-1]
+        flips = flips[0] != overlay.flips[0], flips[1] != overlay.flips[1]
+    table = np.ones((BLOCK, BLOCK), np.float32) if file.table is None else file.table
+    starts = [
+        ((side if is_flipped else 0) - by) % BLOCK for side, is_flipped, by in zip(size, flips, shift, strict=True)
+    ]
+    return Steps(table.T if swaps else table, *starts)

@@ -101,10 +101,14 @@ class Overlay:
         return (int(across), int(down)) if across.is_integer() and down.is_integer() else None
 
     @property
+    def is_turned(self) -> bool:
+        """True if the photos are turned by a right angle, mirrored or rotated against each other."""
+        return self.is_swapped or any(self.flips) or not self._aligned
+
+    @property
     def is_whole(self) -> bool:
         """True if both photos have the same size and lie on each other pixel by pixel."""
-        is_turned = self.is_swapped or any(self.flips)
-        return not is_turned and self._kept.shape == self.duplicate.shape and self.shift == (0, 0)
+        return not self.is_turned and self._kept.shape == self.duplicate.shape and self.shift == (0, 0)
 
     def inside(self) -> Box:
         """Return the box around what both show."""
