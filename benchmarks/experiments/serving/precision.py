@@ -1,4 +1,4 @@
-"""How fast and exact is each precision and runtime, and does the default take the fastest?
+"""How fast and exact is each precision, and is the default the fastest?
 
 Every row is the whole ensemble on a server of its own: images per second, and the least cosine to the fp32 vectors. A
 row below the required cosine of its precision is marked, not hidden. Rows in bf16 need a processor that has it. The
