@@ -28,8 +28,8 @@ def _align_files(kept: str, moved: str) -> Alignment | None:
 def prove_again(kept: str, moved: str, *, align: AlignFiles = _align_files) -> str:
     """Return the tier by which the file at ``kept`` shows all of the picture at ``moved``; empty if nothing proves it.
 
-    Bytes are compared first, then pixels, and then the pictures at full size, by ``align``. An alignment proves nothing if only
-    the moved photo has something, or if there are signs that the kept photo was made from it.
+    Bytes are compared first, then pixels, and then the pictures at full size, by ``align``. An alignment proves nothing
+    if only the moved photo has something, or if there are signs that the kept photo was made from it.
     """
     bytes_of = [sha256_of(path) for path in (kept, moved)]
     if not all(bytes_of):

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from clip_client.dedup.files.fields import Value
+    from clip_client.dedup.photo import Photo
     from clip_client.dedup.types import Metadata
 
 _MOST_NAMES: Final = 4

@@ -68,7 +68,7 @@ async def test_the_first_command_gets_the_model(
 
 
 async def test_a_model_that_cannot_be_had_ends_the_command_with_what_to_do() -> None:
-    with pytest.raises(ModelNotReady, match="clip-export --repository .*models"):
+    with pytest.raises(ModelNotReady, match=r"clip-export --repository .*models"):
         async with connected(LOCAL, get_first_model=partial(get_model, export=FAILS)):
             pass
     with pytest.raises(CommandFailed, match=r"no model can be used.*clip-export"):

@@ -13,7 +13,6 @@ import pytest
 from PIL import Image, ImageEnhance
 
 from clip_client.dedup import find_duplicates
-from clip_client.dedup.actions.plan import Plan
 from clip_client.dedup.features.image_features import extract_features
 from clip_client.dedup.types import EDITED, EXACT, RE_ENCODED, SAME_PIXELS, SAME_SCENE
 from tests.fixtures.albums import NoPictures, member, planned, report, write
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from clip_client.dedup import DuplicateReport
+    from clip_client.dedup.actions.plan import Plan
 
 
 class OneScene(NoPictures):
