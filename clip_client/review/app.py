@@ -37,11 +37,12 @@ Writing: the body is JSON; the answer is that of ``/state``, or ``{"error": "one
 
 from __future__ import annotations
 
+from html import escape
 from typing import TYPE_CHECKING, Final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse
+from starlette.responses import HTMLResponse, JSONResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
@@ -88,6 +89,11 @@ def review_app(session: Session, worker: Worker) -> Starlette:
     )
 
 
-def _refuse(_request: Request, error: Exception) -> Response:
+def _refuse(request: Request, error: Exception) -> Response:
+    """Answer a script in JSON, and a person who opened an address with a page."""
     assert isinstance(error, HTTPException)
-    return JSONResponse({"error": error.detail}, error.status_code)
+    if request.headers.get("sec-fetch-mode") != "navigate":
+        return JSONResponse({"error": error.detail}, error.status_code)
+    said = escape(error.detail[:1].upper() + error.detail[1:])
+    page = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{said}</title><h1>{said}</h1>'
+    return HTMLResponse(f"{page}<p>Go back, or open the address that the terminal shows.</p></html>", error.status_code)

@@ -262,6 +262,7 @@ function help() {
     return row;
   });
   one(".help .on-this-page").replaceChildren(...rows);
+  for (const part of all(".help .of-photos")) part.hidden = !one("a.mat");
   one(".help").showModal();
 }
 

@@ -50,6 +50,22 @@ def test_the_list_shows_every_group_and_a_group_shows_every_photo(review: Review
     assert review.get("/groups/3").status == 404
 
 
+def test_enter_opens_the_first_undecided_group(review: Review) -> None:
+    page = review.get("/").text
+    assert page.count('data-key="Enter"') == 1
+    assert 'href="groups/1" data-key="Enter"' in page
+    review.post("/groups/1/choice", {"what": "skip"})
+    assert 'href="groups/2" data-key="Enter"' in review.get("/").text
+
+
+def test_an_address_that_leads_nowhere_is_answered_to_a_person_in_a_page(review: Review) -> None:
+    opened = {"Sec_Fetch_Site": "same-origin", "Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "document"}
+    answer = review.request("GET", f"{review.secret}/groups/999", **opened)
+    assert answer.status == 404
+    assert "<h1>There is no such group</h1>" in answer.text
+    assert review.get("/groups/999").json == {"error": "there is no such group"}
+
+
 def test_a_choice_is_in_the_store_and_in_the_next_session(review: Review, album: Path, tmp_path: Path) -> None:
     answer = review.post("/groups/2/choice", {"what": "keep", "keep": 2, "move": [0]})
     assert answer.status == 200
