@@ -68,8 +68,13 @@ class MetadataMerge:
         self._kept: dict[str, _KeptPhoto] = {}
         """By path."""
 
-    def why_it_stays(self, copy: Photo, kept: Photo, beside_kept: Sequence[Companion]) -> str:
-        """Say why the copy must stay because of its metadata; empty if nothing is lost or a sidecar can save it."""
+    def why_it_stays(
+        self, copy: Photo, kept: Photo, beside_kept: Sequence[Companion], *, is_same_picture: bool = True
+    ) -> str:
+        """Say why the copy must stay because of its metadata; empty if nothing is lost or a sidecar can save it.
+
+        Of what is not proved to be the same picture, only the fields of Metadata are compared: a person looks at it.
+        """
         if copy.sha256 == kept.sha256:
             return what_is_lost(copy, kept)
         if copy.metadata.is_incomplete:
@@ -78,7 +83,7 @@ class MetadataMerge:
             self._kept[kept.path] = _KeptPhoto(kept.metadata, beside_kept)
         known = self._kept[kept.path]
         lost = loss(copy.metadata, known.before)
-        if reason := what_is_lost(copy, kept, known.sidecars.values(), also=lost.missing):
+        if is_same_picture and (reason := what_is_lost(copy, kept, known.sidecars.values(), also=lost.missing)):
             return reason
         if not lost:
             return ""

@@ -35,7 +35,12 @@ class PictureLosses:
         if tier not in (RE_ENCODED, EDITED) or photo.sha256 == kept.sha256:
             return ""
         if kept.features.format == RAW:
-            return "It was compared with the preview in the RAW file that is kept, which may be smaller."
+            developed = tier == EDITED  # from the sensor data, which shows more than any preview
+            return (
+                ""
+                if developed
+                else "It was compared with the preview in the RAW file that is kept, which may be smaller."
+            )
         if self._encoding_of(photo.path) is None or self._encoding_of(kept.path) is None:
             return "How its file or the kept one stores the picture cannot be read."
         return ""

@@ -128,7 +128,8 @@ class Judge:
         if kept is not group.members[0].photo:
             # That photo may itself move, and a sidecar beside it would not.
             merge = MetadataMerge(is_asked_for=False)
-        if reason := self._why_never(photo, kept, merge):
+        is_same_picture = relation.tier in PROVED_TIERS and not relation.other_shot
+        if reason := self._why_never(photo, kept, merge, is_same_picture=is_same_picture):
             return replace(verdict, moves=NEVER, reason=reason)
         if not verdict.is_copy:
             return verdict
@@ -139,7 +140,7 @@ class Judge:
             return replace(verdict, moves=IF_CHOSEN, reason=reason)
         return verdict
 
-    def _why_never(self, photo: Photo, kept: Photo, merge: MetadataMerge) -> str:
+    def _why_never(self, photo: Photo, kept: Photo, merge: MetadataMerge, *, is_same_picture: bool) -> str:
         # A hard link keeps the name, so companions of that name stay beside it.
         own = () if self._options.hard_link and photo.in_library is None else photo.companions
         return (
@@ -148,7 +149,7 @@ class Judge:
             or self._companion_conflict(own, kept.companions)
             or another_companion(differing_companion(own, kept.companions, self._hash_of))
             or _other_names(photo)
-            or merge.why_it_stays(photo, kept, kept.companions)
+            or merge.why_it_stays(photo, kept, kept.companions, is_same_picture=is_same_picture)
             or self._what_the_system_refuses(photo, kept, own)
         )
 

@@ -29,7 +29,8 @@ def photos(tmp_path: Path) -> Path:
     picture = scene(1, (640, 480))
     picture.save(folder / "a.jpg", quality=95)
     (folder / "b.jpg").write_bytes((folder / "a.jpg").read_bytes())
-    picture.resize((320, 240), Image.Resampling.LANCZOS).save(folder / "half.jpg", quality=90)
+    with Image.open(folder / "a.jpg") as saved:
+        saved.resize((320, 240), Image.Resampling.LANCZOS).save(folder / "half.jpg", quality=90)
     scene(2, (640, 480)).save(folder / "other.jpg")
     return folder
 

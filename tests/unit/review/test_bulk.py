@@ -12,12 +12,13 @@ from urllib.parse import urlencode
 import pytest
 
 from clip_client.dedup import Store
-from clip_client.dedup.aligned import PUT_INTO
+from clip_client.dedup.aligned import PUT_INTO, UNTOLD
 from clip_client.dedup.types import ALTERED, EDITED, EXACT, RE_ENCODED, SIMILAR, LibraryPhoto
 from clip_client.review.state.choosing import chosen_photos
 from clip_client.review.state.found_groups import Filter
 from clip_client.review.state.plan_lines import MOVES
 from tests.fixtures.albums import member, report, write
+from tests.fixtures.images.image_files import jpeg
 from tests.fixtures.members import FROM_A_CAMERA, aligned
 from tests.fixtures.reviews import Review, of_report, review_of
 from tests.unit.review.albums import LOOKS_ALIKE, applied, done, found_in, names, states
@@ -148,7 +149,7 @@ def test_with_random_weights_rules_choose_certain_copies_only(album: Path, tmp_p
 
 def test_rules_choose_edited_copies_only_if_a_person_adds_them(album: Path, tmp_path: Path) -> None:
     names_of = ("kept", "crop", "doubted", "colour", "altered")
-    kept, *others = (write(album / f"{name}.jpg", name.encode()) for name in names_of)
+    kept, *others = (write(album / f"{name}.jpg", jpeg(quality=90 - i)) for i, name in enumerate(names_of))
     facts: list[dict[str, Any]] = [
         {"matches": aligned(EDITED, "cropped to 80%")},
         {"matches": aligned(EDITED, doubts=(PUT_INTO,))},
@@ -172,7 +173,7 @@ def test_rules_choose_edited_copies_only_if_a_person_adds_them(album: Path, tmp_
 
 
 def test_rules_leave_what_was_never_compared_with_the_photo_that_they_keep(album: Path, tmp_path: Path) -> None:
-    paths = [write(album / f"{name}.jpg", name.encode()) for name in "xyz"]
+    paths = [write(album / f"{name}.jpg", jpeg(quality=90 - i)) for i, name in enumerate("xyz")]
     matches = aligned(RE_ENCODED)
     kept = member(paths[0], **FROM_A_CAMERA)
     copies = (member(path, tier=RE_ENCODED, matches=matches) for path in paths[1:])
@@ -186,14 +187,14 @@ def test_rules_leave_what_was_never_compared_with_the_photo_that_they_keep(album
 
 
 def test_what_apply_would_refuse_moves_only_if_a_person_looked_at_it(album: Path, tmp_path: Path) -> None:
-    paths = [write(album / f"{name}.jpg", name.encode()) for name in "xy"]
-    larger = member(paths[1], tier=RE_ENCODED, width=16, height=16, matches=aligned(RE_ENCODED))
-    with review_of(album, store=tmp_path / "store", search=of_report(report((member(paths[0]), larger)))) as review:
+    paths = [write(album / f"{name}.jpg", jpeg(quality=90 - i)) for i, name in enumerate("xy")]
+    untold = member(paths[1], tier=RE_ENCODED, matches=aligned(RE_ENCODED, doubts=(UNTOLD,)))
+    with review_of(album, store=tmp_path / "store", search=of_report(report((member(paths[0]), untold)))) as review:
         review.post("/rules/choose")
         assert states(review) == {RE_ENCODED: "open"}
         review.post("/groups/1/choice", {"what": "keep", "keep": 0, "move": [1]})
         done(review, "/plan")
-        assert "It has more pixels than the kept photo: 16x16." in review.get("/plan").text
+        assert "Which of the two shows more cannot be told, so neither moves." in review.get("/plan").text
         applied(review)
     assert names(album) == {"x.jpg"}
 

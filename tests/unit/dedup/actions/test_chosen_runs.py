@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from clip_client.cli.commands.dedup_apply import apply_report
 from clip_client.cli.main import main
 from clip_client.cli.options.dedup import ActionOptions
 from clip_client.dedup import Store
@@ -20,7 +19,7 @@ from clip_client.dedup.actions.chosen_runs import record, settle, take_back
 from clip_client.dedup.store.choices import DONE, KEEP, UNDONE, WAITING, Choices, ChosenPhoto
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
 from clip_client.dedup.store.journal import MovedFile, State
-from tests.fixtures.albums import member, report, write
+from tests.fixtures.albums import carried_out, member, report, write
 from tests.fixtures.crashes import IN_MEMORY, fork_and_kill
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ def chosen_pairs(root: Path, store: Path, count: int = 2) -> DuplicateReport:
 
 def apply_chosen(found: DuplicateReport, root: Path, store: Path) -> None:
     with Store(store) as opened:
-        apply_report(found, [str(root)], opened, APPLY_CHOSEN, say=lambda _line: None)
+        carried_out(found, [str(root)], opened, APPLY_CHOSEN, say=lambda _line: None)
 
 
 def found_now(found: DuplicateReport) -> DuplicateReport:
@@ -98,7 +97,7 @@ def test_an_undo_that_is_killed_lets_nothing_move_that_it_brought_back(folder: P
         root, store = folder / str(step) / "root", folder / str(step) / "store"
         found = chosen_pairs(root, store, count=1)
         with Store(store) as opened:
-            apply_report(found, [str(root)], opened, ActionOptions(apply=True), say=lambda _line: None)
+            carried_out(found, [str(root)], opened, ActionOptions(apply=True), say=lambda _line: None)
             assert [choice.state for choice in opened.choices.all()] == [WAITING]
         killed = fork_and_kill(lambda: main(["undo", "--store", str(store)]), before_step=step)  # noqa: B023
         is_back = (root / "0b.jpg").exists()
@@ -133,7 +132,7 @@ def test_a_choice_that_hard_links_carried_out_is_done(tmp_path: Path) -> None:
     root, store = tmp_path / "root", tmp_path / "store"
     found = chosen_pairs(root, store, count=1)
     with Store(store) as opened:
-        apply_report(found, [str(root)], opened, ActionOptions(apply=True, is_chosen=True, hard_link=True))
+        carried_out(found, [str(root)], opened, ActionOptions(apply=True, is_chosen=True, hard_link=True))
     assert os.path.samefile(root / "0a.jpg", root / "0b.jpg")
     assert states(store) == [DONE]
     assert main(["undo", "--store", str(store)]) == 0

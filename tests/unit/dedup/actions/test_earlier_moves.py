@@ -57,7 +57,7 @@ def test_purge_keeps_what_is_not_proved_and_undo_brings_it_back(
     where = ["--store", str(tmp_path / "store")]
     moved(photos, tmp_path / "store")
     assert main(["undo", "--suspects", "--list", *where]) == 0
-    (line,) = capsys.readouterr().out.splitlines()
+    _, _, line = capsys.readouterr().out.splitlines()
     assert str(photos / COPIES[2]) in line
     sent: list[str] = []
     monkeypatch.setattr("send2trash.send2trash", sent.append)

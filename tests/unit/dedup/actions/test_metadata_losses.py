@@ -145,11 +145,11 @@ def exposed(picture: Image.Image, seconds: float, **more: Any) -> bytes:
 
 def test_a_bracket_is_another_shot_and_an_export_of_it_is_none(tmp_path: Path) -> None:
     write(tmp_path / "normal.jpg", exposed(PICTURE, 1 / 60, quality=95))
-    write(tmp_path / "dark.jpg", exposed(ImageEnhance.Brightness(PICTURE).enhance(0.8), 1 / 125))
+    write(tmp_path / "underexposed.jpg", exposed(ImageEnhance.Brightness(PICTURE).enhance(0.8), 1 / 125))
     write(tmp_path / "export.jpg", exposed(SMALL, 0.0167, quality=80))
     (group,) = (found := search(tmp_path)).groups
     moments = {os.path.basename(one.path): one.other_shot for one in group.members}
-    assert moments == {"normal.jpg": "", "dark.jpg": SAME_SCENE, "export.jpg": ""}
+    assert moments == {"normal.jpg": "", "underexposed.jpg": SAME_SCENE, "export.jpg": ""}
     plan = planned(found, [tmp_path], tiers=[RE_ENCODED, EDITED])
     assert [os.path.basename(move.duplicate.path) for move in plan.moves] == ["export.jpg"]
 

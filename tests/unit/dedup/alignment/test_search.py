@@ -340,6 +340,7 @@ def test_the_photo_in_colour_is_kept_rather_than_an_older_black_and_white_one(tm
     scene(0).save(tmp_path / "colour.jpg", quality=90)
     with Image.open(tmp_path / "colour.jpg") as colour:
         ImageOps.grayscale(colour).convert("RGB").save(tmp_path / "grey.png", compress_level=1)
+    os.utime(tmp_path / "grey.png", (0, 0))
     report = search(tmp_path, alike=DUPLICATES)
     assert report.groups[0].keep == str(tmp_path / "colour.jpg")
     assert by_name(report)["grey.png"].doubt == "it lacks colour"

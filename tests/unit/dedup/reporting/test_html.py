@@ -28,6 +28,11 @@ NAMES: Final = (b"plain.jpg", b"two words $HOME `x` 'q' \"d\" \\.jpg", b"caf\xe9
                 "gpj\u202e.exe".encode(), "\U0001f468\u200d\U0001f469.jpg".encode(), b"-rf", b"~", b"!!")  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def _command_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
+
+
 def member(path: str, size_bytes: int = 1000, **more: Any) -> Member:
     sha256 = hashlib.sha256(os.fsencode(path)).hexdigest()
     given = {"width": 64, "height": 48, "size_bytes": size_bytes, "sha256": sha256, "tier": SAME_PIXELS, **more}

@@ -36,7 +36,7 @@ def test_undo_lists_and_brings_back_what_is_named(
     assert main(["undo", "--list", *store]) == 0
     of_run, _, *lines = capsys.readouterr().out.splitlines()
     run = of_run.split()[0]
-    assert of_run == f"{run}  3 photos, 29 bytes; restore with: clip-client undo --run {run}"
+    assert of_run == f"{run}  3 photos, 23 B; restore with: clip-client undo --run {run}"
     assert len(lines) == 3
     assert not any("out of reach" in line for line in lines)
     assert main(["undo", str(tmp_path / "root" / "copy.jpg"), *store]) == 0
