@@ -22,6 +22,7 @@ from tests.browser.conftest import PHONE, TABLET, WIDE, violations
 from tests.fixtures import members
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from playwright.sync_api import Locator, Page
@@ -72,6 +73,13 @@ def write(page: Path, *groups: DuplicateGroup, failed: tuple[FailedFile, ...] = 
     with page.open("wb") as file:
         write_page(report, file, thumbnail=thumbnail, folder=previews_folder(page), commands=commands)
     return page
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _command_on_the_path() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,7 @@ from clip_client.dedup.types import EDITED
 from tests.browser.conftest import opened, press
 from tests.fixtures import members
 from tests.fixtures.albums import member, report, snapshot, without_access, write
+from tests.fixtures.images.scenes import resized, scene
 from tests.fixtures.reviews import of_report, review_of
 from tests.paths import ROOT
 
@@ -63,10 +64,10 @@ def make_album(folder: Path) -> Path:
     for number in range(GROUPS):
         place = folder / f"trip {number}"
         place.mkdir(parents=True)
-        picture = Image.radial_gradient("L").rotate(15 * number).crop((10 * number, 0, 256, 200)).convert("RGB")
+        picture = scene(number, (480 - 20 * number, 360))
         picture.save(place / "photo.png")
         picture.save(place / "photo copy.bmp")
-        picture.resize((picture.width // 2, picture.height // 2)).save(place / "photo small.png")
+        resized(picture, 0.5).save(place / "photo small.png")
     return folder
 
 

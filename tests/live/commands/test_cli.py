@@ -51,7 +51,7 @@ def test_dedup_writes_json_and_a_page(
     assert "weights of this model are random" in html
     printed = capsys.readouterr()
     copy, kept = (album / name for name in ("caf\\xe9.jpg", "coffee.jpg"))
-    assert printed.out == f"exact\t{kept.stat().st_size}\t{copy}\t{kept}\n"
+    assert printed.out == f"exact\t{kept.stat().st_size}\t{copy}\t{kept}\tby default\n"
     assert "4 photos compared, 1 copy of" in printed.err
     assert str(page) in printed.err
 
@@ -193,7 +193,7 @@ def test_without_a_server_doctor_checks_the_model_on_this_machine(
     found = {finding["name"]: finding["value"] for finding in json.loads(capsys.readouterr().out)["findings"]}
     assert found["address"] == f"local:{tiny_repository} (the default)"
     assert found["model"].startswith("tiny_clip/random:0@")
-    assert found["model repository"] == "no model in triton_models"
+    assert found["model repository"] == f"{tiny_repository}, with a model"
     monkeypatch.setenv("CLIP_MODEL", str(tmp_path))
     assert main(["doctor"]) == 1
     said = capsys.readouterr().out

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from preprocess_ensemble.testing.server import Server
 
 _MANY: Final = 1000
+INTERRUPTED: Final = "clip-client: interrupted; the work that is done is kept, and the same command continues it"
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "npz"])
@@ -101,7 +102,7 @@ def test_a_single_file_that_sigterm_stops_keeps_what_was_answered(
         damaged.unlink()
     assert process.returncode == 143
     summary, last = said.splitlines()
-    assert last == "clip-client: interrupted"
+    assert last == INTERRUPTED
     partial = tmp_path / f"vectors.partial.{suffix}"
     kept = load_vectors(partial)
     assert 41 < len(kept) < _MANY
@@ -148,7 +149,7 @@ def test_an_interrupted_run_keeps_all_that_was_answered(server: Server, many: Pa
     _, said = process.communicate(timeout=60)
     assert process.returncode == 143
     summary, last = said.splitlines()
-    assert last == "clip-client: interrupted"
+    assert last == INTERRUPTED
     assert summary.startswith(f"{rows_in(output).total()} vectors written to {output}")
     assert summary.endswith("run the same command to continue")
     assert max(rows_in(output).values()) == 1
@@ -205,7 +206,7 @@ def test_interruption_in_the_middle_leaves_no_file_and_no_traceback(photos: Path
             process.send_signal(signal.SIGINT)
             _, said = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert said == "clip-client: interrupted\n"
+    assert said == f"{INTERRUPTED}\n"
     assert list(tmp_path.iterdir()) == []
 
 

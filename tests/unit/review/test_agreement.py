@@ -48,8 +48,7 @@ def make_album(root: Path) -> None:
     with Image.open(root / "copies" / "original.jpg") as original:
         original.save(root / "copies" / "converted.png")
         resized(original, 0.5).save(root / "copies" / "small.jpg", quality=85)
-        width, height = original.size
-        original.crop((0, 0, width * 3 // 4, height * 3 // 4)).save(root / "copies" / "cropped.jpg", quality=80)
+        ImageOps.grayscale(original).save(root / "copies" / "grey.jpg", quality=85)
     ImageOps.mirror(scene(0)).save(root / "copies" / "mirrored.jpg", quality=85)
     scene(1).save(root / "sent" / "photo.jpg", quality=90)
     screen = Image.new("RGB", (800, 1400), (18, 18, 20))
@@ -77,7 +76,7 @@ EXPECTED = {
     "copies/original (1).jpg": BY_DEFAULT,
     "copies/converted.png": BY_DEFAULT,
     "copies/small.jpg": BY_DEFAULT,
-    "copies/cropped.jpg": ON_REQUEST,
+    "copies/grey.jpg": ON_REQUEST,
     "copies/mirrored.jpg": IF_CHOSEN,
     "sent/photo.jpg": IF_CHOSEN,
     "altered/marked.jpg": IF_CHOSEN,
