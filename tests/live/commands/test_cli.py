@@ -51,7 +51,7 @@ def test_dedup_writes_json_and_a_page(
     assert "weights of this model are random" in html
     printed = capsys.readouterr()
     copy, kept = (album / name for name in ("caf\\xe9.jpg", "coffee.jpg"))
-    assert printed.out == f"exact\t{kept.stat().st_size}\t{copy}\t{kept}\n"
+    assert printed.out == f"exact\t{kept.stat().st_size}\t{copy}\t{kept}\tby default\n"
     assert "4 photos compared, 1 copy of" in printed.err
     assert str(page) in printed.err
 
