@@ -52,7 +52,7 @@ def test_dedup_writes_json_and_a_page(
     printed = capsys.readouterr()
     copy, kept = (album / name for name in ("caf\\xe9.jpg", "coffee.jpg"))
     assert printed.out == f"exact\t{kept.stat().st_size}\t{copy}\t{kept}\tby default\n"
-    assert "4 photos compared, 1 copy of" in printed.err
+    assert "4 photos compared, 1 group" in printed.err
     assert str(page) in printed.err
 
 
