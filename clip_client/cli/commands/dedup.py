@@ -36,8 +36,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "move to a quarantine, and clip-client undo restores them.",
         epilog="A terminal shows the ten groups whose copies take the most space. If the output goes elsewhere, it "
         "has one line for each copy, with tabs between the tier, the size in bytes, the copy, the photo for which it "
-        "moves, and whether it moves by default or on request. In these paths a backslash is written twice, and each byte that cannot be printed as \\xNN; printf %b "
-        "gives the path back.",
+        "moves, and whether it moves by default or on request. In these paths a backslash is written twice, and each "
+        "byte that cannot be printed as \\xNN; printf %b gives the path back.",
     )
     add_dedup_options(parser)
     parser.set_defaults(run=run)
