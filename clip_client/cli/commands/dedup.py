@@ -35,9 +35,9 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         description="Find photos that show the same picture. Nothing changes unless you give --apply: then duplicates "
         "move to a quarantine, and clip-client undo restores them.",
         epilog="A terminal shows the ten groups whose copies take the most space. If the output goes elsewhere, it "
-        "has one line for each copy, with tabs between the tier, the size in bytes, the copy and the photo that is "
-        "kept. In these paths a backslash is written twice, and each byte that cannot be printed as \\xNN; printf %b "
-        "gives the path back.",
+        "has one line for each copy, with tabs between the tier, the size in bytes, the copy, the photo for which it "
+        "moves, and whether it moves by default or on request. In these paths a backslash is written twice, and each "
+        "byte that cannot be printed as \\xNN; printf %b gives the path back.",
     )
     add_dedup_options(parser)
     parser.set_defaults(run=run)

@@ -56,15 +56,14 @@ class KeepRules:
     """An ordered list of rules, always followed by ``oldest``, ``name`` and the order of the paths.
 
     A file that only a symbolic link leads to is the last choice, because it lies outside what was searched. The other
-    files are compared by the rules and by nothing else. The rules: ``reference`` (in a reference folder),
-    ``original`` (as a camera wrote it), ``companions`` (has a RAW file, a film or sidecars beside it, or a film
-    inside), ``undoubted`` (no other photo is probably what it was made from), ``pixels`` (most), ``lossy`` (not in a
-    lossless format with the pixels of a lossy file, from which it was converted), ``siblings`` (most files with the
-    same bytes), ``bytes`` (most), ``smallest`` (fewest bytes), ``metadata`` (most EXIF fields), ``oldest`` (taken
-    first, then the older file),
-    ``newest``, ``name`` (no copy mark such as "Copy of" or "(1)", then the shortest), ``folder=DIR`` (in this folder,
-    at any depth), ``format=heic,jpg`` (earlier in the list), ``path=PATTERN`` (matches the shell pattern) and
-    ``not-path=PATTERN``. Raises ValueError for any other name.
+    files are compared by the rules and by nothing else. The rules: ``reference`` (in a reference folder), ``original``
+    (as a camera wrote it), ``companions`` (has a RAW file, a film or sidecars beside it, or a film inside),
+    ``undoubted`` (no other photo is probably what it was made from), ``pixels`` (most), ``lossy`` (not in a lossless
+    format with the pixels of a lossy file, from which it was converted), ``siblings`` (most files with the same bytes),
+    ``bytes`` (most), ``smallest`` (fewest bytes), ``metadata`` (most EXIF fields), ``oldest`` (taken first, then the
+    older file), ``newest``, ``name`` (no copy mark such as "Copy of" or "(1)", then the shortest), ``folder=DIR`` (in
+    this folder, at any depth), ``format=heic,jpg`` (earlier in the list), ``path=PATTERN`` (matches the shell pattern)
+    and ``not-path=PATTERN``. Raises ValueError for any other name.
     """
 
     def __init__(

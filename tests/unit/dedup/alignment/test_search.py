@@ -258,6 +258,30 @@ def test_a_photo_never_moves_for_what_may_be_made_from_it(
     assert [move.duplicate.path for move in plan.moves] == ([] if reason else [str(tmp_path / "small.jpg")])
 
 
+@pytest.mark.parametrize("suffix", ["png", "tiff"])
+def test_a_jpeg_is_kept_rather_than_an_older_conversion_of_its_pixels(suffix: str, tmp_path: Path) -> None:
+    scene(0).save(tmp_path / "sent.jpg", quality=90)
+    with Image.open(tmp_path / "sent.jpg") as sent:
+        sent.save(tmp_path / f"converted.{suffix}")
+    os.utime(tmp_path / f"converted.{suffix}", (0, 0))
+    report = search(tmp_path)
+    assert by_name(report)[f"converted.{suffix}"].tier == SAME_PIXELS
+    assert moved(report, tmp_path) == {"converted": "sent"}
+    # A lossless source is no conversion of the JPEG that was made from it.
+    scene(0).save(tmp_path / "source.png")
+    os.utime(tmp_path / "source.png", (0, 0))
+    assert search([tmp_path / "source.png", tmp_path / "sent.jpg"]).groups[0].keep.endswith("source.png")
+
+
+def test_of_two_alike_contents_the_one_with_a_backup_is_kept(tmp_path: Path) -> None:
+    for number in range(2):
+        noisy(scene(0), 2, number).save(tmp_path / f"{number}.jpg", quality=90)
+        os.utime(tmp_path / f"{number}.jpg", (number, number))
+    assert search(tmp_path, alike=DUPLICATES).groups[0].keep == str(tmp_path / "0.jpg"), "the older one"
+    shutil.copy2(tmp_path / "1.jpg", tmp_path / "backup.jpg")
+    assert search(tmp_path, alike=DUPLICATES).groups[0].keep == str(tmp_path / "1.jpg")
+
+
 @pytest.fixture(scope="module")
 def family(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A picture and nine copies of it, of which three are larger files; of two, no one can tell what came first."""

@@ -151,10 +151,17 @@ def test_a_reference_that_is_not_there_ends_the_search(tmp_path: Path, capsys: p
     assert not (tmp_path / "store").exists()
 
 
-def test_an_unknown_tier_is_misuse_before_any_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("tier", "sentence"),
+    [("all", "the tiers are exact"), ("near-identical", "the tier 'near-identical' is now a part of 'similar'")],
+)
+def test_an_unknown_tier_is_misuse_before_any_work(
+    tier: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write(tmp_path / "1.jpg", b"x")
-    assert main(["dedup", str(tmp_path), "--apply", "--act-on", "all", "--store", str(tmp_path / "store")]) == 2
-    assert "the tiers are exact" in capsys.readouterr().err
+    assert main(["dedup", str(tmp_path), "--apply", "--act-on", tier, "--store", str(tmp_path / "store")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert sentence in line
     assert not (tmp_path / "store").exists()
 
 
