@@ -125,7 +125,7 @@ def _is_as_it_was_moved(file: MovedFile) -> bool:
 
 
 def _kept_instead(entry: JournalEntry, journal: Journal, prove: Prove | None) -> tuple[str, str]:
-    """Return the path of a photo that is left and proved to show the moved one, and why there is none: one is empty."""
+    """Return the path of a remaining photo that is proved to show the moved one, or else why there is none."""
     left = list(_left_instead(entry, journal, frozenset({entry.id})))
     remedy = f"{_how_to_restore(entry)}, or all such photos with: clip-client undo --suspects"
     if not left:

@@ -121,7 +121,7 @@ def _camera(make: str, model: str) -> str:
 
 
 def _number(value: Any) -> float | None:
-    """Return a number of EXIF, the first of several; None if it is none."""
+    """Return the first number of an EXIF value; None if it is not a number."""
     try:
         number = float(value[0] if isinstance(value, tuple) else value)
     except (TypeError, ValueError, ArithmeticError, IndexError):

@@ -342,7 +342,7 @@ def _plain(text: str) -> str:
 
 
 def _numbers_in(texts: Iterable[str]) -> tuple[float, ...]:
-    """Return the numbers that texts of XMP hold, such as ``"1/60"``; empty if any is none."""
+    """Return the numbers in XMP texts such as ``"1/60"``; empty if any text is not a number."""
     try:
         return tuple(float(Fraction(text.strip())) for part in texts for text in part.split())
     except (ValueError, ArithmeticError):
