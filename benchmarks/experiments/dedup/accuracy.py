@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 HOLDOUT: Final = "holdout"
 TOTAL: Final = "all"
 RECALL: Final = "copy: "
-"""Classes of copies that a plain ``--apply`` should move: nothing but the encoding or the size was changed."""
+"""Classes of re-encoded copies, which a plain ``--apply`` should move: only the encoding or the size was changed."""
 
 
 async def judged(url: str, store: Store, cases: list[Case]) -> dict[str, Any]:
@@ -135,7 +135,7 @@ def report(part: str, result: dict[str, Any]) -> None:
     title = f"{part} ({result['sets']}): cases of which a file moves by --apply, by default and with --act-on edited"
     show(title, headings, rows, width=170)
     total = result["classes"][TOTAL]
-    print(f"copies that a plain --apply moves: {result['recall_of_copies']:.1%}")
+    print(f"re-encoded copies that a plain --apply moves: {result['recall_of_copies']:.1%}")
     for name, how in (("default", "--apply"), ("request", "--apply and --act-on edited")):
         print(
             f"{how}: harm in {total[f'harmful_{name}']} of {total['can_harm']} cases; "

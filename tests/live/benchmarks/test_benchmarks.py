@@ -169,7 +169,7 @@ def test_accuracy(part: str, tiny_repository: Path, tmp_path: Path) -> None:
     assert {row["cases"] for kind, row in classes.items() if kind != "all"} == {1}
     assert classes["all"]["moved_hash"] > 0
     if part == "seeds":
-        assert classes["copy: same bytes"]["moved_default"] == 1
+        assert classes["equal bytes"]["moved_default"] == 1
     else:
         assert classes["film: bikes"]["moved_request"] == 0
 

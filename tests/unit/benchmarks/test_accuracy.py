@@ -104,7 +104,7 @@ def test_a_hash_removes_all_that_are_alike_but_the_first_by_name(tmp_path: Path)
 def test_a_seed_is_a_set(tmp_path: Path) -> None:
     written = {}
     for name, seed in (("one", 5), ("again", 5), ("other", 6)):
-        cases = write_cases(tmp_path / name, seed, most=1, kinds=["table", "same bytes"], processes=1)
+        cases = write_cases(tmp_path / name, seed, most=1, kinds=["table", "equal bytes"], processes=1)
         written[name] = {path.relative_to(tmp_path / name): path.read_bytes() for one in cases for path in one.files}
     assert written["one"] == written["again"]
     assert not set(written["one"].values()) & set(written["other"].values())
@@ -119,7 +119,7 @@ def test_a_seed_is_a_set(tmp_path: Path) -> None:
 def test_what_was_made_of_a_photo_is_shown_by_it_and_never_the_other_way(kind: str) -> None:
     made = KINDS[kind][1](draw(1))
     shown, nearly = [file.shown_by for file in made], [file.nearly_shown_by for file in made]
-    if kind in ("copy: same bytes", "copy: same pixels"):
+    if kind in ("equal bytes", "equal pixels"):
         assert shown == [(1,), (0,)]
     elif kind.startswith(("copy", "edit", "HEIC", "profile", "lossless", "16 bits", "metadata")):
         assert shown == [(), *[(0,)] * (len(made) - 1)]

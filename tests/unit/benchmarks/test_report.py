@@ -177,4 +177,4 @@ def test_harm_is_never_stated_without_its_bound_and_what_was_found() -> None:
     table = markdown_tables.part_of("accuracy", {"accuracy": result})
     assert table.count("| copy: smaller | 9 | 5 | 6 | 1 | 0 | 1 | 47.1 % | 2 | 7 | 4 |") == 2
     assert table.startswith("m (random weights)")
-    assert "moves 25 % of the copies" in table
+    assert "moves 25 % of the re-encoded copies" in table
