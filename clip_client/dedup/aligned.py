@@ -11,6 +11,8 @@ Transform: TypeAlias = tuple[float, float, float, float, float, float]
 
 ENLARGED: Final = "it has more pixels, but no finer detail"
 MADE_LATER: Final = "its compression came later"
+LACKS_DETAIL: Final = "it lacks detail"
+"""The doubt about a photo that another one is proved to be the source of, although the two look different."""
 UNTOLD: Final = "which of the two shows more cannot be told"
 RESOLUTION: Final = "times the resolution"
 """How what only a larger duplicate has is named, after the factor."""

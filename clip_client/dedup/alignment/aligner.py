@@ -45,7 +45,7 @@ _REMEMBERED: Final = 64
 """Photos whose keypoints stay in memory: about 1 MB each, with the small picture and the unit vectors."""
 _AT_FULL_SIZE: Final = 2
 """Photos that stay in memory at full size: 300 MB for 100 megapixels."""
-_CHECKS: Final = "full-size-1"
+_CHECKS: Final = "full-size-2"
 """Version of :func:`check_at_full_size`, and its name in a store, in which keys are the hashes of two contents."""
 _CORRECTED: Final = ("tier", "doubts", "region", "region_share")
 """Fields of an alignment that the check at full size sets."""

@@ -104,19 +104,21 @@ def _doubt_about(kept: FileFacts, duplicate: FileFacts, overlay: Overlay, seen: 
     is_grey = tones[0].is_mostly_grey and not tones[1].is_mostly_grey
     is_changed = overlay.is_turned or not (seen.grading.is_none or is_grey)
     is_larger = overlay.scale > _SAME_SIZE
-    if is_larger and not has_finer_detail(overlay):
+    made = fit(overlay, seen, _steps_of(duplicate, overlay, of_kept=False), source_is_kept=True)
+    # What was enlarged from the duplicate lies closer to its steps than a source does.
+    is_made = made is not None and made.proves and made.has_whole
+    if is_larger and not is_made and not has_finer_detail(overlay):
         return ENLARGED
     if seen.grading.is_none and seen.has_other_colours:
         return UNTOLD
     detail = Detail.of(overlay, seen)
     if detail.is_blurred and not is_changed:
         return ""
-    made = fit(overlay, seen, _steps_of(duplicate, overlay, of_kept=False), source_is_kept=True)
     later = fit(overlay, seen, _steps_of(kept, overlay, of_kept=True), source_is_kept=False)
     is_later = later is not None and later.may_be_later
-    if made is not None and made.proves(is_reduced=is_larger):
+    if made is not None and made.proves:
         is_coarser = not is_changed and later is not None and later.step < made.step
-        if not is_later or is_coarser:
+        if not is_later or (is_coarser and detail.holds_all(is_reduced=is_larger)):
             return ""
     if is_changed:
         return UNTOLD  # size says nothing about versions of one picture

@@ -11,6 +11,8 @@ from PIL import Image
 from clip_client.dedup.alignment.geometry import inverse
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from clip_client.dedup.aligned import Transform
@@ -79,13 +81,29 @@ class Overlay:
         self._aligned = self._is_aligned(affine)
         self.samples = self._choose_samples()
         self._refine()
-        if self._aligned and self.scale > 1 + 1e-6:
+        if self.is_reduced:
             self._filter = min(_FILTERS, key=self._error_with)
 
     @property
     def scale(self) -> float:
         """Pixels of the kept photo for each pixel of the duplicate, along a line."""
         return float(np.sqrt(abs(np.linalg.det(self._affine[:, :2]))))
+
+    @property
+    def is_reduced(self) -> bool:
+        """True if the kept photo is larger, and its rows are rows of the duplicate, as after resizing."""
+        return self._aligned and self.scale > 1 + 1e-6
+
+    def choose_filter(self, cost: Callable[[], float]) -> None:
+        """Make the kept photo smaller in the way for which ``cost`` is least, if it is made smaller.
+
+        The way with the least difference, which is used until then, is often too soft: compression smooths, too.
+        """
+        if self.is_reduced:
+            costs = {}
+            for self._filter in _FILTERS:
+                costs[self._filter] = cost()
+            self._filter = min(_FILTERS, key=costs.__getitem__)
 
     @property
     def kept_size(self) -> tuple[int, int]:

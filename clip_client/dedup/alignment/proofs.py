@@ -12,6 +12,7 @@ import math
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from clip_client.dedup.aligned import LACKS_DETAIL
 from clip_client.dedup.types import ALTERED, RE_ENCODED, TIERS
 
 if TYPE_CHECKING:
@@ -162,12 +163,13 @@ class Proofs:
             if not self._stays(row):
                 continue
             for kept, alignment, source in list(self._by_better_rows(row)):
-                if kept in doubts or alignment.tier == ALTERED or not self._stays(kept):
+                if kept in doubts or not self._stays(kept):
                     continue
                 self.align(row, {kept: source})
                 back = self.between(kept, row)
                 if back is not None and loses_nothing(back):
-                    doubts[kept] = f"it lacks {', '.join(alignment.lost)}" if alignment.lost else alignment.doubts[0]
+                    named = [f"it lacks {', '.join(alignment.lost)}"] if alignment.lost else alignment.doubts
+                    doubts[kept] = named[0] if named else LACKS_DETAIL
         return doubts
 
     def _by_better_rows(self, row: int) -> Iterator[Proof]:

@@ -109,6 +109,7 @@ ENCODED: dict[str, Callable[[Image.Image], bytes]] = {
     "quality 50": lambda picture: jpeg(picture, 50),
     "quality 25": lambda picture: jpeg(picture, 25),
     "half": lambda picture: jpeg(resized(picture, 0.5), 80),
+    "three quarters": lambda picture: jpeg(picture.resize((360, 270), Image.Resampling.LANCZOS), 85),
     "WebP": lambda picture: written(picture, "WEBP", quality=70),
 }
 
@@ -117,6 +118,13 @@ ENCODED: dict[str, Callable[[Image.Image], bytes]] = {
 def test_a_copy_moves_for_the_file_that_it_was_made_from(way: str) -> None:
     found = checked(camera_file(), ENCODED[way](read(camera_file())))
     assert (found.tier, found.doubts, found.region) == (RE_ENCODED, (), None)
+
+
+@pytest.mark.parametrize("scale", [0.96, 0.7])
+def test_a_smaller_copy_moves_although_its_photo_has_no_finer_detail(scale: float) -> None:
+    soft = jpeg(photo().filter(ImageFilter.GaussianBlur(1.5)), 92)
+    smaller = read(soft).resize((round(480 * scale), round(360 * scale)), Image.Resampling.LANCZOS)
+    assert checked(soft, jpeg(smaller, 70)).doubts == ()
 
 
 @pytest.mark.parametrize("way", ["quality 85", "quality 50", "half"])
@@ -198,6 +206,23 @@ def test_an_original_does_not_move_for_what_was_made_from_it(worse: str, source:
     transform = (-1, 0, SIZE[0], 0, 1, 0) if worse == "mirrored back" else None
     found = checked(make(read(original[source])), original[source], transform)
     assert found.tier == ALTERED or found.doubts in [(doubt,) for doubt in (*doubts, MADE_LATER)]
+
+
+@pytest.mark.parametrize(("closeness", "doubts"), [(0.0, ()), (0.25, (UNTOLD,))])
+def test_a_source_lies_evenly_between_the_steps_of_its_copy(closeness: float, doubts: tuple[str, ...]) -> None:
+    """What a weak filter made of a JPEG is within half a step of it, as a source is, but more of it is close by."""
+    copy = jpeg(photo().convert("L").convert("RGB"), 50)
+    luma = np.asarray(read(copy), np.float32)[..., 0]
+    steps = np.array(Image.open(io.BytesIO(copy)).quantization[0], np.float32).reshape(8, 8)  # type: ignore[attr-defined]
+    random = np.random.default_rng(3)
+    off = random.uniform(-0.5, 0.5, luma.shape)
+    off *= np.where(random.random(luma.shape) < closeness, random.random(luma.shape), 1)
+    rows = [
+        np.hstack([cv2.idct(block) for block in np.hsplit(row, 60)])
+        for row in np.vsplit(off * np.tile(steps, (45, 60)), 45)
+    ]
+    source = np.clip(np.rint(luma + np.vstack(rows)), 0, 255).astype(np.uint8)
+    assert checked(written(Image.fromarray(source).convert("RGB"), "PNG"), copy).doubts == doubts
 
 
 def test_a_sharpened_photo_is_no_source_whatever_its_size() -> None:

@@ -26,6 +26,7 @@ from clip_client.cli.commands.dedup_apply import apply_report
 from clip_client.cli.main import main
 from clip_client.cli.options.dedup import ActionOptions
 from clip_client.dedup import Store, find_duplicates
+from clip_client.dedup.aligned import LACKS_DETAIL
 from clip_client.dedup.types import ALTERED, BURST, EDITED, EXACT, RE_ENCODED, SAFE_TIERS, SAME_PIXELS
 from tests.fixtures.albums import NoPictures, planned, snapshot, without_access
 from tests.fixtures.images.camera_files import exif
@@ -369,6 +370,16 @@ def test_the_photo_in_colour_is_kept_rather_than_an_older_black_and_white_one(tm
     assert report.groups[0].keep == str(tmp_path / "colour.jpg")
     assert by_name(report)["grey.png"].doubt == "it lacks colour"
     assert moved(report, tmp_path, EDITED) == {"grey": "colour"}
+
+
+def test_an_older_copy_that_seems_altered_moves_for_its_source(tmp_path: Path) -> None:
+    noisy(scene(0, (960, 720)), 8, seed=1).save(tmp_path / "original.jpg", quality=92)
+    with Image.open(tmp_path / "original.jpg") as original:
+        original.save(tmp_path / "copy.jpg", quality=20)
+    os.utime(tmp_path / "copy.jpg", (0, 0))
+    report = search(tmp_path, alike=DUPLICATES)
+    assert moved(report, tmp_path) == {"copy": "original"}
+    assert by_name(report)["copy.jpg"].doubt == LACKS_DETAIL
 
 
 def test_a_cameras_file_is_kept_although_it_could_move_for_a_larger_picture(tmp_path: Path) -> None:
