@@ -40,14 +40,14 @@ _LEAST_CORRELATION: Final = 0.75
 _MOST_DRIFT: Final = 0.35
 """Pixels. Programs that resize agree where the middle of a pixel is, to a quarter of one."""
 _NO_NOISE: Final = 4 * _MOST_EXCESS
-"""The same, in a window that shows something else, however well the pictures lie on each other."""
+"""Times the difference that noise explains, above which no transform can explain a window: it shows something else."""
 _EXACT_DRIFT: Final = 0.1
 """Pixels: less is within the error of keypoints."""
 _MOST_MOVING: Final = 0.025
 """Share of the windows that move on their own. Copies seldom reach 0.02, frames of a film seldom stay below 0.04."""
 _MOST_MOVING_EDITED: Final = 0.045
-"""The same, if the frame, the colours or the sharpness differ: what undoes that is off by a little. Frames of a film
-that stay below it differ in 50 windows and more."""
+"""Share of the windows that move on their own if the frame, the colours or the sharpness differ: what undoes that is
+off by a little. Frames of a film that stay below it differ in 50 windows and more."""
 _MOST_GRAIN: Final = 0.04
 """Share of the windows with grain of their own."""
 _LEAST_TEXTURED: Final = 0.03

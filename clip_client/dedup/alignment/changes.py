@@ -82,7 +82,7 @@ class Overlap:
 
     @cached_property
     def duplicate_margins(self) -> tuple[float, float, float, float]:
-        """The same of the duplicate."""
+        """What of the duplicate lies beyond the kept photo, as in :attr:`kept_margins`."""
         return _margins(self._kept, self._duplicate, inverse(self._to_kept))
 
     @property

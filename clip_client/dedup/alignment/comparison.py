@@ -41,7 +41,7 @@ _JITTER_BY_NOISE: Final = 0.05
 _EDIT_LEAVES: Final = 0.01
 """Share of a window's variance by which an undone change of brightness may be off."""
 _BLUR_LEAVES: Final = 0.03
-"""The same of a change of sharpness."""
+"""Share of a window's variance by which an undone change of sharpness may be off."""
 _LEAST_GRAIN: Final = 1.0
 """Squared levels of the finest detail: less is rounding, and the small picture's own compression."""
 _LARGE: Final = 256

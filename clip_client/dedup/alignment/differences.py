@@ -39,7 +39,7 @@ photos, and 11.6, 2.9, 1.2 and 0.7 for pages; a page of quality 25 may be refuse
 quality 10, 59 at quality 25, 10 at half size. A spot of 20 x 20 pixels that differs by 24 levels: at least 12, 38 and
 11."""
 _MOST_COLOUR: Final = 6.0
-"""The same for chroma, which encoders treat more roughly: copies of photographed pages reach 3.3."""
+"""Times what is normal for chroma, which encoders treat more roughly: copies of photographed pages reach 3.3."""
 _BINS: Final = 12
 """Of equal numbers of places, by how busy they are."""
 _NORMAL: Final = 0.98

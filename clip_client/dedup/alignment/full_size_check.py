@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _LOSSY: Final = frozenset({"JPEG", "MPO", "WEBP", "AVIF", "HEIF", "JXL"})
 _ON_STEPS_OF_KEPT: Final = 0.8
-"""The same share, above which a lossless picture was made from the JPEG."""
+"""Share of the coefficients within a quarter of a step, above which a lossless picture was made from the JPEG."""
 _SAME: Final = 1.0
 """Levels, root mean square: rounding to whole levels leaves up to 0.5, the finest steps 0.95."""
 _SAME_SIZE: Final = 1.03

@@ -49,7 +49,7 @@ class Tones:
     colour: float
     """Root mean square of the chroma."""
     usual_colour: float
-    """The same, but for the tenth of the cells with the most of it."""
+    """Root mean square of the chroma without the tenth of the cells that has the most."""
     clipped: float
     """Share of the cells that reach black or white in one channel."""
 
@@ -76,7 +76,7 @@ class Grading:
     shift: float
     """Root mean square of the change of luma that a straight line explains, levels."""
     tint: float
-    """The same of the chroma."""
+    """Root mean square of the change of chroma, levels."""
 
     @property
     def is_none(self) -> bool:

@@ -34,7 +34,7 @@ BLOCK: Final = 8
 _ROUNDING: Final = 1.5
 """By how much a coefficient may lie beyond half a step: pixels are rounded to whole levels."""
 _ROUNDING_FAR: Final = 1.0
-"""The same where coefficients are only counted."""
+"""By how much a coefficient may lie beyond half a step where coefficients are only counted."""
 _BEYOND: Final = (0.01, 0.03)
 """Share of the difference's energy beyond half a step, up to which the steps explain it: of fine steps, and of coarse
 ones, of which the kept photo may be reduced by an unknown filter. Measured on 15 photos and 3 pages, with copies by
@@ -44,8 +44,8 @@ at quality 80 and less; sources of quality 75 to 90 against copies saved at qual
 _COARSE: Final = 20.0
 """Mean of the steps, about that of quality 83, from which they are coarse."""
 _BEYOND_LATER: Final = 0.012
-"""The same share, to say that the kept photo was made later: it reaches 0.006, but 0.02 and more if WebP or AVIF of
-high quality came after a JPEG."""
+"""Share of the difference's energy beyond half a step, up to which the kept photo may have been made later: it reaches
+0.006, but 0.02 and more if WebP or AVIF of high quality came after a JPEG."""
 _EVEN: Final = 0.55
 """Mean of the shares of the coefficients within a quarter, a half and three quarters of half a step: 0.5 of a source's.
 Measured on 100 copies of quality 35 to 95: at most 0.54, mostly 0.46. What was made from the JPEG lies closer: 0.60 if
@@ -56,7 +56,8 @@ _FAR: Final = 0.02
 mostly 0.002, and 0.016 at quality 15; 0.03 and more in WebP of quality 85 and AVIF of 50 that were made from the JPEG,
 and 0.06 if they were enlarged and saved at quality 30."""
 _FAR_IN_CUT_OFF: Final = 0.12
-"""The same of pages, whose white cuts ringing off: 0.05 to 0.116 for copies, 0.139 in AVIF of quality 50."""
+"""Share beyond half a step for pages, whose white cuts off ringing: 0.05 to 0.116 for copies, 0.139 in AVIF of quality
+50."""
 _CLOSE_LATER: Final = 0.69
 """Share within a quarter of a step, of a kept photo that may have been made from the duplicate."""
 _LEAST_STEP: Final = 4.0
