@@ -6,7 +6,9 @@ hand, which copies each image once; protobuf would copy it three times.
 
 from __future__ import annotations
 
+import asyncio
 import os
+import uuid
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,6 +17,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from clip_client._config import ClientConfig, read_pem
 from clip_client._errors import ClipError, ModelNotReady, ProtocolMismatch, Unavailable, forked_process
+from clip_client._model import ModelInfo
 from clip_client._transports.base import Answer, ModelSettings, ServerDescription, Transport
 from clip_client._transports.grpc_errors import ErrorRow, find_row
 from clip_client._transports.grpc_messages import (
@@ -72,8 +75,17 @@ class TritonTransport(Transport):
             response = await self._call(self._model_infer, request, timeout_s, request_id, trace)
         return read_answer(response, len(images), request_id)
 
-    async def passport(self, *, request_id: str, timeout_s: float) -> str:
-        """Ask the preprocessor for its optional output, with one empty image, which it then does not decode."""
+    async def model(self, *, timeout_s: float) -> ModelInfo:
+        """Ask the preprocessor for the passport, then for the ensemble's ``max_batch_size``, as the server has it."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        passport = await self._passport(uuid.uuid4().hex, timeout_s)
+        request = service_pb2.ModelConfigRequest(name=contract.ENSEMBLE)
+        response = await self._call(self._stub.ModelConfig, request, max(0.001, deadline - loop.time()), None)
+        return ModelInfo.from_json(passport, max_batch_size=max(1, int(response.config.max_batch_size)))
+
+    async def _passport(self, request_id: str, timeout_s: float) -> str:
+        """Request only an optional output, with one empty image, which is then not decoded."""
         request = _request(contract.PREPROCESSOR, [b""], [contract.MODEL], request_id)
         try:
             response = await self._call(self._model_infer, request, timeout_s, request_id)
@@ -88,12 +100,6 @@ class TritonTransport(Transport):
         if raw is None:
             raise malformed(request_id)
         return read_strings(raw, 1, request_id)[0]
-
-    async def max_batch_size(self, *, timeout_s: float) -> int:
-        """Return ``max_batch_size`` of the ensemble, from the server's own copy of its configuration."""
-        request = service_pb2.ModelConfigRequest(name=contract.ENSEMBLE)
-        response = await self._call(self._stub.ModelConfig, request, timeout_s, None)
-        return max(1, int(response.config.max_batch_size))
 
     async def server_live(self, *, timeout_s: float) -> bool:
         response = await self._call(self._stub.ServerLive, service_pb2.ServerLiveRequest(), timeout_s, None)

@@ -79,7 +79,6 @@ class TritonBackend:
     async def probe(self) -> Probe:
         """Embed the canary once, with one request; only the first probe of a server also asks for its model."""
         from clip_client import ClipError, DeadlineExceeded, Overloaded, Unavailable
-        from clip_client._handshake import fetch_model
         from clip_client._health import check_canary
 
         assert self._transport is not None
@@ -90,7 +89,7 @@ class TritonBackend:
                 # Not with gRPC, which retries at growing intervals while the port is closed.
                 if not await self._can_connect():
                     return self._no_connection()
-                self._model = await fetch_model(self._transport, timeout_s=timeout_s)
+                self._model = await self._transport.model(timeout_s=timeout_s)
             step = Step.CANARY
             await check_canary(self._transport, self._model, timeout_s=timeout_s)
         except (DeadlineExceeded, Overloaded) as error:
