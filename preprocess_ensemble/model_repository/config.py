@@ -76,10 +76,6 @@ _COMMENTS: Final = {
 }
 
 
-class RepositoryError(ReportedError):
-    """The model repository is not usable."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Shapes:
     """The part of the configuration that depends on the model."""
@@ -116,7 +112,7 @@ def pending_files(repository: Path, shapes: Shapes) -> dict[Path, str]:
     """Return the files, with their text, that ``repository`` needs for a model of these ``shapes``.
 
     An existing config.pbtxt may contain an operator's changes: only its shapes are set, and its leading comment stays.
-    If its shapes are right already, it is not in the result. Raises RepositoryError if one cannot be read.
+    If its shapes are right already, it is not in the result. Raises ReportedError if one cannot be read.
     """
     pending = {}
     for name, wanted in configs(shapes).items():
@@ -248,11 +244,11 @@ def _step(model: str, *, takes: Iterable[str], gives: Iterable[str]) -> dict[str
 
 
 def read_config(path: Path) -> ModelConfig:
-    """Parse a config.pbtxt. Raises RepositoryError if it is not one."""
+    """Parse a config.pbtxt. Raises ReportedError if it is not one."""
     try:
         return text_format.Parse(path.read_text(encoding="utf-8"), model_config_pb2.ModelConfig())
     except (text_format.ParseError, UnicodeDecodeError) as error:
-        raise RepositoryError(
+        raise ReportedError(
             f"{path} is not a model configuration ({error}); correct it, or delete it and export again."
         ) from None
 

@@ -92,11 +92,7 @@ class SupervisorConfig:
     it unloads its models: a kill before that would leave processes behind."""
 
 
-class StartError(ReportedError):
-    """The server did not become ready."""
-
-
-class CrashedAtStart(StartError):
+class CrashedAtStart(ReportedError):
     """A defect ended the server while it started.
 
     ``by_request``: its models were loaded and had worked before, so a request has ended it and not they.
@@ -157,7 +153,7 @@ class Supervisor:
     async def run(self, on_ready: Callable[[Probe], None]) -> None:
         """Start the server, call ``on_ready`` once when it is ready, and keep it serving until :meth:`stop`.
 
-        Raises ``StartError`` if the first start fails, or, if that one crashed, the second. Later starts are retried
+        Raises ``ReportedError`` if the first start fails, or, if that one crashed, the second. Later starts are retried
         without limit.
         """
         try:
@@ -205,21 +201,21 @@ class Supervisor:
             # Triton opens its ports when all models are loaded, so a wrong answer then stays wrong.
             wrong += self._probe.outcome is ProbeOutcome.BROKEN
             if wrong >= _MAX_WRONG_AT_START:
-                raise StartError(f"{self._probe.step.value}: {self._probe.message}")
+                raise ReportedError(f"{self._probe.step.value}: {self._probe.message}")
             if self._now() - said >= _SAY_LOADING_EVERY_S:
                 said = self._now()
                 logger.info("still loading after %.0f s", said - started)
             if self._now() > deadline:
-                raise StartError(
+                raise ReportedError(
                     f"tritonserver was not ready within {self._config.start_timeout_s:g} s: {self._probe.message}"
                 )
             await self._pause(_START_POLL_S)
 
-    async def _start_error(self, process: Process) -> StartError:
+    async def _start_error(self, process: Process) -> ReportedError:
         code = await process.ended()
         message = f"tritonserver ended while it started: {await self._reason_of_end(process)}"
         if code not in _CRASHES:
-            return StartError(message)
+            return ReportedError(message)
         return CrashedAtStart(message, by_request=process.opened and self._model_works)
 
     async def _reason_of_end(self, process: Process) -> str:

@@ -16,7 +16,6 @@ import importlib.metadata
 import importlib.util
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -141,20 +140,14 @@ def _runtime() -> str:
     return " ".join(f"{name} {version}" for name, version in versions.items())
 
 
-def check_tensorrt(
-    *, gpus: Callable[[], int] | None = None, provider: Path | None = None, loads: Callable[[str], bool] | None = None
-) -> None:
-    """Raise ``TensorrtMissing`` unless a server on this machine can run TensorRT.
-
-    ``gpus`` counts GPUs, ``provider`` is ONNX Runtime's library for TensorRT, and ``loads`` returns whether a library
-    can be loaded by its name; by default this machine is checked.
-    """
-    if not (gpus or usable_gpus)():
+def check_tensorrt() -> None:
+    """Raise ``TensorrtMissing`` unless a server on this machine can run TensorRT."""
+    if not usable_gpus():
         raise TensorrtMissing(
             "TensorRT needs an NVIDIA GPU and its driver, and this machine has none (in a container: docker run "
             f"--gpus all): {_REMEDY}."
         )
-    library = provider or _provider()
+    library = _provider()
     if not library.is_file():
         remedy = (
             "use a Triton image whose ONNX Runtime backend has one"
@@ -163,7 +156,7 @@ def check_tensorrt(
         )
         raise TensorrtMissing(f"ONNX Runtime has no TensorRT provider ({library}): {remedy}, or {_REMEDY}.")
     needed = re.search(rb"libnvinfer\.so\.(\d+)", library.read_bytes())
-    if needed is not None and not (loads or _loads)(name := needed[0].decode()):
+    if needed is not None and not _loads(name := needed[0].decode()):
         major = needed[1].decode()
         raise TensorrtMissing(
             f"ONNX Runtime's TensorRT provider needs {name}, which is not installed: run "

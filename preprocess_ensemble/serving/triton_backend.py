@@ -50,7 +50,7 @@ class TritonBackend:
         self._process: TritonProcess | None = None
 
     async def start(self) -> TritonProcess:
-        """Start the process. Raises TlsError, RepositoryError and OSError."""
+        """Start the process. Raises ReportedError and OSError."""
         await self.reconnect()
         if self._staged is not None:
             # Another model may have been exported since the last start.
@@ -59,7 +59,7 @@ class TritonBackend:
         return self._process
 
     async def reconnect(self) -> None:
-        """Trust the certificate that the server is about to read. Raises TlsError if it cannot be used."""
+        """Trust the certificate that the server is about to read. Raises ReportedError if it cannot be used."""
         # Imported here: gRPC takes most of the time that `clip-serve --help` would need.
         from clip_client import ClientConfig
         from clip_client._transports.factory import transport_factory

@@ -17,11 +17,12 @@ import onnx
 import pytest
 from PIL import Image
 
+from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.export import command as export_command
 from preprocess_ensemble.export import exporter, parity
-from preprocess_ensemble.export.atomic_install import InstallError, require_space
+from preprocess_ensemble.export.atomic_install import require_space
 from preprocess_ensemble.export.model_source import ExportError
-from preprocess_ensemble.model_repository.config import RepositoryError, installed_passport
+from preprocess_ensemble.model_repository.config import installed_passport
 from preprocess_ensemble.runtimes.agreement import checked_vectors, sample_pixels
 from preprocess_ensemble.runtimes.onnx_session import open_session
 from preprocess_ensemble.testing.tiny_model import TINY_CLIP
@@ -265,7 +266,7 @@ def test_a_broken_configuration_is_found_before_anything_changes(repository: Pat
     config.write_text("no configuration")
     before = contents(repository)
     try:
-        with pytest.raises(RepositoryError, match="is not a model configuration"):
+        with pytest.raises(ReportedError, match="is not a model configuration"):
             export_tiny(repository, seed=1)
         assert contents(repository) == before
     finally:
@@ -310,7 +311,7 @@ def test_a_killed_export_leaves_the_old_model_and_the_next_one_cleans_up(
     with python("-c", KILLED, str(TINY_CLIP), str(repository)) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "at the check\n"
-        with pytest.raises(InstallError, match="Another export"):
+        with pytest.raises(ReportedError, match="Another export"):
             export_tiny(repository, force=True)
         process.kill()
     left = [path.name for path in (repository / "clip_encoder").glob(".staging-*")]
@@ -341,6 +342,6 @@ def test_a_full_disk_leaves_the_old_model_and_is_one_sentence(
 
 
 def test_space_is_asked_for_before_work_begins(tmp_path: Path) -> None:
-    with pytest.raises(InstallError, match=r"needs 1000000000 MB in .* and \d+ MB are free"):
+    with pytest.raises(ReportedError, match=r"needs 1000000000 MB in .* and \d+ MB are free"):
         require_space(tmp_path, 10**15)
     require_space(tmp_path, 1)

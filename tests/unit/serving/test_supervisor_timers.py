@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.serving.backend import Probe, ProbeOutcome
-from preprocess_ensemble.serving.supervisor import StartError, Supervisor, SupervisorConfig
+from preprocess_ensemble.serving.supervisor import Supervisor, SupervisorConfig
 from tests.fixtures.simulated_time import simulate
 from tests.unit.serving.test_supervisor import BROKEN, CONNECTING, OK, SLOW, FakeProcess
 
@@ -84,7 +85,7 @@ def test_a_start_may_take_ten_minutes_and_no_longer() -> None:
     assert slow.starts == [0]
 
     async def never() -> None:
-        with pytest.raises(StartError, match="not ready within 600 s: No server answers"):
+        with pytest.raises(ReportedError, match="not ready within 600 s: No server answers"):
             await TimedServer(canary=lambda _: CONNECTING).run(until=10_000)
         assert 600 <= now() < 601
 
