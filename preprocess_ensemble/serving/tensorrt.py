@@ -19,11 +19,15 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from google.protobuf import text_format
-
 from preprocess_ensemble.contract import ENCODER
 from preprocess_ensemble.errors import ReportedError
-from preprocess_ensemble.model_repository.config import MODEL_FILE, encoder_directory, installed_passport, read_config
+from preprocess_ensemble.model_repository.config import (
+    MODEL_FILE,
+    config_text,
+    encoder_directory,
+    installed_passport,
+    read_config,
+)
 from preprocess_ensemble.serving.launcher import NVIDIA_SERVER
 
 if TYPE_CHECKING:
@@ -105,7 +109,7 @@ class StagedRepository:
         config = read_config(encoder / "config.pbtxt")
         cache = self._cache / self._engine_name(config)
         cache.mkdir(parents=True, exist_ok=True)
-        text = text_format.MessageToString(on_tensorrt(config, cache=str(cache), precision=self._precision))
+        text = config_text(on_tensorrt(config, cache=str(cache), precision=self._precision))
         (staged / "config.pbtxt").write_text(text, encoding="utf-8")
 
     def _engine_name(self, config: Any) -> str:

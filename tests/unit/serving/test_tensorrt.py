@@ -9,7 +9,13 @@ import pytest
 from google.protobuf import json_format
 
 from preprocess_ensemble.backends.onnxruntime.session_plan import plan_session
-from preprocess_ensemble.model_repository.config import DEFAULT_SHAPES, configs, installed_passport, read_config, render
+from preprocess_ensemble.model_repository.config import (
+    DEFAULT_SHAPES,
+    config_text,
+    configs,
+    installed_passport,
+    read_config,
+)
 from preprocess_ensemble.serving import tensorrt
 from preprocess_ensemble.serving.tensorrt import StagedRepository, TensorrtMissing, check_tensorrt, on_tensorrt
 from tests.fixtures.models.passports import PASSPORT
@@ -23,7 +29,7 @@ def repository(tmp_path: Path) -> Path:
     directory = tmp_path / "triton_models"
     for name, config in configs(DEFAULT_SHAPES).items():
         (directory / name / "1").mkdir(parents=True)
-        (directory / name / "config.pbtxt").write_text(render(name, config))
+        (directory / name / "config.pbtxt").write_text(config_text(config))
     (directory / "clip_encoder" / "1" / "model.onnx").write_bytes(b"weights")
     (directory / "clip_encoder" / "1" / "model.json").write_text(PASSPORT.to_json())
     return directory
