@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 
 from preprocess_ensemble.export import parity
 from preprocess_ensemble.export.atomic_install import install, require_space, staging_directory, write_atomically
-from preprocess_ensemble.export.canary import canary_image
 from preprocess_ensemble.export.model_source import (
     SKELETON_SUFFIX,
     ExportableModel,
@@ -20,6 +19,7 @@ from preprocess_ensemble.export.model_source import (
     WrongChoice,
 )
 from preprocess_ensemble.export.onnx_file import IR_VERSION, OPSET, quantize
+from preprocess_ensemble.export.parity import canary_image
 from preprocess_ensemble.export.skeleton_model import SkeletonModel
 from preprocess_ensemble.model_repository.config import (
     PASSPORT_FILE,

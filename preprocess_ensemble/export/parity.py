@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from PIL import Image
 
-from preprocess_ensemble.export.canary import canary_image
 from preprocess_ensemble.export.model_source import ExportError
 from preprocess_ensemble.imaging.decode import decode
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
@@ -21,6 +22,28 @@ if TYPE_CHECKING:
 REQUIRED_COSINE: Final[Mapping[str, float]] = {"fp32": 0.9999, "fp16": 0.9999, "int8": 0.999}
 """Precision -> the lowest allowed cosine similarity to PyTorch fp32. Duplicates are decided within a cosine distance of
 0.01 to 0.03, so int8 may use a tenth of the smallest such distance. Trained weights may need more than that."""
+
+_HEIGHT: Final = 120
+_WIDTH: Final = 160
+"""Of the canary, in pixels."""
+
+
+def canary_image() -> bytes:
+    """Return a PNG file of 160x120 RGB pixels, a few KB.
+
+    It is PNG because every decoder gives the same pixels for it. It is no square, and it changes under a mirror, a
+    rotation or swapped channels, so each of these mistakes shows in its vector.
+    """
+    rows, columns = np.mgrid[0:_HEIGHT, 0:_WIDTH]
+    disc = (rows - 40) ** 2 + (columns - 50) ** 2 < 900
+    stripes = (columns + rows // 2) // 10 % 2 == 0
+    pixels = np.empty((_HEIGHT, _WIDTH, 3), np.uint8)
+    pixels[..., 0] = np.where(disc, 230, 20 + columns)
+    pixels[..., 1] = np.where(disc, 60, 255 - 2 * rows)
+    pixels[..., 2] = np.where(stripes & (rows > 70), 210, 40)
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, format="PNG")
+    return file.getvalue()
 
 
 def check_pixels(config: PreprocessConfig) -> npt.NDArray[np.uint8]:

@@ -30,7 +30,7 @@ from PIL import Image
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging import turbojpeg_decoder
 from preprocess_ensemble.imaging.formats import identify
-from preprocess_ensemble.imaging.jpeg_header import JpegHeader, may_have_scans, read_header
+from preprocess_ensemble.imaging.jpeg_header import JpegHeader, read_header, scans_within_limit
 from preprocess_ensemble.imaging.limits import DecodeError, DecodeLimits
 from preprocess_ensemble.imaging.orientation import SCALE_INFO, ScaleInfo, apply_transpose, swaps_sides
 from preprocess_ensemble.imaging.pillow_decoder import PillowFile, large_image_lock
@@ -233,7 +233,7 @@ def _suits(turbojpeg: TurboJpeg, data: bytes, header: JpegHeader, limits: Decode
         not limits.allow_truncated
         and pixels <= limits.max_pixels
         and ratio <= limits.max_side_ratio
-        and (not header.is_progressive or may_have_scans(data, pixels))
+        and (not header.is_progressive or scans_within_limit(data, pixels))
         and (scale > 1 or turbojpeg.is_exact(header))
     )
 

@@ -41,7 +41,7 @@ _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 60.0
 """After a start that failed; each pause is twice as long as the one before."""
 
-_MAX_COMPUTING: Final = 15
+_BUSY_FACTOR: Final = 15
 """How many times ``frozen_after_s`` a server may compute without finishing a request. A full batch of a large model on
 a busy machine takes minutes, but a defect that spins must end, too."""
 
@@ -313,7 +313,7 @@ class Supervisor:
         self._status = status
         idle_s, unfinished_s = self._activity.idle_s, self._activity.unfinished_s
         limit_s = self._config.frozen_after_s
-        if idle_s > limit_s or unfinished_s > _MAX_COMPUTING * limit_s:
+        if idle_s > limit_s or unfinished_s > _BUSY_FACTOR * limit_s:
             although = "" if idle_s > limit_s else ", although the server computes"
             await self._restart(f"no request finished for {unfinished_s:.0f} s{although}")
 

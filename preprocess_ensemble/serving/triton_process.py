@@ -305,9 +305,9 @@ class TritonProcess:
             entry = parse_line(text)
             if entry is None:
                 continue
-            if entry.level == "error" and self._first_error is None:
+            if entry.level == logging.ERROR and self._first_error is None:
                 self._first_error = entry.text
-            logger.log(logging.ERROR if entry.level == "error" else logging.WARNING, "triton: %s", entry.text)
+            logger.log(entry.level, "triton: %s", entry.text)
 
 
 def _libevent_address(host: str) -> str:

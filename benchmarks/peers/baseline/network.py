@@ -11,10 +11,9 @@ import torch
 from open_clip.transform import PreprocessCfg, image_transform_v2
 
 from preprocess_ensemble.contract import ImageStatus
-from preprocess_ensemble.export.canary import canary_image
 from preprocess_ensemble.export.exporter import load_model
 from preprocess_ensemble.export.onnx_file import IR_VERSION, OPSET
-from preprocess_ensemble.export.parity import REQUIRED_COSINE
+from preprocess_ensemble.export.parity import REQUIRED_COSINE, canary_image
 from preprocess_ensemble.export.pytorch.open_clip_model import find_source, preprocessing_of
 from preprocess_ensemble.export.pytorch.recording import numpy_state
 from preprocess_ensemble.export.state_dict import weights_sha256

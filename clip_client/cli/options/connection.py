@@ -17,7 +17,7 @@ from clip_client._client import URL_VARIABLE, make_config
 from clip_client._encoding import IMAGE_ENCODINGS, TransferName
 from clip_client._endpoint import EndpointKind
 from clip_client.cli.errors import CommandFailed, CommandMisused
-from clip_client.cli.options.first_model import can_get_model, get_model
+from clip_client.cli.options.first_model import export_default_model, may_export_default_model
 from clip_client.cli.options.numbers import number_type
 from clip_client.cli.options.paths import user_path
 
@@ -161,7 +161,8 @@ async def connected(config: ClientConfig, *, quiet: bool = False, hint: str = ""
         except ClipError as error:
             if not clip.is_local:
                 raise
-            if not (isinstance(error, ModelNotReady) and can_get_model(first.repository or "") and get_model()):
+            may_export = isinstance(error, ModelNotReady) and may_export_default_model(first.repository or "")
+            if not (may_export and export_default_model()):
                 if not is_auto:
                     raise
                 raise CommandFailed(

@@ -12,7 +12,7 @@ from clip_client import ClientConfig, ModelNotReady
 from clip_client.cli.errors import CommandFailed
 from clip_client.cli.options import connection, first_model
 from clip_client.cli.options.connection import connected
-from clip_client.cli.options.first_model import get_model
+from clip_client.cli.options.first_model import export_default_model
 from preprocess_ensemble.model_repository.location import default_repository, user_repository
 from preprocess_ensemble.testing.server import free_port
 
@@ -84,13 +84,13 @@ def test_a_terminal_is_asked_first(answer: str, gets_it: bool, export: None, mon
     terminal = Terminal()
     monkeypatch.setattr(sys, "stdin", Terminal(answer))
     monkeypatch.setattr(sys, "stderr", terminal)
-    assert get_model() is gets_it
+    assert export_default_model() is gets_it
     assert terminal.getvalue().endswith("get it now? [Y/n] ")
     assert user_repository().exists() is gets_it
 
 
 async def test_a_repository_that_was_named_is_not_filled(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "get_model", lambda: pytest.fail("a repository was filled"))
+    monkeypatch.setattr(connection, "export_default_model", lambda: pytest.fail("a repository was filled"))
     with pytest.raises(ModelNotReady, match="There is no model in"):
         async with connected(ClientConfig(urls=(f"local:{machine}",))):
             pass
