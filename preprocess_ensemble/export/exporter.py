@@ -15,7 +15,6 @@ from preprocess_ensemble.export.atomic_install import install, require_space, st
 from preprocess_ensemble.export.model_source import (
     SKELETON_SUFFIX,
     ExportableModel,
-    GraphRequest,
     WrongChoice,
 )
 from preprocess_ensemble.export.onnx_file import IR_VERSION, OPSET, quantize
@@ -84,8 +83,9 @@ def export_model(
     needed_bytes = exportable.weights_bytes * (2 if has_data_file else 1) + _GRAPH_BYTES
     require_space(directory, needed_bytes)
     with staging_directory(directory.parent, needed_bytes) as stage:
-        request = GraphRequest(stage=stage, fingerprint=fingerprint, precision=precision, has_data_file=has_data_file)
-        built = exportable.build(request, report)
+        built = exportable.build(
+            stage, fingerprint=fingerprint, precision=precision, has_data_file=has_data_file, report=report
+        )
         file = built.files[-1]
         if precision == "int8":
             quantize(file)

@@ -118,18 +118,6 @@ def similar(name: str, known: list[str]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GraphRequest:
-    """Which graph of a model to write, and where."""
-
-    stage: Path
-    """The directory of the files."""
-    fingerprint: tuple[int, int]
-    precision: str
-    has_data_file: bool
-    """Whether the weights get a file of their own."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class BuiltGraph:
     """A graph that has been written, and what its vectors are compared with."""
 
@@ -151,6 +139,17 @@ class ExportableModel(Protocol):
     weights_bytes: int
     """Size of the image tower in fp32."""
 
-    def build(self, request: GraphRequest, report: Callable[[str], None]) -> BuiltGraph:
-        """Write the graph. Raises ExportError."""
+    def build(
+        self,
+        stage: Path,
+        *,
+        fingerprint: tuple[int, int],
+        precision: str,
+        has_data_file: bool,
+        report: Callable[[str], None],
+    ) -> BuiltGraph:
+        """Write the graph into the directory ``stage``, and its weights into a file of their own if ``has_data_file``.
+
+        Raises ExportError.
+        """
         ...

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from preprocess_ensemble.export import parity, skeleton
 from preprocess_ensemble.export.model_source import (
     BuiltGraph,
-    GraphRequest,
     WrongChoice,
     check_activation,
     choose_weights,
@@ -54,12 +53,20 @@ class SkeletonModel:
         self.weights_sha256 = weights_sha256(self._state)
         self.weights_bytes = self._skeleton.weights_bytes
 
-    def build(self, request: GraphRequest, report: Callable[[str], None]) -> BuiltGraph:
+    def build(
+        self,
+        stage: Path,
+        *,
+        fingerprint: tuple[int, int],
+        precision: str,
+        has_data_file: bool,
+        report: Callable[[str], None],
+    ) -> BuiltGraph:
         """Write the graph; see ``ExportableModel``."""
-        if request.precision == "fp16" or request.has_data_file:
-            what = "fp16" if request.precision == "fp16" else "Writing the weights to a file of their own"
+        if precision == "fp16" or has_data_file:
+            what = "fp16" if precision == "fp16" else "Writing the weights to a file of their own"
             raise WrongChoice(f"{what} needs PyTorch: pip install 'clip-triton[export]'.")
-        file, fingerprint = request.stage / MODEL_FILE, request.fingerprint
+        file = stage / MODEL_FILE
         other_weights = None
         expected = self._skeleton.expected.get(skeleton.key_of(self.source.model, self.weights_sha256, self.config))
         if expected is None:
@@ -67,7 +74,7 @@ class SkeletonModel:
             other_weights = self._check_skeleton(file, fingerprint)
         report("filling the graph")
         self._fill(file, self._state, self.config, fingerprint)
-        if expected is None and request.precision != "fp32":
+        if expected is None and precision != "fp32":
             expected = checked_vectors(open_session(file), parity.check_pixels(self.config), fingerprint)
         return BuiltGraph(files=[file], expected=expected, other_weights=other_weights)
 

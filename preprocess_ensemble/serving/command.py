@@ -32,7 +32,7 @@ from preprocess_ensemble.serving.triton_backend import TritonBackend
 from preprocess_ensemble.serving.triton_process import ServeConfig
 
 if TYPE_CHECKING:
-    from preprocess_ensemble.serving.backend import Probe
+    from preprocess_ensemble.serving.probe import Probe
 
 logger = logging.getLogger(__name__)
 

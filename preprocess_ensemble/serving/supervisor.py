@@ -28,10 +28,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.serving.activity_monitor import SAMPLE_EVERY_S, ActivityMonitor
-from preprocess_ensemble.serving.backend import Probe, ProbeOutcome, Step
+from preprocess_ensemble.serving.probe import Probe, ProbeOutcome, Step
 
 if TYPE_CHECKING:
-    from preprocess_ensemble.serving.backend import Backend, Process
+    from preprocess_ensemble.serving.triton_backend import TritonBackend
+    from preprocess_ensemble.serving.triton_process import TritonProcess
 
 logger = logging.getLogger(__name__)
 # That it is loading is worth a line of the log, although no warning.
@@ -110,7 +111,7 @@ _CRASHES: Final = frozenset(-number for number in (signal.SIGABRT, signal.SIGBUS
 class Supervisor:
     """Runs the server until it is told to stop. One object serves one :meth:`run`; create it inside its event loop."""
 
-    def __init__(self, backend: Backend, config: SupervisorConfig) -> None:
+    def __init__(self, backend: TritonBackend, config: SupervisorConfig) -> None:
         self._backend = backend
         self._config = config
         # The event loop's own clock, so that timers and limits never disagree.
@@ -127,7 +128,7 @@ class Supervisor:
         self._restarts = 0
         self._restart_reason = ""
         # What decides about restarts.
-        self._process: Process | None = None
+        self._process: TritonProcess | None = None
         self._model_works = False
         self._activity = ActivityMonitor()
 
@@ -211,14 +212,14 @@ class Supervisor:
                 )
             await self._pause(_START_POLL_S)
 
-    async def _start_error(self, process: Process) -> ReportedError:
+    async def _start_error(self, process: TritonProcess) -> ReportedError:
         code = await process.ended()
         message = f"tritonserver ended while it started: {await self._reason_of_end(process)}"
         if code not in _CRASHES:
             return ReportedError(message)
         return CrashedAtStart(message, by_request=process.opened and self._model_works)
 
-    async def _reason_of_end(self, process: Process) -> str:
+    async def _reason_of_end(self, process: TritonProcess) -> str:
         """Return why ``process`` ended. Its stubs are killed first: until then they hold its output open."""
         await self._stop_process(drain_s=0)
         return await process.reason()
@@ -258,7 +259,7 @@ class Supervisor:
                 self._status = Status.FAILING
                 await self._restart(f"{self._probe.step.value}: {self._probe.message}")
 
-    async def _send_canary(self, process: Process) -> bool:
+    async def _send_canary(self, process: TritonProcess) -> bool:
         """Send the canary, and sample the server meanwhile.
 
         Returns False if a stop was requested, or the server or a stub ended, before the answer.
@@ -275,20 +276,20 @@ class Supervisor:
         self._probe = canary.result()
         return True
 
-    async def _keep_sampling(self, process: Process) -> None:
+    async def _keep_sampling(self, process: TritonProcess) -> None:
         await asyncio.sleep(_FIRST_SAMPLE_S)
         while True:
             await self._sample(process)
             await asyncio.sleep(SAMPLE_EVERY_S)
 
-    async def _sample(self, process: Process) -> bool:
+    async def _sample(self, process: TritonProcess) -> bool:
         """Record what the server has done so far; return whether it is working."""
         computed_s = process.computed_s()
         # A frozen server never answers.
         finished, _ = await _race(self._backend.progress(), process.ended(), timeout_s=SAMPLE_EVERY_S)
         return self._activity.sample(computed_s, None if finished.cancelled() else finished.result(), now=self._now())
 
-    def _on_right_canary(self, process: Process) -> None:
+    def _on_right_canary(self, process: TritonProcess) -> None:
         is_short = self._probe.outcome is ProbeOutcome.SHORT
         if self._status in (Status.OVERLOADED, Status.STUCK):
             logger.warning("the server answers the canary in time again")
@@ -298,7 +299,7 @@ class Supervisor:
         self._model_id = self._probe.model_id
         self._activity.reset(process.computed_s(), now=self._now())
 
-    async def _consider_slow(self, process: Process) -> None:
+    async def _consider_slow(self, process: TritonProcess) -> None:
         """Tell overload from a frozen server, by finished requests and processor time.
 
         Two finished requests may be a minute apart if a full batch of a large model runs on a busy machine.

@@ -16,8 +16,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from preprocess_ensemble.imaging.transform import PreprocessConfig
-from preprocess_ensemble.serving.backend import Probe, ProbeOutcome, Step
 from preprocess_ensemble.serving.cleanup import free_bytes, region_prefix
+from preprocess_ensemble.serving.probe import Probe, ProbeOutcome, Step
 from preprocess_ensemble.serving.triton_process import TritonProcess
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ they would count as progress of an encoder that hangs."""
 
 
 class TritonBackend:
-    """A ``tritonserver`` process with the connection that probes it; implements the supervisor's ``Backend``.
+    """A ``tritonserver`` process with the connection that probes it.
 
     ``staged`` is the repository that ``config`` serves if the encoder runs on TensorRT. Close it with :meth:`aclose`.
     """

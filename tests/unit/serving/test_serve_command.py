@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from preprocess_ensemble.serving.backend import Probe
+    from preprocess_ensemble.serving.probe import Probe
 
 
 class SignalledSupervisor:

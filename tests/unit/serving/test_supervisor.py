@@ -10,12 +10,12 @@ import os
 import signal
 import time
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from preprocess_ensemble.errors import ReportedError
-from preprocess_ensemble.serving.backend import Probe, ProbeOutcome, Step
+from preprocess_ensemble.serving.probe import Probe, ProbeOutcome, Step
 from preprocess_ensemble.serving.supervisor import Supervisor, SupervisorConfig
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class FakeServer:
     supervisor: Supervisor = field(init=False)
 
     async def run(self, config: SupervisorConfig = FAST) -> None:
-        self.supervisor = Supervisor(self, config)
+        self.supervisor = Supervisor(cast("Any", self), config)
         await asyncio.wait_for(self.supervisor.run(self.ready.append), timeout=60)
 
     async def start(self) -> FakeProcess:

@@ -6,12 +6,12 @@ import asyncio
 import signal
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from preprocess_ensemble.errors import ReportedError
-from preprocess_ensemble.serving.backend import Probe, ProbeOutcome
+from preprocess_ensemble.serving.probe import Probe, ProbeOutcome
 from preprocess_ensemble.serving.supervisor import Supervisor, SupervisorConfig
 from tests.fixtures.simulated_time import simulate
 from tests.unit.serving.test_supervisor import BROKEN, CONNECTING, OK, SLOW, FakeProcess
@@ -50,7 +50,7 @@ class TimedServer:
 
     async def run(self, *, until: float) -> None:
         """Supervise it, and stop at this time."""
-        self.supervisor = Supervisor(self, LIMITS)
+        self.supervisor = Supervisor(cast("Any", self), LIMITS)
         asyncio.get_running_loop().call_at(until, self.supervisor.stop)
         await self.supervisor.run(lambda _: None)
 
@@ -336,7 +336,7 @@ def test_a_server_that_is_stopped_while_it_starts_is_not_announced() -> None:
 
     async def run() -> None:
         server = TimedServer(canary=lambda _: CONNECTING)
-        supervisor = server.supervisor = Supervisor(server, LIMITS)
+        supervisor = server.supervisor = Supervisor(cast("Any", server), LIMITS)
         asyncio.get_running_loop().call_at(5, supervisor.stop)
         await supervisor.run(announced.append)
         assert server.process.stops == [0], "there is nothing to drain"
