@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import random
-import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,6 @@ from clip_client._model import ModelInfo
 if TYPE_CHECKING:
     from clip_client._balancing.balancer import Balancer, Server
     from clip_client._config import ClientConfig
-    from clip_client._transports.base import Transport
 
 
 class Handshake:
@@ -104,7 +102,7 @@ async def fetch_common_model(balancer: Balancer, *, timeout_s: float) -> ModelIn
     servers = balancer.servers
     remaining = max(0.001, deadline - loop.time())
     outcomes = await asyncio.gather(
-        *(fetch_model(server.transport, timeout_s=remaining) for server in servers), return_exceptions=True
+        *(server.transport.model(timeout_s=remaining) for server in servers), return_exceptions=True
     )
     models: list[tuple[Server, ModelInfo]] = []
     failures: list[ClipError] = []
@@ -125,13 +123,3 @@ async def fetch_common_model(balancer: Balancer, *, timeout_s: float) -> ModelIn
                 "all servers of one client must serve one model."
             )
     return model
-
-
-async def fetch_model(transport: Transport, *, timeout_s: float) -> ModelInfo:
-    """Ask one server: one inference that requests only the passport, then the ensemble's batch size."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + timeout_s
-    passport = await transport.passport(request_id=uuid.uuid4().hex, timeout_s=timeout_s)
-    max_batch_size = await transport.max_batch_size(timeout_s=max(0.001, deadline - loop.time()))
-    runtime = await transport.runtime(timeout_s=max(0.001, deadline - loop.time()))
-    return replace(ModelInfo.from_json(passport, max_batch_size=max_batch_size), runtime=runtime)

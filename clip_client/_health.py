@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from clip_client._errors import ClipError, DeadlineExceeded, ProtocolMismatch, Unavailable
-from clip_client._handshake import fetch_model
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -108,7 +107,7 @@ async def _findings(transport: Transport, timeout_s: float) -> AsyncIterator[tup
     yield "the server says that it is live", None
     await transport.models_ready(timeout_s=remaining())
     yield "the server says that all models are ready", None
-    model = await fetch_model(transport, timeout_s=remaining())
+    model = await transport.model(timeout_s=remaining())
     yield f"the server serves {model.id}", model
     yield await check_canary(transport, model, timeout_s=remaining()), model
 

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from clip_client._errors import ProtocolMismatch
+from preprocess_ensemble.contract import CONTRACT_VERSION
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from preprocess_ensemble.model_repository.passport import Passport
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
@@ -63,16 +66,15 @@ class ModelInfo:
 
     @classmethod
     def from_json(cls, text: str | bytes, *, max_batch_size: int) -> ModelInfo:
-        """Read a passport (``model.json``).
+        """Read a passport (``model.json``) that a server has sent.
 
         Raises ProtocolMismatch if the text is not a complete passport, or was written for another contract version.
         """
         # Here and not above: importing this package must stay quick.
-        from preprocess_ensemble.contract import CONTRACT_VERSION
         from preprocess_ensemble.model_repository.passport import ContractMismatch, Passport, PassportError
 
         try:
-            passport = Passport.from_json(text)
+            return cls.of(Passport.from_json(text), max_batch_size=max_batch_size)
         except ContractMismatch as error:
             raise ProtocolMismatch(
                 f"The server speaks contract {error.found!r} and this client speaks {CONTRACT_VERSION}; "
@@ -80,6 +82,10 @@ class ModelInfo:
             ) from None
         except PassportError as error:
             raise ProtocolMismatch(f"The server sent an invalid passport. {error}") from None
+
+    @classmethod
+    def of(cls, passport: Passport, *, max_batch_size: int, runtime: str = "") -> ModelInfo:
+        """Make one from a passport; the other arguments are its fields."""
         canary_vector = np.asarray(passport.canary.vector, dtype=np.float32)
         canary_vector.setflags(write=False)
         return cls(
@@ -94,4 +100,5 @@ class ModelInfo:
             max_batch_size=max_batch_size,
             canary_image=passport.canary.image,
             canary_vector=canary_vector,
+            runtime=runtime,
         )

@@ -23,7 +23,7 @@ import triton_python_backend_utils as pb_utils
 
 from preprocess_ensemble.backends.preprocess.metrics import PreprocessMetrics
 from preprocess_ensemble.backends.preprocess.settings import PreprocessSettings
-from preprocess_ensemble.backends.shared_memory import close_own_regions
+from preprocess_ensemble.backends.shared_memory import restrict_own_regions
 from preprocess_ensemble.contract import ERROR, IMAGE, MODEL, PIXELS, STATUS
 from preprocess_ensemble.imaging import turbojpeg_decoder
 from preprocess_ensemble.imaging.formats import limit_decoder_threads
@@ -58,7 +58,7 @@ class TritonPythonModel:
 
     def initialize(self, args: Mapping[str, str]) -> None:
         """Read settings and passport. Raises ``TritonModelException`` with one sentence if the load fails."""
-        close_own_regions()
+        restrict_own_regions()
         config = json.loads(args["model_config"])
         name = config["name"]
         try:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from clip_client._model import ModelInfo
     from clip_client._transports.triton_statistics import ModelStatistics
 
 
@@ -61,16 +62,8 @@ class Transport(ABC):
         """Embed encoded images in one request."""
 
     @abstractmethod
-    async def passport(self, *, request_id: str, timeout_s: float) -> str:
-        """Return the model's passport (``model.json``) as JSON text."""
-
-    async def runtime(self, *, timeout_s: float) -> str:
-        """Return what runs the model, and in which precision; empty if the other side does not say."""
-        return ""
-
-    @abstractmethod
-    async def max_batch_size(self, *, timeout_s: float) -> int:
-        """Return how many images one request may carry."""
+    async def model(self, *, timeout_s: float) -> ModelInfo:
+        """Return what the model's passport says; raise ProtocolMismatch if this client cannot use such a model."""
 
     @abstractmethod
     async def server_live(self, *, timeout_s: float) -> bool:

@@ -6,7 +6,9 @@ hand, which copies each image once; protobuf would copy it three times.
 
 from __future__ import annotations
 
+import asyncio
 import os
+import uuid
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,8 +17,9 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from clip_client._config import ClientConfig, read_pem
 from clip_client._errors import ClipError, ModelNotReady, ProtocolMismatch, Unavailable, forked_process
+from clip_client._model import ModelInfo
 from clip_client._transports.base import Answer, ModelSettings, ServerDescription, Transport
-from clip_client._transports.grpc_errors import ErrorRow, find_row
+from clip_client._transports.grpc_errors import find_row
 from clip_client._transports.grpc_messages import (
     malformed,
     read_answer,
@@ -42,19 +45,11 @@ _ANSWER_OUTPUTS: Final = (contract.EMBEDDING, contract.STATUS, contract.ERROR, c
 class TritonTransport(Transport):
     """One gRPC channel to one Triton."""
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        channel: grpc.aio.Channel,
-        *,
-        metadata: Metadata = (),
-        find_row: Callable[[grpc.StatusCode, str], ErrorRow] = find_row,
-    ) -> None:
-        """Take over ``channel``; ``metadata`` goes with every request, and ``find_row`` interprets every failure."""
+    def __init__(self, endpoint: Endpoint, channel: grpc.aio.Channel, *, metadata: Metadata = ()) -> None:
+        """Take over ``channel``; ``metadata`` goes with every request."""
         self.endpoint = endpoint
         self._channel = channel
         self._metadata = metadata
-        self._find_row = find_row
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         # Without the stub's serializer, which would copy each image twice.
         self._model_infer = channel.unary_unary(
@@ -72,8 +67,17 @@ class TritonTransport(Transport):
             response = await self._call(self._model_infer, request, timeout_s, request_id, trace)
         return read_answer(response, len(images), request_id)
 
-    async def passport(self, *, request_id: str, timeout_s: float) -> str:
-        """Ask the preprocessor for its optional output, with one empty image, which it then does not decode."""
+    async def model(self, *, timeout_s: float) -> ModelInfo:
+        """Ask the preprocessor for the passport, then for the ensemble's ``max_batch_size``, as the server has it."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        passport = await self._passport(uuid.uuid4().hex, timeout_s)
+        request = service_pb2.ModelConfigRequest(name=contract.ENSEMBLE)
+        response = await self._call(self._stub.ModelConfig, request, max(0.001, deadline - loop.time()), None)
+        return ModelInfo.from_json(passport, max_batch_size=max(1, int(response.config.max_batch_size)))
+
+    async def _passport(self, request_id: str, timeout_s: float) -> str:
+        """Request only an optional output, with one empty image, which is then not decoded."""
         request = _request(contract.PREPROCESSOR, [b""], [contract.MODEL], request_id)
         try:
             response = await self._call(self._model_infer, request, timeout_s, request_id)
@@ -88,12 +92,6 @@ class TritonTransport(Transport):
         if raw is None:
             raise malformed(request_id)
         return read_strings(raw, 1, request_id)[0]
-
-    async def max_batch_size(self, *, timeout_s: float) -> int:
-        """Return ``max_batch_size`` of the ensemble, from the server's own copy of its configuration."""
-        request = service_pb2.ModelConfigRequest(name=contract.ENSEMBLE)
-        response = await self._call(self._stub.ModelConfig, request, timeout_s, None)
-        return max(1, int(response.config.max_batch_size))
 
     async def server_live(self, *, timeout_s: float) -> bool:
         response = await self._call(self._stub.ServerLive, service_pb2.ServerLiveRequest(), timeout_s, None)
@@ -150,7 +148,7 @@ class TritonTransport(Transport):
         try:
             return await method(request, timeout=timeout_s, metadata=self._metadata + headers)
         except grpc.aio.AioRpcError as error:
-            failure = self._find_row(error.code(), f"{error.details()}").build(self.endpoint, request_id)
+            failure = find_row(error.code(), f"{error.details()}").build(self.endpoint, request_id)
         except grpc.aio.UsageError:
             failure = Unavailable("This client is closed.", request_id=request_id)
         # Raised outside the except block, without gRPC's error as its context. That error would show the server's text,
@@ -159,9 +157,7 @@ class TritonTransport(Transport):
         raise failure
 
 
-def transport_factory(
-    config: ClientConfig, *, find_row: Callable[[grpc.StatusCode, str], ErrorRow] = find_row
-) -> Callable[[Endpoint, str | None], TritonTransport]:
+def transport_factory(config: ClientConfig) -> Callable[[Endpoint, str | None], TritonTransport]:
     """Read the certificates, once, and return what connects to one address.
 
     Raises ValueError if a certificate cannot be read, and ForkedProcess if gRPC has been used before the fork that made
@@ -189,7 +185,7 @@ def transport_factory(
             channel = grpc.aio.insecure_channel(endpoint.address, options)
         else:
             channel = grpc.aio.secure_channel(endpoint.address, credentials, options)
-        return TritonTransport(endpoint, channel, metadata=metadata, find_row=find_row)
+        return TritonTransport(endpoint, channel, metadata=metadata)
 
     return connect
 

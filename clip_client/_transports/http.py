@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from clip_client import _errors
+from clip_client._model import ModelInfo
 from clip_client._transports.base import Answer, Transport
 from preprocess_ensemble import contract
 
@@ -65,16 +66,14 @@ class HttpTransport(Transport):
         document = await self._ask("POST", "/embed", timeout_s, request_id, data=form)
         return _read_answer(document, len(images), request_id)
 
-    async def passport(self, *, request_id: str, timeout_s: float) -> str:
-        return json.dumps(await self._ask("GET", "/model", timeout_s, request_id))
-
-    async def max_batch_size(self, *, timeout_s: float) -> int:
-        """Return how many images one request may carry; the service sends it with the passport."""
+    async def model(self, *, timeout_s: float) -> ModelInfo:
+        """Ask for the passport, with which the service sends how many images one request may carry."""
         document = await self._ask("GET", "/model", timeout_s, None)
         try:
-            return max(1, int(document["max_batch_size"]))
+            max_batch_size = max(1, int(document["max_batch_size"]))
         except (KeyError, TypeError, ValueError):
             raise _malformed(None) from None
+        return ModelInfo.from_json(json.dumps(document), max_batch_size=max_batch_size)
 
     async def server_live(self, *, timeout_s: float) -> bool:
         await self._ask("GET", "/healthz", timeout_s, None)

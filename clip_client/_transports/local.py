@@ -17,23 +17,17 @@ from clip_client._errors import ClipError, DeadlineExceeded, ModelNotReady, Prot
 from clip_client._model import ModelInfo
 from clip_client._transports.base import Answer, Transport
 from preprocess_ensemble import contract
-from preprocess_ensemble.cores import model_threads
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.model_repository.location import MODEL_VARIABLE, default_repository
 
 if TYPE_CHECKING:
-    from onnxruntime import InferenceSession
-
     from preprocess_ensemble.imaging.preprocessor import Preprocessor
     from preprocess_ensemble.model_repository.passport import Passport
     from preprocess_ensemble.runtimes.precision import Precision
-    from preprocess_ensemble.runtimes.selection import Candidate, Selection
+    from preprocess_ensemble.runtimes.selection import Selection
 
 _MAX_BATCH_SIZE: Final = 32
 """The same as ``clip_image``: larger batches make ONNX Runtime use more memory and no faster."""
-
-_PROVIDERS: Final = ("CUDAExecutionProvider", "CPUExecutionProvider")
-"""What the C++ backend of Triton would use. Not TensorRT, which takes minutes to build an engine."""
 
 _logger = logging.getLogger("clip_client")
 
@@ -45,7 +39,7 @@ class _Loaded:
     """The open model."""
 
     selection: Selection
-    passport: str
+    passport: Passport
     preprocessor: Preprocessor
 
 
@@ -56,9 +50,7 @@ class LocalTransport(Transport):
     large JPEG files at reduced size, the default limits, and the default time to decode. ``threads`` is the number of
     threads for decoding and for the model; None means one per core that the process may use, and for the model of a
     hybrid processor one per performance core. ``precision`` None means that of the environment, or else ``"auto"``.
-    ``make_preprocessor`` replaces the class ``Preprocessor``, and ``candidates`` the runtimes that may run the model in
-    place of ONNX Runtime's own, for tests. A call that is cancelled or out of time returns at once; its batch runs to
-    its end.
+    A call that is cancelled or out of time returns at once; its batch runs to its end.
     """
 
     def __init__(
@@ -67,14 +59,10 @@ class LocalTransport(Transport):
         *,
         threads: int | None = None,
         precision: Precision | None = None,
-        make_preprocessor: Callable[..., Preprocessor] | None = None,
-        candidates: Sequence[Candidate] | None = None,
     ) -> None:
         self.repository = default_repository() if repository is None else Path(repository)
         self._threads = threads
         self._precision = precision
-        self._make_preprocessor = make_preprocessor
-        self._candidates = candidates
         # One batch at a time: a second one would compete for the same cores.
         self._runner = ThreadPoolExecutor(1, thread_name_prefix="clip encode")
         self._loaded: _Loaded | None = None
@@ -85,16 +73,10 @@ class LocalTransport(Transport):
     async def infer(self, images: Sequence[bytes], *, request_id: str, timeout_s: float) -> Answer:
         return await self._in_thread(lambda: self._infer(images), timeout_s, request_id)
 
-    async def passport(self, *, request_id: str, timeout_s: float) -> str:
-        loaded = await self._in_thread(self._load, timeout_s, request_id)
-        return loaded.passport
-
-    async def runtime(self, *, timeout_s: float) -> str:
+    async def model(self, *, timeout_s: float) -> ModelInfo:
         loaded = await self._in_thread(self._load, timeout_s, None)
-        return str(loaded.selection.model)
-
-    async def max_batch_size(self, *, timeout_s: float) -> int:
-        return _MAX_BATCH_SIZE
+        runtime = str(loaded.selection.model)
+        return ModelInfo.of(loaded.passport, max_batch_size=_MAX_BATCH_SIZE, runtime=runtime)
 
     async def server_live(self, *, timeout_s: float) -> bool:
         return True
@@ -140,59 +122,43 @@ class LocalTransport(Transport):
         from preprocess_ensemble.imaging.transform import PreprocessConfig
         from preprocess_ensemble.model_repository.passport import Passport
 
-        directory = self.repository / contract.ENCODER / "1"
-        file = directory / "model.onnx"
+        file = self.repository / contract.ENCODER / "1" / "model.json"
         try:
-            text = (directory / "model.json").read_text(encoding="ascii")
-            model = ModelInfo.from_json(text, max_batch_size=_MAX_BATCH_SIZE)
-            preprocess = PreprocessConfig.from_mapping(model.preprocess)
+            passport = Passport.from_json(file.read_bytes())
+            preprocess = PreprocessConfig.from_mapping(passport.preprocess)
         except OSError:
             raise ModelNotReady(
                 f"There is no model in {self.repository}: run `clip-export --repository {self.repository}`, or name "
                 f"another repository by local:DIR or {MODEL_VARIABLE}."
             ) from None
         except ValueError as error:
-            raise ProtocolMismatch(
-                f"{directory / 'model.json'} is no model's passport ({error}); export the model again."
-            ) from None
-        session = self._open_session(file)
-        selection = self._select(session, file, Passport.from_json(text))
-        preprocessor = (self._make_preprocessor or Preprocessor)(preprocess, threads=self._threads)
-        self._loaded = _Loaded(selection=selection, passport=text, preprocessor=preprocessor)
+            raise ProtocolMismatch(f"{file} is no model's passport ({error}); export the model again.") from None
+        selection = self._select(file.with_name("model.onnx"), passport)
+        preprocessor = Preprocessor(preprocess, threads=self._threads)
+        self._loaded = _Loaded(selection=selection, passport=passport, preprocessor=preprocessor)
         return self._loaded
 
-    def _open_session(self, file: Path) -> InferenceSession:
+    def _select(self, file: Path, passport: Passport) -> Selection:
+        """Open the model, choose what runs it, and log that. Raises ClipError if it cannot run as it should."""
         import onnxruntime
 
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = self._threads or model_threads()
-        available = onnxruntime.get_available_providers()
-        providers = [provider for provider in _PROVIDERS if provider in available]
-        try:
-            return onnxruntime.InferenceSession(file, options, providers=providers)
-        except Exception as error:
-            # ONNX Runtime's exceptions share no public base class.
-            raise ModelNotReady(
-                f"ONNX Runtime cannot load {file} ({type(error).__name__}); export the model again."
-            ) from error
-
-    def _select(self, session: InferenceSession, file: Path, passport: Passport) -> Selection:
-        """Choose what runs the model, and log it. Raises ClipError if the precision cannot be had here."""
-        import onnxruntime
-
-        from preprocess_ensemble.runtimes.coreml import coreml
+        from preprocess_ensemble.runtimes.candidates import coreml, openvino_candidates
+        from preprocess_ensemble.runtimes.model import LoadFailed
+        from preprocess_ensemble.runtimes.onnx_session import CPU, CUDA, open_model, open_session, session_options
         from preprocess_ensemble.runtimes.precision import precision_of_environment
-        from preprocess_ensemble.runtimes.reference import reference_model
-        from preprocess_ensemble.runtimes.selection import openvino_candidates, select
+        from preprocess_ensemble.runtimes.selection import select
 
-        candidates = self._candidates
-        if candidates is None:
-            threads = session.get_session_options().intra_op_num_threads
-            available = onnxruntime.get_available_providers()
-            candidates = (*openvino_candidates(file, threads=threads), coreml(file, available=available))
+        options = session_options(self._threads)
+        # What the C++ backend of Triton would use. Not TensorRT, which takes minutes to build an engine.
+        providers = [provider for provider in (CUDA, CPU) if provider in onnxruntime.get_available_providers()]
+        try:
+            session = open_session(file, options, providers)
+        except LoadFailed as error:
+            raise ModelNotReady(f"{file} cannot be used: {error}; export the model again.") from error
+        candidates = (*openvino_candidates(file, threads=options.intra_op_num_threads), coreml(file))
         try:
             precision = self._precision or precision_of_environment() or "auto"
-            selection = select(reference_model(session, passport), passport, precision, candidates)
+            selection = select(open_model(session, passport), passport, precision, candidates)
         except ReportedError as error:
             raise ClipError(f"The model in {self.repository} cannot run as asked: {error}") from None
         level = logging.WARNING if selection.disagrees else logging.INFO

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 
-def close_own_regions() -> None:
+def restrict_own_regions() -> None:
     """Let only this process's user open the regions in ``/dev/shm`` that the process has mapped.
 
     Triton's Python backend makes its regions readable for every user of the machine, and they hold the images of

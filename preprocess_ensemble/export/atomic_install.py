@@ -22,15 +22,11 @@ _LOCK: Final = ".export-lock"
 _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-class InstallError(ReportedError):
-    """The files cannot be written."""
-
-
 def require_space(directory: Path, needed_bytes: int) -> None:
-    """Raise InstallError unless the file system of ``directory`` has ``needed_bytes`` free."""
+    """Raise ReportedError unless the file system of ``directory`` has ``needed_bytes`` free."""
     free_bytes = shutil.disk_usage(directory).free
     if free_bytes < needed_bytes:
-        raise InstallError(_no_space(directory, needed_bytes, f"{free_bytes / 1e6:.0f} MB are free"))
+        raise ReportedError(_no_space(directory, needed_bytes, f"{free_bytes / 1e6:.0f} MB are free"))
 
 
 @contextmanager
@@ -38,7 +34,7 @@ def staging_directory(directory: Path, needed_bytes: int) -> Iterator[Path]:
     """Yield a new, empty directory inside ``directory``, so on the same file system; remove it at the end.
 
     Only one export at a time may use ``directory``. The directories of killed exports are removed first. Raises
-    InstallError if another export is running, or if the disk runs full; ``needed_bytes`` is for that message.
+    ReportedError if another export is running, or if the disk runs full; ``needed_bytes`` is for that message.
     """
     try:
         # The kernel releases the lock when its process ends, so each directory found here is abandoned. A soft lock, a
@@ -49,14 +45,14 @@ def staging_directory(directory: Path, needed_bytes: int) -> Iterator[Path]:
             with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=directory, ignore_cleanup_errors=True) as name:
                 yield Path(name)
     except Timeout:
-        raise InstallError(f"Another export is writing to {directory}; wait until it ends.") from None
+        raise ReportedError(f"Another export is writing to {directory}; wait until it ends.") from None
     except OSError as error:
         if error.errno not in _NO_SPACE:
             raise
         found = f"{shutil.disk_usage(directory).free / 1e6:.0f} MB are free"
         if error.errno != errno.ENOSPC:
             found = f"a limit stops it ({error.strerror})"
-        raise InstallError(_no_space(directory, needed_bytes, found)) from error
+        raise ReportedError(_no_space(directory, needed_bytes, found)) from error
 
 
 def install(files: Iterable[Path], commit_marker: Path, directory: Path) -> None:

@@ -11,7 +11,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.export.model_source import WrongChoice, names_file, shipped_models
@@ -34,11 +34,8 @@ repository stays unchanged. Exit status: 0 installed, 1 failed, 2 misused.
 """
 
 
-def main(arguments: Sequence[str] | None = None, **collaborators: Any) -> int:
-    """Run the command; return its exit status: 0 installed, 1 failed, 2 misused.
-
-    ``collaborators`` are passed on to :func:`~preprocess_ensemble.export.exporter.export_model`.
-    """
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit status: 0 installed, 1 failed, 2 misused."""
     options = _parser().parse_args(arguments)
     # open_clip logs through the root logger, which would repeat each of our errors in other words.
     logging.basicConfig(level=logging.CRITICAL)
@@ -58,7 +55,6 @@ def main(arguments: Sequence[str] | None = None, **collaborators: Any) -> int:
             repository=options.repository,
             force=options.force,
             report=_say,
-            **collaborators,
         )
     except ReportedError as error:
         _say(str(error))

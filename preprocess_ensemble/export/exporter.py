@@ -6,26 +6,20 @@ the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from preprocess_ensemble.export import parity
 from preprocess_ensemble.export.atomic_install import install, require_space, staging_directory, write_atomically
-from preprocess_ensemble.export.canary import canary_image
 from preprocess_ensemble.export.model_source import (
     SKELETON_SUFFIX,
     ExportableModel,
-    GraphRequest,
-    ModelSource,
     WrongChoice,
 )
-from preprocess_ensemble.export.quantization import quantize
+from preprocess_ensemble.export.onnx_file import IR_VERSION, OPSET, quantize
+from preprocess_ensemble.export.parity import canary_image
 from preprocess_ensemble.export.skeleton_model import SkeletonModel
-from preprocess_ensemble.export.state_dict import weights_sha256
-from preprocess_ensemble.imaging.decode import decode
-from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
 from preprocess_ensemble.model_repository.config import (
     PASSPORT_FILE,
     Shapes,
@@ -34,9 +28,12 @@ from preprocess_ensemble.model_repository.config import (
     pending_files,
 )
 from preprocess_ensemble.model_repository.passport import Canary, Parity, Passport, compute_fingerprint
+from preprocess_ensemble.runtimes.onnx_session import open_session, session_options
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from preprocess_ensemble.runtimes.model import Session
 
 PRECISIONS: Final = tuple(parity.REQUIRED_COSINE)
 
@@ -54,19 +51,15 @@ def export_model(
     repository: Path = Path("triton_models"),
     force: bool = False,
     report: Callable[[str], None] = lambda line: None,
-    check: Callable[..., Parity] = parity.check,
-    max_file_bytes: int = _MAX_FILE_BYTES,
 ) -> Passport:
     """Export ``model`` into the Triton model ``repository`` and return its passport.
 
     ``model`` is one of open_clip's model names, the path of a JSON file in its format, or that of a skeleton;
     ``pretrained`` is a tag, the path of a checkpoint, or ``random[:SEED]``. If the repository does not exist, it is
     created completely. If the same model is installed already, nothing is exported unless ``force``. ``report``
-    receives one line before each step that takes time. ``check`` is the parity check; weights of more than
-    ``max_file_bytes`` go to a separate file.
+    receives one line before each step that takes time.
 
-    Raises ExportError, ParityError, RepositoryError or InstallError. After an error or an interruption the model that
-    was installed before stays.
+    Raises ReportedError. After an error or an interruption the model that was installed before stays.
     """
     if precision not in PRECISIONS:
         raise WrongChoice(f"Unknown precision {precision!r}; choose {' or '.join(PRECISIONS)}.")
@@ -85,42 +78,71 @@ def export_model(
         _write_pending(pending_files(repository, _shapes(installed)))
         return installed
 
-    has_data_file = exportable.weights_bytes + _GRAPH_BYTES > max_file_bytes
+    has_data_file = exportable.weights_bytes + _GRAPH_BYTES > _MAX_FILE_BYTES
     # Twice the weights if they are moved to a separate file.
     needed_bytes = exportable.weights_bytes * (2 if has_data_file else 1) + _GRAPH_BYTES
     require_space(directory, needed_bytes)
     with staging_directory(directory.parent, needed_bytes) as stage:
-        pixels = parity.sample_pixels(*config.size)
-        request = GraphRequest(
-            stage=stage, pixels=pixels, fingerprint=fingerprint, precision=precision, has_data_file=has_data_file
+        built = exportable.build(
+            stage, fingerprint=fingerprint, precision=precision, has_data_file=has_data_file, report=report
         )
-        built = exportable.build(request, report)
-        files = built.files
+        file = built.files[-1]
         if precision == "int8":
-            quantize(files[-1])
-        report("comparing it with PyTorch" if built.measured is None else "checking it")
-        measured = check(files[-1], pixels, built.expected, fingerprint, precision)
-        if built.measured is not None:
-            lowest = min(measured.min_cosine, built.measured.min_cosine)
-            measured = replace(measured, images=built.measured.images, min_cosine=lowest)
-        encoder = parity.Encoder(files[-1], precision)
-        canary = _canary(lambda image: encoder(preprocess(decode(image), config)[None])[0][0])
-        passport = _passport(source, weights, config, precision, measured, canary)
+            quantize(file)
+        is_pytorchs = built.other_weights is None
+        report("comparing it with PyTorch" if is_pytorchs else "checking it")
+        pixels = parity.check_pixels(config)
+        lowest, vectors = parity.check(_opened(file, precision), pixels, built.expected, fingerprint, precision)
+        required = parity.REQUIRED_COSINE[precision]
+        worst = lowest if built.other_weights is None else min(lowest, built.other_weights)
+        measured = Parity(images=len(pixels) if is_pytorchs else 0, min_cosine=worst, required=required)
+        passport = Passport(
+            model=source.model,
+            pretrained=source.pretrained,
+            weights_sha256=weights,
+            preprocess=config.to_mapping(),
+            preprocess_id=config.id,
+            dimension=vectors.shape[1],
+            precision=precision,
+            fingerprint=fingerprint,
+            parity=measured,
+            canary=Canary.of(canary_image(), vectors[-1]),
+            opset=OPSET,
+            ir_version=IR_VERSION,
+        )
         passport_file = stage / PASSPORT_FILE
         passport_file.write_text(passport.to_json(), encoding="ascii")
         # Any problem of the repository shows here, before anything in it changes.
         pending = pending_files(repository, _shapes(passport))
-        install(files, commit_marker=passport_file, directory=directory)
+        install(built.files, commit_marker=passport_file, directory=directory)
         _write_pending(pending)
         for weights_file in directory.glob("model-*.data"):
-            if weights_file.name not in {file.name for file in files}:
+            if weights_file.name not in {file.name for file in built.files}:
                 weights_file.unlink()
-    report(f"installed {passport.id}: cosine to PyTorch {measured.min_cosine:.7f}, {measured.required} is required")
+    if is_pytorchs:
+        report(f"installed {passport.id}: cosine to PyTorch {lowest:.7f}, {required} is required")
+    else:
+        rounded = "" if precision == "fp32" else f", and {precision} one of {lowest:.7f} to fp32"
+        report(
+            f"installed {passport.id}: its graph has a cosine of {built.other_weights:.7f} to PyTorch with other "
+            f"weights{rounded}; PyTorch's vectors of these weights are not known here"
+        )
     if precision == "int8":
         report(
             "serve and compare int8 vectors with one version of ONNX Runtime: others give slightly different vectors"
         )
     return passport
+
+
+def _opened(file: Path, precision: str) -> Session:
+    """Open a model with the options that config.pbtxt gives it: see ``model_repository/config.py``."""
+    from onnxruntime import GraphOptimizationLevel
+
+    options = session_options()
+    if precision == "fp16":
+        options.graph_optimization_level = GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    session: Session = open_session(file, options)
+    return session
 
 
 def load_exportable(model: str, pretrained: str) -> ExportableModel:
@@ -147,52 +169,6 @@ def load_model(model: str, pretrained: str) -> nn.Module:
     from preprocess_ensemble.export.pytorch.open_clip_model import find_source, load_open_clip_model
 
     return load_open_clip_model(find_source(model, pretrained))
-
-
-def describe_model(
-    model: str, pretrained: str, network: nn.Module, embed_canary: Callable[[bytes], Sequence[float]]
-) -> Passport:
-    """Return a passport for a network of :func:`load_model` that another service runs in fp32, without an export.
-
-    It has the id and the fingerprint of the exported model, since the vectors are the same. ``embed_canary`` embeds
-    one encoded image.
-    """
-    from preprocess_ensemble.export.pytorch.open_clip_model import find_source, preprocessing_of
-    from preprocess_ensemble.export.pytorch.recording import numpy_state
-
-    source = find_source(model, pretrained)
-    # Exports are compared with this network.
-    measured = Parity(images=0, min_cosine=1.0, required=parity.REQUIRED_COSINE["fp32"])
-    canary = _canary(embed_canary)
-    return _passport(source, weights_sha256(numpy_state(network)), preprocessing_of(network), "fp32", measured, canary)
-
-
-def _passport(
-    source: ModelSource, weights: str, config: PreprocessConfig, precision: str, measured: Parity, canary: Canary
-) -> Passport:
-    preprocessing = config.to_mapping()
-    return Passport(
-        model=source.model,
-        pretrained=source.pretrained,
-        weights_sha256=weights,
-        preprocess=preprocessing,
-        preprocess_id=config.id,
-        dimension=len(canary.vector),
-        precision=precision,
-        fingerprint=compute_fingerprint(
-            model=source.model, weights_sha256=weights, preprocess=preprocessing, precision=precision
-        ),
-        parity=measured,
-        canary=canary,
-        opset=parity.OPSET,
-        ir_version=parity.IR_VERSION,
-    )
-
-
-def _canary(embed: Callable[[bytes], Sequence[float]]) -> Canary:
-    image = canary_image()
-    # Nine digits distinguish any two float32 numbers.
-    return Canary(image=image, vector=tuple(float(f"{number:.9g}") for number in embed(image)))
 
 
 def _shapes(passport: Passport) -> Shapes:

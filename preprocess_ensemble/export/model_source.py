@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from preprocess_ensemble.imaging.transform import PreprocessConfig
-    from preprocess_ensemble.model_repository.passport import Parity
 
 _FIRST_SEED: Final = 2700
 """Generator seed of ``random:0``. Skeletons use smaller ones; with this one the random weights tell the copies among
@@ -36,20 +35,18 @@ class WrongChoice(ExportError):
     """The model, weights or precision does not exist."""
 
 
-class WeightsUnavailable(ExportError):
-    """The pretrained weights cannot be downloaded."""
-
-    def __init__(self, model: str, tag: str, *, tried: str, error: BaseException) -> None:
-        super().__init__(
-            f"The weights {tag!r} of {model} are not in the cache and cannot be downloaded.\n"
-            f"  tried: {tried}\n"
-            f"  got:   {_reason(error)}\n"
-            "You can use:\n"
-            f"  a checkpoint file:   clip-export --model {model} --pretrained FILE.safetensors\n"
-            f"  a mirror of the hub: HF_ENDPOINT=https://MIRROR clip-export --model {model} --pretrained {tag}\n"
-            f"  untrained weights:   clip-export --model {model} --pretrained random "
-            "(enough to try everything out, not to judge similarity)"
-        )
+def weights_unavailable(model: str, tag: str, *, tried: str, error: BaseException) -> ExportError:
+    """Return the error for pretrained weights that cannot be downloaded, with what can be done instead."""
+    return ExportError(
+        f"The weights {tag!r} of {model} are not in the cache and cannot be downloaded.\n"
+        f"  tried: {tried}\n"
+        f"  got:   {_reason(error)}\n"
+        "You can use:\n"
+        f"  a checkpoint file:   clip-export --model {model} --pretrained FILE.safetensors\n"
+        f"  a mirror of the hub: HF_ENDPOINT=https://MIRROR clip-export --model {model} --pretrained {tag}\n"
+        f"  untrained weights:   clip-export --model {model} --pretrained random "
+        "(enough to try everything out, not to judge similarity)"
+    )
 
 
 def _reason(error: BaseException) -> str:
@@ -120,30 +117,17 @@ def similar(name: str, known: list[str]) -> str:
     return f"did you mean {', '.join(near)}?"
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class GraphRequest:
-    """Which graph of a model to write, and where."""
-
-    stage: Path
-    """The directory of the files."""
-    pixels: npt.NDArray[np.uint8]
-    """The sample (N, H, W, 3) whose vectors are expected."""
-    fingerprint: tuple[int, int]
-    precision: str
-    has_data_file: bool
-    """Whether the weights get a file of their own."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class BuiltGraph:
     """A graph that has been written, and what its vectors are compared with."""
 
     files: list[Path]
     """The weights' own file if they have one, then the model."""
-    expected: npt.NDArray[np.float32]
-    """Unit vectors (N, D) for the sample pixels."""
-    measured: Parity | None = None
-    """The agreement with PyTorch if ``expected`` is not PyTorch's."""
+    expected: npt.NDArray[np.float32] | None
+    """Unit vectors (N, D) for :func:`~.parity.check_pixels`, None if there are none; PyTorch's own of these weights if
+    ``other_weights`` is None."""
+    other_weights: float | None = None
+    """The least cosine to PyTorch that the same graph reached with other weights."""
 
 
 class ExportableModel(Protocol):
@@ -155,6 +139,17 @@ class ExportableModel(Protocol):
     weights_bytes: int
     """Size of the image tower in fp32."""
 
-    def build(self, request: GraphRequest, report: Callable[[str], None]) -> BuiltGraph:
-        """Write the graph. Raises ExportError or ParityError."""
+    def build(
+        self,
+        stage: Path,
+        *,
+        fingerprint: tuple[int, int],
+        precision: str,
+        has_data_file: bool,
+        report: Callable[[str], None],
+    ) -> BuiltGraph:
+        """Write the graph into the directory ``stage``, and its weights into a file of their own if ``has_data_file``.
+
+        Raises ExportError.
+        """
         ...

@@ -8,12 +8,13 @@ the device, and ONNX Runtime does not support CUDA graphs with such a copy.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import onnx
 from onnx import numpy_helper
+
+from preprocess_ensemble.runtimes.onnx_session import open_session, session_options
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -26,13 +27,12 @@ _LARGEST: Final = 64
 """Maximum number of elements of a shape value; expanded weights are larger."""
 
 
-def fold_shapes(file: Path) -> int:
-    """Replace the shapes in ``file`` that do not depend on the batch with constants; return how many nodes that saves.
+def fold_shapes(model: onnx.ModelProto) -> int:
+    """Replace the shapes in ``model`` that do not depend on the batch with constants; return how many nodes that saves.
 
     A ``Reshape`` target that depends on the batch in one position gets -1 there. Other shape inputs that vary stay
     unchanged. The batch must be the only dynamic dimension of every input.
     """
-    model = onnx.load(str(file))
     graph = model.graph
     before = len(graph.node)
     names = _shape_values(graph)
@@ -48,7 +48,6 @@ def fold_shapes(file: Path) -> int:
     kept = [node for node in graph.node if not all(output in constants for output in node.output)]
     used = _keep_used(graph, kept)
     graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in constants.items() if name in used)
-    onnx.save(model, str(file))
     return before - len(graph.node)
 
 
@@ -67,7 +66,7 @@ def _shape_values(graph: onnx.GraphProto) -> list[str]:
 
 def _evaluated(model: onnx.ModelProto, names: Sequence[str]) -> list[dict[str, Array]]:
     """The values of these names for each batch size in ``_ROWS``, without those that are too large to be shapes."""
-    import onnxruntime
+    from onnxruntime import GraphOptimizationLevel
 
     graph = model.graph
     outputs = len(graph.output)
@@ -75,10 +74,10 @@ def _evaluated(model: onnx.ModelProto, names: Sequence[str]) -> list[dict[str, A
     graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
     file = model.SerializeToString()
     del graph.output[outputs:]
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options = session_options()
+    options.graph_optimization_level = GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+    session = open_session(file, options)
     evaluated = []
     for rows in _ROWS:
         inputs = {}

@@ -6,24 +6,23 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import onnx
-
 from preprocess_ensemble.export import parity, skeleton
 from preprocess_ensemble.export.model_source import (
     BuiltGraph,
-    GraphRequest,
     WrongChoice,
     check_activation,
     choose_weights,
 )
+from preprocess_ensemble.export.onnx_file import save
 from preprocess_ensemble.export.skeleton import fill, find_skeleton
 from preprocess_ensemble.export.state_dict import Array, CheckpointFile, weights_sha256
 from preprocess_ensemble.export.weights_download import download
 from preprocess_ensemble.model_repository.config import MODEL_FILE
+from preprocess_ensemble.runtimes.agreement import checked_vectors
+from preprocess_ensemble.runtimes.onnx_session import open_session
 
 if TYPE_CHECKING:
     from preprocess_ensemble.imaging.transform import PreprocessConfig
-    from preprocess_ensemble.model_repository.passport import Parity
 
 
 class SkeletonModel:
@@ -54,29 +53,40 @@ class SkeletonModel:
         self.weights_sha256 = weights_sha256(self._state)
         self.weights_bytes = self._skeleton.weights_bytes
 
-    def build(self, request: GraphRequest, report: Callable[[str], None]) -> BuiltGraph:
+    def build(
+        self,
+        stage: Path,
+        *,
+        fingerprint: tuple[int, int],
+        precision: str,
+        has_data_file: bool,
+        report: Callable[[str], None],
+    ) -> BuiltGraph:
         """Write the graph; see ``ExportableModel``."""
-        if request.precision == "fp16" or request.has_data_file:
-            what = "fp16" if request.precision == "fp16" else "Writing the weights to a file of their own"
+        if precision == "fp16" or has_data_file:
+            what = "fp16" if precision == "fp16" else "Writing the weights to a file of their own"
             raise WrongChoice(f"{what} needs PyTorch: pip install 'clip-triton[export]'.")
-        file, fingerprint = request.stage / MODEL_FILE, request.fingerprint
-        report("comparing the graph with PyTorch's recorded vectors")
-        measured = self._check_skeleton(file, fingerprint)
+        file = stage / MODEL_FILE
+        other_weights = None
+        expected = self._skeleton.expected.get(skeleton.key_of(self.source.model, self.weights_sha256, self.config))
+        if expected is None:
+            report("comparing the graph with PyTorch's recorded vectors")
+            other_weights = self._check_skeleton(file, fingerprint)
         report("filling the graph")
         self._fill(file, self._state, self.config, fingerprint)
-        key = skeleton.key_of(self.source.model, self.weights_sha256, self.config)
-        if (recorded := self._skeleton.expected.get(key)) is not None:
-            measured = parity.check(file, parity.check_pixels(self.config), recorded, fingerprint, "fp32")
-        return BuiltGraph(files=[file], expected=parity.Encoder(file)(request.pixels)[0], measured=measured)
+        if expected is None and precision != "fp32":
+            expected = checked_vectors(open_session(file), parity.check_pixels(self.config), fingerprint)
+        return BuiltGraph(files=[file], expected=expected, other_weights=other_weights)
 
-    def _check_skeleton(self, file: Path, fingerprint: tuple[int, int]) -> Parity:
+    def _check_skeleton(self, file: Path, fingerprint: tuple[int, int]) -> float:
         """Compare the graph, with generated weights, with the vectors that PyTorch computed from the same weights."""
         config = self._skeleton.preprocess
         self._fill(file, self._skeleton.check_weights(), config, fingerprint)
         expected = self._skeleton.expected[skeleton.GENERATED]
-        return parity.check(file, parity.check_pixels(config), expected, fingerprint, "fp32")
+        lowest, _ = parity.check(open_session(file), parity.check_pixels(config), expected, fingerprint, "fp32")
+        return lowest
 
     def _fill(
         self, file: Path, state: Mapping[str, Array], config: PreprocessConfig, fingerprint: tuple[int, int]
     ) -> None:
-        onnx.save(fill(self._skeleton.graph, self._skeleton.places, state, config, fingerprint), str(file))
+        save(fill(self._skeleton.graph, self._skeleton.places, state, config, fingerprint), file)

@@ -10,7 +10,7 @@ from typing import Final
 
 from filelock import FileLock
 
-from preprocess_ensemble.export.model_source import ExportError, WeightsUnavailable
+from preprocess_ensemble.export.model_source import ExportError, weights_unavailable
 
 _BLOCK_BYTES: Final = 1 << 20
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
@@ -19,7 +19,7 @@ _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 def download(model: str, tag: str, repository: str, file: str) -> Path:
     """Return the path of ``file`` of the hub's ``repository``, from the cache or downloaded with a progress bar.
 
-    A download that broke off or was killed is continued. Raises WeightsUnavailable, or ExportError if the file is
+    A download that broke off or was killed is continued. Raises ExportError if that fails, or if the file is
     damaged.
     """
     try:
@@ -34,7 +34,7 @@ def download(model: str, tag: str, repository: str, file: str) -> Path:
             _fetch(repository, file)
         path = Path(huggingface_hub.hf_hub_download(repository, file))
     except Exception as error:  # its own errors, those of its HTTP library, or of the file system
-        raise WeightsUnavailable(model, tag, tried=repository, error=error) from error
+        raise weights_unavailable(model, tag, tried=repository, error=error) from error
     _verify(path)
     return path
 

@@ -30,7 +30,7 @@ from PIL import Image
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging import turbojpeg_decoder
 from preprocess_ensemble.imaging.formats import identify
-from preprocess_ensemble.imaging.jpeg_header import JpegHeader, may_have_scans, read_header
+from preprocess_ensemble.imaging.jpeg_header import JpegHeader, read_header, scans_within_limit
 from preprocess_ensemble.imaging.limits import DecodeError, DecodeLimits
 from preprocess_ensemble.imaging.orientation import SCALE_INFO, ScaleInfo, apply_transpose, swaps_sides
 from preprocess_ensemble.imaging.pillow_decoder import PillowFile, large_image_lock
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from preprocess_ensemble.imaging.formats import ImageFormat
     from preprocess_ensemble.imaging.turbojpeg_decoder import TurboJpeg
 
 __all__ = (
@@ -134,12 +135,13 @@ def is_decoded_for(image: Image.Image, at_least: tuple[int, int], more: tuple[in
 def decode_image(
     data: bytes | memoryview,
     limits: DecodeLimits = _DEFAULT_LIMITS,
+    image_format: ImageFormat | None = None,
     *,
     at_least: tuple[int, int] | None = None,
     luma: bool = False,
     out: npt.NDArray[np.uint8] | None = None,
 ) -> Decoded:
-    """Decode as :func:`decode` does, and tell how.
+    """Decode as :func:`decode` does, and tell how; ``image_format`` is what :func:`identify` found if it is known.
 
     With ``out``, C-contiguous uint8 (H, W, 3), a plain JPEG of that very size may be decoded straight into it as RGB,
     with exact pixels: :func:`~.transform.preprocess` would not change them. If it was not, or if this raises,
@@ -147,7 +149,7 @@ def decode_image(
     """
     try:
         with quiet_libraries():
-            return _decode(bytes(data), limits, at_least, luma, out)
+            return _decode(bytes(data), limits, image_format, at_least, luma, out)
     except DecodeError:
         raise
     except Image.DecompressionBombError as error:
@@ -161,14 +163,19 @@ def decode_image(
 
 
 def _decode(
-    data: bytes, limits: DecodeLimits, at_least: tuple[int, int] | None, luma: bool, out: npt.NDArray[np.uint8] | None
+    data: bytes,
+    limits: DecodeLimits,
+    image_format: ImageFormat | None,
+    at_least: tuple[int, int] | None,
+    luma: bool,
+    out: npt.NDArray[np.uint8] | None,
 ) -> Decoded:
     if not data:
         raise DecodeError(ImageStatus.EMPTY, "The image is empty: 0 bytes were received.")
     if len(data) > limits.max_bytes:
         message = f"The image file has {len(data):,} bytes; the limit is {limits.max_bytes:,}."
         raise DecodeError(ImageStatus.TOO_LARGE, message)
-    image_format = identify(data)
+    image_format = image_format or identify(data)
     if image_format is None:
         raise DecodeError(ImageStatus.NOT_AN_IMAGE, "The file is not an image of any known format.")
     if not image_format.readable:
@@ -226,7 +233,7 @@ def _suits(turbojpeg: TurboJpeg, data: bytes, header: JpegHeader, limits: Decode
         not limits.allow_truncated
         and pixels <= limits.max_pixels
         and ratio <= limits.max_side_ratio
-        and (not header.is_progressive or may_have_scans(data, pixels))
+        and (not header.is_progressive or scans_within_limit(data, pixels))
         and (scale > 1 or turbojpeg.is_exact(header))
     )
 

@@ -101,7 +101,7 @@ def count_scans(data: bytes) -> int:
     return data.count(b"\xff\xda")
 
 
-def may_have_scans(data: bytes, pixels: int) -> bool:
+def scans_within_limit(data: bytes, pixels: int) -> bool:
     """Whether the scans of a file of ``pixels`` (width times height) can be decoded in reasonable time."""
     scans = count_scans(data)
     return scans <= _MAX_SCANS and scans * pixels <= _MAX_SCANNED_PIXELS

@@ -15,8 +15,8 @@ from PIL import ExifTags, Image, ImageFile, JpegImagePlugin
 
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging.iso_media import Box, file_boxes
-from preprocess_ensemble.imaging.jpeg_header import count_scans, may_have_scans
-from preprocess_ensemble.imaging.limits import DecodeError
+from preprocess_ensemble.imaging.jpeg_header import count_scans, scans_within_limit
+from preprocess_ensemble.imaging.limits import DecodeError, unsupported_variant
 
 CONTAINER: Final = b"\0\0\0\x0cJXL \r\n\x87\n"
 """How a JPEG XL file begins that has boxes; all others are a bare codestream."""
@@ -55,10 +55,9 @@ class JxlFile(ImageFile.ImageFile):
         self._file = self.fp.read()
         self._boxes = list(_boxes(self._file))
         header = _read_header(self._codestream_start())
-        if header.is_animated:
-            raise SyntaxError("unsupported: an animation, of which the decoder returns the last frame")
-        if header.extra_channels > _MOST_EXTRA_CHANNELS:
-            raise SyntaxError(f"unsupported: {header.extra_channels} channels besides the colours")
+        # Of an animation the decoder returns the last frame.
+        if header.is_animated or header.extra_channels > _MOST_EXTRA_CHANNELS:
+            raise unsupported_variant(self.format_description)
         self._header = header
         # A file made from a JPEG without loss is restored, and shown as the JPEG says.
         swaps = header.orientation > 4 and not self.is_jpeg
@@ -82,13 +81,13 @@ class JxlFile(ImageFile.ImageFile):
         return any(box.name == b"jbrd" for box in self._boxes)
 
     def load(self) -> Any:
-        """Decode the pixels. Raises RuntimeError for a damaged file, and :class:`DecodeError` for too many scans."""
+        """Decode the pixels. Raises RuntimeError for a damaged file, and :class:`DecodeError` for one over a limit."""
         if self._im is None:
             is_jpeg, info, data, profile, *_ = _decode(self._file)
             if is_jpeg:
                 self._load_jpeg(data)
             elif (info.width, info.height) != self._size or info.mode == "F;16":
-                raise ValueError(f"unsupported: {info.mode} {info.width} x {info.height}")
+                raise unsupported_variant(self.format_description)
             else:
                 self._mode = info.mode
                 self.im = Image.frombytes(self.mode, self.size, data).im
@@ -107,7 +106,7 @@ class JxlFile(ImageFile.ImageFile):
 
     def _load_jpeg(self, data: bytes) -> None:
         with JpegImagePlugin.JpegImageFile(io.BytesIO(data)) as image:
-            if image.info.get("progressive") and not may_have_scans(data, image.width * image.height):
+            if image.info.get("progressive") and not scans_within_limit(data, image.width * image.height):
                 message = f"The JPEG XL file holds a JPEG of {count_scans(data):,} scans, too many for its pixels."
                 raise DecodeError(ImageStatus.LIMIT, message)
             if image.size != self._size:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from preprocess_ensemble.contract import ImageStatus
+from preprocess_ensemble.contract import ImageStatus
 
 
 class DecodeError(ValueError):
@@ -16,6 +14,12 @@ class DecodeError(ValueError):
         super().__init__(message)
         self.status = status
         self.message = message
+
+
+def unsupported_variant(format_name: str) -> DecodeError:
+    """Return the error for a file whose format is read, but not in this variant."""
+    message = f"The {format_name} file is of a variant that cannot be read here."
+    return DecodeError(ImageStatus.UNSUPPORTED_FORMAT, message)
 
 
 @dataclass(frozen=True, kw_only=True)

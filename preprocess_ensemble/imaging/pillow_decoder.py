@@ -19,14 +19,14 @@ from PIL import ExifTags, Image, ImageFile, TiffImagePlugin
 
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging.iso_media import read_iso_media
-from preprocess_ensemble.imaging.jpeg_header import count_scans, may_have_scans
-from preprocess_ensemble.imaging.limits import DecodeError
+from preprocess_ensemble.imaging.jpeg_header import count_scans, scans_within_limit
+from preprocess_ensemble.imaging.limits import DecodeError, unsupported_variant
 from preprocess_ensemble.imaging.orientation import SCALE_INFO, ScaleInfo, apply_transpose, transpose_for
 from preprocess_ensemble.imaging.structure_limits import (
-    bound_tags,
     check_parts,
     check_reads,
     count_frames,
+    patch_pillow_tags,
     structure_end,
 )
 
@@ -69,7 +69,7 @@ _YCBCR: Final = 6
 _YCBCR_SUBSAMPLING: Final = 530
 """TIFF 6.0: a value of the tag PhotometricInterpretation, and a tag."""
 
-bound_tags()
+patch_pillow_tags()
 
 _LARGE_PIXELS: Final = 32_000_000
 """More than most cameras make; 0.4 GB with alpha, which is the most that each thread holds at a time."""
@@ -191,7 +191,7 @@ class PillowFile:
             )
             raise DecodeError(ImageStatus.LIMIT, message)
         if isinstance(image, TiffImagePlugin.TiffImageFile) and "raw" in codecs and _is_misread(image):
-            raise DecodeError(ImageStatus.UNSUPPORTED_FORMAT, self._unsupported_message())
+            raise unsupported_variant(self._format.name)
         ratio = max(width, height) / min(width, height)
         if ratio > limits.max_side_ratio:
             message = (
@@ -209,7 +209,7 @@ class PillowFile:
                 f"the limit is {limits.max_metadata_bytes:,}."
             )
             raise DecodeError(ImageStatus.LIMIT, message)
-        if image.info.get("progressive") and not may_have_scans(data, width * height):
+        if image.info.get("progressive") and not scans_within_limit(data, width * height):
             message = f"The JPEG file has {count_scans(data):,} scans, too many for its {width} x {height} pixels."
             raise DecodeError(ImageStatus.LIMIT, message)
 
@@ -247,14 +247,11 @@ class PillowFile:
     def _refuse(self, error: Exception, image: ImageFile.ImageFile | None) -> NoReturn:
         """Say why the file cannot be read; ``image`` is None if it could not be opened."""
         if _UNSUPPORTED_VARIANT.search(str(error)):
-            raise DecodeError(ImageStatus.UNSUPPORTED_FORMAT, self._unsupported_message()) from error
+            raise unsupported_variant(self._format.name) from error
         if self._ends_early(image):
             raise DecodeError(ImageStatus.TRUNCATED, self._truncated_message()) from error
         message = f"The {self._format.name} file is corrupt: it cannot be decoded."
         raise DecodeError(ImageStatus.CORRUPT, message) from error
-
-    def _unsupported_message(self) -> str:
-        return f"The {self._format.name} file is of a variant that cannot be read here."
 
     def _truncated_message(self) -> str:
         size = len(self._source.getbuffer())

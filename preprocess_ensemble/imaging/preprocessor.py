@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.cores import usable_cores
-from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, decode_image, quiet_libraries
+from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, decode_image, identify, quiet_libraries
 from preprocess_ensemble.imaging.time_budget import DecodeTimeBudget
 from preprocess_ensemble.imaging.transform import preprocess
 from preprocess_ensemble.imaging.worker_pool import WorkerPool
@@ -43,8 +42,7 @@ class Preprocessor:
     """Decodes, resizes and crops images in threads. An image that fails does not affect any other.
 
     ``threads`` is their number; None means one for each core that this process may use. ``fast_decode`` decodes large
-    JPEG files at reduced size, as far as the model's input allows. ``clock`` returns the processor time of the calling
-    thread in seconds, for ``limits.max_decode_s``.
+    JPEG files at reduced size, as far as the model's input allows.
     """
 
     def __init__(
@@ -54,11 +52,9 @@ class Preprocessor:
         threads: int | None = None,
         fast_decode: bool = True,
         limits: DecodeLimits | None = None,
-        clock: Callable[[], float] = time.thread_time,
     ) -> None:
         self._config = config
         self._limits = limits or DecodeLimits()
-        self._clock = clock
         self._at_least = config.decode_at_least if fast_decode else None
         self._pool = WorkerPool(threads or usable_cores(), "clip decode")
 
@@ -70,7 +66,7 @@ class Preprocessor:
         """
         images: list[tuple[bytes, DecodeTimeBudget]] = []
         for request in requests:
-            budget = DecodeTimeBudget(self._limits, clock=self._clock)
+            budget = DecodeTimeBudget(self._limits)
             images += [(file, budget) for file in request]
         # One array for all requests: one for each took a twentieth more processor time per image.
         pixels = np.empty((len(images), *self._config.size, 3), dtype=np.uint8)
@@ -84,8 +80,9 @@ class Preprocessor:
     def _preprocess(self, task: tuple[tuple[bytes, DecodeTimeBudget], npt.NDArray[np.uint8]]) -> Preprocessed:
         (file, budget), pixels = task
         try:
-            with budget.limits_for(file) as limits:
-                decoded = decode_image(file, limits, at_least=self._at_least, out=pixels)
+            image_format = identify(file)
+            with budget.limits_for(file, image_format) as limits:
+                decoded = decode_image(file, limits, image_format, at_least=self._at_least, out=pixels)
                 if decoded.image is not None:
                     preprocess(decoded.image, self._config, pixels)
         except Exception as error:

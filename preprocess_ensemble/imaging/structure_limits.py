@@ -256,7 +256,7 @@ class TagReader:
         return chunk
 
 
-def bound_tags() -> None:
+def patch_pillow_tags() -> None:
     """Make Pillow before 13 stop at tags that together claim more bytes than the file has, as Pillow 13 does itself.
 
     Without this limit, 1 MB of TIFF, or of EXIF in any format, took up to 64 GB: all tags may point at the same bytes,

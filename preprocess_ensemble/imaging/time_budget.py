@@ -7,12 +7,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from preprocess_ensemble.contract import ImageStatus
-from preprocess_ensemble.imaging.formats import identify
 from preprocess_ensemble.imaging.limits import DecodeError, DecodeLimits
 from preprocess_ensemble.imaging.pillow_decoder import time_without_lock
+
+if TYPE_CHECKING:
+    from preprocess_ensemble.imaging.formats import ImageFormat
 
 _OVERDRAFT_S: Final = 50.0
 """What a request may take beyond its budget, for small images. 32 HEIC photos of 12 megapixels take 35 s in all."""
@@ -38,7 +40,7 @@ class DecodeTimeBudget:
         self._lock = threading.Lock()
 
     @contextmanager
-    def limits_for(self, file: bytes) -> Iterator[DecodeLimits]:
+    def limits_for(self, file: bytes, image_format: ImageFormat | None) -> Iterator[DecodeLimits]:
         """Return limits for the image in ``file``, and charge what the calling thread computes in the block.
 
         Waiting for the images of other requests is free. Raises :class:`DecodeError` (LIMIT) for an image over
@@ -55,7 +57,6 @@ class DecodeTimeBudget:
             raise DecodeError(ImageStatus.LIMIT, message)
         if is_spent:
             limits = replace(limits, max_pixels=min(limits.max_pixels, limits.always_pixels))
-        image_format = identify(file)
         clock = self._elapsed if image_format is not None and image_format.has_own_threads else self._clock
         start = clock()
         try:

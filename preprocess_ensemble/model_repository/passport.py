@@ -10,7 +10,7 @@ import base64
 import binascii
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -42,6 +42,8 @@ class Parity:
     """How closely the exported model agrees with PyTorch fp32, measured when it was exported."""
 
     images: int
+    """Pictures of which PyTorch's vectors with these weights were compared; 0 if only vectors with other weights were
+    there."""
     min_cosine: float
     """The lowest cosine similarity between an image's two vectors."""
     required: float
@@ -56,6 +58,11 @@ class Canary:
     """An encoded image file."""
     vector: tuple[float, ...]
     """Its embedding: D float32 numbers; the vector has unit length."""
+
+    @classmethod
+    def of(cls, image: bytes, vector: Iterable[float]) -> Canary:
+        """Make one with nine digits a number, which distinguish any two float32 numbers."""
+        return cls(image=image, vector=tuple(float(f"{number:.9g}") for number in vector))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,7 @@
-"""Whether two runtimes, or a runtime and PyTorch, compute the same vectors."""
+"""The check of a model: whether a session computes the vectors that another runtime, or PyTorch, computed.
+
+Every export passes it, and every runtime that is to take the place of ONNX Runtime.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,10 @@ import numpy as np
 
 from preprocess_ensemble.contract import EMBEDDING, FINGERPRINT, PIXELS, STATUS, ImageStatus
 from preprocess_ensemble.errors import ReportedError
-from preprocess_ensemble.imaging.preprocessor import Preprocessor
-from preprocess_ensemble.imaging.transform import PreprocessConfig
+from preprocess_ensemble.imaging.decode import decode
+from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
     import numpy.typing as npt
 
     from preprocess_ensemble.model_repository.passport import Passport
@@ -46,15 +46,41 @@ def sample_pixels(height: int, width: int) -> npt.NDArray[np.uint8]:
     return np.stack(pictures)
 
 
-def lowest_cosine(vectors: npt.NDArray[np.float32], expected: npt.NDArray[np.float32]) -> float:
-    """Return the least cosine of two rows (N, D) of the same number; NaN if the shapes differ or a row has no unit
-    length, because a wrong length is an error just like a wrong direction.
+def require_cosine(vectors: npt.NDArray[np.float32], expected: npt.NDArray[np.float32], required: float) -> float:
+    """Return the least cosine of two rows (N, D) of the same number.
+
+    Raises Disagreement if it is below ``required``, if the shapes differ, or if the length of a row is not 1, because a
+    wrong length is an error just like a wrong direction.
     """
-    if vectors.shape != expected.shape or np.abs(np.linalg.norm(vectors, axis=1) - 1).max() > _LENGTH_ERROR:
-        return float("nan")
-    ours, theirs = vectors.astype(np.float64), expected.astype(np.float64)
-    lengths = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)
-    return float(((ours * theirs).sum(axis=1) / lengths).min())
+    lowest = float("nan")
+    if vectors.shape == expected.shape and np.abs(np.linalg.norm(vectors, axis=1) - 1).max() <= _LENGTH_ERROR:
+        ours, theirs = vectors.astype(np.float64), expected.astype(np.float64)
+        lengths = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)
+        lowest = float(((ours * theirs).sum(axis=1) / lengths).min())
+    if not lowest >= required:  # written so that NaN fails, too
+        raise Disagreement(f"its vectors reach a cosine of {lowest:.6f}, and {required} is required")
+    return lowest
+
+
+def checked_vectors(
+    session: Session,
+    pixels: npt.NDArray[np.uint8],
+    fingerprint: tuple[int, int],
+    failed: npt.NDArray[np.bool_] | None = None,
+) -> npt.NDArray[np.float32]:
+    """Embed ``pixels`` (N, H, W, 3), of which the rows ``failed`` (N,) are marked as failed; return the other vectors.
+
+    Raises Disagreement if the vector of a failed row is not all NaN, or if the fingerprint of a row is not
+    ``fingerprint``, and what the session raises.
+    """
+    failed = np.zeros(len(pixels), np.bool_) if failed is None else failed
+    status = np.where(failed, ImageStatus.INTERNAL, ImageStatus.OK).astype(np.int32)[:, None]
+    vectors, fingerprints = session.run([EMBEDDING, FINGERPRINT], {PIXELS: pixels, STATUS: status})
+    if not np.array_equal(fingerprints, np.tile(np.array(fingerprint, np.int32), (len(pixels), 1))):
+        raise Disagreement("its fingerprint is not that of the model")
+    if not np.isnan(vectors[failed]).all():
+        raise Disagreement("it gives a failed image a vector that is not all NaN")
+    return vectors[~failed]
 
 
 class AgreementCheck:
@@ -66,38 +92,25 @@ class AgreementCheck:
 
     def __init__(self, reference: Session, passport: Passport) -> None:
         config = PreprocessConfig.from_mapping(passport.preprocess)
-        preprocessor = Preprocessor(config, threads=1)
-        canary, _ = preprocessor.run([[passport.canary.image]])
-        preprocessor.close()
+        canary = preprocess(decode(passport.canary.image), config)[None]
         self.sample = sample_pixels(*config.size)
         """Eight pictures (8, H, W, 3) uint8."""
-        self._fingerprint = np.array(passport.fingerprint, np.int32)
+        self._fingerprint = passport.fingerprint
         pictures = np.concatenate([canary, self.sample])
-        failed = len(pictures) // 2
-        self._batches: list[tuple[Mapping[str, npt.NDArray[Any]], npt.NDArray[np.float32]]] = []
-        for pixels, failed_rows in ((canary, []), (np.insert(pictures, failed, 0, axis=0), [failed])):
-            status = np.zeros((len(pixels), 1), np.int32)
-            status[failed_rows] = ImageStatus.INTERNAL
-            feed = {PIXELS: pixels, STATUS: status}
-            (expected,) = reference.run([EMBEDDING], feed)
-            self._batches.append((feed, expected))
+        middle = len(pictures) // 2
+        self._batches = []
+        for pixels, failed in (
+            (canary, np.zeros(1, np.bool_)),
+            (np.insert(pictures, middle, 0, axis=0), np.arange(len(pictures) + 1) == middle),
+        ):
+            self._batches.append((pixels, failed, checked_vectors(reference, pixels, self._fingerprint, failed)))
 
     def lowest_cosine(self, session: Session) -> float:
         """Return the least cosine of the vectors of ``session`` to those of the reference.
 
-        Raises Disagreement if it is below REQUIRED_COSINE, if the failed row is not NaN, or if the fingerprint is
-        another; and what the session raises.
+        Raises Disagreement if it is below REQUIRED_COSINE, and what :func:`checked_vectors` raises.
         """
-        lowest = 1.0
-        for feed, expected in self._batches:
-            failed = feed[STATUS][:, 0] != ImageStatus.OK
-            vectors, fingerprints = session.run([EMBEDDING, FINGERPRINT], feed)
-            if not np.array_equal(fingerprints, np.tile(self._fingerprint, (len(failed), 1))):
-                raise Disagreement("its fingerprint is not that of the model")
-            if not np.isnan(vectors[failed]).all():
-                raise Disagreement("it gives a failed image a vector that is not all NaN")
-            cosine = lowest_cosine(vectors[~failed], expected[~failed])
-            if not cosine >= REQUIRED_COSINE:  # written so that NaN fails, too
-                raise Disagreement(f"its vectors reach a cosine of {cosine:.6f}, and {REQUIRED_COSINE} is required")
-            lowest = min(lowest, cosine)
-        return lowest
+        return min(
+            require_cosine(checked_vectors(session, pixels, self._fingerprint, failed), expected, REQUIRED_COSINE)
+            for pixels, failed, expected in self._batches
+        )

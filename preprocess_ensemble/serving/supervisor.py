@@ -28,10 +28,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.serving.activity_monitor import SAMPLE_EVERY_S, ActivityMonitor
-from preprocess_ensemble.serving.backend import Probe, ProbeOutcome, Step
+from preprocess_ensemble.serving.probe import Probe, ProbeOutcome, Step
 
 if TYPE_CHECKING:
-    from preprocess_ensemble.serving.backend import Backend, Process
+    from preprocess_ensemble.serving.triton_backend import TritonBackend
+    from preprocess_ensemble.serving.triton_process import TritonProcess
 
 logger = logging.getLogger(__name__)
 # That it is loading is worth a line of the log, although no warning.
@@ -41,7 +42,7 @@ _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 60.0
 """After a start that failed; each pause is twice as long as the one before."""
 
-_MAX_COMPUTING: Final = 15
+_BUSY_FACTOR: Final = 15
 """How many times ``frozen_after_s`` a server may compute without finishing a request. A full batch of a large model on
 a busy machine takes minutes, but a defect that spins must end, too."""
 
@@ -92,11 +93,7 @@ class SupervisorConfig:
     it unloads its models: a kill before that would leave processes behind."""
 
 
-class StartError(ReportedError):
-    """The server did not become ready."""
-
-
-class CrashedAtStart(StartError):
+class CrashedAtStart(ReportedError):
     """A defect ended the server while it started.
 
     ``by_request``: its models were loaded and had worked before, so a request has ended it and not they.
@@ -114,7 +111,7 @@ _CRASHES: Final = frozenset(-number for number in (signal.SIGABRT, signal.SIGBUS
 class Supervisor:
     """Runs the server until it is told to stop. One object serves one :meth:`run`; create it inside its event loop."""
 
-    def __init__(self, backend: Backend, config: SupervisorConfig) -> None:
+    def __init__(self, backend: TritonBackend, config: SupervisorConfig) -> None:
         self._backend = backend
         self._config = config
         # The event loop's own clock, so that timers and limits never disagree.
@@ -131,7 +128,7 @@ class Supervisor:
         self._restarts = 0
         self._restart_reason = ""
         # What decides about restarts.
-        self._process: Process | None = None
+        self._process: TritonProcess | None = None
         self._model_works = False
         self._activity = ActivityMonitor()
 
@@ -157,7 +154,7 @@ class Supervisor:
     async def run(self, on_ready: Callable[[Probe], None]) -> None:
         """Start the server, call ``on_ready`` once when it is ready, and keep it serving until :meth:`stop`.
 
-        Raises ``StartError`` if the first start fails, or, if that one crashed, the second. Later starts are retried
+        Raises ``ReportedError`` if the first start fails, or, if that one crashed, the second. Later starts are retried
         without limit.
         """
         try:
@@ -205,24 +202,24 @@ class Supervisor:
             # Triton opens its ports when all models are loaded, so a wrong answer then stays wrong.
             wrong += self._probe.outcome is ProbeOutcome.BROKEN
             if wrong >= _MAX_WRONG_AT_START:
-                raise StartError(f"{self._probe.step.value}: {self._probe.message}")
+                raise ReportedError(f"{self._probe.step.value}: {self._probe.message}")
             if self._now() - said >= _SAY_LOADING_EVERY_S:
                 said = self._now()
                 logger.info("still loading after %.0f s", said - started)
             if self._now() > deadline:
-                raise StartError(
+                raise ReportedError(
                     f"tritonserver was not ready within {self._config.start_timeout_s:g} s: {self._probe.message}"
                 )
             await self._pause(_START_POLL_S)
 
-    async def _start_error(self, process: Process) -> StartError:
+    async def _start_error(self, process: TritonProcess) -> ReportedError:
         code = await process.ended()
         message = f"tritonserver ended while it started: {await self._reason_of_end(process)}"
         if code not in _CRASHES:
-            return StartError(message)
+            return ReportedError(message)
         return CrashedAtStart(message, by_request=process.opened and self._model_works)
 
-    async def _reason_of_end(self, process: Process) -> str:
+    async def _reason_of_end(self, process: TritonProcess) -> str:
         """Return why ``process`` ended. Its stubs are killed first: until then they hold its output open."""
         await self._stop_process(drain_s=0)
         return await process.reason()
@@ -262,7 +259,7 @@ class Supervisor:
                 self._status = Status.FAILING
                 await self._restart(f"{self._probe.step.value}: {self._probe.message}")
 
-    async def _send_canary(self, process: Process) -> bool:
+    async def _send_canary(self, process: TritonProcess) -> bool:
         """Send the canary, and sample the server meanwhile.
 
         Returns False if a stop was requested, or the server or a stub ended, before the answer.
@@ -279,20 +276,20 @@ class Supervisor:
         self._probe = canary.result()
         return True
 
-    async def _keep_sampling(self, process: Process) -> None:
+    async def _keep_sampling(self, process: TritonProcess) -> None:
         await asyncio.sleep(_FIRST_SAMPLE_S)
         while True:
             await self._sample(process)
             await asyncio.sleep(SAMPLE_EVERY_S)
 
-    async def _sample(self, process: Process) -> bool:
+    async def _sample(self, process: TritonProcess) -> bool:
         """Record what the server has done so far; return whether it is working."""
         computed_s = process.computed_s()
         # A frozen server never answers.
         finished, _ = await _race(self._backend.progress(), process.ended(), timeout_s=SAMPLE_EVERY_S)
         return self._activity.sample(computed_s, None if finished.cancelled() else finished.result(), now=self._now())
 
-    def _on_right_canary(self, process: Process) -> None:
+    def _on_right_canary(self, process: TritonProcess) -> None:
         is_short = self._probe.outcome is ProbeOutcome.SHORT
         if self._status in (Status.OVERLOADED, Status.STUCK):
             logger.warning("the server answers the canary in time again")
@@ -302,7 +299,7 @@ class Supervisor:
         self._model_id = self._probe.model_id
         self._activity.reset(process.computed_s(), now=self._now())
 
-    async def _consider_slow(self, process: Process) -> None:
+    async def _consider_slow(self, process: TritonProcess) -> None:
         """Tell overload from a frozen server, by finished requests and processor time.
 
         Two finished requests may be a minute apart if a full batch of a large model runs on a busy machine.
@@ -317,7 +314,7 @@ class Supervisor:
         self._status = status
         idle_s, unfinished_s = self._activity.idle_s, self._activity.unfinished_s
         limit_s = self._config.frozen_after_s
-        if idle_s > limit_s or unfinished_s > _MAX_COMPUTING * limit_s:
+        if idle_s > limit_s or unfinished_s > _BUSY_FACTOR * limit_s:
             although = "" if idle_s > limit_s else ", although the server computes"
             await self._restart(f"no request finished for {unfinished_s:.0f} s{although}")
 

@@ -16,15 +16,18 @@ import importlib.metadata
 import importlib.util
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from google.protobuf import text_format
-
 from preprocess_ensemble.contract import ENCODER
 from preprocess_ensemble.errors import ReportedError
-from preprocess_ensemble.model_repository.config import MODEL_FILE, encoder_directory, installed_passport, read_config
+from preprocess_ensemble.model_repository.config import (
+    MODEL_FILE,
+    config_text,
+    encoder_directory,
+    installed_passport,
+    read_config,
+)
 from preprocess_ensemble.serving.launcher import NVIDIA_SERVER
 
 if TYPE_CHECKING:
@@ -106,7 +109,7 @@ class StagedRepository:
         config = read_config(encoder / "config.pbtxt")
         cache = self._cache / self._engine_name(config)
         cache.mkdir(parents=True, exist_ok=True)
-        text = text_format.MessageToString(on_tensorrt(config, cache=str(cache), precision=self._precision))
+        text = config_text(on_tensorrt(config, cache=str(cache), precision=self._precision))
         (staged / "config.pbtxt").write_text(text, encoding="utf-8")
 
     def _engine_name(self, config: Any) -> str:
@@ -141,20 +144,14 @@ def _runtime() -> str:
     return " ".join(f"{name} {version}" for name, version in versions.items())
 
 
-def check_tensorrt(
-    *, gpus: Callable[[], int] | None = None, provider: Path | None = None, loads: Callable[[str], bool] | None = None
-) -> None:
-    """Raise ``TensorrtMissing`` unless a server on this machine can run TensorRT.
-
-    ``gpus`` counts GPUs, ``provider`` is ONNX Runtime's library for TensorRT, and ``loads`` returns whether a library
-    can be loaded by its name; by default this machine is checked.
-    """
-    if not (gpus or usable_gpus)():
+def check_tensorrt() -> None:
+    """Raise ``TensorrtMissing`` unless a server on this machine can run TensorRT."""
+    if not usable_gpus():
         raise TensorrtMissing(
             "TensorRT needs an NVIDIA GPU and its driver, and this machine has none (in a container: docker run "
             f"--gpus all): {_REMEDY}."
         )
-    library = provider or _provider()
+    library = _provider()
     if not library.is_file():
         remedy = (
             "use a Triton image whose ONNX Runtime backend has one"
@@ -163,7 +160,7 @@ def check_tensorrt(
         )
         raise TensorrtMissing(f"ONNX Runtime has no TensorRT provider ({library}): {remedy}, or {_REMEDY}.")
     needed = re.search(rb"libnvinfer\.so\.(\d+)", library.read_bytes())
-    if needed is not None and not (loads or _loads)(name := needed[0].decode()):
+    if needed is not None and not _loads(name := needed[0].decode()):
         major = needed[1].decode()
         raise TensorrtMissing(
             f"ONNX Runtime's TensorRT provider needs {name}, which is not installed: run "

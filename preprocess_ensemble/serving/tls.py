@@ -14,10 +14,6 @@ from pathlib import Path
 from preprocess_ensemble.errors import ReportedError
 
 
-class TlsError(ReportedError):
-    """The certificates cannot be used; the message names the file."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class ServerTls:
     """PEM files. With ``client_ca``, every client needs a certificate from that authority, including the canary."""
@@ -48,8 +44,8 @@ class ServerTls:
     def check(self) -> str:
         """Perform the canary's handshake in memory, and return a name for which the server's certificate is valid.
 
-        Raises ``TlsError`` if files cannot be read or do not match, and if a certificate is expired or from the wrong
-        authority.
+        Raises ``ReportedError`` if files cannot be read or do not match, and if a certificate is expired or from the
+        wrong authority.
         """
         server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         _load_pair(server, self.certificate, self.key, "--tls-certificate", "--tls-key")
@@ -75,9 +71,9 @@ class ServerTls:
                 self._advance(callee)
                 self._advance(caller)
         except ssl.SSLCertVerificationError as error:
-            raise TlsError(f"{self._whose(caller)}: {error.verify_message}.") from None
+            raise ReportedError(f"{self._whose(caller)}: {error.verify_message}.") from None
         except ssl.SSLError as error:
-            raise TlsError(f"The TLS handshake fails with these certificates: {error.reason}.") from None
+            raise ReportedError(f"The TLS handshake fails with these certificates: {error.reason}.") from None
         return caller
 
     def _whose(self, caller: ssl.SSLObject) -> str:
@@ -107,18 +103,20 @@ def _load_pair(context: ssl.SSLContext, certificate: Path, key: Path, first: str
             if error.reason == "KEY_VALUES_MISMATCH"
             else "are not a PEM certificate with an unencrypted key"
         )
-        raise TlsError(f"{certificate} and {key} {why}: see {first} and {second}.") from None
+        raise ReportedError(f"{certificate} and {key} {why}: see {first} and {second}.") from None
     except OSError as error:
-        raise TlsError(f"{certificate} or {key} cannot be read ({error.strerror}): see {first} and {second}.") from None
+        raise ReportedError(
+            f"{certificate} or {key} cannot be read ({error.strerror}): see {first} and {second}."
+        ) from None
 
 
 def _load_roots(context: ssl.SSLContext, path: Path, option: str) -> None:
     try:
         context.load_verify_locations(cafile=path)
     except ssl.SSLError:
-        raise TlsError(f"{path} is not a PEM certificate: see {option}.") from None
+        raise ReportedError(f"{path} is not a PEM certificate: see {option}.") from None
     except OSError as error:
-        raise TlsError(f"{path} cannot be read ({error.strerror}): see {option}.") from None
+        raise ReportedError(f"{path} cannot be read ({error.strerror}): see {option}.") from None
 
 
 def _name(connection: ssl.SSLObject) -> str:
@@ -130,4 +128,6 @@ def _name(connection: ssl.SSLObject) -> str:
     for kind, name in names:
         if kind == "IP Address":
             return str(ipaddress.ip_address(name))
-    raise TlsError("The server's certificate has no host name (subjectAltName): clients reject such a certificate.")
+    raise ReportedError(
+        "The server's certificate has no host name (subjectAltName): clients reject such a certificate."
+    )

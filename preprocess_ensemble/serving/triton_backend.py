@@ -16,8 +16,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from preprocess_ensemble.imaging.transform import PreprocessConfig
-from preprocess_ensemble.serving.backend import Probe, ProbeOutcome, Step
 from preprocess_ensemble.serving.cleanup import free_bytes, region_prefix
+from preprocess_ensemble.serving.probe import Probe, ProbeOutcome, Step
 from preprocess_ensemble.serving.triton_process import TritonProcess
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ they would count as progress of an encoder that hangs."""
 
 
 class TritonBackend:
-    """A ``tritonserver`` process with the connection that probes it; implements the supervisor's ``Backend``.
+    """A ``tritonserver`` process with the connection that probes it.
 
     ``staged`` is the repository that ``config`` serves if the encoder runs on TensorRT. Close it with :meth:`aclose`.
     """
@@ -50,7 +50,7 @@ class TritonBackend:
         self._process: TritonProcess | None = None
 
     async def start(self) -> TritonProcess:
-        """Start the process. Raises TlsError, RepositoryError and OSError."""
+        """Start the process. Raises ReportedError and OSError."""
         await self.reconnect()
         if self._staged is not None:
             # Another model may have been exported since the last start.
@@ -59,7 +59,7 @@ class TritonBackend:
         return self._process
 
     async def reconnect(self) -> None:
-        """Trust the certificate that the server is about to read. Raises TlsError if it cannot be used."""
+        """Trust the certificate that the server is about to read. Raises ReportedError if it cannot be used."""
         # Imported here: gRPC takes most of the time that `clip-serve --help` would need.
         from clip_client import ClientConfig
         from clip_client._transports.factory import transport_factory
@@ -79,7 +79,6 @@ class TritonBackend:
     async def probe(self) -> Probe:
         """Embed the canary once, with one request; only the first probe of a server also asks for its model."""
         from clip_client import ClipError, DeadlineExceeded, Overloaded, Unavailable
-        from clip_client._handshake import fetch_model
         from clip_client._health import check_canary
 
         assert self._transport is not None
@@ -90,7 +89,7 @@ class TritonBackend:
                 # Not with gRPC, which retries at growing intervals while the port is closed.
                 if not await self._can_connect():
                     return self._no_connection()
-                self._model = await fetch_model(self._transport, timeout_s=timeout_s)
+                self._model = await self._transport.model(timeout_s=timeout_s)
             step = Step.CANARY
             await check_canary(self._transport, self._model, timeout_s=timeout_s)
         except (DeadlineExceeded, Overloaded) as error:

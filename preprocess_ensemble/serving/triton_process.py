@@ -140,14 +140,12 @@ class TritonProcess:
         *,
         log: LogFile | None,
         secret: str,
-        unload_s: float,
     ) -> None:
         self._process = process
         self._output = output
         self._pipe = pipe
         self._log = log
         self._secret = secret
-        self._unload_s = unload_s
         self._first_error: str | None = None
         self._opened = False
         self._stubs: EndWatch | None = None
@@ -169,17 +167,11 @@ class TritonProcess:
 
     @classmethod
     async def run(
-        cls,
-        command: Sequence[str],
-        environment: Mapping[str, str],
-        *,
-        log: LogFile | None,
-        secret: str,
-        unload_s: float = _UNLOAD_S,
+        cls, command: Sequence[str], environment: Mapping[str, str], *, log: LogFile | None, secret: str
     ) -> TritonProcess:
         """Run ``command`` in its own process group, so that Ctrl-C in a terminal reaches only the supervisor.
 
-        ``secret`` is removed from the server's command line; ``unload_s`` is the time limit for unloading the models.
+        ``secret`` is removed from the server's command line.
         """
         # Not asyncio's own pipe: with that one, Python 3.11 reports the end of the process only when the stubs have
         # closed their copies of the pipe, which took two seconds under load.
@@ -201,7 +193,7 @@ class TritonProcess:
             os.close(write_end)
         output = asyncio.StreamReader(limit=_LINE_LIMIT)
         pipe, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(output), file)
-        return cls(process, output, pipe, log=log, secret=secret, unload_s=unload_s)
+        return cls(process, output, pipe, log=log, secret=secret)
 
     @property
     def pid(self) -> int:
@@ -257,7 +249,7 @@ class TritonProcess:
         idle = asyncio.create_task(self._idle.wait())
         await asyncio.wait({ended, idle}, timeout=drain_s, return_when=asyncio.FIRST_COMPLETED)
         if idle.done():
-            await asyncio.wait({ended}, timeout=self._unload_s)
+            await asyncio.wait({ended}, timeout=_UNLOAD_S)
         for task in (ended, idle):
             task.cancel()
 
@@ -305,9 +297,9 @@ class TritonProcess:
             entry = parse_line(text)
             if entry is None:
                 continue
-            if entry.level == "error" and self._first_error is None:
+            if entry.level == logging.ERROR and self._first_error is None:
                 self._first_error = entry.text
-            logger.log(logging.ERROR if entry.level == "error" else logging.WARNING, "triton: %s", entry.text)
+            logger.log(entry.level, "triton: %s", entry.text)
 
 
 def _libevent_address(host: str) -> str:

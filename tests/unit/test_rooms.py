@@ -55,11 +55,11 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
         tuple(f"clip_client.dedup.{name}" for name in ("aligned", "group", "photo", "report", "text", "types")),
         (),
     ),
-    "dedup files": (("clip_client.dedup.files",), ("imaging", "dedup types")),
+    "dedup files": (("clip_client.dedup.files",), ("contract", "imaging", "dedup types")),
     "dedup store": (("clip_client.dedup.store",), ("contract", "dedup types")),
     "dedup features": (
         ("clip_client.dedup.features",),
-        (BASE, "imaging", "dedup types", "dedup files", "dedup store", ),
+        (BASE, "contract", "imaging", "dedup types", "dedup files", "dedup store", ),
     ),
     "dedup alignment": (
         ("clip_client.dedup.alignment",), ("imaging", "dedup types", "dedup files", "dedup store", "dedup features"),
@@ -80,7 +80,7 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     ),
     "dedup actions": (("clip_client.dedup.actions",), ("contract", "dedup types", "dedup files", "dedup store")),
     "vectors": (("clip_client._vectors",), (BASE, "contract", "dedup types", "dedup store")),
-    "dedup reporting": (("clip_client.dedup.reporting",), ("dedup types",)),
+    "dedup reporting": (("clip_client.dedup.reporting",), ("contract", "dedup types")),
     "client": (
         ("clip_client._client", "clip_client._sync", "clip_client"),
         (

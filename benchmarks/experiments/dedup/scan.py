@@ -9,7 +9,6 @@ not exist, and measures time and peak memory (``--files 0`` measures only this).
 from __future__ import annotations
 
 import asyncio
-import os
 import statistics
 import subprocess
 import sys
@@ -26,6 +25,7 @@ from benchmarks.harness.results import show
 from benchmarks.harness.rounds import median_of
 from benchmarks.harness.worker import in_new_process
 from clip_client import ClipClient
+from preprocess_ensemble.cores import usable_cores
 from preprocess_ensemble.export.exporter import export_model
 from preprocess_ensemble.testing.tiny_model import TINY_CLIP
 
@@ -76,7 +76,7 @@ def search_large_store(store: Path, files: int) -> dict[str, Any]:
 def search_generated(run: Run) -> dict[str, Any]:
     """Search generated files once, then again three times."""
     files, photos, store = run.options.files, run.scratch / "photos", run.scratch / "store"
-    with ProcessPoolExecutor(os.cpu_count()) as pool:
+    with ProcessPoolExecutor(usable_cores()) as pool:
         firsts = range(0, files, _FILES_PER_FOLDER)
         counts = [min(_FILES_PER_FOLDER, files - first) for first in firsts]
         list(pool.map(generate, [str(photos / f"{first}") for first in firsts], firsts, counts))

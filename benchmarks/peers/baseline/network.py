@@ -11,13 +11,17 @@ import torch
 from open_clip.transform import PreprocessCfg, image_transform_v2
 
 from preprocess_ensemble.contract import ImageStatus
-from preprocess_ensemble.export.exporter import describe_model, load_model
+from preprocess_ensemble.export.exporter import load_model
+from preprocess_ensemble.export.onnx_file import IR_VERSION, OPSET
+from preprocess_ensemble.export.parity import REQUIRED_COSINE, canary_image
+from preprocess_ensemble.export.pytorch.open_clip_model import find_source, preprocessing_of
+from preprocess_ensemble.export.pytorch.recording import numpy_state
+from preprocess_ensemble.export.state_dict import weights_sha256
 from preprocess_ensemble.imaging.decode import DecodeError, decode
+from preprocess_ensemble.model_repository.passport import Canary, Parity, Passport, compute_fingerprint
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from preprocess_ensemble.model_repository.passport import Passport
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +42,34 @@ class Network:
     def __init__(self, model: str, pretrained: str) -> None:
         """Load and warm up; raises ExportError if the model or its weights do not exist."""
         network = load_model(model, pretrained)
+        source, config, weights = (
+            find_source(model, pretrained),
+            preprocessing_of(network),
+            weights_sha256(numpy_state(network)),
+        )
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
         self._network = cast("Any", network.to(self._device))
         self._transform = image_transform_v2(PreprocessCfg(**self._network.visual.preprocess_cfg), is_train=False)
         self._decoders = ThreadPoolExecutor(thread_name_prefix="decode")
-        self.passport: Passport = describe_model(model, pretrained, network, self._embed_canary)
+        canary = self.embed([canary_image()])[0].vector
+        assert canary is not None
+        self.passport = Passport(
+            model=source.model,
+            pretrained=source.pretrained,
+            weights_sha256=weights,
+            preprocess=config.to_mapping(),
+            preprocess_id=config.id,
+            dimension=len(canary),
+            precision="fp32",
+            fingerprint=compute_fingerprint(
+                model=source.model, weights_sha256=weights, preprocess=config.to_mapping(), precision="fp32"
+            ),
+            # Exports are compared with this network.
+            parity=Parity(images=0, min_cosine=1.0, required=REQUIRED_COSINE["fp32"]),
+            canary=Canary.of(canary_image(), canary),
+            opset=OPSET,
+            ir_version=IR_VERSION,
+        )
 
     def embed(self, images: Sequence[bytes]) -> list[Result]:
         """Decode on threads and encode the good images in one batch; a bad image does not affect the others."""
@@ -69,8 +96,3 @@ class Network:
             self._network.encode_image(images.to(self._device), normalize=True).float().cpu().numpy()
         )
         return vectors
-
-    def _embed_canary(self, image: bytes) -> list[float]:
-        vector = self.embed([image])[0].vector
-        assert vector is not None
-        return vector

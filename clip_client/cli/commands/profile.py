@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from clip_client import Unauthorized
 from clip_client._endpoint import EndpointKind
-from clip_client._handshake import fetch_model
 from clip_client.cli.errors import CommandFailed, CommandMisused
 from clip_client.cli.options.connection import add_server_options, add_timeout_option, client_config
 from clip_client.cli.options.numbers import count
@@ -95,7 +94,7 @@ async def _measure(arguments: argparse.Namespace) -> dict[str, Any]:
         )
     transport = transport_factory(config)(endpoint, None)
     try:
-        model = await fetch_model(transport, timeout_s=arguments.timeout_s)
+        model = await transport.model(timeout_s=arguments.timeout_s)
         if arguments.rows > model.max_batch_size:
             raise CommandMisused(f"--rows {arguments.rows} is more than the {model.max_batch_size} of this server")
         try:

@@ -46,22 +46,12 @@ _PORTS: Final = (("gRPC", 8001), ("metrics", 8002))
 """The default ports of clip-serve and tritonserver."""
 
 
-def check_machine(
-    *,
-    server_answers: bool,
-    shared_memory: Path = _SHARED_MEMORY,
-    needed_bytes: int = _SHARED_MEMORY_BYTES,
-    with_bf16: bool | None = None,
-) -> Iterator[Check]:
-    """Check this process's environment and, if no server answers, what would start one here.
-
-    A folder ``shared_memory`` with less than ``needed_bytes`` free is a hint. ``with_bf16`` says whether the processor
-    has instructions for bf16; None means to look.
-    """
+def check_machine(*, server_answers: bool) -> Iterator[Check]:
+    """Check this process's environment and, if no server answers, what would start one here."""
     yield from _packages()
     yield _decoder()
-    yield from _processor(with_bf16=has_bf16() if with_bf16 is None else with_bf16)
-    yield from _shared_memory(shared_memory, needed_bytes)
+    yield from _processor()
+    yield from _shared_memory()
     yield from _server_parts(server_answers)
     yield _ports(server_answers)
 
@@ -87,7 +77,8 @@ def _packages() -> Iterator[Check]:
         yield next((_check(name, version) for name in names if (version := _version(name)) is not None), missing)
 
 
-def _processor(*, with_bf16: bool) -> Iterator[Check]:
+def _processor() -> Iterator[Check]:
+    with_bf16 = has_bf16()
     yield _check("CPU", f"{usable_cores()} cores, {platform.machine()}, with{'' if with_bf16 else 'out'} bf16")
     if with_bf16:
         version = _version("openvino")
@@ -121,16 +112,16 @@ def _decoder() -> Check:
     return _check("JPEG decoder", f"PyTurboJPEG {_version('PyTurboJPEG')}, and {pillow}")
 
 
-def _shared_memory(folder: Path, needed_bytes: int) -> Iterator[Check]:
-    if not folder.is_dir():
+def _shared_memory() -> Iterator[Check]:
+    if not _SHARED_MEMORY.is_dir():
         return
-    usage = shutil.disk_usage(folder)
+    usage = shutil.disk_usage(_SHARED_MEMORY)
     remedy = (
-        f"a server here needs {needed_bytes // 2**20} MiB between its processes; in a container: "
+        f"a server here needs {_SHARED_MEMORY_BYTES // 2**20} MiB between its processes; in a container: "
         "docker run --shm-size=1g"
     )
     value = f"{usage.free / 2**20:,.0f} of {usage.total / 2**20:,.0f} MiB free"
-    yield _check(str(folder), value, remedy if usage.free < needed_bytes else "")
+    yield _check(str(_SHARED_MEMORY), value, remedy if usage.free < _SHARED_MEMORY_BYTES else "")
 
 
 def _server_parts(server_answers: bool) -> Iterator[Check]:

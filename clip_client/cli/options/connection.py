@@ -6,7 +6,7 @@ import argparse
 import math
 import os
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from clip_client._client import URL_VARIABLE, make_config
 from clip_client._encoding import IMAGE_ENCODINGS, TransferName
 from clip_client._endpoint import EndpointKind
 from clip_client.cli.errors import CommandFailed, CommandMisused
-from clip_client.cli.options.first_model import can_get_model, get_model
+from clip_client.cli.options.first_model import export_default_model, may_export_default_model
 from clip_client.cli.options.numbers import number_type
 from clip_client.cli.options.paths import user_path
 
@@ -145,15 +145,12 @@ def read_config(arguments: argparse.Namespace, *, timeout_s: float | None = None
 
 
 @asynccontextmanager
-async def connected(
-    config: ClientConfig, *, quiet: bool = False, hint: str = "", get_first_model: Callable[[], bool] = get_model
-) -> AsyncIterator[ClipClient]:
+async def connected(config: ClientConfig, *, quiet: bool = False, hint: str = "") -> AsyncIterator[ClipClient]:
     """Give a client whose model is known. With ``auto:``, the model may run in this process.
 
     ``hint`` is one more remedy for a machine without a model. Which of the two it is, is printed on standard error,
-    unless ``quiet``. If it is this process and there is no model
-    yet, ``get_first_model`` gets one. Raises the ClipError of the server, and CommandFailed with the remedies if, with
-    ``auto:``, no server responds and this machine has no model either.
+    unless ``quiet``. If it is this process and there is no model yet, it gets one. Raises the ClipError of the server,
+    and CommandFailed with the remedies if, with ``auto:``, no server responds and this machine has no model either.
     """
     first = config.endpoints[0]
     is_auto = first.kind is EndpointKind.AUTO
@@ -164,7 +161,8 @@ async def connected(
         except ClipError as error:
             if not clip.is_local:
                 raise
-            if not (isinstance(error, ModelNotReady) and can_get_model(first.repository or "") and get_first_model()):
+            may_export = isinstance(error, ModelNotReady) and may_export_default_model(first.repository or "")
+            if not (may_export and export_default_model()):
                 if not is_auto:
                     raise
                 raise CommandFailed(

@@ -22,7 +22,7 @@ clip-client: the model made from it takes 350 MB, in {repository}.
 """
 
 
-def can_get_model(repository: str) -> bool:
+def may_export_default_model(repository: str) -> bool:
     """Return whether the model is missing in ``repository``, of a ``local:`` URL, and may be put where it is found.
 
     A repository that the user has named is not filled: a wrong path would look like a missing model.
@@ -30,8 +30,8 @@ def can_get_model(repository: str) -> bool:
     return not repository and MODEL_VARIABLE not in os.environ and not has_model(default_repository())
 
 
-def get_model(*, export: tuple[str, ...] = _EXPORT) -> bool:
-    """Export the default model into the user's data directory with ``export``; return whether it is there now.
+def export_default_model() -> bool:
+    """Export the default model into the user's data directory with ``clip-export``; return whether it is there now.
 
     On a terminal it asks first. What happens is printed on standard error, by ``clip-export`` as well.
     """
@@ -44,4 +44,4 @@ def get_model(*, export: tuple[str, ...] = _EXPORT) -> bool:
             return False
     repository.mkdir(parents=True, exist_ok=True)
     # A process of its own returns its memory.
-    return subprocess.run([*export, "--repository", str(repository)], check=False).returncode == 0
+    return subprocess.run([*_EXPORT, "--repository", str(repository)], check=False).returncode == 0

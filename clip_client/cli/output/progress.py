@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from rich.progress import Progress, Task, TaskID
 
-LINE_EVERY_S: Final = 10.0
+_LINE_EVERY_S: Final = 10.0
 
 _WINDOW_S: Final = 30.0
 """The rate is that of the last half minute."""
@@ -56,12 +56,9 @@ def format_left(seconds: float) -> str:
 class ProgressLines:
     """Says every ten seconds how far the work is; call it with (what, done, total), with a total of None if unknown."""
 
-    def __init__(
-        self, say: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic, every_s: float = LINE_EVERY_S
-    ) -> None:
+    def __init__(self, say: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic) -> None:
         self._say = say
         self._clock = clock
-        self._every_s = every_s
         self._said_at = clock()
         self._rates: dict[str, Rate] = {}
 
@@ -69,7 +66,7 @@ class ProgressLines:
         """Take the progress of one kind of work, and print it if it is time."""
         now = self._clock()
         self._rates.setdefault(what, Rate(now, done)).add(now, done)
-        if now - self._said_at < self._every_s:
+        if now - self._said_at < _LINE_EVERY_S:
             return
         self._said_at = now
         rate = self._rates[what].at(now)

@@ -27,6 +27,7 @@ from clip_client.dedup.files.reading import ReadFile, is_unchanged, read_file
 from clip_client.dedup.photo import ImageFeatures
 from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.types import FailedFile, PhotoFile, SearchStats
+from preprocess_ensemble.cores import usable_cores
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Collection, Sequence
@@ -227,7 +228,7 @@ class FeatureCollector:
         self._on_progress(self._what, self._done, self._total)
         if unknown:
             self._in_store = await to_thread.run_sync(lambda: [table.key_filter() for table in self._tables])
-        with ThreadPoolExecutor(max(2, os.cpu_count() or 1), thread_name_prefix="clip_client features") as pool:
+        with ThreadPoolExecutor(max(2, usable_cores()), thread_name_prefix="clip_client features") as pool:
             while unknown:
                 for start in range(0, len(unknown), _FILES_AT_ONCE):
                     read = pool.map(self._read_one, unknown[start : start + _FILES_AT_ONCE])

@@ -6,11 +6,12 @@ import errno
 import os
 import stat
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from clip_client.dedup.text import why_unreadable
 from clip_client.dedup.types import FailedFile, PhotoFile
+from preprocess_ensemble.cores import usable_cores
 
 if TYPE_CHECKING:
     from io import FileIO
@@ -58,7 +59,7 @@ class PhotoReader:
     """How the photos of a search are read again, to decode them."""
 
     read: ReadFile = read_file
-    threads: int = os.cpu_count() or 1
+    threads: int = field(default_factory=usable_cores)
     """Photos that are read and decoded at a time."""
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from clip_client.dedup.types import PREVIEWS_MARK
+from preprocess_ensemble.cores import usable_cores
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -118,7 +119,7 @@ def draw_previews(
         return None if jpeg is None else "data:image/jpeg;base64," + base64.b64encode(jpeg).decode("ascii")
 
     sources = {}
-    pool = ThreadPoolExecutor(os.cpu_count())
+    pool = ThreadPoolExecutor(usable_cores())
     try:
         for done, (sha256, url) in enumerate(zip(paths, pool.map(source, paths.values()), strict=True), start=1):
             if url is not None:

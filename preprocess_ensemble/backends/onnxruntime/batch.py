@@ -56,15 +56,8 @@ class Runner:
     Call it from one thread only: ONNX Runtime keeps a captured CUDA graph with the thread that ran it.
     """
 
-    def __init__(
-        self,
-        session: onnxruntime.InferenceSession,
-        signature: Signature,
-        plan: SessionPlan,
-        *,
-        bind: bool | None = None,
-    ) -> None:
-        """``bind`` says whether to use buffers; None means on a GPU, and if the plan has buckets."""
+    def __init__(self, session: onnxruntime.InferenceSession, signature: Signature, plan: SessionPlan) -> None:
+        """It has buffers on a GPU, and if the plan has buckets."""
         self._session = session
         self._signature = signature
         self._plan = plan
@@ -74,8 +67,7 @@ class Runner:
         # There are buffers for each number of rows, so all other sizes must be known.
         tensors = (*signature.inputs, *signature.outputs)
         known = signature.batches and all(-1 not in tensor.shape[1:] for tensor in tensors)
-        wanted = self._device != "cpu" or bool(plan.buckets)
-        self._binds = known and (wanted if bind is None else bind)
+        self._binds = known and (self._device != "cpu" or bool(plan.buckets))
 
     def prepare(self) -> None:
         """Allocate the buffers of every bucket and let CUDA capture its graph, so that no request waits for that.

@@ -14,7 +14,7 @@ from preprocess_ensemble.backends.onnxruntime.model_config import ModelConfig, M
 from preprocess_ensemble.backends.onnxruntime.session import model_file, open_session, select_model
 from preprocess_ensemble.backends.onnxruntime.session_plan import SessionPlan, plan_session
 from preprocess_ensemble.backends.onnxruntime.signature import check_signature, read_signature
-from preprocess_ensemble.backends.shared_memory import close_own_regions
+from preprocess_ensemble.backends.shared_memory import restrict_own_regions
 
 
 class TritonPythonModel:
@@ -22,7 +22,7 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         """Open the session of ``args["model_config"]``. Raises ``TritonModelException`` if that fails."""
-        close_own_regions()
+        restrict_own_regions()
         config: ModelConfig = json.loads(args["model_config"])
         self._name = args["model_name"]
         self._batches = config["max_batch_size"] > 0

@@ -15,9 +15,8 @@ from preprocess_ensemble.backends.onnxruntime.model_config import (
     integer,
     one_of,
 )
+from preprocess_ensemble.runtimes.onnx_session import CUDA
 
-CPU: Final = "CPUExecutionProvider"
-CUDA: Final = "CUDAExecutionProvider"
 TENSORRT: Final = "TensorrtExecutionProvider"
 
 _TENSORRT_NAMES: Final = {

@@ -5,20 +5,19 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import onnxruntime
 
 from preprocess_ensemble.backends.onnxruntime.model_config import ModelConfig, ModelLoadError
-from preprocess_ensemble.backends.onnxruntime.providers import CUDA, TENSORRT
-from preprocess_ensemble.errors import first_line
+from preprocess_ensemble.backends.onnxruntime.providers import TENSORRT
 from preprocess_ensemble.model_repository.passport import Passport
-from preprocess_ensemble.runtimes.model import RuntimeUnusable
+from preprocess_ensemble.runtimes import candidates, onnx_session
+from preprocess_ensemble.runtimes.model import LoadFailed, RuntimeUnusable
+from preprocess_ensemble.runtimes.onnx_session import CUDA
 from preprocess_ensemble.runtimes.openvino_model import open_openvino
-from preprocess_ensemble.runtimes.reference import reference_model
-from preprocess_ensemble.runtimes.selection import Candidate, Selection, openvino_candidates, select
+from preprocess_ensemble.runtimes.selection import Selection, select
 
 if TYPE_CHECKING:
     from preprocess_ensemble.backends.onnxruntime.session_plan import SessionPlan
@@ -53,9 +52,9 @@ def open_session(file: Path, plan: SessionPlan) -> onnxruntime.InferenceSession:
     if plan.graphs:
         remedy = "take enable_cuda_graph out of config.pbtxt if CUDA graphs are the reason"
     try:
-        session = onnxruntime.InferenceSession(file, plan.options, providers=providers)
-    except Exception as error:  # ONNX Runtime's exceptions share no public base class.
-        raise ModelLoadError(f"ONNX Runtime cannot load {file} ({first_line(error)}): {remedy}.") from error
+        session = onnx_session.open_session(file, plan.options, providers)
+    except LoadFailed as error:
+        raise ModelLoadError(f"{file} cannot be used: {error}: {remedy}.") from error
     for provider in plan.providers:
         # ONNX Runtime drops a provider that fails to start, and only logs a line about it.
         if provider.required and provider.name not in session.get_providers():
@@ -63,17 +62,10 @@ def open_session(file: Path, plan: SessionPlan) -> onnxruntime.InferenceSession:
     return session
 
 
-def select_model(
-    session: onnxruntime.InferenceSession,
-    file: Path,
-    plan: SessionPlan,
-    *,
-    candidates: Callable[..., Sequence[Candidate]] = openvino_candidates,
-) -> Selection:
+def select_model(session: onnxruntime.InferenceSession, file: Path, plan: SessionPlan) -> Selection:
     """Choose what runs the model: ``session``, or what the plan's accelerator or precision puts in its place.
 
-    ``candidates`` makes the runtimes that may replace ``session``, for tests. Raises ``ModelLoadError`` if the plan
-    demands what cannot be used here.
+    Raises ``ModelLoadError`` if the plan demands what cannot be used here.
     """
     threads = plan.options.intra_op_num_threads
     passport = _passport(file)
@@ -82,8 +74,8 @@ def select_model(
             opened = open_openvino(file, precision=wanted.precision, threads=wanted.threads or threads)
             return Selection(model=opened, reason="the configuration asks for it")
         # Fixed sizes of batches are a setting for ONNX Runtime.
-        others = () if plan.buckets else candidates(file, threads=threads)
-        return select(reference_model(session, passport), passport, plan.precision, others)
+        others = () if plan.buckets else candidates.openvino_candidates(file, threads=threads)
+        return select(onnx_session.open_model(session, passport), passport, plan.precision, others)
     except RuntimeUnusable as error:
         raise ModelLoadError(f"What the configuration asks for cannot be used: {error}.") from error
 

@@ -22,16 +22,14 @@ from preprocess_ensemble.backends.onnxruntime.model_config import (
     switch,
 )
 from preprocess_ensemble.backends.onnxruntime.providers import (
-    CPU,
-    CUDA,
     TENSORRT,
     OpenVinoAccelerator,
     Provider,
     gpu_providers,
     openvino_accelerator,
 )
-from preprocess_ensemble.cores import model_threads
 from preprocess_ensemble.errors import first_line
+from preprocess_ensemble.runtimes.onnx_session import CPU, CUDA, session_options
 from preprocess_ensemble.runtimes.precision import (
     Precision,
     PrecisionUnknown,
@@ -82,13 +80,11 @@ def plan_session(config: ModelConfig, *, kind: str, device_id: int) -> SessionPl
     one process can share.
     """
     parameters = {key: value["string_value"] for key, value in config.get("parameters", {}).items()}
-    options = onnxruntime.SessionOptions()
+    options = session_options(max(0, int(checked(parameters, "intra_op_thread_count", int32, "0"))))
     level = int(config.get("optimization", {}).get("graph", {}).get("level", 0))
     options.graph_optimization_level = _GRAPH_LEVELS.get(level, onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL)
     mode = checked(parameters, "execution_mode", one_of(*_EXECUTION_MODES), _EXECUTION_MODES[0])
     options.execution_mode = getattr(onnxruntime.ExecutionMode, mode)
-    threads = max(0, int(checked(parameters, "intra_op_thread_count", int32, "0")))
-    options.intra_op_num_threads = threads or model_threads()
     options.inter_op_num_threads = max(0, int(checked(parameters, "inter_op_thread_count", int32, "0")))
     options.enable_cpu_mem_arena = checked(parameters, "enable_mem_arena", switch, "1") == "1"
     options.enable_mem_pattern = checked(parameters, "enable_mem_pattern", switch, "1") == "1"

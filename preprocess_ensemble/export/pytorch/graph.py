@@ -9,7 +9,6 @@ The graph does everything after the resize, so there is one definition of it, be
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,8 +19,8 @@ from torch import nn
 
 from preprocess_ensemble.contract import EMBEDDING, FINGERPRINT, PIXELS, STATUS
 from preprocess_ensemble.errors import first_line
-from preprocess_ensemble.export import parity
 from preprocess_ensemble.export.model_source import ExportError
+from preprocess_ensemble.export.onnx_file import OPSET
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -56,8 +55,7 @@ class _Graph(nn.Module):
         return torch.where(status == 0, vectors, self.failed), self.fingerprint.expand(status.shape[0], 2)
 
 
-def write_graph(
-    file: Path,
+def export_graph(
     network: nn.Module,
     *,
     size: tuple[int, int],
@@ -65,8 +63,12 @@ def write_graph(
     std: npt.NDArray[np.float32],
     dimension: int,
     fingerprint: tuple[int, int],
-) -> None:
-    """Write ``network`` with its normalisation to ``file``; ``size`` is (H, W) in pixels. Raises ExportError."""
+    file: Path,
+) -> onnx.ModelProto:
+    """Return the graph of ``network`` with its normalisation; ``size`` is (H, W) in pixels.
+
+    PyTorch writes it to ``file``, which may be overwritten afterwards. Raises ExportError.
+    """
     example = (torch.zeros((2, *size, 3), dtype=torch.uint8), torch.zeros((2, 1), dtype=torch.int32))
     names = [PIXELS, STATUS, EMBEDDING, FINGERPRINT]
     # If the exporter fails, it prints its whole graph. The switch has had no public name since PyTorch 2.6.
@@ -83,13 +85,18 @@ def write_graph(
                 input_names=names[:2],
                 output_names=names[2:],
                 dynamic_axes={name: {0: "N"} for name in names},
-                opset_version=parity.OPSET,
+                opset_version=OPSET,
                 dynamo=False,  # the newer exporter writes opset 18 or later
             )
     except (torch.onnx.OnnxExporterError, RuntimeError) as error:
         reason = first_line(error)
-        raise ExportError(f"The model cannot be written as ONNX with opset {parity.OPSET}: {reason}.") from error
-    _state_output_sizes(file, {EMBEDDING: dimension, FINGERPRINT: len(fingerprint)})
+        raise ExportError(f"The model cannot be written as ONNX with opset {OPSET}: {reason}.") from error
+    model = onnx.load(str(file))
+    # The exporter leaves the size of each output's row open for fp16. Triton's C++ backend rejects a config.pbtxt that
+    # states a size which the graph does not.
+    for output, row in zip(model.graph.output, (dimension, len(fingerprint)), strict=True):
+        output.type.tensor_type.shape.dim[1].dim_value = row
+    return model
 
 
 def reference_vectors(
@@ -101,14 +108,3 @@ def reference_vectors(
     with torch.inference_mode():
         vectors: npt.NDArray[np.float32] = network.encode_image(images, normalize=True).numpy()  # type: ignore[operator]
     return vectors
-
-
-def _state_output_sizes(file: Path, sizes: Mapping[str, int]) -> None:
-    """Write the size of each output's row, which the exporter leaves open for fp16.
-
-    Triton's C++ backend rejects a ``config.pbtxt`` that states a size which the graph does not.
-    """
-    model = onnx.load(str(file), load_external_data=False)
-    for output in model.graph.output:
-        output.type.tensor_type.shape.dim[1].dim_value = sizes[output.name]
-    onnx.save(model, str(file))

@@ -13,11 +13,11 @@ from preprocess_ensemble.errors import first_line
 from preprocess_ensemble.export.model_source import (
     ExportError,
     ModelSource,
-    WeightsUnavailable,
     WrongChoice,
     check_activation,
     choose_weights,
     similar,
+    weights_unavailable,
 )
 from preprocess_ensemble.export.state_dict import NOISE, generate
 from preprocess_ensemble.imaging.transform import PreprocessConfig
@@ -94,13 +94,13 @@ def set_generated(module: nn.Module, seed: int, *, noise: float = NOISE, prefix:
 
 
 def _download(source: ModelSource) -> None:
-    """Download the weights of a tag into open_clip's cache. Raises WeightsUnavailable."""
+    """Download the weights of a tag into open_clip's cache. Raises ExportError."""
     config = open_clip.get_pretrained_cfg(source.model, source.pretrained)
     try:
         open_clip.download_pretrained(config)
     except Exception as error:  # of huggingface_hub, its HTTP library, urllib, or open_clip itself
         tried = config.get("hf_hub", "").rstrip("/") or config.get("url", "")
-        raise WeightsUnavailable(source.model, source.pretrained, tried=tried, error=error) from error
+        raise weights_unavailable(source.model, source.pretrained, tried=tried, error=error) from error
 
 
 def preprocessing_of(network: nn.Module) -> PreprocessConfig:

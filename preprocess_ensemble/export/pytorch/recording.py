@@ -21,7 +21,7 @@ from preprocess_ensemble.export import skeleton
 from preprocess_ensemble.export.model_source import ExportError, ModelSource
 from preprocess_ensemble.export.parity import check_pixels
 from preprocess_ensemble.export.pytorch.class_token_pruning import prune_to_class_token
-from preprocess_ensemble.export.pytorch.graph import reference_vectors, write_graph
+from preprocess_ensemble.export.pytorch.graph import export_graph, reference_vectors
 from preprocess_ensemble.export.pytorch.open_clip_model import (
     find_source,
     load_open_clip_model,
@@ -81,11 +81,12 @@ def record_graph(
     prune_to_class_token(clone)
     setattr(network, _TOWER, clone)
     try:
-        write_graph(file, network, size=size, mean=mean, std=std, dimension=dimension, fingerprint=_FINGERPRINT)
+        model = export_graph(
+            network, size=size, mean=mean, std=std, dimension=dimension, fingerprint=_FINGERPRINT, file=file
+        )
     finally:
         setattr(network, _TOWER, tower)
-    fold_shapes(file)
-    model = onnx.load(str(file))
+    fold_shapes(model)
     # The version of PyTorch must not be part of a file that is the same without it.
     model.producer_name, model.producer_version = "clip-triton", ""
     places = _find_places(model, weights)

@@ -171,11 +171,13 @@ async def _transport_to(url: str, found: list[ErrorRow], **settings: object) -> 
         return found[-1]
 
     config = ClientConfig(urls=(url,), **settings)  # type: ignore[arg-type]
-    transport = transport_factory(config, find_row=look_up)(config.endpoints[0], None)
-    try:
-        yield transport
-    finally:
-        await transport.close()
+    transport = transport_factory(config)(config.endpoints[0], None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("clip_client._transports.grpc.find_row", look_up)
+        try:
+            yield transport
+        finally:
+            await transport.close()
 
 
 async def _embed(transport: TritonTransport, image: bytes, timeout_s: float = TIMEOUT_S) -> ClipError | None:

@@ -11,27 +11,26 @@ import numpy as np
 import pytest
 
 from clip_client import ClientConfig, ClipClient, ClipError, ModelNotReady, SyncClipClient
-from clip_client._transports.local import LocalTransport
 from clip_client.cli.errors import CommandFailed
 from clip_client.cli.options.connection import connected
 from preprocess_ensemble.contract import ImageStatus
+from preprocess_ensemble.imaging import preprocessor
 from preprocess_ensemble.imaging.decode import decode
 from preprocess_ensemble.imaging.preprocessor import Preprocessed, Preprocessor
+from preprocess_ensemble.runtimes import candidates
+from preprocess_ensemble.runtimes.candidates import Candidate
 from preprocess_ensemble.runtimes.model import OpenModel
 from preprocess_ensemble.runtimes.openvino_model import open_openvino
-from preprocess_ensemble.runtimes.selection import Candidate
 from preprocess_ensemble.testing.server import free_port
 from tests.fixtures.images import image_files, phone_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
 
-    from clip_client._transports.base import TransportFactory
     from preprocess_ensemble.imaging.transform import PreprocessConfig
-    from preprocess_ensemble.runtimes.precision import Precision
     from preprocess_ensemble.testing.server import Server
 
 
@@ -85,9 +84,8 @@ async def test_bad_images_have_the_servers_codes_and_sentences(photos: Path, ser
     assert (np.isnan(here.vectors).all(axis=1) == [True, False, True, True]).all()
 
 
-def local_with(make_preprocessor: Callable[..., Preprocessor], server: Server) -> TransportFactory:
-    """Connect ``local:`` to the server's model, with another preprocessor."""
-    return lambda endpoint, _: LocalTransport(server.repository, threads=1, make_preprocessor=make_preprocessor)
+def in_process(repository: Path, **settings: Any) -> ClipClient:
+    return ClipClient(config=ClientConfig(urls=(f"local:{repository}",), **settings))
 
 
 class Defective(Preprocessor):
@@ -99,10 +97,11 @@ class Defective(Preprocessor):
 
 
 async def test_an_internal_error_fails_its_own_image_only(
-    photos: Path, server: Server, caplog: pytest.LogCaptureFixture
+    photos: Path, server: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(preprocessor, "Preprocessor", Defective)
     good = files_in(photos)[0]
-    async with ClipClient("local:", transport_factory=local_with(Defective, server)) as clip:
+    async with in_process(server.repository) as clip:
         batch = await clip.embed([good, b"defect", good])
     ((index, error),) = batch.errors.items()
     assert (index, error.code) == (1, "INTERNAL")
@@ -113,7 +112,9 @@ async def test_an_internal_error_fails_its_own_image_only(
     assert "RuntimeError: /secret/path" in record.getMessage()
 
 
-async def test_a_request_has_the_servers_time_to_decode(photos: Path, server: Server) -> None:
+async def test_a_request_has_the_servers_time_to_decode(
+    photos: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A preprocessor with its defaults, to which each request is one request: each has its own time."""
     settings_given: list[dict[str, Any]] = []
     requests_run: list[int] = []
@@ -129,7 +130,8 @@ async def test_a_request_has_the_servers_time_to_decode(photos: Path, server: Se
             images_run.extend(map(len, requests))
             return super().run(requests)
 
-    async with ClipClient("local:", transport_factory=local_with(Recorded, server)) as clip:
+    monkeypatch.setattr(preprocessor, "Preprocessor", Recorded)
+    async with in_process(server.repository, local_threads=1) as clip:
         assert not (await clip.embed(files_in(photos)[:3])).errors
         assert not (await clip.embed(files_in(photos)[0])).errors
     assert settings_given == [{"threads": 1}]
@@ -241,24 +243,22 @@ async def test_a_command_says_which_embeds(
     assert "using the server" in capfd.readouterr().err
 
 
-def in_process(repository: Path, precision: Precision | None, *candidates: Candidate) -> ClipClient:
-    """A client whose runtimes besides ONNX Runtime are these."""
-    return ClipClient(
-        "local:",
-        transport_factory=lambda *_: LocalTransport(repository, precision=precision, candidates=candidates),
-    )
+def replace_openvino(monkeypatch: pytest.MonkeyPatch, *others: Candidate) -> None:
+    """Let no other runtimes but these take the place of ONNX Runtime."""
+    monkeypatch.setattr(candidates, "openvino_candidates", lambda *_, **__: others)
 
 
 async def test_a_runtime_that_agrees_with_fp32_embeds_and_is_named(
-    photos: Path, tiny_repository: Path, caplog: pytest.LogCaptureFixture
+    photos: Path, tiny_repository: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tiny_repository / "clip_encoder" / "1" / "model.onnx"
     # OpenVINO in fp32, which every processor has, under the name of bf16.
     other = Candidate(
         runtime="OpenVINO", precision="bf16", version="1", open=lambda: open_openvino(file, precision="fp32")
     )
+    replace_openvino(monkeypatch, other)
     caplog.set_level(logging.INFO, "clip_client")
-    async with in_process(tiny_repository, "bf16", other) as fast, in_process(tiny_repository, None, other) as exact:
+    async with in_process(tiny_repository, local_precision="bf16") as fast, in_process(tiny_repository) as exact:
         here, there = await fast.embed([*files_in(photos), b"no image"]), await exact.embed(files_in(photos))
         assert (await fast.model()).runtime.startswith("OpenVINO")
         assert (await exact.model()).runtime.startswith("ONNX Runtime"), "CLIP_PRECISION=fp32 in all tests"
@@ -279,7 +279,8 @@ async def test_a_runtime_that_disagrees_is_named_in_a_warning(
     session = SimpleNamespace(run=zeros)
     opened = OpenModel(session=session, runtime="W", precision="bf16")
     wrong = Candidate(runtime="W", precision="bf16", version="1", open=lambda: opened)
-    async with in_process(tiny_repository, "auto", wrong) as clip:
+    replace_openvino(monkeypatch, wrong)
+    async with in_process(tiny_repository, local_precision="auto") as clip:
         assert (await clip.model()).runtime.startswith("ONNX Runtime")
     (record,) = said(caplog)
     assert (record.levelname, "bf16: its fingerprint" in record.getMessage()) == ("WARNING", True)
@@ -288,10 +289,11 @@ async def test_a_runtime_that_disagrees_is_named_in_a_warning(
 async def test_a_precision_that_cannot_be_had_is_an_error(
     tiny_repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with in_process(tiny_repository, "bf16") as clip:
+    replace_openvino(monkeypatch)
+    async with in_process(tiny_repository, local_precision="bf16") as clip:
         with pytest.raises(ClipError, match="cannot run in bf16"):
             await clip.model()
     monkeypatch.setenv("CLIP_PRECISION", "fp64")
-    async with in_process(tiny_repository, None) as clip:
+    async with in_process(tiny_repository) as clip:
         with pytest.raises(ClipError, match="CLIP_PRECISION must be auto, fp32 or bf16"):
             await clip.model()

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import io
 import sys
-from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
 from clip_client import ClientConfig, ModelNotReady
 from clip_client.cli.errors import CommandFailed
+from clip_client.cli.options import connection, first_model
 from clip_client.cli.options.connection import connected
-from clip_client.cli.options.first_model import get_model
+from clip_client.cli.options.first_model import export_default_model
 from preprocess_ensemble.model_repository.location import default_repository, user_repository
 from preprocess_ensemble.testing.server import free_port
 
@@ -38,22 +38,23 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def export(tiny_repository: Path) -> tuple[str, ...]:
+def export(tiny_repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A quick replacement of clip-export that takes its last option."""
     program = f"import shutil, sys; shutil.copytree({str(tiny_repository)!r}, sys.argv[-1], dirs_exist_ok=True)"
-    return (sys.executable, "-c", program)
+    monkeypatch.setattr(first_model, "_EXPORT", (sys.executable, "-c", program))
 
 
 @pytest.mark.parametrize("url", ["local:", "auto:127.0.0.1:{port}"])
 async def test_the_first_command_gets_the_model(
     url: str,
-    export: tuple[str, ...],
+    export: None,
+    monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
     photos: Path,
 ) -> None:
     config = ClientConfig(urls=(url.format(port=free_port()),))
-    async with connected(config, get_first_model=partial(get_model, export=export)) as clip:
+    async with connected(config) as clip:
         (await clip.embed([photos / "rocket.jpg"])).raise_for_errors()
     said = capfd.readouterr().err
     assert "a download of 605 MB" in said
@@ -62,42 +63,38 @@ async def test_the_first_command_gets_the_model(
     assert [str(user_repository()) in use for use in uses] == [True] * url.startswith("auto:")
     assert str(user_repository()) in said
     assert default_repository() == user_repository()
-    async with connected(config, get_first_model=partial(get_model, export=FAILS)) as clip:
+    monkeypatch.setattr(first_model, "_EXPORT", FAILS)
+    async with connected(config) as clip:
         assert clip.is_local
     assert "605 MB" not in capfd.readouterr().err
 
 
-async def test_a_model_that_cannot_be_had_ends_the_command_with_what_to_do() -> None:
+async def test_a_model_that_cannot_be_had_ends_the_command_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(first_model, "_EXPORT", FAILS)
     with pytest.raises(ModelNotReady, match=r"clip-export --repository .*models"):
-        async with connected(LOCAL, get_first_model=partial(get_model, export=FAILS)):
+        async with connected(LOCAL):
             pass
     with pytest.raises(CommandFailed, match=r"no model can be used.*clip-export"):
-        async with connected(
-            ClientConfig(urls=(f"auto:127.0.0.1:{free_port()}",)), get_first_model=partial(get_model, export=FAILS)
-        ):
+        async with connected(ClientConfig(urls=(f"auto:127.0.0.1:{free_port()}",))):
             pass
 
 
 @pytest.mark.parametrize(("answer", "gets_it"), [("\n", True), ("y\n", True), ("n\n", False), ("", False)])
-def test_a_terminal_is_asked_first(
-    answer: str, gets_it: bool, export: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_terminal_is_asked_first(answer: str, gets_it: bool, export: None, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stdin", Terminal(answer))
     monkeypatch.setattr(sys, "stderr", terminal)
-    assert get_model(export=export) is gets_it
+    assert export_default_model() is gets_it
     assert terminal.getvalue().endswith("get it now? [Y/n] ")
     assert user_repository().exists() is gets_it
 
 
 async def test_a_repository_that_was_named_is_not_filled(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def never() -> bool:
-        raise AssertionError("a repository was filled")
-
+    monkeypatch.setattr(connection, "export_default_model", lambda: pytest.fail("a repository was filled"))
     with pytest.raises(ModelNotReady, match="There is no model in"):
-        async with connected(ClientConfig(urls=(f"local:{machine}",)), get_first_model=never):
+        async with connected(ClientConfig(urls=(f"local:{machine}",))):
             pass
     monkeypatch.setenv("CLIP_MODEL", str(machine))
     with pytest.raises(ModelNotReady, match="There is no model in"):
-        async with connected(LOCAL, get_first_model=never):
+        async with connected(LOCAL):
             pass

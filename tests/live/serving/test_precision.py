@@ -12,10 +12,11 @@ from clip_client.cli.main import main
 from preprocess_ensemble.backends.onnxruntime.session import open_session
 from preprocess_ensemble.backends.onnxruntime.session_plan import plan_session
 from preprocess_ensemble.model_repository.passport import Passport
+from preprocess_ensemble.runtimes.candidates import openvino_candidates
 from preprocess_ensemble.runtimes.choices import Choices
+from preprocess_ensemble.runtimes.onnx_session import open_model
 from preprocess_ensemble.runtimes.precision import PRECISION_VARIABLE
-from preprocess_ensemble.runtimes.reference import reference_model
-from preprocess_ensemble.runtimes.selection import Selection, openvino_candidates, select
+from preprocess_ensemble.runtimes.selection import Selection, select
 from preprocess_ensemble.runtimes.timing import Timer
 from preprocess_ensemble.testing.server import QUIET, serving
 
@@ -31,7 +32,7 @@ def timed_here(repository: Path) -> Selection:
     passport = Passport.from_json(file.with_name("model.json").read_bytes())
     plan = plan_session({}, kind="CPU", device_id=0)
     return select(
-        reference_model(open_session(file, plan), passport),
+        open_model(open_session(file, plan), passport),
         passport,
         "auto",
         openvino_candidates(file, threads=plan.options.intra_op_num_threads),

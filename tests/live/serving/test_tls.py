@@ -20,7 +20,8 @@ from tritonclient.utils import InferenceServerException
 
 from clip_client import ClientConfig, ClipClient, ClipError, ProtocolMismatch, Unauthorized, Unavailable
 from clip_client.cli.main import main
-from preprocess_ensemble.serving.tls import ServerTls, TlsError
+from preprocess_ensemble.errors import ReportedError
+from preprocess_ensemble.serving.tls import ServerTls
 from preprocess_ensemble.testing.server import Server, serving
 
 if TYPE_CHECKING:
@@ -229,16 +230,16 @@ def test_files_that_do_not_fit_are_named_before_the_start(
     authority: Authority, other_authority: Authority, tmp_path: Path
 ) -> None:
     good, other = authority.issue("clip.example.org"), authority.issue("other.example.org")
-    with pytest.raises(TlsError, match="do not match"):
+    with pytest.raises(ReportedError, match="do not match"):
         _server_tls(Pair(good.certificate, other.key)).check()
-    with pytest.raises(TlsError, match=r"No such file.*--tls-key"):
+    with pytest.raises(ReportedError, match=r"No such file.*--tls-key"):
         _server_tls(Pair(good.certificate, tmp_path / "none")).check()
-    with pytest.raises(TlsError, match="certificate has expired"):
+    with pytest.raises(ReportedError, match="certificate has expired"):
         _server_tls(authority.issue("clip.example.org", expired=True)).check()
-    with pytest.raises(TlsError, match=r"reject the canary's certificate.*--canary-certificate"):
+    with pytest.raises(ReportedError, match=r"reject the canary's certificate.*--canary-certificate"):
         _server_tls(good, client_ca=other_authority.file).check()
     (tmp_path / "text").write_text("no certificate", encoding="ascii")
-    with pytest.raises(TlsError, match="not a PEM certificate: see --tls-client-ca"):
+    with pytest.raises(ReportedError, match="not a PEM certificate: see --tls-client-ca"):
         _server_tls(good, client_ca=tmp_path / "text").check()
 
 

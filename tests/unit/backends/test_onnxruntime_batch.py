@@ -48,9 +48,9 @@ def test_a_single_request_is_not_copied() -> None:
 
 def test_buffers_of_the_device_give_the_same_answers(affine: Path) -> None:
     """The path of a GPU, with CPU memory: sizes in turn, so that buffers are made, reused and not mixed up."""
-    plan = plan_session({}, kind="CPU", device_id=0)
+    plan = plan_session({"max_batch_size": 3, **parameters(batch_buckets="2,3")}, kind="CPU", device_id=0)
     session = open_session(affine, plan)
-    runner = Runner(session, read_signature(session), plan, bind=True)
+    runner = Runner(session, read_signature(session), plan)
     for rows, value in ((2, 1.0), (3, 2.0), (2, 5.0)):
         x = np.full((rows, 4), value, np.float32)
         outputs = runner.run([{"x": x}], ["y"])

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,11 +19,11 @@ from preprocess_ensemble.backends.onnxruntime.signature import read_signature
 from preprocess_ensemble.contract import EMBEDDING, FINGERPRINT, PIXELS, STATUS
 from preprocess_ensemble.export import parity
 from preprocess_ensemble.export.exporter import export_model
-from preprocess_ensemble.export.parity import ParityError
+from preprocess_ensemble.export.model_source import ExportError
 from preprocess_ensemble.model_repository.config import installed_passport
+from preprocess_ensemble.runtimes import candidates
 from preprocess_ensemble.runtimes.openvino_model import open_openvino
 from preprocess_ensemble.runtimes.precision import PRECISION_VARIABLE
-from preprocess_ensemble.runtimes.selection import Candidate, Selection
 from preprocess_ensemble.testing.tiny_model import TINY_CLIP
 from tests.fixtures.models import tiny_onnx
 from tests.fixtures.models.model_configs import accelerators, parameters
@@ -34,6 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from preprocess_ensemble.model_repository.passport import Passport
+    from preprocess_ensemble.runtimes.selection import Selection
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,10 +98,10 @@ def test_another_precision_is_another_fingerprint(exports: dict[str, Export], ti
     assert len(fingerprints) == 3
 
 
-def test_int8_below_its_required_cosine_is_not_installed(tmp_path: Path) -> None:
-    check = partial(parity.check, required={"int8": 0.99999999})
-    with pytest.raises(ParityError, match="is required"):
-        export_model(model=str(TINY_CLIP), pretrained="random:0", precision="int8", repository=tmp_path, check=check)
+def test_int8_below_its_required_cosine_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parity, "REQUIRED_COSINE", {"int8": 0.99999999})
+    with pytest.raises(ExportError, match="is required"):
+        export_model(model=str(TINY_CLIP), pretrained="random:0", precision="int8", repository=tmp_path)
     assert not (tmp_path / "clip_encoder" / "1" / "model.onnx").exists()
 
 
@@ -126,16 +125,17 @@ def planned(**config: Any) -> SessionPlan:
     return plan_session(config, kind="CPU", device_id=0)
 
 
-Candidates = Callable[..., Sequence[Candidate]]
+@pytest.fixture(autouse=True)
+def any_processor_has_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenVINO in fp32, under the name of bf16."""
+    monkeypatch.setattr(candidates, "has_bf16", lambda: True)
+    monkeypatch.setattr(
+        candidates, "open_openvino", lambda file, *, precision, threads: open_openvino(file, precision="fp32")
+    )
 
 
-def selected(model: Path, plan: SessionPlan, candidates: Candidates | None = None) -> Selection:
-    def in_fp32(file: Path, *, threads: int) -> list[Candidate]:
-        """OpenVINO in fp32, on any processor, under the name of bf16."""
-        opened = partial(open_openvino, file, precision="fp32", threads=threads)
-        return [Candidate(runtime="OpenVINO", precision="bf16", version="1", open=opened)]
-
-    return select_model(open_session(model, plan), model, plan, candidates=candidates or in_fp32)
+def selected(model: Path, plan: SessionPlan) -> Selection:
+    return select_model(open_session(model, plan), model, plan)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_openvino_refuses_what_it_does_not_know(keys: dict[str, str], says: str)
 
 def test_the_accelerator_openvino_runs_the_model(model: Path) -> None:
     plan = planned(**openvino(num_threads="1"))
-    selection = selected(model, plan, candidates=lambda *_, **__: pytest.fail("the accelerator says what runs"))
+    selection = selected(model, plan)
     assert selection.model.runtime.startswith("OpenVINO")
     assert str(selection).endswith("fp32 (the configuration asks for it)")
 
@@ -209,8 +209,7 @@ def test_another_runtime_takes_the_place_of_the_session(model: Path) -> None:
 def test_onnx_runtime_stays(config: dict[str, Any], model: Path) -> None:
     plan = planned(**config)
     session = open_session(model, plan)
-    never = Candidate(runtime="OpenVINO", precision="bf16", version="1", open=lambda: pytest.fail("opened"))
-    selection = select_model(session, model, plan, candidates=lambda *_, **__: [never])
+    selection = select_model(session, model, plan)
     assert selection.model.session is session
 
 

@@ -6,6 +6,7 @@ from contextlib import suppress
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
+from clip_client.cli.doctor import machine_checks
 from clip_client.cli.doctor.check import CLIENT, SERVER, Check, Level
 from clip_client.cli.doctor.command import table_lines
 from clip_client.cli.doctor.machine_checks import check_machine
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     import pytest
 
 
-def machine(*, server_answers: bool = False, **shared_memory: Any) -> dict[str, Check]:
-    return {check.name: check for check in check_machine(server_answers=server_answers, **shared_memory)}
+def machine(*, server_answers: bool = False) -> dict[str, Check]:
+    return {check.name: check for check in check_machine(server_answers=server_answers)}
 
 
 def test_without_a_server_it_says_what_to_do(
@@ -74,9 +75,11 @@ def test_missing_packages_are_named_with_the_remedy(monkeypatch: pytest.MonkeyPa
 
 
 def test_openvino_is_missed_only_by_a_processor_that_gains_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert machine(with_bf16=True)["openvino"].level is Level.OK
-    assert machine(with_bf16=True)["CPU"].value.endswith(", with bf16")
-    assert "openvino" not in machine(with_bf16=False)
+    monkeypatch.setattr(machine_checks, "has_bf16", lambda: False)
+    assert "openvino" not in machine()
+    monkeypatch.setattr(machine_checks, "has_bf16", lambda: True)
+    assert machine()["openvino"].level is Level.OK
+    assert machine()["CPU"].value.endswith(", with bf16")
     version = metadata.version
 
     def find(name: str) -> str:
@@ -85,7 +88,7 @@ def test_openvino_is_missed_only_by_a_processor_that_gains_from_it(monkeypatch: 
         return version(name)
 
     monkeypatch.setattr(metadata, "version", find)
-    assert "'clip-triton[local]'" in machine(with_bf16=True)["openvino"].remedy
+    assert "'clip-triton[local]'" in machine()["openvino"].remedy
 
 
 def test_what_auto_chose_on_this_processor_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,11 +115,15 @@ def test_a_model_that_waits_for_its_server_is_seen(tmp_path: Path, monkeypatch: 
     assert "model repository" not in machine(server_answers=True)
 
 
-def test_small_shared_memory_is_a_hint(tmp_path: Path) -> None:
-    assert "--shm-size" in machine(shared_memory=tmp_path, needed_bytes=2**62)[str(tmp_path)].remedy
-    assert machine(shared_memory=tmp_path, needed_bytes=0)[str(tmp_path)].level is Level.OK
+def test_small_shared_memory_is_a_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine_checks, "_SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr(machine_checks, "_SHARED_MEMORY_BYTES", 2**62)
+    assert "--shm-size" in machine()[str(tmp_path)].remedy
+    monkeypatch.setattr(machine_checks, "_SHARED_MEMORY_BYTES", 0)
+    assert machine()[str(tmp_path)].level is Level.OK
     absent = tmp_path / "absent"
-    assert str(absent) not in machine(shared_memory=absent)
+    monkeypatch.setattr(machine_checks, "_SHARED_MEMORY", absent)
+    assert str(absent) not in machine()
 
 
 def test_ports_in_use_matter_if_no_server_answers() -> None:

@@ -17,11 +17,15 @@ import onnx
 import pytest
 from PIL import Image
 
+from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.export import command as export_command
 from preprocess_ensemble.export import exporter, parity
-from preprocess_ensemble.export.atomic_install import InstallError, require_space
-from preprocess_ensemble.export.parity import Encoder, ParityError, sample_pixels
-from preprocess_ensemble.model_repository.config import RepositoryError, installed_passport
+from preprocess_ensemble.export.atomic_install import require_space
+from preprocess_ensemble.export.model_source import ExportError
+from preprocess_ensemble.imaging.transform import PreprocessConfig
+from preprocess_ensemble.model_repository.config import installed_passport
+from preprocess_ensemble.runtimes.agreement import checked_vectors, sample_pixels
+from preprocess_ensemble.runtimes.onnx_session import open_session
 from preprocess_ensemble.testing.tiny_model import TINY_CLIP
 from tests.paths import ROOT
 
@@ -29,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from preprocess_ensemble.model_repository.passport import Parity, Passport
+    from preprocess_ensemble.model_repository.passport import Passport
 
 
 def export_tiny(repository: Path, seed: int = 0, **options: Any) -> Passport:
@@ -71,24 +75,26 @@ def test_vectors_are_those_of_pytorch_at_any_batch_size(repository: Path) -> Non
     import torch
 
     network = exporter.load_model(str(TINY_CLIP), "random:0")
-    encoder = Encoder(repository / "clip_encoder" / "1" / "model.onnx")
+    passport = installed_passport(repository)
+    assert passport is not None
+    session = open_session(repository / "clip_encoder" / "1" / "model.onnx")
     pixels = np.random.default_rng(7).integers(0, 256, (5, 224, 224, 3), np.uint8)
     mean, std = (torch.tensor(network.visual.preprocess_cfg[key]) for key in ("mean", "std"))  # type: ignore[union-attr, index]
     with torch.inference_mode():
         images = ((torch.from_numpy(pixels) / 255 - mean) / std).permute(0, 3, 1, 2)
         expected = network.encode_image(images, normalize=True).numpy()  # type: ignore[operator]
     for count in (1, 2, 5):
-        vectors, _ = encoder(pixels[:count])
+        vectors = checked_vectors(session, pixels[:count], passport.fingerprint)
         assert (vectors * expected[:count]).sum(axis=1).min() > 0.999999
 
 
 def test_a_failed_row_is_nan_and_touches_no_other(repository: Path) -> None:
-    encoder = Encoder(repository / "clip_encoder" / "1" / "model.onnx")
-    pixels = sample_pixels(224, 224)
-    good, fingerprints = encoder(pixels)
-    status = np.zeros((8, 1), np.int32)
+    session = open_session(repository / "clip_encoder" / "1" / "model.onnx")
+    pixels, status = sample_pixels(224, 224), np.zeros((8, 1), np.int32)
+    outputs = ["embedding", "fingerprint"]
+    good, fingerprints = session.run(outputs, {"pixels": pixels, "status": status})
     status[[0, 5], 0] = 4, -1
-    vectors, _ = encoder(pixels, status)
+    vectors, _ = session.run(outputs, {"pixels": pixels, "status": status})
     assert np.isnan(vectors[[0, 5]]).all()
     kept = [1, 2, 3, 4, 6, 7]
     np.testing.assert_array_equal(vectors[kept], good[kept])
@@ -163,17 +169,17 @@ def test_another_size_changes_the_configuration(tmp_path: Path) -> None:
     assert "dims: [256]" in (repository / "clip_image" / "config.pbtxt").read_text()
 
 
-def test_large_weights_go_to_a_file_of_their_own(tmp_path: Path) -> None:
+def test_large_weights_go_to_a_file_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exporter, "_MAX_FILE_BYTES", 1_000_000)
     directory = tmp_path / "clip_encoder" / "1"
-    export_tiny(tmp_path, seed=1, max_file_bytes=1_000_000)
+    export_tiny(tmp_path, seed=1)
     old = {path.name for path in directory.iterdir()}
-    passport = export_tiny(tmp_path, seed=0, max_file_bytes=1_000_000)
+    passport = export_tiny(tmp_path, seed=0)
     new = {path.name for path in directory.iterdir()}
     assert len(old) == len(new) == 3
     assert len(old & new) == 2, "the old weights are gone"
     assert len({path.stat().st_mode for path in directory.iterdir()}) == 1, "every file has the same mode"
-    _, fingerprints = Encoder(directory / "model.onnx")(sample_pixels(224, 224))
-    assert tuple(fingerprints[0]) == passport.fingerprint
+    checked_vectors(open_session(directory / "model.onnx"), sample_pixels(224, 224), passport.fingerprint)
 
 
 def change_output(model: onnx.ModelProto, name: str, *nodes: onnx.NodeProto) -> None:
@@ -236,24 +242,33 @@ DEFECTS: Final[dict[Callable[[onnx.ModelProto], None], str]] = {
 }
 
 
-def test_a_graph_with_a_defect_is_rejected(repository: Path, unchanged: Callable[[], None]) -> None:
-    rejected = []
+def test_a_graph_with_a_defect_fails_the_check(repository: Path) -> None:
+    passport = installed_passport(repository)
+    assert passport is not None
+    good = (repository / "clip_encoder" / "1" / "model.onnx").read_bytes()
+    pixels = parity.check_pixels(PreprocessConfig.from_mapping(passport.preprocess))
+    expected = checked_vectors(open_session(good), pixels, passport.fingerprint)
+    parity.check(open_session(good), pixels, expected, passport.fingerprint, "fp32")
+    for defect, message in DEFECTS.items():
+        model = onnx.load_from_string(good)
+        defect(model)
+        onnx.checker.check_model(model)
+        session = open_session(model.SerializeToString())
+        with pytest.raises(ExportError, match=message):
+            parity.check(session, pixels, expected, passport.fingerprint, "fp32")
 
-    def check_defective(file: Path, *arguments: Any) -> Parity:
-        good = file.read_bytes()
-        for defect, message in DEFECTS.items():
-            model = onnx.load_from_string(good)
-            defect(model)
-            onnx.checker.check_model(model)
-            onnx.save(model, str(file))
-            with pytest.raises(ParityError, match=message):
-                parity.check(file, *arguments)
-            rejected.append(defect)
-        return parity.check(file, *arguments)
 
-    with pytest.raises(ParityError, match="fingerprint"):
-        export_tiny(repository, force=True, check=check_defective)
-    assert rejected == list(DEFECTS)
+def test_a_model_that_fails_the_check_is_not_installed(
+    repository: Path, unchanged: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def open_defective(file: Path, options: Any) -> Any:
+        model = onnx.load(str(file))
+        another_fingerprint(model)
+        return open_session(model.SerializeToString(), options)
+
+    monkeypatch.setattr(exporter, "open_session", open_defective)
+    with pytest.raises(ExportError, match="fingerprint"):
+        export_tiny(repository, force=True)
     unchanged()
 
 
@@ -263,7 +278,7 @@ def test_a_broken_configuration_is_found_before_anything_changes(repository: Pat
     config.write_text("no configuration")
     before = contents(repository)
     try:
-        with pytest.raises(RepositoryError, match="is not a model configuration"):
+        with pytest.raises(ReportedError, match="is not a model configuration"):
             export_tiny(repository, seed=1)
         assert contents(repository) == before
     finally:
@@ -271,14 +286,14 @@ def test_a_broken_configuration_is_found_before_anything_changes(repository: Pat
 
 
 def test_control_c_leaves_the_old_model(
-    repository: Path, unchanged: Callable[[], None], capsys: pytest.CaptureFixture[str]
+    repository: Path,
+    unchanged: Callable[[], None],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def interrupted(*arguments: Any) -> Parity:
-        signal.raise_signal(signal.SIGINT)
-        return parity.check(*arguments)
-
+    monkeypatch.setattr(parity, "check", lambda *_: signal.raise_signal(signal.SIGINT))
     arguments = ["--model", str(TINY_CLIP), "--pretrained", "random:1", "--repository", str(repository)]
-    assert export_command.main(arguments, check=interrupted) == 1
+    assert export_command.main(arguments) == 1
     assert "Interrupted" in capsys.readouterr().err
     unchanged()
 
@@ -286,13 +301,14 @@ def test_control_c_leaves_the_old_model(
 KILLED = """
 import sys
 from pathlib import Path
-from preprocess_ensemble.export.exporter import export_model
+from preprocess_ensemble.export import exporter, parity
 
 def stop(*arguments):
     print("at the check", flush=True)
     sys.stdin.read()
 
-export_model(model=sys.argv[1], pretrained="random:1", repository=Path(sys.argv[2]), check=stop)
+parity.check = stop
+exporter.export_model(model=sys.argv[1], pretrained="random:1", repository=Path(sys.argv[2]))
 """
 
 
@@ -307,15 +323,15 @@ def test_a_killed_export_leaves_the_old_model_and_the_next_one_cleans_up(
     with python("-c", KILLED, str(TINY_CLIP), str(repository)) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "at the check\n"
-        with pytest.raises(InstallError, match="Another export"):
+        with pytest.raises(ReportedError, match="Another export"):
             export_tiny(repository, force=True)
         process.kill()
     left = [path.name for path in (repository / "clip_encoder").glob(".staging-*")]
     assert len(left) == 1, "a killed process cannot clean up"
     passport = installed_passport(repository)
     assert passport is not None
-    _, fingerprints = Encoder(repository / "clip_encoder" / "1" / "model.onnx")(sample_pixels(224, 224))
-    assert tuple(fingerprints[0]) == passport.fingerprint
+    session = open_session(repository / "clip_encoder" / "1" / "model.onnx")
+    checked_vectors(session, sample_pixels(224, 224), passport.fingerprint)
     export_tiny(repository, force=True)
     assert not list((repository / "clip_encoder").glob(".staging-*"))
     unchanged()
@@ -338,6 +354,6 @@ def test_a_full_disk_leaves_the_old_model_and_is_one_sentence(
 
 
 def test_space_is_asked_for_before_work_begins(tmp_path: Path) -> None:
-    with pytest.raises(InstallError, match=r"needs 1000000000 MB in .* and \d+ MB are free"):
+    with pytest.raises(ReportedError, match=r"needs 1000000000 MB in .* and \d+ MB are free"):
         require_space(tmp_path, 10**15)
     require_space(tmp_path, 1)

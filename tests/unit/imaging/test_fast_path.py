@@ -26,7 +26,7 @@ from preprocess_ensemble.imaging.decode import (
     decode,
     decode_image,
 )
-from preprocess_ensemble.imaging.jpeg_header import may_have_scans
+from preprocess_ensemble.imaging.jpeg_header import scans_within_limit
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
 from tests.fixtures.images import image_files
 
@@ -297,8 +297,8 @@ def test_a_bomb_of_scans_is_refused(decoder: Decoder, scans: int, size: tuple[in
 
 def test_the_limit_of_scanned_pixels_is_exact() -> None:
     # Not with a file, because decoding it would take more than a second.
-    assert may_have_scans(b"\xff\xda" * 100, 20_000_000)
-    assert not may_have_scans(b"\xff\xda" * 100, 20_000_001)
+    assert scans_within_limit(b"\xff\xda" * 100, 20_000_000)
+    assert not scans_within_limit(b"\xff\xda" * 100, 20_000_001)
 
 
 def test_markers_in_the_metadata_of_a_baseline_file_are_no_scans(decoder: Decoder) -> None:

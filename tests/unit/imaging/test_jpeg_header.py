@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from preprocess_ensemble.imaging.jpeg_header import JpegHeader, may_have_scans, read_header
+from preprocess_ensemble.imaging.jpeg_header import JpegHeader, read_header, scans_within_limit
 from tests.fixtures.images import image_files
 
 
@@ -121,10 +121,10 @@ def test_a_marker_without_a_length_is_refused(marker: int) -> None:
 
 def test_scans_and_their_pixels_have_a_limit() -> None:
     scan = b"\xff\xda"
-    assert may_have_scans(scan * 1000, 2_000_000)
-    assert not may_have_scans(scan * 1000, 2_000_001)
-    assert may_have_scans(scan * 1000, 1)
-    assert not may_have_scans(scan * 1001, 1)
+    assert scans_within_limit(scan * 1000, 2_000_000)
+    assert not scans_within_limit(scan * 1000, 2_000_001)
+    assert scans_within_limit(scan * 1000, 1)
+    assert not scans_within_limit(scan * 1001, 1)
 
 
 WRITTEN = image_files.jpeg(size=(400, 300))

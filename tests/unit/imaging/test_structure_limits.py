@@ -11,7 +11,7 @@ from PIL import Image, PngImagePlugin, TiffImagePlugin
 
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, decode, quiet_libraries
-from preprocess_ensemble.imaging.structure_limits import TagReader, bound_tags
+from preprocess_ensemble.imaging.structure_limits import TagReader, patch_pillow_tags
 from tests.fixtures.images import image_files
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def test_only_an_old_pillow_needs_bounded_tags(version: str, monkeypatch: pytest
     read: list[tuple[object, object]] = []
     monkeypatch.setattr("PIL.__version__", version)
     monkeypatch.setattr(TiffImagePlugin.ImageFileDirectory_v2, "load", lambda *loaded: read.append(loaded))
-    bound_tags()
+    patch_pillow_tags()
     source = io.BytesIO(b"")
     directory = TiffImagePlugin.ImageFileDirectory_v2()
     directory.load(source)

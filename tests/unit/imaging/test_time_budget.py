@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import AbstractContextManager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from PIL import AvifImagePlugin
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging import pillow_decoder
 from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits
+from preprocess_ensemble.imaging.formats import identify
 from preprocess_ensemble.imaging.pillow_decoder import large_image_lock
 from preprocess_ensemble.imaging.time_budget import DecodeTimeBudget
 from tests.fixtures.images import phone_files
@@ -20,6 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 LIMITS = DecodeLimits(max_pixels=100_000_000)
+
+
+def limits_for(budget: DecodeTimeBudget, file: bytes) -> AbstractContextManager[DecodeLimits]:
+    return budget.limits_for(file, identify(file))
 
 
 def clock_of(*costs: float) -> Callable[[], float]:
@@ -31,7 +37,7 @@ def clock_of(*costs: float) -> Callable[[], float]:
 def pixels_allowed(budget: DecodeTimeBudget, images: int) -> list[int]:
     allowed = []
     for _ in range(images):
-        with budget.limits_for(b"x") as limits:
+        with limits_for(budget, b"x") as limits:
             allowed.append(limits.max_pixels)
     return allowed
 
@@ -45,7 +51,7 @@ def test_each_image_is_charged_what_it_took() -> None:
 
 def test_an_image_that_fails_is_charged_as_well() -> None:
     budget = DecodeTimeBudget(LIMITS, clock=clock_of(11.0, 0.0))
-    with pytest.raises(DecodeError, match="broken"), budget.limits_for(b"x"):
+    with pytest.raises(DecodeError, match="broken"), limits_for(budget, b"x"):
         raise DecodeError(ImageStatus.CORRUPT, "broken")
     assert pixels_allowed(budget, 1) == [16_000_000]
 
@@ -67,7 +73,7 @@ def test_an_image_that_only_the_budget_refuses_says_so(
     limits = DecodeLimits(max_pixels=100_000_000, max_bytes=100)
     budget = DecodeTimeBudget(limits, clock=clock_of(first_s, 0.0))
     pixels_allowed(budget, 1)
-    with pytest.raises(DecodeError) as caught, budget.limits_for(file):
+    with pytest.raises(DecodeError) as caught, limits_for(budget, file):
         raise DecodeError(status, "The image has 20 MP.")
     assert caught.value.status is expected
     why = ", because the images before it in its request took more than 10 s of processor time"
@@ -115,7 +121,7 @@ def test_no_charge_is_lost_between_two_threads() -> None:
     budget = DecodeTimeBudget(LIMITS, clock=lambda: readings[threading.current_thread().name].pop(0))
 
     def decode() -> None:
-        with budget.limits_for(b"x"):
+        with limits_for(budget, b"x"):
             if threading.current_thread().name == "second":
                 assert first_subtracts.wait(30)
         if threading.current_thread().name == "second":
@@ -133,7 +139,7 @@ def test_no_charge_is_lost_between_two_threads() -> None:
 def test_a_decoder_with_threads_of_its_own_is_charged_the_time_that_passes() -> None:
     limits = DecodeLimits(max_pixels=100_000_000)
     budget = DecodeTimeBudget(limits, clock=clock_of(0.0, 0.0), elapsed=clock_of(11.0))
-    with budget.limits_for(phone_files.heic()):
+    with limits_for(budget, phone_files.heic()):
         pass
     assert pixels_allowed(budget, 1) == [16_000_000]
 
@@ -142,7 +148,7 @@ def test_waiting_for_a_large_image_of_another_request_is_free(monkeypatch: pytes
     readings = iter([0.0, 1.0, 101.0, 109.5])  # the block begins, it waits, it has the lock, it ends
     monkeypatch.setattr(pillow_decoder, "time", SimpleNamespace(monotonic=lambda: next(readings)))
     budget = DecodeTimeBudget(LIMITS, clock=clock_of(0.0, 0.5, 0.0))
-    with budget.limits_for(phone_files.heic()), large_image_lock(40_000_000):
+    with limits_for(budget, phone_files.heic()), large_image_lock(40_000_000):
         pass
     assert pixels_allowed(budget, 2) == [100_000_000, 100_000_000], "it took nine and a half seconds, not 109"
     assert pixels_allowed(budget, 1) == [16_000_000]
@@ -154,7 +160,7 @@ def test_avif_is_charged_what_its_thread_computes_if_there_is_one(
 ) -> None:
     monkeypatch.setattr(AvifImagePlugin, "DEFAULT_MAX_THREADS", threads)
     budget = DecodeTimeBudget(LIMITS, clock=clock_of(*[11.0, 0.0][1 - threads :]), elapsed=clock_of(1.0))
-    with budget.limits_for(b"\0\0\0\x1cftypavif"):
+    with limits_for(budget, b"\0\0\0\x1cftypavif"):
         pass
     assert pixels_allowed(budget, 1) == [allowed]
 
@@ -162,7 +168,7 @@ def test_avif_is_charged_what_its_thread_computes_if_there_is_one(
 def test_a_request_that_overdraws_its_budget_gets_nothing_more() -> None:
     budget = DecodeTimeBudget(LIMITS, clock=clock_of(11.0, 48.0, 1.0, 0.0))
     assert pixels_allowed(budget, 3) == [100_000_000, 16_000_000, 16_000_000]
-    with pytest.raises(DecodeError) as caught, budget.limits_for(b"x"):
+    with pytest.raises(DecodeError) as caught, limits_for(budget, b"x"):
         pass
     assert caught.value.status is ImageStatus.LIMIT
     assert caught.value.message == (

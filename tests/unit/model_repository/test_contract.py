@@ -11,6 +11,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, te
 from tritonclient.grpc import model_config_pb2
 
 from preprocess_ensemble import contract
+from preprocess_ensemble.backends.preprocess.settings import PreprocessSettings
 from preprocess_ensemble.model_repository import config as repository
 from tests.paths import ROOT
 
@@ -75,6 +76,13 @@ def test_tracked_files_are_what_an_export_of_the_default_model_writes(tmp_path: 
     for path, text in repository.pending_files(tmp_path, repository.DEFAULT_SHAPES).items():
         assert (TRITON_MODELS / path.relative_to(tmp_path)).read_text() == text
     assert repository.pending_files(TRITON_MODELS, repository.DEFAULT_SHAPES) == {}
+
+
+def test_the_tracked_parameters_are_the_defaults() -> None:
+    parameters = {name: value.string_value for name, value in parse(contract.PREPROCESSOR).parameters.items()}
+    settings = PreprocessSettings.from_parameters(parameters, instances=1)
+    assert settings == PreprocessSettings.from_parameters({"passport": "../clip_encoder/1/model.json"}, instances=1)
+    assert len(parameters) == 10, "each has a line that an operator can change"
 
 
 def test_the_warm_up_covers_every_input_and_the_largest_batch() -> None:

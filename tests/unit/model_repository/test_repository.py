@@ -7,9 +7,9 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
+from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.model_repository.config import (
     DEFAULT_SHAPES,
-    RepositoryError,
     Shapes,
     configs,
     installed_passport,
@@ -100,7 +100,7 @@ def test_a_file_that_is_no_configuration_is_named(tmp_path: Path) -> None:
     lay_out(tmp_path, DEFAULT_SHAPES)
     path = tmp_path / "clip_image" / "config.pbtxt"
     path.write_text("max_batch_size: many")
-    with pytest.raises(RepositoryError, match=r"clip_image/config\.pbtxt is not a model configuration"):
+    with pytest.raises(ReportedError, match=r"clip_image/config\.pbtxt is not a model configuration"):
         pending_files(tmp_path, LARGER)
 
 

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from preprocess_ensemble.runtimes import candidates
 from preprocess_ensemble.runtimes.agreement import REQUIRED_COSINE, AgreementCheck, Disagreement
+from preprocess_ensemble.runtimes.candidates import Candidate, coreml, openvino_candidates
 from preprocess_ensemble.runtimes.choices import Choices
-from preprocess_ensemble.runtimes.coreml import PROVIDER, coreml
 from preprocess_ensemble.runtimes.model import LoadFailed, OpenModel, RuntimeUnusable
 from preprocess_ensemble.runtimes.precision import (
     Precision,
@@ -23,7 +24,7 @@ from preprocess_ensemble.runtimes.precision import (
     parse_precision,
     precision_of_environment,
 )
-from preprocess_ensemble.runtimes.selection import Candidate, Selection, openvino_candidates, select
+from preprocess_ensemble.runtimes.selection import Selection, select
 from tests.fixtures.models.scripted_runtimes import CLIP, Clock, Scripted, candidate, reference_of, turned
 from tests.paths import ROOT
 
@@ -373,6 +374,8 @@ LOADING = """
 import sys
 from contextlib import contextmanager
 from pathlib import Path
+from preprocess_ensemble.runtimes import candidates
+from preprocess_ensemble.runtimes.candidates import Candidate, coreml, openvino_candidates
 from preprocess_ensemble.runtimes.choices import Choices
 from preprocess_ensemble.runtimes.selection import select
 from tests.fixtures.models.scripted_runtimes import CLIP, Clock, Scripted, candidate, reference_of
@@ -436,31 +439,34 @@ def test_the_cosine_that_is_required_is_the_limit() -> None:
         check.lowest_cosine(Scripted(turned(1.01 * angle)))
 
 
-def test_a_processor_without_bf16_does_not_try_it(tmp_path: Path) -> None:
-    bf16, fp32 = openvino_candidates(tmp_path / "model.onnx", threads=0, can_bf16=lambda: False)
+def test_a_processor_without_bf16_does_not_try_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(candidates, "has_bf16", lambda: False)
+    bf16, fp32 = openvino_candidates(tmp_path / "model.onnx", threads=0)
     with pytest.raises(RuntimeUnusable, match="neither avx512_bf16 nor amx_bf16"):
         bf16.open()
     assert (bf16.name, fp32.name) == ("OpenVINO bf16", "OpenVINO fp32")
     assert bf16.version == fp32.version != ""
 
 
-def test_coreml_is_used_where_onnx_runtime_has_it_and_it_is_faster(machine: Machine) -> None:
-    opened: list[Any] = []
-
-    def open_session(*arguments: Any, **options: Any) -> Scripted:
-        opened.append((arguments, options))
-        return machine.session(3)
-
-    file = Path("model.onnx")
-    mac = coreml(file, available=[PROVIDER, "CPUExecutionProvider"], open_session=open_session)
-    assert "CoreML" in str(machine.select(mac))
-    assert opened[0][1]["providers"][0][0] == PROVIDER
-    for other in (
-        coreml(file, available=["CPUExecutionProvider"], open_session=open_session),
-        coreml(file, available=[PROVIDER], open_session=lambda *_, **__: machine.session(3, change=turned(0.1))),
-    ):
-        machine.choices = Choices(machine.choices.folder.with_name("other"))
-        assert machine.select(other).model is machine.reference
+@pytest.mark.parametrize(
+    ("providers", "session", "is_taken"),
+    [
+        (["CoreMLExecutionProvider"], {}, True),
+        (["CoreMLExecutionProvider"], {"change": turned(0.1)}, False),
+        (["CPUExecutionProvider"], {}, False),
+    ],
+)
+def test_coreml_is_used_where_onnx_runtime_has_it_and_it_agrees(
+    providers: list[str],
+    session: dict[str, Any],
+    is_taken: bool,
+    machine: Machine,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("onnxruntime.get_available_providers", lambda: providers)
+    monkeypatch.setattr(candidates, "open_session", lambda *_, **__: machine.session(3, **session))
+    selection = machine.select(coreml(Path("model.onnx")))
+    assert ("CoreML" in str(selection.model)) == is_taken
 
 
 def test_the_environment_names_a_precision() -> None:

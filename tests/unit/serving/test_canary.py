@@ -11,7 +11,7 @@ import pytest
 
 from clip_client.testing import PNG_1X1, FakeTriton, Reply
 from preprocess_ensemble.serving import triton_backend
-from preprocess_ensemble.serving.backend import Probe, ProbeOutcome, Step
+from preprocess_ensemble.serving.probe import Probe, ProbeOutcome, Step
 from preprocess_ensemble.serving.triton_backend import TritonBackend
 from preprocess_ensemble.serving.triton_process import ServeConfig, TritonProcess
 

@@ -12,16 +12,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.model_repository.config import encoder_directory
+from preprocess_ensemble.serving import first_export
 from preprocess_ensemble.serving.command import main
 from preprocess_ensemble.serving.first_export import Stopped, export_if_missing
-from preprocess_ensemble.serving.preflight import ServeError
 from tests.fixtures.models.passports import PASSPORT
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-NEVER = ("/no/such/command",)
+
+@pytest.fixture(autouse=True)
+def never(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No export, unless a test says which."""
+    monkeypatch.setattr(first_export, "_EXPORT", ("/no/such/command",))
 
 
 def _install(repository: Path, *, model: str, pretrained: str) -> None:
@@ -36,12 +41,12 @@ def _script(text: str) -> tuple[str, ...]:
     return (sys.executable, "-c", f"import json, os, signal, sys, time\n{text}")
 
 
-def test_an_empty_repository_gets_the_model(tmp_path: Path) -> None:
+def test_an_empty_repository_gets_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = tmp_path / "arguments"
-    export = _script(f"json.dump(sys.argv[1:], open({str(seen)!r}, 'w'))")
-    export_if_missing(tmp_path / "models", "ViT-B-32", None, log_lines=False, export=export)
+    monkeypatch.setattr(first_export, "_EXPORT", _script(f"json.dump(sys.argv[1:], open({str(seen)!r}, 'w'))"))
+    export_if_missing(tmp_path / "models", "ViT-B-32", None, log_lines=False)
     assert json.loads(seen.read_text()) == ["--repository", str(tmp_path / "models"), "--model", "ViT-B-32"]
-    export_if_missing(tmp_path / "models", "ViT-B-32", "openai", log_lines=False, export=export)
+    export_if_missing(tmp_path / "models", "ViT-B-32", "openai", log_lines=False)
     assert json.loads(seen.read_text())[4:] == ["--pretrained", "openai"]
 
 
@@ -58,31 +63,34 @@ def test_the_installed_model_is_served_without_an_export(
     tmp_path: Path, installed: tuple[str, str], asked: tuple[str, str | None]
 ) -> None:
     _install(tmp_path, model=installed[0], pretrained=installed[1])
-    export_if_missing(tmp_path, *asked, log_lines=False, export=NEVER)
+    export_if_missing(tmp_path, *asked, log_lines=False)
 
 
 @pytest.mark.parametrize("asked", [("ViT-L-14", None), ("ViT-B-32", "laion400m_e32"), ("ViT-L-14", "openai")])
 def test_another_model_is_never_replaced(tmp_path: Path, asked: tuple[str, str | None]) -> None:
     _install(tmp_path, model="ViT-B-32", pretrained="openai")
-    with pytest.raises(ServeError, match=f"has ViT-B-32 with the weights openai, not {asked[0]}"):
-        export_if_missing(tmp_path, *asked, log_lines=False, export=NEVER)
+    with pytest.raises(ReportedError, match=f"has ViT-B-32 with the weights openai, not {asked[0]}"):
+        export_if_missing(tmp_path, *asked, log_lines=False)
 
 
 def test_progress_and_failure_are_reported(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    export = _script("print('50 %', file=sys.stderr); sys.exit(2)")
-    with pytest.raises(ServeError, match="ViT-B-32 could not be exported"):
-        export_if_missing(tmp_path, "ViT-B-32", None, log_lines=False, export=export)
+    monkeypatch.setattr(first_export, "_EXPORT", _script("print('50 %', file=sys.stderr); sys.exit(2)"))
+    with pytest.raises(ReportedError, match="ViT-B-32 could not be exported"):
+        export_if_missing(tmp_path, "ViT-B-32", None, log_lines=False)
     assert capfd.readouterr().err == "50 %\n"
-    with pytest.raises(ServeError):
-        export_if_missing(tmp_path, "ViT-B-32", None, log_lines=True, export=export)
+    with pytest.raises(ReportedError):
+        export_if_missing(tmp_path, "ViT-B-32", None, log_lines=True)
     assert caplog.messages == ["50 %"]
     assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_the_export(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_signal_ends_the_export(tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also as process 1 of a container, where a signal without a handler has no effect."""
     pid = tmp_path / "pid"
     os.mkfifo(pid)
@@ -94,9 +102,10 @@ def test_a_signal_ends_the_export(tmp_path: Path, number: signal.Signals) -> Non
     before = signal.getsignal(number)
     thread = threading.Thread(target=stop)
     thread.start()
-    export = _script(f"open({str(pid)!r}, 'w').close(); time.sleep(60)")
+    script = _script(f"open({str(pid)!r}, 'w').close(); time.sleep(60)")
+    monkeypatch.setattr(first_export, "_EXPORT", script)
     with pytest.raises(Stopped):
-        export_if_missing(tmp_path / "models", "ViT-B-32", None, log_lines=False, export=export)
+        export_if_missing(tmp_path / "models", "ViT-B-32", None, log_lines=False)
     thread.join()
     assert signal.getsignal(number) is before
 

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.serving import launcher
 from preprocess_ensemble.serving.cleanup import end_orphaned_stubs, region_prefix, remove_stale_regions
-from preprocess_ensemble.serving.launcher import LaunchError, Wheel
+from preprocess_ensemble.serving.launcher import Wheel
 from tests.paths import ROOT
 
 if TYPE_CHECKING:
@@ -50,9 +51,10 @@ def command_for(
     wheel: Wheel, arguments: Sequence[str] = (), environment: Mapping[str, str] | None = None
 ) -> tuple[tuple[str, ...], dict[str, str]]:
     """What to execute on a machine without NVIDIA's server, with this wheel instead of the installed one."""
-    return launcher.server_command(
-        arguments, environment or {}, pid=os.getpid(), nvidia_server=Path("/nowhere"), wheel=wheel
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launcher, "NVIDIA_SERVER", Path("/nowhere"))
+        patch.setattr(launcher, "find_wheel", lambda: wheel)
+        return launcher.server_command(arguments, environment or {}, pid=os.getpid())
 
 
 def test_the_installed_wheel_is_found_without_importing_it() -> None:
@@ -102,7 +104,7 @@ def test_a_read_only_environment_uses_the_cache(wheel: Wheel, prefix: Path) -> N
 def test_no_place_for_the_backend_directory_is_one_sentence(wheel: Wheel, prefix: Path) -> None:
     prefix.write_text("", encoding="utf-8")
     (prefix.parent / "cache").write_text("", encoding="utf-8")
-    with pytest.raises(LaunchError, match="could not be written"):
+    with pytest.raises(ReportedError, match="could not be written"):
         launcher.backend_directory(wheel)
 
 
@@ -129,10 +131,11 @@ def test_command_keeps_what_the_user_chose(wheel: Wheel) -> None:
     assert command_for(wheel, mine)[0] == (str(wheel.binary), *mine)
 
 
-def test_nvidias_server_is_preferred(wheel: Wheel, tmp_path: Path) -> None:
+def test_nvidias_server_is_preferred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nvidia = tmp_path / "tritonserver"
     nvidia.touch()
-    command, changed = launcher.server_command([], {}, pid=os.getpid(), nvidia_server=nvidia, wheel=wheel)
+    monkeypatch.setattr(launcher, "NVIDIA_SERVER", nvidia)
+    command, changed = launcher.server_command([], {}, pid=os.getpid())
     assert command[0] == str(nvidia)
     assert not any(argument.startswith("--backend-directory") for argument in command)
     assert "LD_LIBRARY_PATH" not in changed
@@ -157,7 +160,7 @@ def test_a_package_that_is_not_installed_reaches_the_stub(
     ],
 )
 def test_a_platform_that_cannot_run_it(system: str, machine: str, libc: tuple[str, str], remedy: str) -> None:
-    with pytest.raises(LaunchError, match=remedy):
+    with pytest.raises(ReportedError, match=remedy):
         launcher.check_platform(system, machine, libc)
 
 
@@ -176,14 +179,14 @@ def test_a_command_of_the_server_names_the_extra_that_is_missing(command: str, n
     assert (ended.returncode, ended.stderr) == (1, f"{name}: {sentence}\n")
 
 
-def test_missing_wheel() -> None:
-    with pytest.raises(LaunchError, match=r"installed: run `pip install 'clip-triton\[server\]'"):
-        launcher.find_wheel(find_spec=lambda _: None, python=(3, 12))
-
-
-def test_a_python_for_which_pip_leaves_the_wheel_out() -> None:
-    with pytest.raises(LaunchError, match=r"needs Python 3\.10, 3\.11 or 3\.12, and this is Python 3\.13"):
-        launcher.find_wheel(find_spec=lambda _: None, python=(3, 13))
+def test_missing_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    monkeypatch.setattr(launcher, "_LAST_PYTHON", sys.version_info[:2])
+    with pytest.raises(ReportedError, match=r"installed: run `pip install 'clip-triton\[server\]'"):
+        launcher.find_wheel()
+    monkeypatch.setattr(launcher, "_LAST_PYTHON", (3, 9))
+    with pytest.raises(ReportedError, match=r"needs Python 3\.10, 3\.11 or 3\.12, and this is Python 3\."):
+        launcher.find_wheel()
 
 
 @pytest.mark.parametrize(
@@ -192,7 +195,7 @@ def test_a_python_for_which_pip_leaves_the_wheel_out() -> None:
 def test_incomplete_wheel(lost: str, sentence: str, wheel: Wheel) -> None:
     wheel.check()
     getattr(wheel, lost).unlink()
-    with pytest.raises(LaunchError, match=sentence):
+    with pytest.raises(ReportedError, match=sentence):
         wheel.check()
 
 
@@ -268,7 +271,7 @@ def test_the_folder_of_the_shared_python_is_found_or_missing(tmp_path: Path, mon
         raise OSError(library)
 
     monkeypatch.setattr(ctypes, "CDLL", not_found)
-    with pytest.raises(LaunchError, match=rf"needs {re.escape(name)}.*apt-get install libpython3"):
+    with pytest.raises(ReportedError, match=rf"needs {re.escape(name)}.*apt-get install libpython3"):
         launcher.libpython_folder("/nowhere")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / name).touch()

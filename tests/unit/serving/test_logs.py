@@ -38,26 +38,26 @@ def test_an_exception_comes_with_its_traceback() -> None:
         ("+-------+---------+", None),
         ('W1121 12:59:17.755776 8215 metrics.cc:798] "DCGM unable to start: DCGM initialization error"', None),
         ("Error: Failed to initialize NVML", None),
-        ('W1121 12:59:17.755776 8215 a.cc:1] "careful"', LogEntry(level="warning", text="careful")),
+        ('W1121 12:59:17.755776 8215 a.cc:1] "careful"', LogEntry(level=logging.WARNING, text="careful")),
         (
             "/a/bin/tritonserver: unrecognized option '--what'",
-            LogEntry(level="error", text="unrecognized option '--what'"),
+            LogEntry(level=logging.ERROR, text="unrecognized option '--what'"),
         ),
-        ("tritonserver: No server is installed.", LogEntry(level="error", text="No server is installed.")),
+        ("tritonserver: No server is installed.", LogEntry(level=logging.ERROR, text="No server is installed.")),
         (
             "error: creating server: Internal - failed to load all models",
-            LogEntry(level="error", text="creating server: Internal - failed to load all models"),
+            LogEntry(level=logging.ERROR, text="creating server: Internal - failed to load all models"),
         ),
         (
             (
                 "E1121 13:04:26.771774 8809 model_lifecycle.cc:642] \"failed to load 'm1' version 1: Internal: "
                 'TritonModelException: One sentence.\\n\\nAt:\\n  /a/model.py(6): initialize\\n"'
             ),
-            LogEntry(level="error", text="m1 could not be loaded: One sentence."),
+            LogEntry(level=logging.ERROR, text="m1 could not be loaded: One sentence."),
         ),
         (
             "E1121 13:04:26.771774 8809 model_lifecycle.cc:642] \"failed to load 'm2' version 1: Invalid arg: no\"",
-            LogEntry(level="error", text="m2 could not be loaded: no"),
+            LogEntry(level=logging.ERROR, text="m2 could not be loaded: no"),
         ),
         (
             (
@@ -67,7 +67,7 @@ def test_an_exception_comes_with_its_traceback() -> None:
                 + ';"'
             ),
             LogEntry(
-                level="error",
+                level=logging.ERROR,
                 text=(
                     "m3 could not be loaded: failed to run warmup sample 'batch-32': batch size 32 for 'm3_0_0', max "
                     "allowed is 8"

@@ -15,10 +15,12 @@ import grpc
 import pytest
 import trustme
 
+from preprocess_ensemble.errors import ReportedError
+from preprocess_ensemble.serving import command
 from preprocess_ensemble.serving.command import main
 from preprocess_ensemble.serving.health_endpoint import serve_health
-from preprocess_ensemble.serving.preflight import ServeError, check_ports
-from preprocess_ensemble.serving.tls import ServerTls, TlsError
+from preprocess_ensemble.serving.preflight import check_ports
+from preprocess_ensemble.serving.tls import ServerTls
 from preprocess_ensemble.serving.triton_backend import TritonBackend, finished_requests
 from preprocess_ensemble.serving.triton_process import ServeConfig
 from preprocess_ensemble.testing.server import free_port
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from preprocess_ensemble.serving.backend import Probe
+    from preprocess_ensemble.serving.probe import Probe
 
 
 class SignalledSupervisor:
@@ -60,7 +62,9 @@ def serve(
     """Run the command with a supervisor that sends the signal; return the methods that were called on it."""
     supervisor: Any = SignalledSupervisor(number, before)
     ports = [f"--{name}-port={free_port()}" for name in ("grpc", "metrics")]
-    assert main([f"--repository={repository}", *ports, *options], make_supervisor=lambda *_: supervisor) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(command, "Supervisor", lambda *_: supervisor)
+        assert main([f"--repository={repository}", *ports, *options]) == 0
     called: list[str] = supervisor.called
     return called
 
@@ -128,7 +132,7 @@ async def test_the_canary_trusts_the_certificate_of_the_restart(
         await canary.reconnect()
         assert trusted == [first, certificate.read_bytes()]
         key.write_text("no key", encoding="ascii")
-        with pytest.raises(TlsError, match="not a PEM certificate"):
+        with pytest.raises(ReportedError, match="not a PEM certificate"):
             await canary.reconnect()
 
 
@@ -179,7 +183,7 @@ def test_metrics_that_are_cut_off_are_ignored() -> None:
 
 
 def test_an_address_of_another_machine_is_named() -> None:
-    with pytest.raises(ServeError, match=r"203\.0\.113\.5 is not an address of this machine"):
+    with pytest.raises(ReportedError, match=r"203\.0\.113\.5 is not an address of this machine"):
         check_ports({"grpc": ("203.0.113.5", free_port())})
 
 

@@ -10,12 +10,13 @@ import os
 import signal
 import time
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from preprocess_ensemble.serving.backend import Probe, ProbeOutcome, Step
-from preprocess_ensemble.serving.supervisor import StartError, Supervisor, SupervisorConfig
+from preprocess_ensemble.errors import ReportedError
+from preprocess_ensemble.serving.probe import Probe, ProbeOutcome, Step
+from preprocess_ensemble.serving.supervisor import Supervisor, SupervisorConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,7 +77,7 @@ class FakeServer:
     supervisor: Supervisor = field(init=False)
 
     async def run(self, config: SupervisorConfig = FAST) -> None:
-        self.supervisor = Supervisor(self, config)
+        self.supervisor = Supervisor(cast("Any", self), config)
         await asyncio.wait_for(self.supervisor.run(self.ready.append), timeout=60)
 
     async def start(self) -> FakeProcess:
@@ -293,7 +294,7 @@ async def test_a_frozen_server_is_restarted(count: float | None, caplog: pytest.
 
 async def test_a_first_start_that_fails_is_an_error() -> None:
     server = FakeServer(["die"])
-    with pytest.raises(StartError, match=r"ended while it started: exit code 1"):
+    with pytest.raises(ReportedError, match=r"ended while it started: exit code 1"):
         await server.run()
     assert server.processes[0].stops == [0]
 
@@ -305,7 +306,7 @@ async def test_a_first_start_that_crashes_is_tried_once_more(caplog: pytest.LogC
     assert [process.stops for process in server.processes] == [[0], [FAST.drain_s]]
     assert "tritonserver ended while it started: exit code -6; trying once more" in caplog.text
     twice = FakeServer(["crash", "crash", OK])
-    with pytest.raises(StartError, match="exit code -6"):
+    with pytest.raises(ReportedError, match="exit code -6"):
         await twice.run()
     assert len(twice.processes) == 2
 
@@ -329,7 +330,7 @@ async def test_a_first_start_that_crashes_while_it_is_stopped_is_not_tried_again
 
 async def test_a_model_that_loads_but_is_wrong_is_an_error_at_start() -> None:
     wrong = Probe(outcome=ProbeOutcome.BROKEN, step=Step.HANDSHAKE, message="Another contract.")
-    with pytest.raises(StartError, match="handshake: Another contract"):
+    with pytest.raises(ReportedError, match="handshake: Another contract"):
         await FakeServer([wrong, wrong, wrong]).run()
     server = FakeServer([CONNECTING] * 5)
     await server.run()

@@ -6,12 +6,13 @@ import asyncio
 import signal
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from preprocess_ensemble.serving.backend import Probe, ProbeOutcome
-from preprocess_ensemble.serving.supervisor import StartError, Supervisor, SupervisorConfig
+from preprocess_ensemble.errors import ReportedError
+from preprocess_ensemble.serving.probe import Probe, ProbeOutcome
+from preprocess_ensemble.serving.supervisor import Supervisor, SupervisorConfig
 from tests.fixtures.simulated_time import simulate
 from tests.unit.serving.test_supervisor import BROKEN, CONNECTING, OK, SLOW, FakeProcess
 
@@ -49,7 +50,7 @@ class TimedServer:
 
     async def run(self, *, until: float) -> None:
         """Supervise it, and stop at this time."""
-        self.supervisor = Supervisor(self, LIMITS)
+        self.supervisor = Supervisor(cast("Any", self), LIMITS)
         asyncio.get_running_loop().call_at(until, self.supervisor.stop)
         await self.supervisor.run(lambda _: None)
 
@@ -84,7 +85,7 @@ def test_a_start_may_take_ten_minutes_and_no_longer() -> None:
     assert slow.starts == [0]
 
     async def never() -> None:
-        with pytest.raises(StartError, match="not ready within 600 s: No server answers"):
+        with pytest.raises(ReportedError, match="not ready within 600 s: No server answers"):
             await TimedServer(canary=lambda _: CONNECTING).run(until=10_000)
         assert 600 <= now() < 601
 
@@ -335,7 +336,7 @@ def test_a_server_that_is_stopped_while_it_starts_is_not_announced() -> None:
 
     async def run() -> None:
         server = TimedServer(canary=lambda _: CONNECTING)
-        supervisor = server.supervisor = Supervisor(server, LIMITS)
+        supervisor = server.supervisor = Supervisor(cast("Any", server), LIMITS)
         asyncio.get_running_loop().call_at(5, supervisor.stop)
         await supervisor.run(announced.append)
         assert server.process.stops == [0], "there is nothing to drain"

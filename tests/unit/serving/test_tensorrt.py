@@ -9,7 +9,14 @@ import pytest
 from google.protobuf import json_format
 
 from preprocess_ensemble.backends.onnxruntime.session_plan import plan_session
-from preprocess_ensemble.model_repository.config import DEFAULT_SHAPES, configs, installed_passport, read_config, render
+from preprocess_ensemble.model_repository.config import (
+    DEFAULT_SHAPES,
+    config_text,
+    configs,
+    installed_passport,
+    read_config,
+)
+from preprocess_ensemble.serving import tensorrt
 from preprocess_ensemble.serving.tensorrt import StagedRepository, TensorrtMissing, check_tensorrt, on_tensorrt
 from tests.fixtures.models.passports import PASSPORT
 
@@ -22,7 +29,7 @@ def repository(tmp_path: Path) -> Path:
     directory = tmp_path / "triton_models"
     for name, config in configs(DEFAULT_SHAPES).items():
         (directory / name / "1").mkdir(parents=True)
-        (directory / name / "config.pbtxt").write_text(render(name, config))
+        (directory / name / "config.pbtxt").write_text(config_text(config))
     (directory / "clip_encoder" / "1" / "model.onnx").write_bytes(b"weights")
     (directory / "clip_encoder" / "1" / "model.json").write_text(PASSPORT.to_json())
     return directory
@@ -96,13 +103,18 @@ def test_a_model_that_is_replaced_is_followed(repository: Path) -> None:
     assert (staged.directory / "clip_encoder" / "1" / "model.onnx").read_bytes() == b"others"
 
 
-def test_what_is_missing_is_named_with_its_remedy(tmp_path: Path) -> None:
-    with pytest.raises(TensorrtMissing, match=r"needs an NVIDIA GPU.*--gpus all.*without --tensorrt"):
-        check_tensorrt(gpus=lambda: 0)
+def test_what_is_missing_is_named_with_its_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     provider = tmp_path / "libonnxruntime_providers_tensorrt.so"
+    monkeypatch.setattr(tensorrt, "usable_gpus", lambda: 0)
+    monkeypatch.setattr(tensorrt, "_provider", lambda: provider)
+    monkeypatch.setattr(tensorrt, "_loads", lambda name: name != "libnvinfer.so.10")
+    with pytest.raises(TensorrtMissing, match=r"needs an NVIDIA GPU.*--gpus all.*without --tensorrt"):
+        check_tensorrt()
+    monkeypatch.setattr(tensorrt, "usable_gpus", lambda: 1)
     with pytest.raises(TensorrtMissing, match=r"no TensorRT provider.*pip install onnxruntime-gpu"):
-        check_tensorrt(gpus=lambda: 1, provider=provider)
+        check_tensorrt()
     provider.write_bytes(b"\0libnvinfer.so.10\0")
     with pytest.raises(TensorrtMissing, match=r"needs libnvinfer.so.10, .*pip install 'tensorrt-cu13==10\.\*'"):
-        check_tensorrt(gpus=lambda: 1, provider=provider, loads=lambda name: name != "libnvinfer.so.10")
-    check_tensorrt(gpus=lambda: 1, provider=provider, loads=lambda name: True)
+        check_tensorrt()
+    provider.write_bytes(b"\0libnvinfer.so.11\0")
+    check_tensorrt()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
+from preprocess_ensemble.serving import triton_process
 from preprocess_ensemble.serving.logs import LogFile
 from preprocess_ensemble.serving.process_group import any_runs
 from preprocess_ensemble.serving.triton_process import TritonProcess
@@ -20,10 +21,10 @@ SERVE = "echo up > up; while :; do sleep 0.05; done"
 """Say that the traps are set, and go on."""
 
 
-async def start(script: str, folder: Path, *, unload_s: float = 6.0) -> TritonProcess:
+async def start(script: str, folder: Path) -> TritonProcess:
     """Run the script as :meth:`TritonProcess.start` runs tritonserver; it logs to a file named log."""
     command = ("sh", "-c", f'cd "$1"; {script}', "sh", str(folder))
-    return await TritonProcess.run(command, os.environ, log=LogFile(folder / "log"), secret="s3cret", unload_s=unload_s)
+    return await TritonProcess.run(command, os.environ, log=LogFile(folder / "log"), secret="s3cret")
 
 
 async def test_its_end_is_noticed_while_a_stub_holds_its_output(tmp_path: Path) -> None:
@@ -94,9 +95,12 @@ async def test_a_server_that_does_not_end_in_its_time_is_killed(tmp_path: Path) 
     assert await process.ended() == -9
 
 
-async def test_a_server_that_has_answered_everything_and_does_not_end_is_killed(tmp_path: Path) -> None:
+async def test_a_server_that_has_answered_everything_and_does_not_end_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Triton never unloads an instance whose stub was killed."""
-    process = await start(f"trap 'echo All models are stopped' TERM; {SERVE}", tmp_path, unload_s=0.1)
+    monkeypatch.setattr(triton_process, "_UNLOAD_S", 0.1)
+    process = await start(f"trap 'echo All models are stopped' TERM; {SERVE}", tmp_path)
     await until((tmp_path / "up").exists)
     with anyio.fail_after(30):
         await process.stop(drain_s=600)
