@@ -149,7 +149,7 @@ class Judge:
             or self._companion_conflict(own, kept.companions)
             or another_companion(differing_companion(own, kept.companions, self._hash_of))
             or _other_names(photo)
-            or merge.why_it_stays(photo, kept, kept.companions, is_same_picture=is_same_picture)
+            or merge.why_it_stays(photo, kept, is_same_picture=is_same_picture)
             or self._what_the_system_refuses(photo, kept, own)
         )
 
