@@ -40,7 +40,7 @@ class TakenBack(NamedTuple):
 def settle(store: Store, *, taken_back: Collection[str] = ()) -> None:
     """Record what became of the choices in ``store``; the caller holds :meth:`.Journal.exclusive`.
 
-    ``taken_back`` are paths from which another run moved photos that a person now brings back. What becomes of a choice:
+    ``taken_back`` are paths from which another run moved photos that a person now brings back. Of the choices:
 
     - One that waits is undone if it would move a photo of ``taken_back``.
     - One that was begun by a killed process is done if the journal has moves of it. Otherwise it waits again.
