@@ -37,7 +37,7 @@ from clip_client.review.requests import (
 )
 from clip_client.review.state.applying import OUTCOMES
 from clip_client.review.state.bulk import Bulk
-from clip_client.review.state.previews import SIZES, Previews
+from clip_client.review.state.previews import SIZES, PreviewCache
 from clip_client.review.state.session import READY, SCANNING, Busy, CannotChoose
 from clip_client.review.views import MOST_PHOTOS, group_view
 
@@ -93,7 +93,7 @@ class _Handlers:
         self._worker = worker
         self._bulk = Bulk(session)
         self._templates = environment(session.roots)
-        self._previews = Previews(session.store.directory / "previews")
+        self._previews = PreviewCache(session.store.directory / "previews")
         self._decoding = CapacityLimiter(_MOST_DECODED)
 
     # What was found.

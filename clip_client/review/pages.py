@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import jinja2
 
-from clip_client.dedup.reporting.environment import page_environment
+from clip_client.dedup.reporting.html import page_environment
 from clip_client.dedup.reporting.previews import fit
 from clip_client.dedup.reporting.words import TIER_NAMES
 from clip_client.dedup.store.choices import KEEP, OPEN
 from clip_client.dedup.text import folder_above, printable
 from clip_client.dedup.types import is_random
 from clip_client.review.requests import query_of
-from clip_client.review.state.found_groups import APPLIED, STAGED_STATES, Total
+from clip_client.review.state.found_groups import APPLIED, STAGED_STATES, GroupTotal
 from clip_client.review.views import STATE_NAMES
 
 if TYPE_CHECKING:
@@ -78,9 +78,9 @@ def _run_time(run: str, between: str) -> str:
 
 def _overview(state: Mapping[str, Any]) -> Overview:
     """Sum up the groups of one search."""
-    totals = [Total(**total) for total in state["totals"]]
+    totals = [GroupTotal(**total) for total in state["totals"]]
 
-    def groups(chosen: Sequence[Total]) -> int:
+    def groups(chosen: Sequence[GroupTotal]) -> int:
         return sum(total.groups for total in chosen)
 
     def options(field: int, names: dict[str, str]) -> tuple[Option, ...]:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from clip_client.dedup.actions.metadata_losses import joined, loss, loss_in_files, some, words
+from clip_client.dedup.actions.losses import joined, loss, loss_in_files, some, words
 from clip_client.dedup.actions.quarantine import why_read_only
 from clip_client.dedup.actions.sidecars import SidecarToWrite
 from clip_client.dedup.files.apple_photos import is_inside_library

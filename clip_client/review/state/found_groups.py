@@ -101,7 +101,7 @@ class Filter:
         return self.text.casefold() in found.text
 
 
-class Total(NamedTuple):
+class GroupTotal(NamedTuple):
     """The groups of one tier in one state."""
 
     tier: str
@@ -141,10 +141,10 @@ class FoundGroups:
                 self._group_and_content[os.path.abspath(member.path)] = number, member.sha256
                 self._paths[member.sha256].append(member.path)
 
-    def totals(self) -> list[Total]:
+    def totals(self) -> list[GroupTotal]:
         """Return how many groups of each tier are in each state, the most certain tier first."""
         with self._lock:
-            totals = [Total(*of, groups, self._spare_bytes[of]) for of, groups in self._totals.items() if groups]
+            totals = [GroupTotal(*of, groups, self._spare_bytes[of]) for of, groups in self._totals.items() if groups]
         return sorted(totals, key=lambda total: (TIERS.index(total.tier), total.state))
 
     def each(self, wanted: Filter) -> Iterator[FoundGroup]:

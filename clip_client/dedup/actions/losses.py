@@ -1,4 +1,4 @@
-"""The metadata of a duplicate that the kept photo lacks, wherever a program has written it."""
+"""What a duplicate has that the kept photo lacks, so that moving it would lose something: metadata, and its picture."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
+from clip_client.dedup.files.encoding import Encoding, read_encoding
 from clip_client.dedup.files.field_names import DATES, rank
 from clip_client.dedup.files.fields import Fields, read_attributes, read_fields, read_sidecar_fields
+from clip_client.dedup.types import EDITED, EXACT, RAW, SAME_PIXELS, SIMILAR
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -115,3 +117,33 @@ def some(names: Sequence[str]) -> str:
 def joined(names: Sequence[str]) -> str:
     """Return ``"a, b and c"``."""
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+def picture_loss(photo: Photo, kept: Photo, tier: str) -> tuple[str, str]:
+    """Return which kinds of data ``kept`` cannot hold, such as a colour profile, and why the photo stays.
+
+    Both are empty if nothing is lost. Copies of the same bytes or pixels lose nothing: equal pixels have one colour
+    space, 8 bits and no more frames. The reason alone says that the files do not tell whether ``kept`` is as good.
+    """
+    if photo.sha256 == kept.sha256 or tier in (EXACT, SAME_PIXELS):
+        return "", ""
+    ours, theirs = _encoding_of(photo.path, photo.sha256), _encoding_of(kept.path, kept.sha256)
+    lost, is_raw = "", kept.features.format == RAW
+    if ours is not None and is_raw:
+        lost = " and ".join(ours.extras)  # of a developed picture; the sensor data lacks nothing else
+    elif ours is not None and theirs is not None:
+        lost = theirs.lacks_kinds_of(ours)
+    if lost:
+        return lost, f"It has what the kept photo lacks: {lost}."
+    if tier == SIMILAR or (is_raw and tier == EDITED):  # edited: from the sensor data, which shows more than a preview
+        return "", ""
+    if is_raw:
+        return "", "It was compared with the preview in the RAW file that is kept, which may be smaller."
+    is_unknown = ours is None or theirs is None
+    return "", "How its file or the kept one stores the picture cannot be read." if is_unknown else ""
+
+
+@lru_cache(maxsize=256)
+def _encoding_of(path: str, sha256: str) -> Encoding | None:
+    """Read the header of a file once while its content stays."""
+    return read_encoding(path)
