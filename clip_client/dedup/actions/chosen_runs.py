@@ -74,7 +74,7 @@ def take_back(
     paths: Collection[str] | None = None,
     only: Collection[int] | None = None,
 ) -> TakenBack:
-    """Restore photos as :func:`~.apply.undo` does, and let the choices that moved them no longer hold.
+    """Restore photos as :func:`~.apply.undo` does, and mark the choices that moved them as undone.
 
     If a whole ``run`` is meant, what it declared different or all wanted is taken back, too. Raises StoreError if
     another process moves files with this store.

@@ -24,7 +24,7 @@ async function load(url, { push = true, quiet = false, replace = false } = {}) {
   if (!one("main", page)) return location.assign(url);
   const { scrollY } = window;
   const { version } = one("main", page).dataset;
-  // A form in which somebody is typing or choosing stays.
+  // A form with the focus stays, because a person may be typing in it.
   const isPart = quiet && one(".filters:focus-within") && one(".results", page);
   for (const part of isPart ? ["nav", ".overview", ".results"] : ["nav", "main"]) one(part).replaceWith(one(part, page));
   one("main").dataset.version = version;
@@ -374,7 +374,7 @@ document.addEventListener("input", (event) => {
 });
 
 // --- Other tabs, and a search or a move in progress: the server counts changes, and a page that shows an older count is
-// loaded again, unless somebody is typing in it. ---------------------------------------------------------------------
+// loaded again, unless a person is typing in it. ---------------------------------------------------------------------
 
 async function follow() {
   const response = document.hidden ? null : await fetch("state").catch(() => null);
