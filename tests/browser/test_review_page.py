@@ -195,6 +195,8 @@ def test_a_key_that_does_nothing_says_why(page: Page) -> None:
     notice = page.locator(".notice")
     page.keyboard.press("p")
     expect(notice).to_have_text("There is no decision to apply yet.")
+    page.keyboard.press("d")
+    expect(notice).to_contain_text("This key is for one group")
     open_first(page)
     expect(notice).to_be_hidden()
     for key, why in (("9", "only 3 photos"), ("k", "the first group"), ("x", "f enlarges one")):
