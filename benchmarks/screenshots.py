@@ -54,6 +54,8 @@ def environment(folder: Path, repository: Path) -> dict[str, str]:
         "CLIP_URL": f"local:{repository}",
         "CLIP_STORE": str(folder / "store"),
         "HOME": str(folder),
+        # The commands on the page are those of a person who has installed the package.
+        "PATH": os.pathsep.join((os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath))),
     }
 
 

@@ -1,92 +1,325 @@
-"""The addresses of all pages, and of what they call.
+"""The review from top to bottom: what was found, the page of a group, a decision, the plan, and carrying it out.
 
-All are below the secret of the server (``access.py``), so the pages name each other by relative addresses.
+The pages name each other by relative addresses, because all of them are below the secret of the server (``access.py``).
+A list is chosen by its query: ``tier``, ``holds`` (a tier of copies that move on request), ``state`` (``open``,
+``keep``, ``keep-all``, ``different``, ``skip``, ``applied``, or ``staged``: all that can be applied) and ``text``.
 
-Reading:
-
-- ``GET /``: the list of groups; while the search runs, its progress; if it failed, why. The query chooses the groups:
-  ``tier``, ``state`` (``open``, ``keep``, ``keep-all``, ``different``, ``skip``, ``applied``, or ``staged``: all that
-  can be applied), ``text``, and the page: ``start`` (from 0) and ``most`` (at most 200).
-- ``GET /rows``: the same rows without the page around them, for scrolling.
-- ``GET /groups/{id}``: one group. The query is that of the list it was reached from; it decides what is next.
-- ``GET /groups/{id}/plan``: as JSON, why photos would stay: position -> ``chosen``, if a person chose to move it, and
-  ``apply``, if ``dedup --apply`` did by itself. With ``keep=0&move=1&move=2`` for a choice that is not recorded yet.
-- ``GET /photos/{sha256}/{size}``: a picture, ``small``, ``large`` or ``full``; a JPEG, upright, whole, never enlarged.
-- ``GET /plan``: what the last plan would move and leave, and what came of it; ``start`` chooses the page.
-- ``GET /rules``: the keep rules, and those that are saved under a name.
-- ``GET /rules/count``: a part of a page: how much ``rule=original&rule=folder=/photos`` (in this order) would choose
-  for the groups of ``tier``, ``state`` and ``text``. Without a state open groups are meant; without a rule, the rules
-  of the search hold. An element with ``data-goes-on`` says that not all have been counted: ask again.
-- ``GET /history``: the runs that can be taken back.
-- ``GET /state``: what changes, as JSON: ``version`` grows with every change, also those of other tabs and processes.
-- ``GET /assets/{file}``: style sheets and scripts.
-
-Writing: the body is JSON; the answer is that of ``/state``, or ``{"error": "one sentence"}`` with status 400 or 409.
-
-- ``POST /groups/{id}/choice``: ``{"what": "keep", "keep": 0, "move": [1, 2]}`` with positions of members; or ``what``
-  is ``keep-all``, ``different``, ``skip``, or ``open``, which withdraws a choice.
-- ``POST /undo``: takes the last step back that has not been applied.
-- ``POST /plan``: begins to plan all staged choices; ``{"merge_metadata": true}`` as in ``dedup``. ``/state`` shows the
-  progress as ``job``.
-- ``POST /apply``: ``{"plan": 1}`` begins to carry out the plan with this ``number`` of the job.
-- ``POST /rules/choose``: ``{"rules": [...], "tier": "", "state": "", "text": ""}`` chooses for all these groups as one
-  step.
-- ``POST /rules/save``: ``{"name": "mine", "rules": [...]}``, for ``dedup --keep @mine`` too; no rules delete the name.
-- ``POST /history/{run}/undo``: begins to take a run back.
+A request that changes something is a POST with a JSON body. The answer is that of ``/state``, or ``{"error": "one
+sentence"}`` with status 400 or 409.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from html import escape
-from typing import TYPE_CHECKING, Final
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
 
+from anyio import CapacityLimiter, to_thread
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from starlette.responses import HTMLResponse, JSONResponse
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from clip_client.review.group_routes import GroupRoutes
-from clip_client.review.plan_routes import PlanRoutes
-from clip_client.review.rule_routes import RuleRoutes
+from clip_client.dedup.compare.keep_rules import DEFAULT_RULES
+from clip_client.review.pages import environment
+from clip_client.review.requests import (
+    MOST_ROWS,
+    Body,
+    checked_filter,
+    query_of,
+    read_filter,
+    read_number,
+    read_numbers,
+    used_rules,
+)
+from clip_client.review.state.applying import OUTCOMES
+from clip_client.review.state.bulk import Bulk
+from clip_client.review.state.previews import SIZES, PreviewCache
+from clip_client.review.state.session import READY, SCANNING, Busy, CannotChoose
+from clip_client.review.views import MOST_PHOTOS, group_view
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from starlette.requests import Request
-    from starlette.responses import Response
 
     from clip_client.review.state.applying import Worker
+    from clip_client.review.state.found_groups import FoundGroup
     from clip_client.review.state.session import Session
 
 _ASSETS: Final = ("clip_client.review", "clip_client.dedup.reporting")
+_ROWS: Final = 50
+_OF_A_JOB: Final = ("what", "number", "done", "total", "run", "is_running", "error")
+_MOST_DECODED: Final = 3
+"""Photos at once. They have threads of their own, so that pages never wait for them."""
 
 
 def review_app(session: Session, worker: Worker) -> Starlette:
     """Make the application around one review; who may use it is decided by :class:`~.access.Access`."""
-    groups, plans = GroupRoutes(session, worker), PlanRoutes(session, worker)
-    rules = RuleRoutes(session, worker)
+    to = _Handlers(session, worker)
     return Starlette(
         routes=[
-            Route("/", groups.groups),
-            Route("/rows", groups.rows),
-            Route("/groups/{number:int}", groups.group),
-            Route("/groups/{number:int}/plan", groups.plan),
-            Route("/groups/{number:int}/choice", groups.choose, methods=["POST"]),
-            Route("/photos/{sha256}/{size}", groups.photo),
-            Route("/state", groups.state),
-            Route("/undo", groups.take_back, methods=["POST"]),
-            Route("/plan", plans.plan),
-            Route("/plan", plans.make_plan, methods=["POST"]),
-            Route("/apply", plans.apply, methods=["POST"]),
-            Route("/rules", rules.rules),
-            Route("/rules/count", rules.count),
-            Route("/rules/choose", rules.choose, methods=["POST"]),
-            Route("/rules/save", rules.save, methods=["POST"]),
-            Route("/history", plans.history),
-            Route("/history/{run}/undo", plans.restore, methods=["POST"]),
+            Route("/", to.groups),
+            Route("/rows", to.rows),
+            Route("/groups/{number:int}", to.group),
+            Route("/groups/{number:int}/plan", to.refusals),
+            Route("/photos/{sha256}/{size}", to.photo),
+            Route("/state", to.state),
+            Route("/groups/{number:int}/choice", to.choose, methods=["POST"]),
+            Route("/undo", to.take_back, methods=["POST"]),
+            Route("/rules", to.rules),
+            Route("/rules/count", to.count),
+            Route("/rules/choose", to.choose_by_rules, methods=["POST"]),
+            Route("/rules/save", to.save_rules, methods=["POST"]),
+            Route("/plan", to.plan),
+            Route("/plan", to.make_plan, methods=["POST"]),
+            Route("/apply", to.apply, methods=["POST"]),
+            Route("/history", to.history),
+            Route("/history/{run}/undo", to.restore, methods=["POST"]),
             Mount("/assets", StaticFiles(packages=[(of, "assets") for of in _ASSETS])),
         ],
         exception_handlers={HTTPException: _refuse},
     )
+
+
+class _Handlers:
+    """What answers each address, in the order in which a person meets them."""
+
+    def __init__(self, session: Session, worker: Worker) -> None:
+        self._session = session
+        self._worker = worker
+        self._bulk = Bulk(session)
+        self._templates = environment(session.roots)
+        self._previews = PreviewCache(session.store.directory / "previews")
+        self._decoding = CapacityLimiter(_MOST_DECODED)
+
+    # What was found.
+
+    def groups(self, request: Request) -> Response:
+        """The list of groups; while the search runs, how far it is; if it failed, why."""
+        state = self._state()
+        if state["phase"] != READY:
+            return self._page("scanning.html.j2" if state["phase"] == SCANNING else "failed.html.j2", state)
+        return self._page("groups.html.j2", state, **self._rows(request))
+
+    def rows(self, request: Request) -> Response:
+        """The rows of the list, without the page around them: from ``start`` (0), and at most ``most`` (200)."""
+        self._need_groups()
+        return self._html("rows.html.j2", **self._rows(request))
+
+    def _rows(self, request: Request) -> dict[str, Any]:
+        wanted, groups = read_filter(request), self._session.groups
+        start = read_number(request, "start", default=0, most=10**9)
+        most = read_number(request, "most", default=_ROWS, most=MOST_ROWS)
+        return {
+            "wanted": wanted,
+            "query": query_of(wanted),
+            "start": start,
+            "most": most,
+            "count": groups.count(wanted),
+            "groups": [group_view(found, most=3) for found in islice(groups.each(wanted), start, start + most)],
+        }
+
+    def group(self, request: Request) -> Response:
+        """One group, with its first ``most`` photos. The query of the list that led here decides which one is next."""
+        state = self._state()
+        found, wanted = self._found(request), read_filter(request)
+        most = read_number(request, "most", default=MOST_PHOTOS, most=10**6)
+        before, after = self._session.groups.neighbours(found.id, wanted)
+        return self._page(
+            "group.html.j2",
+            state,
+            group=group_view(found, most=most, problem_of=self._session.problem_of),
+            is_undone=found.is_undone,
+            before=before,
+            after=after,
+            query=query_of(wanted),
+            more=query_of(wanted, most=4 * most),
+        )
+
+    def refusals(self, request: Request) -> Response:
+        """Why photos of a group would stay, as JSON: position -> ``chosen`` and ``apply``.
+
+        ``chosen`` is about a photo that a person chose to move, ``apply`` about ``dedup --apply``. The query
+        ``keep=0&move=1&move=2`` describes a choice that is not recorded yet; ``seen`` is as in a choice.
+        """
+        found = self._found(request)
+        keep, moving = found.keep_and_moving
+        if "keep" in request.query_params:
+            seen = read_number(request, "seen", default=len(found.group.members), most=10**6)
+            keep = read_number(request, "keep", default=0, most=10**6)
+            moving = {
+                *read_numbers(request, "move", most=10**6),
+                *(one for one in moving if one >= seen and one != keep),
+            }
+        try:
+            return JSONResponse(self._session.refusals(found, keep, moving))
+        except CannotChoose as error:
+            raise HTTPException(error.status, str(error)) from None
+
+    async def photo(self, request: Request) -> Response:
+        """A picture of a photo, ``small``, ``large`` or ``full``: a JPEG, upright, whole, never enlarged."""
+        sha256, size = request.path_params["sha256"], request.path_params["size"]
+        paths = self._session.groups.paths(sha256)
+        if size not in SIZES or not paths:
+            raise HTTPException(404, "there is no such picture")
+        jpeg = await to_thread.run_sync(partial(self._previews.jpeg, sha256, paths, size), limiter=self._decoding)
+        if jpeg is None:
+            raise HTTPException(404, "the photo cannot be shown: it is gone, has changed, or cannot be decoded")
+        # The address names the content, so it never shows anything else.
+        return Response(jpeg, media_type="image/jpeg", headers={"cache-control": "private, max-age=3600, immutable"})
+
+    def state(self, _request: Request) -> Response:
+        """What changes, as JSON: ``version`` grows with every change, also those of other tabs and processes."""
+        return JSONResponse(self._state())
+
+    # Decisions.
+
+    async def choose(self, request: Request) -> Response:
+        """Record a choice: ``{"what": "keep", "keep": 0, "move": [1, 2]}`` with positions of photos.
+
+        ``what`` may also be ``keep-all``, ``different``, ``skip``, or ``open``, which withdraws a choice. ``seen`` is
+        the number of photos on the page: of those after them, the ones move that moved before this choice.
+        """
+        found = self._found(request)
+        body = await Body.of(request)
+        what, keep, move = body.one("what", ""), body.one("keep", 0), body.several("move", int)
+        move = [*move, *found.moving_unseen(body.one("seen", len(found.group.members)), keep)]
+        return await self._write(lambda: self._session.choose(found.id, what, keep=keep, move=move))
+
+    async def take_back(self, _request: Request) -> Response:
+        """Take the last step back that has not been applied."""
+        self._need_groups()
+
+        def take_back() -> None:
+            if not self._session.take_back():
+                raise Busy("there is no choice to take back; the history lists what was applied")
+
+        return await self._write(take_back)
+
+    def rules(self, request: Request) -> Response:
+        """The keep rules, and those that are saved under a name."""
+        self._need_groups()
+        state, wanted = self._state(), read_filter(request)
+        with self._session.lock:
+            saved = self._session.store.settings.keep_rules()
+        return self._page("rules.html.j2", state, rules=DEFAULT_RULES, saved=saved, wanted=wanted)
+
+    def count(self, request: Request) -> Response:
+        """How much ``rule=original&rule=folder=/photos`` (in this order) would choose: a part of a page.
+
+        Without a state, open groups are meant; without a rule, the rules of the search hold. An element with
+        ``data-goes-on`` says that not all groups have been counted: ask again.
+        """
+        self._need_groups()
+        names, also = (request.query_params.getlist(name) for name in ("rule", "also"))
+        try:
+            count = self._bulk.count(read_filter(request), used_rules(names), also)
+        except CannotChoose as error:
+            return self._html("counts.html.j2", count=None, error=str(error))
+        return self._html("counts.html.j2", count=count, error="")
+
+    async def choose_by_rules(self, request: Request) -> Response:
+        """Choose for all wanted groups as one step: ``{"rules": [...], "also": [...], "tier": "", "text": ""}``."""
+        self._need_groups()
+        body = await Body.of(request)
+        wanted = checked_filter(**{name: body.one(name, "") for name in ("tier", "state", "text")})
+        rules, also = used_rules(body.several("rules", str)), body.several("also", str)
+        return await self._write(lambda: self._bulk.choose(wanted, rules, also))
+
+    async def save_rules(self, request: Request) -> Response:
+        """Save rules for ``dedup --keep @mine``: ``{"name": "mine", "rules": [...]}``; no rules delete the name."""
+        body = await Body.of(request)
+        name, rules = body.one("name", ""), used_rules(body.several("rules", str))
+        return await self._write(lambda: self._session.save_rules(name, rules))
+
+    # The plan, and carrying it out.
+
+    def plan(self, request: Request) -> Response:
+        """What the last plan would move and leave, and what came of it; ``start`` chooses the page."""
+        self._need_groups()
+        state, job = self._state(), self._worker.job
+        start = read_number(request, "start", default=0, most=10**9)
+        lines = {} if job is None else {outcome: job.lines_with(outcome) for outcome in OUTCOMES}
+        return self._page("plan.html.j2", state, job=job, lines=lines, start=start, most=MOST_ROWS)
+
+    async def make_plan(self, request: Request) -> Response:
+        """Begin to plan all staged choices: ``{"merge_metadata": true}``; ``/state`` has the ``job``."""
+        self._need_groups()
+        merge_metadata = (await Body.of(request)).one("merge_metadata", False)
+        return await self._write(lambda: self._worker.plan(merge_metadata=merge_metadata))
+
+    async def apply(self, request: Request) -> Response:
+        """Begin to carry out the plan with this ``number`` of the job: ``{"plan": 1}``."""
+        self._need_groups()
+        number = (await Body.of(request)).one("plan", 0)
+        return await self._write(lambda: self._worker.apply(number))
+
+    def history(self, _request: Request) -> Response:
+        """The runs that can be taken back, also those of earlier days and of the command line."""
+        return self._page("history.html.j2", self._state(), job=self._worker.job, items=self._session.history())
+
+    async def restore(self, request: Request) -> Response:
+        """Begin to take a run back."""
+        self._need_groups()
+        run = request.path_params["run"]
+        if run not in {item.run for item in self._session.history()}:
+            raise HTTPException(404, "there is no such run")
+        return await self._write(lambda: self._worker.restore(run))
+
+    # What they share.
+
+    def _html(self, template: str, **values: Any) -> Response:
+        return HTMLResponse(self._templates.get_template(template).render(values))
+
+    def _page(self, template: str, state: dict[str, Any], **values: Any) -> Response:
+        """Render a whole page, which shows the state, too.
+
+        The state must be read before anything else that the page shows: what changes meanwhile has a newer version, and
+        the browser loads the page again.
+        """
+        return self._html(template, session=self._session, state=state, **values)
+
+    async def _write(self, act: Callable[[], object]) -> Response:
+        """Do what changes something in a thread; answer with the new state, or with the reason why it was refused."""
+        try:
+            await run_in_threadpool(act)
+        except CannotChoose as error:
+            return JSONResponse({"error": str(error)}, error.status)
+        return JSONResponse(await run_in_threadpool(self._state))
+
+    def _state(self) -> dict[str, Any]:
+        session, job = self._session, self._worker.job
+        return {
+            "version": session.version,
+            "phase": session.phase,
+            "error": session.error,
+            "notice": session.notice,
+            "progress": [[what, done, total] for what, (done, total) in list(session.progress.items())],
+            "totals": [total._asdict() for total in session.groups.totals()] if session.phase == READY else [],
+            "job": job
+            and {
+                **{
+                    name: getattr(job, name)
+                    for name in ("what", "number", "done", "total", "run", "is_running", "error")
+                },
+                "is_current": job.choices == session.choices_version,
+            },
+        }
+
+    def _need_groups(self) -> None:
+        if self._session.phase != READY:
+            raise HTTPException(409, "the search has not finished")
+
+    def _found(self, request: Request) -> FoundGroup:
+        self._need_groups()
+        found = self._session.groups.get(request.path_params["number"])
+        if found is None:
+            raise HTTPException(404, "there is no such group")
+        return found
 
 
 def _refuse(request: Request, error: Exception) -> Response:

@@ -1,28 +1,54 @@
-"""The templates of the pages. They share the design of the report, and parts of its templates."""
+"""The templates of the pages, which share the design of the report and parts of its templates, and their figures."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlencode
 
 import jinja2
 
-from clip_client.dedup.reporting.environment import page_environment
+from clip_client.dedup.reporting.html import page_environment
 from clip_client.dedup.reporting.previews import fit
+from clip_client.dedup.reporting.words import TIER_NAMES
+from clip_client.dedup.store.choices import KEEP, OPEN
 from clip_client.dedup.text import folder_above, printable
-from clip_client.dedup.types import is_random, tells_alike
-from clip_client.review.overview import Overview, overview
-from clip_client.review.state.found_groups import Total
+from clip_client.dedup.types import is_random
+from clip_client.review.requests import query_of
+from clip_client.review.state.found_groups import APPLIED, STAGED_STATES, GroupTotal
 from clip_client.review.views import STATE_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from clip_client.review.state.found_groups import Filter
     from clip_client.review.views import MemberView
 
 SIDES: Final = {"small": 112, "large": 480}
 """Longest side of a 4:3 picture on the pages, in CSS pixels, by the size that its address names."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """One choice of a filter."""
+
+    key: str
+    """Empty for all."""
+    name: str
+    groups: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overview:
+    """The numbers above the list, and on the button that applies."""
+
+    groups: int
+    decided: int
+    spare_bytes: int
+    """Of all groups that have not been applied."""
+    staged: int
+    """Decisions that have not been applied."""
+    staged_bytes: int
+    tiers: tuple[Option, ...]
+    states: tuple[Option, ...]
 
 
 def environment(roots: Sequence[str]) -> jinja2.Environment:
@@ -34,11 +60,9 @@ def environment(roots: Sequence[str]) -> jinja2.Environment:
         below=lambda folder: folder.removeprefix(above),
         fitted=_fitted,
         is_random=is_random,
-        tells_alike=tells_alike,
         run_time=_run_time,
-        zip=zip,
     )
-    made.globals.update(list_url=_list_url, overview=_overview, state_names=STATE_NAMES)
+    made.globals.update(overview=_overview, query_of=query_of, state_names=STATE_NAMES)
     return made
 
 
@@ -47,16 +71,29 @@ def _fitted(member: MemberView, size: str) -> tuple[int, int]:
     return fit(member.width, member.height, SIDES[size])
 
 
-def _overview(state: Mapping[str, Any]) -> Overview:
-    return overview([Total(**total) for total in state["totals"]])
-
-
-def _list_url(wanted: Filter) -> str:
-    """Return the address of the list, without the number of the first group."""
-    used = {name: value for name, value in vars(wanted).items() if value}
-    return f"./?{urlencode({**used, 'start': ''})}"
-
-
 def _run_time(run: str, between: str) -> str:
     """Return when a run was, by the clock of its computer: ``"20261122-181502-1a2b3c4d"`` is ``"2026-11-22 18:15"``."""
     return f"{run[:4]}-{run[4:6]}-{run[6:8]}{between}{run[9:11]}:{run[11:13]}"
+
+
+def _overview(state: Mapping[str, Any]) -> Overview:
+    """Sum up the groups of one search."""
+    totals = [GroupTotal(**total) for total in state["totals"]]
+
+    def groups(chosen: Sequence[GroupTotal]) -> int:
+        return sum(total.groups for total in chosen)
+
+    def options(field: int, names: dict[str, str]) -> tuple[Option, ...]:
+        counts = {key: groups([total for total in totals if total[field] == key]) for key in names}
+        return tuple(Option(key, names[key], count) for key, count in counts.items() if count)
+
+    staged = [total for total in totals if total.state in STAGED_STATES]
+    return Overview(
+        groups=groups(totals),
+        decided=groups([total for total in totals if total.state != OPEN]),
+        spare_bytes=sum(total.spare_bytes for total in totals if total.state != APPLIED),
+        staged=groups(staged),
+        staged_bytes=sum(total.spare_bytes for total in staged if total.state == KEEP),
+        tiers=(Option("", "All", groups(totals)), *options(0, TIER_NAMES)),
+        states=(Option("", "all", groups(totals)), *options(1, STATE_NAMES)),
+    )

@@ -1,28 +1,18 @@
-"""What the routes have in common: reading a request, and answering one that cannot be done."""
+"""What the application reads from requests: filters, numbers, and JSON bodies. What is malformed is refused here."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
 
-from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from starlette.responses import HTMLResponse, JSONResponse
 
-from clip_client.review.pages import environment
 from clip_client.review.state.found_groups import STAGED, Filter
-from clip_client.review.state.refusal import CannotChoose
-from clip_client.review.state.session import READY
 from clip_client.review.views import STATE_NAMES
 
 if TYPE_CHECKING:
     from starlette.requests import Request
-    from starlette.responses import Response
-
-    from clip_client.review.state.applying import Worker
-    from clip_client.review.state.session import Session
 
 MOST_ROWS = 200
 """On one page."""
@@ -30,80 +20,30 @@ MOST_ROWS = 200
 Kind = TypeVar("Kind")
 
 
-class Routes:
-    """The base of the classes whose methods answer requests."""
-
-    def __init__(self, session: Session, worker: Worker) -> None:
-        self._session = session
-        self._worker = worker
-        self._templates = environment(session.roots)
-
-    def _html(self, template: str, **values: Any) -> Response:
-        """Render a page, or a part of one."""
-        return HTMLResponse(self._templates.get_template(template).render(values))
-
-    def _page(self, template: str, state: dict[str, Any], **values: Any) -> Response:
-        """Render a whole page, which shows the state, too.
-
-        The state must be read before anything else that the page shows: what changes meanwhile has a newer version, and
-        the browser loads the page again.
-        """
-        return self._html(template, session=self._session, state=state, **values)
-
-    async def _write(self, act: Callable[[], object]) -> Response:
-        """Do what changes something in a thread; answer with the new state, or with the reason why it was refused."""
-        try:
-            await run_in_threadpool(act)
-        except CannotChoose as error:
-            return JSONResponse({"error": str(error)}, error.status)
-        return JSONResponse(await run_in_threadpool(self._state))
-
-    def _state(self) -> dict[str, Any]:
-        """Return what changes."""
-        session = self._session
-        job = self._worker.job
-        return {
-            "version": session.version,
-            "phase": session.phase,
-            "error": session.error,
-            "notice": session.notice,
-            "progress": [[what, done, total] for what, (done, total) in list(session.progress.items())],
-            "totals": [total._asdict() for total in session.groups.totals()] if session.phase == READY else [],
-            "job": job
-            and {
-                "what": job.what,
-                "number": job.number,
-                "done": job.done,
-                "total": job.total,
-                "run": job.run,
-                "is_running": job.is_running,
-                "is_current": job.choices == session.choices_version,
-                "error": job.error,
-            },
-        }
-
-    def _need_groups(self) -> None:
-        if self._session.phase != READY:
-            raise HTTPException(409, "the search has not finished")
-
-
 def read_filter(request: Request) -> Filter:
-    """Read ``tier``, ``state`` and ``text`` of the query."""
-    given = {name: request.query_params.get(name, "") for name in ("tier", "state", "text")}
-    return checked_filter(**given)
+    """Read ``tier``, ``holds``, ``state`` and ``text`` of the query."""
+    return checked_filter(**{name: request.query_params.get(name, "") for name in vars(Filter())})
 
 
-def checked_filter(*, tier: str, state: str, text: str) -> Filter:
+def checked_filter(**given: str) -> Filter:
     """Return a filter, unless its state is unknown."""
-    if state not in ("", STAGED, *STATE_NAMES):
+    wanted = Filter(**given)
+    if wanted.state not in ("", STAGED, *STATE_NAMES):
         raise HTTPException(400, f"a state is one of {', '.join((*STATE_NAMES, STAGED))}")
-    return Filter(tier=tier, state=state, text=text)
+    return wanted
 
 
-def query_of(wanted: Filter) -> str:
-    """Return the filter as the query of an address, with its question mark; empty for all groups."""
-    used = {name: value for name, value in vars(wanted).items() if value}
+def query_of(wanted: Filter | None, **more: object) -> str:
+    """Return the filter and ``more`` as the query of an address, with its question mark; empty for the first groups."""
+    used = {name: value for name, value in {**vars(wanted or Filter()), **more}.items() if value}
     return f"?{urlencode(used)}" if used else ""
+
+
+def used_rules(rules: list[str]) -> list[str]:
+    """Leave out what a form sends for rules without an argument, such as ``folder=``."""
+    if len(rules) > 100 or any(len(rule) > 5000 for rule in rules):
+        raise HTTPException(400, "at most 100 rules of at most 5000 characters")
+    return [rule for rule in rules if rule and not rule.endswith("=")]
 
 
 def read_number(request: Request, name: str, *, default: int, most: int) -> int:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from clip_client.dedup.photo import Photo
     from clip_client.review.state.found_groups import FoundGroup
 
+MOST_PHOTOS: Final = 60
+"""Of one group that a page shows unless it is asked for more."""
 STATE_NAMES: Final = {
     OPEN: "undecided",
     KEEP: "one stays",
@@ -60,7 +62,6 @@ class MemberView:
     """What it is, compared with the suggested photo: ``"same picture, resized"``; empty for that photo."""
     evidence: tuple[str, ...]
     """The tests that it passed."""
-    tier: str
     moves: bool
     """It moves by the choice, or, in an open or skipped group, by the suggestion."""
     stays_why: str
@@ -91,19 +92,59 @@ class GroupView:
     """Position of the photo that stays, by the choice or by the suggestion."""
     reason: str
     """Why the first photo is suggested."""
+    photos: int
+    """How many it has."""
+    has_contents: bool
+    """Not all of them are the same bytes."""
     members: tuple[MemberView, ...]
+    """The first ones, and the one that stays."""
+    seen: int
+    """Those from this position on are not among them, unless one of them stays."""
+    moving_unseen: int
+    """Photos that move and are not among them."""
+
+    @property
+    def kept(self) -> MemberView:
+        """The photo that stays."""
+        return next(member for member in self.members if member.place == self.keep)
 
 
-def group_view(found: FoundGroup, *, problem_of: Callable[[Member], str] | None = None) -> GroupView:
-    """Describe a group. With ``problem_of`` its files are looked at; without it no file is touched."""
+def group_view(
+    found: FoundGroup, *, most: int = MOST_PHOTOS, problem_of: Callable[[Member], str] | None = None
+) -> GroupView:
+    """Describe a group and ``most`` of its photos. With ``problem_of`` their files are looked at; else none is."""
     group = found.group
-    keep, moving = 0, {place for place, member in enumerate(group.members) if member.verdict.is_copy}
-    if found.state not in (OPEN, SKIP):
-        places = {os.path.abspath(member.path): place for place, member in enumerate(group.members)}
-        moving = {places[photo.path] for photo in found.chosen if photo.moves}
-        keep = places[found.chosen[0].path] if found.state == KEEP or moving else 0
-    photos = [member.photo for member in group.members]
-    best = _best(photos)
+    keep, moving = found.keep_and_moving
+    kept, best = group.members[0], _best([member.photo for member in group.members])
+
+    def view(place: int) -> MemberView:
+        member = group.members[place]
+        photo = member.photo
+        return MemberView(
+            place=place,
+            sha256=photo.sha256,
+            path=printable(photo.label),
+            name=printable(os.path.basename(photo.label)),
+            folder=printable(os.path.join(os.path.dirname(photo.label), "")),
+            preferred=_preferred(photo),
+            width=photo.width,
+            height=photo.height,
+            size_bytes=photo.size_bytes,
+            format=suffix_of(photo.path)[1:].upper(),
+            taken=printable(photo.metadata.taken.replace("T", " ")),
+            camera=printable(photo.camera),
+            companions=tuple(f"{one.kind}: {printable(os.path.basename(one.path))}" for one in photo.companions),
+            relation=in_words(member, kept) if place else "",
+            evidence=tuple(map(printable, filter(None, member.why.split("; ")))),
+            moves=place in moving,
+            stays_why="" if not place or member.verdict.is_copy else printable(member.verdict.reason),
+            problem=problem_of(member) if problem_of is not None else "",
+            alignment=member.alignment,
+            region=region_on(member, kept),
+            better=frozenset(field for field, places in best.items() if place in places),
+        )
+
+    shown = sorted({*range(min(most, len(group.members))), keep})
     return GroupView(
         id=found.id,
         tier=group.tier,
@@ -113,33 +154,11 @@ def group_view(found: FoundGroup, *, problem_of: Callable[[Member], str] | None 
         min_similarity=group.min_similarity,
         keep=keep,
         reason=printable(group.reason),
-        members=tuple(
-            MemberView(
-                place=place,
-                sha256=photo.sha256,
-                path=printable(photo.label),
-                name=printable(os.path.basename(photo.label)),
-                folder=printable(os.path.join(os.path.dirname(photo.label), "")),
-                preferred=_preferred(photo),
-                width=photo.width,
-                height=photo.height,
-                size_bytes=photo.size_bytes,
-                format=suffix_of(photo.path)[1:].upper(),
-                taken=printable(photo.metadata.taken.replace("T", " ")),
-                camera=printable(photo.camera),
-                companions=tuple(f"{one.kind}: {printable(os.path.basename(one.path))}" for one in photo.companions),
-                relation=in_words(member, group.members[0]) if place else "",
-                evidence=tuple(map(printable, filter(None, member.why.split("; ")))),
-                tier=member.tier,
-                moves=place in moving,
-                stays_why="" if not place or member.verdict.is_copy else printable(member.verdict.reason),
-                problem=problem_of(member) if problem_of is not None else "",
-                alignment=member.alignment,
-                region=region_on(member, group.members[0]),
-                better=frozenset(field for field, places in best.items() if place in places),
-            )
-            for place, (member, photo) in enumerate(zip(group.members, photos, strict=True))
-        ),
+        photos=len(group.members),
+        has_contents=any(member.sha256 != kept.sha256 for member in group.members),
+        members=tuple(map(view, shown)),
+        seen=min(most, len(group.members)),
+        moving_unseen=len(moving.difference(shown)),
     )
 
 
@@ -156,8 +175,8 @@ def _best(photos: Sequence[Photo]) -> dict[str, frozenset[int]]:
         "taken": [bool(photo.metadata.taken) for photo in photos],
         "companions": [len(photo.companions) for photo in photos],
     }
+    highest = {field: max(of_each) for field, of_each in values.items() if min(of_each) < max(of_each)}
     return {
-        field: frozenset(place for place, value in enumerate(of_each) if value == max(of_each))
-        for field, of_each in values.items()
-        if len(set(of_each)) > 1
+        field: frozenset(place for place, value in enumerate(values[field]) if value == best)
+        for field, best in highest.items()
     }

@@ -17,7 +17,7 @@ from PIL import Image
 from clip_client.dedup import Store
 from clip_client.dedup.aligned import PUT_INTO
 from clip_client.dedup.types import EDITED
-from tests.browser.conftest import opened, press
+from tests.browser.conftest import PHONE, opened, press
 from tests.fixtures import members
 from tests.fixtures.albums import member, report, snapshot, without_access, write
 from tests.fixtures.images.scenes import resized, scene
@@ -189,6 +189,57 @@ def test_the_keys_are_listed(page: Page) -> None:
         assert rows.filter(has_text=does).locator("kbd").all_inner_texts() == [key]
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_be_hidden()
+
+
+def test_a_key_that_does_nothing_says_why(page: Page) -> None:
+    notice = page.locator(".notice")
+    page.keyboard.press("p")
+    expect(notice).to_have_text("There is no decision to apply yet.")
+    page.keyboard.press("d")
+    expect(notice).to_contain_text("This key is for one group")
+    open_first(page)
+    expect(notice).to_be_hidden()
+    for key, why in (("9", "only 3 photos"), ("k", "the first group"), ("x", "f enlarges one")):
+        page.keyboard.press(key)
+        expect(notice).to_contain_text(why)
+    press(page, "f", "c")
+    expect(notice).to_have_text("This photo stays already.")
+    # Else the enlarged view would cover it.
+    assert notice.evaluate("notice => notice.matches(':popover-open')")
+
+
+def test_a_large_group_shows_more_photos_and_keeps_what_was_chosen(page: Page, review: Review) -> None:
+    page.goto(f"{review.address}/groups/1?most=2")
+    expect(page.locator("figure")).to_have_count(2)
+    decide = page.locator("[value=keep].is-primary")
+    expect(decide).to_contain_text("Keep 1, move 2 others")
+    page.keyboard.press("2")
+    expect(decide).to_contain_text("Keep 2, move 2 others")
+    page.get_by_role("link", name="Show more photos").click()
+    expect(page.locator("figure")).to_have_count(3)
+    expect(decide).to_contain_text("Keep 2, move 2 others")
+    page.locator("figure").last.get_by_role("checkbox").uncheck(force=True)
+    press(page, "Enter")
+    page.goto(f"{review.address}/groups/2?most=2")
+    press(page, "Enter")
+    names = [[Path(path).name for path in (kept, *moved)] for _, kept, moved in decisions(review)]
+    first, second = ([member.path for member in group_of(review, number)] for number in (1, 2))
+    assert names == [[Path(first[1]).name, Path(first[0]).name], [Path(path).name for path in second]]
+
+
+def group_of(review: Review, number: int) -> tuple[Member, ...]:
+    found = review.session.groups.get(number)
+    assert found is not None
+    return found.group.members
+
+
+def test_on_a_phone_two_photos_come_before_the_buttons(page: Page) -> None:
+    page.set_viewport_size(PHONE)
+    open_first(page)
+    buttons = page.locator(".decide").bounding_box()
+    photos = [page.locator("figure").nth(place).bounding_box() for place in (0, 1)]
+    assert buttons
+    assert all(photo and photo["y"] + photo["height"] < buttons["y"] for photo in photos)
 
 
 def test_rules_decide_many_groups_and_one_undo_takes_all_of_it_back(page: Page, review: Review) -> None:

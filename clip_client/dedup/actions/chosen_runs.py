@@ -40,10 +40,11 @@ class TakenBack(NamedTuple):
 def settle(store: Store, *, taken_back: Collection[str] = ()) -> None:
     """Record what became of the choices in ``store``; the caller holds :meth:`.Journal.exclusive`.
 
-    A choice that waits to move a photo from one of the paths ``taken_back`` is undone, because another run moved the
-    photo and a person brings it back. A process that was killed may have left choices that are begun: they are done if
-    the journal has moves of them, and wait if not. A choice that is done is undone if the journal or the decisions no
-    longer have it, or if all its photos are where they were, because a person has put them back.
+    ``taken_back`` are paths from which another run moved photos that a person now brings back. Of the choices:
+
+    - One that waits is undone if it would move a photo of ``taken_back``.
+    - One that was begun by a killed process is done if the journal has moves of it. Otherwise it waits again.
+    - One that is done is undone if the journal or the decisions no longer have it, or if all its photos are back.
     """
     # Read before anything is written: SQLite does not say what a change means for rows that are still being read.
     choices = [choice for choice in store.choices.all() if choice.state != UNDONE]
@@ -73,7 +74,7 @@ def take_back(
     paths: Collection[str] | None = None,
     only: Collection[int] | None = None,
 ) -> TakenBack:
-    """Restore photos as :func:`~.apply.undo` does, and let the choices that moved them no longer hold.
+    """Restore photos as :func:`~.apply.undo` does, and mark the choices that moved them as undone.
 
     If a whole ``run`` is meant, what it declared different or all wanted is taken back, too. Raises StoreError if
     another process moves files with this store.

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from clip_client.dedup.actions.metadata_losses import joined, what_is_lost
+from clip_client.dedup.actions.losses import joined, loss, loss_in_files, some, words
 from clip_client.dedup.actions.quarantine import why_read_only
 from clip_client.dedup.actions.sidecars import SidecarToWrite
 from clip_client.dedup.files.apple_photos import is_inside_library
@@ -25,39 +25,9 @@ if TYPE_CHECKING:
     from clip_client.dedup.photo import Photo
     from clip_client.dedup.types import Companion, Metadata
 
-_SAME_PLACE_DEGREES: Final = 0.0002
-"""About 20 m: programs round positions when they copy them."""
 _LARGEST_SIDECAR: Final = 2**20
 """Bytes."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Loss:
-    """Fields that would be lost with a duplicate, by the names that a report gives them."""
-
-    missing: tuple[str, ...]
-    """Fields that the kept photo does not have, or keywords that it lacks."""
-    differing: tuple[str, ...]
-    """Fields that have other values in the kept photo."""
-
-    def __bool__(self) -> bool:
-        return bool(self.missing or self.differing)
-
-
-def loss(copy: Metadata, kept: Metadata) -> Loss:
-    """Compare ``copy`` and ``kept`` field by field."""
-    fields: dict[str, tuple[bool, bool]] = {  # name -> (the copy has another value, the kept photo has none)
-        "date": (not kept.taken.startswith(copy.taken), copy.taken.startswith(kept.taken)),
-        "GPS position": (not _is_same_place(copy, kept), kept.latitude is None),
-        "rating": (copy.rating not in (0, kept.rating), not kept.rating),
-        "keywords": (not _words(copy) <= _words(kept), True),
-        "title": (copy.title not in ("", kept.title), not kept.title),
-        "caption": (copy.caption not in ("", kept.caption), not kept.caption),
-    }
-    return Loss(
-        missing=tuple(name for name, (is_lost, is_free) in fields.items() if is_lost and is_free),
-        differing=tuple(name for name, (is_lost, is_free) in fields.items() if is_lost and not is_free),
-    )
+_UNREADABLE: Final = "Its metadata cannot be read, so it cannot be compared with that of the kept photo."
 
 
 class MetadataMerge:
@@ -68,23 +38,24 @@ class MetadataMerge:
         self._kept: dict[str, _KeptPhoto] = {}
         """By path."""
 
-    def why_it_stays(
-        self, copy: Photo, kept: Photo, beside_kept: Sequence[Companion], *, is_same_picture: bool = True
-    ) -> str:
+    def why_it_stays(self, copy: Photo, kept: Photo, *, is_same_picture: bool = True) -> str:
         """Say why the copy must stay because of its metadata; empty if nothing is lost or a sidecar can save it.
 
         Of what is not proved to be the same picture, only the fields of Metadata are compared: a person looks at it.
         """
         if copy.sha256 == kept.sha256:
-            return what_is_lost(copy, kept)
+            others = loss_in_files(copy, kept, kept.metadata).others
+            return f"It has metadata that the kept photo lacks: {some(others)}." if others else ""
         if copy.metadata.is_incomplete:
-            return "Its metadata cannot be read, so it cannot be compared with that of the kept photo."
-        if kept.path not in self._kept:
-            self._kept[kept.path] = _KeptPhoto(kept.metadata, beside_kept)
-        known = self._kept[kept.path]
+            return _UNREADABLE
+        known = self._known(kept)
         lost = loss(copy.metadata, known.before)
-        if is_same_picture and (reason := what_is_lost(copy, kept, known.sidecars.values(), also=lost.missing)):
-            return reason
+        if is_same_picture:
+            lost = loss_in_files(copy, kept, known.before, known.sidecars.values())
+        if lost.is_unreadable:
+            return _UNREADABLE
+        if lost.others:
+            return f"It has metadata that the kept photo lacks: {some([*lost.missing, *lost.others])}."
         if not lost:
             return ""
         if differing := loss(copy.metadata, known.merged).differing:
@@ -99,8 +70,14 @@ class MetadataMerge:
 
     def merge(self, copy: Photo, kept: Photo) -> None:
         """Add the fields of a copy that moves to what the kept photo's sidecar will contain."""
-        if copy.sha256 != kept.sha256 and (known := self._kept.get(kept.path)):
+        if copy.sha256 != kept.sha256:
+            known = self._known(kept)
             known.merged = _together(known.merged, copy.metadata)
+
+    def _known(self, kept: Photo) -> _KeptPhoto:
+        if kept.path not in self._kept:
+            self._kept[kept.path] = _KeptPhoto(kept.metadata, kept.companions)
+        return self._kept[kept.path]
 
     def sidecars_for(self, copy: Photo, kept: Photo) -> tuple[SidecarToWrite, ...]:
         """Return the sidecars that must exist before the copy moves; call it after all copies are merged."""
@@ -154,7 +131,7 @@ def _together(first: Metadata, second: Metadata) -> Metadata:
         latitude=placed.latitude,
         longitude=placed.longitude,
         rating=first.rating or second.rating,
-        keywords="\n".join(sorted(_words(first) | _words(second))),
+        keywords="\n".join(sorted(words(first) | words(second))),
         title=first.title or second.title,
         caption=first.caption or second.caption,
     )
@@ -182,15 +159,3 @@ def _properties(merged: Metadata, known: Metadata) -> Iterable[tuple[str, str | 
 def _as_xmp(degrees: float, directions: str) -> str:
     whole, rest = divmod(abs(degrees), 1)
     return f"{int(whole)},{rest * 60:.6f}{directions[degrees < 0]}"
-
-
-def _is_same_place(copy: Metadata, kept: Metadata) -> bool:
-    if copy.latitude is None or copy.longitude is None:
-        return True
-    if kept.latitude is None or kept.longitude is None:
-        return False
-    return max(abs(copy.latitude - kept.latitude), abs(copy.longitude - kept.longitude)) <= _SAME_PLACE_DEGREES
-
-
-def _words(metadata: Metadata) -> set[str]:
-    return set(filter(None, metadata.keywords.split("\n")))

@@ -121,8 +121,6 @@ def plan_moves(
             try:
                 if photo.in_library is None:
                     target = quarantine_target(photo.path, roots)
-                    # Finds the sidecars that the move relies on.
-                    merge.why_it_stays(photo, kept, kept.companions, is_same_picture=False)
                     merge.merge(photo, kept)
                     along = () if options.hard_link else photo.companions
                     of_group.append(

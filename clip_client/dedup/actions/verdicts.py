@@ -9,8 +9,8 @@ import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from clip_client.dedup.actions.losses import picture_loss
 from clip_client.dedup.actions.merging import MetadataMerge
-from clip_client.dedup.actions.picture_losses import PictureLosses
 from clip_client.dedup.actions.quarantine import CannotMove, check_can_move, check_hard_link, quarantine_target
 from clip_client.dedup.aligned import UNTOLD
 from clip_client.dedup.files.companions import companions, differing_companion, what_would_be_lost
@@ -89,7 +89,6 @@ class Judge:
             {os.path.abspath(member.path) for group in report.groups for member in group.members}.__contains__
         )
         self._hash_of = hash_of
-        self._losses = PictureLosses()
 
     def judge(self, group: DuplicateGroup) -> DuplicateGroup:
         """Return the group with a verdict for each photo, as the files are now.
@@ -133,11 +132,9 @@ class Judge:
             return replace(verdict, moves=NEVER, reason=reason)
         if not verdict.is_copy:
             return verdict
-        if lost := self._losses.lost(photo, kept, relation.tier):
-            reason = f"It has what the kept photo lacks: {lost}."
-            return replace(verdict, moves=IF_CHOSEN, reason=reason, lost=(*verdict.lost, lost))
-        if reason := self._losses.why_it_stays(photo, kept, relation.tier):
-            return replace(verdict, moves=IF_CHOSEN, reason=reason)
+        lost, reason = picture_loss(photo, kept, relation.tier)
+        if reason:
+            return replace(verdict, moves=IF_CHOSEN, reason=reason, lost=(*verdict.lost, *filter(None, [lost])))
         return verdict
 
     def _why_never(self, photo: Photo, kept: Photo, merge: MetadataMerge, *, is_same_picture: bool) -> str:
@@ -149,7 +146,7 @@ class Judge:
             or self._companion_conflict(own, kept.companions)
             or another_companion(differing_companion(own, kept.companions, self._hash_of))
             or _other_names(photo)
-            or merge.why_it_stays(photo, kept, kept.companions, is_same_picture=is_same_picture)
+            or merge.why_it_stays(photo, kept, is_same_picture=is_same_picture)
             or self._what_the_system_refuses(photo, kept, own)
         )
 

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, Final
 from clip_client.dedup.aligned import Match
 from clip_client.dedup.compare.keep_rules import KeepRules, converted_from_lossy
 from clip_client.dedup.features.capture_time import classify_burst
-from clip_client.dedup.store.choices import KEEP, UNDONE, WAITING
+from clip_client.dedup.store.choices import KEEP, UNDONE, WAITING, ChosenPhoto
 from clip_client.dedup.types import ALTERED, EXACT, SAME_PIXELS, TIERS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 
     from clip_client.dedup.group import DuplicateGroup, Member
     from clip_client.dedup.photo import Photo
     from clip_client.dedup.report import DuplicateReport
-    from clip_client.dedup.store.choices import Choice, ChosenPhoto
+    from clip_client.dedup.store.choices import Choice
 
 CHOSEN = "you chose it"
 """The reason of a photo that a person keeps."""
@@ -132,6 +132,13 @@ def _copy(member: Member, kept: Member, best: Member, group: DuplicateGroup) -> 
     return _NO_COPY
 
 
+def chosen_photos(group: DuplicateGroup, moving: Container[int], *, keep: int = 0) -> list[ChosenPhoto]:
+    """Return the members as a choice holds them, the one that stays first; ``keep`` and ``moving`` are positions."""
+    order = [keep, *(place for place in range(len(group.members)) if place != keep)]
+    members = [(place, group.members[place]) for place in order]
+    return [ChosenPhoto(os.path.abspath(member.path), member.sha256, place in moving) for place, member in members]
+
+
 def choose(group: DuplicateGroup, photos: Sequence[ChosenPhoto]) -> tuple[DuplicateGroup, frozenset[str]] | None:
     """Return the group around the first of ``photos``, and the paths of its members that move.
 
@@ -160,7 +167,7 @@ def chosen_groups(report: DuplicateReport, choices: Iterable[Choice]) -> ChosenG
     """Return the groups of a report that :data:`KEEP` choices are about, and what moves and stays.
 
     ``choices`` are in the order in which they were made: the last one about any photo of a group is the one that holds.
-    A choice that a run has begun moves nothing, and says nothing about what stays.
+    A choice that a run is carrying out, or has carried out, is left out of both.
     """
     last = {photo.path: choice for choice in choices for photo in choice.photos}
     groups: list[DuplicateGroup] = []

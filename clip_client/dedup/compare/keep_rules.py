@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 DEFAULT_RULES: Final = (
     "reference", "original", "companions", "undoubted", "pixels", "lossy", "siblings", "metadata", "oldest", "name",
 )  # fmt: skip
-"""The number of bytes is none of them: a copy that was saved at a higher quality is larger, and no better."""
+"""No rule prefers the file with more bytes: a copy that was saved at a higher quality is larger, and no better."""
 
 _UNDOUBTED: Final = "undoubted"
 _LOSSY: Final = "lossy"

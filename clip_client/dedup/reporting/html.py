@@ -14,10 +14,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
-from clip_client.dedup.reporting.environment import page_environment
 from clip_client.dedup.reporting.previews import draw_previews
 from clip_client.dedup.reporting.words import TIER_NAMES, found_in_words, in_words, region_on, stays
-from clip_client.dedup.text import folder_above, printable, skipped_files
+from clip_client.dedup.text import at_least, counted, folder_above, human_bytes, printable, skipped_files
 from clip_client.dedup.types import NO_MODEL, SAFE_TIERS, TIERS, is_random
 
 if TYPE_CHECKING:
@@ -85,6 +84,24 @@ class PageCommands:
     @property
     def _store(self) -> str:
         return "" if self.store is None else f" --store {shell_word(os.path.abspath(self.store))}"
+
+
+def page_environment(loader: jinja2.BaseLoader) -> jinja2.Environment:
+    """Return an environment with the filters of every page. It escapes all values, and an unknown name is an error."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update(
+        at_least=at_least,
+        bytes=human_bytes,
+        printable=printable,
+        sentence=lambda text: text[:1].upper() + text[1:],
+        tier_name=TIER_NAMES.__getitem__,
+    )
+    environment.globals.update(counted=counted)
+    return environment
 
 
 def write_page(

@@ -24,7 +24,7 @@ async function load(url, { push = true, quiet = false, replace = false } = {}) {
   if (!one("main", page)) return location.assign(url);
   const { scrollY } = window;
   const { version } = one("main", page).dataset;
-  // A form in which somebody is typing or choosing stays.
+  // A form with the focus stays, because a person may be typing in it.
   const isPart = quiet && one(".filters:focus-within") && one(".results", page);
   for (const part of isPart ? ["nav", ".overview", ".results"] : ["nav", "main"]) one(part).replaceWith(one(part, page));
   one("main").dataset.version = version;
@@ -52,7 +52,9 @@ async function send(url, body = {}) {
 function tell(message) {
   const box = one(".notice");
   box.textContent = message;
-  box.hidden = !message;
+  // As a popover it is above the enlarged view, too.
+  box.togglePopover(false);
+  box.togglePopover(Boolean(message));
 }
 
 // What has to happen on each page, however it was reached.
@@ -77,7 +79,10 @@ addEventListener("popstate", () => load(location.href, { push: false }));
 document.addEventListener("click", (event) => {
   if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
   const control = event.target.closest("[data-do]");
-  if (control && actions[control.dataset.do]) return actions[control.dataset.do](control);
+  if (control && actions[control.dataset.do]) {
+    event.preventDefault();
+    return actions[control.dataset.do](control);
+  }
   const link = event.target.closest("a[href]");
   if (!link || link.origin !== location.origin || link.target || link.hash) return;
   event.preventDefault();
@@ -109,7 +114,7 @@ document.addEventListener("error", (event) => {
 let isSending = false;
 
 async function alone(act) {
-  if (isSending) return;
+  if (isSending) return tell("Wait until the last decision is saved.");
   isSending = true;
   await act().finally(() => (isSending = false));
 }
@@ -123,7 +128,8 @@ const submits = {
     const numbers = (name) => all(`[name=${name}]:checked`, form).map((input) => Number(input.value));
     const [keep] = numbers("keep");
     const what = button.value;
-    const body = what === "keep" ? { what, keep, move: numbers("move").filter((place) => place !== keep) } : { what };
+    const seen = Number(form.dataset.seen);
+    const body = what === "keep" ? { what, keep, seen, move: numbers("move").filter((place) => place !== keep) } : { what };
     const here = location.href;
     if (!(await send(form.action, body))) return;
     decided.push(here);
@@ -167,7 +173,7 @@ document.addEventListener("change", (event) => {
 
 function summarise(form) {
   const kept = one("[name=keep]:checked", form);
-  const moving = all("[name=move]:checked", form).length;
+  const moving = all("[name=move]:checked", form).length + Number(form.dataset.movingUnseen);
   const button = one("[value=keep]", form);
   const others = moving === 1 ? "1 other" : `${moving} others`;
   one("span", button).textContent = moving ? `Keep ${Number(kept.value) + 1}, move ${others}` : "Nothing moves";
@@ -188,7 +194,7 @@ async function refusals(form, keep) {
   const figures = all("figure", form);
   const chosen = all("[name=move]:checked", form).map((box) => ["move", box.value]);
   const request = ++asked;
-  const query = new URLSearchParams([["keep", keep], ...chosen]);
+  const query = new URLSearchParams([["keep", keep], ["seen", form.dataset.seen], ...chosen]);
   const response = await fetch(`${form.dataset.plan}?${query}`).catch(() => null);
   const reasons = response?.ok ? await response.json() : {};
   if (request !== asked) return;
@@ -207,7 +213,8 @@ const viewer = new Viewer(one(".viewer"));
 
 function enlarge(figure = one(".group.is-open .kept") ?? one(".group.is-open figure")) {
   const photos = figure ? Viewer.photosIn(figure.closest(".group")) : [];
-  if (photos.length) viewer.open(photos, Math.max(0, photos.findIndex((photo) => photo.figure === figure)));
+  if (!photos.length) tell("None of these photos can be shown.");
+  else viewer.open(photos, Math.max(0, photos.findIndex((photo) => photo.figure === figure)));
 }
 
 viewer.dialog.addEventListener("show", ({ detail: { photo } }) => {
@@ -220,6 +227,18 @@ const actions = {
     if (await send("undo")) await load(decided.pop() ?? location.href);
   }),
   enlarge: () => enlarge(),
+  // The page with more photos has what was chosen on this one.
+  more: async (link) => {
+    const inputs = all("figure input", one(".group.is-open"));
+    const chosen = new Map(inputs.map((input) => [input.name + input.value, input.checked]));
+    const isChanged = Boolean(one("form.is-changed"));
+    await load(link.href, { replace: true, quiet: true });
+    const form = one("[data-submit=choose]");
+    for (const input of all("figure input", form)) input.checked = chosen.get(input.name + input.value) ?? input.checked;
+    for (const figure of all("figure", form)) figure.classList.toggle("kept", one("[name=keep]", figure).checked);
+    form.classList.toggle("is-changed", isChanged);
+    summarise(form);
+  },
   keep: () => viewer.dialog.open && one("[name=keep]", viewer.current.figure).click(),
   "use-rules": (button) => useRules(button.form, JSON.parse(button.dataset.rules)),
   "save-rules": (button) => saveRules(button.form.elements.name.value.trim(), rulesOf(button.form)),
@@ -239,10 +258,13 @@ addEventListener("keydown", (event) => {
   // Enter and Space belong to what has the focus.
   if (event.key === "Enter" && event.target.closest("a, button, summary, input")) return;
   const open = one("dialog[open]:not(.viewer)");
-  const control = all("[data-key]", open ?? document)
-    .find((item) => item.dataset.key.split(" ").includes(event.key) && !item.disabled && !item.closest("dialog:not([open])"));
-  if (!control) return;
+  const controls = all("[data-key]", open ?? document)
+    .filter((item) => item.dataset.key.split(" ").includes(event.key) && !item.closest("dialog:not([open])"));
+  const control = controls.find((item) => !item.disabled && !item.hidden);
+  const why = controls.findLast((item) => item.dataset.why)?.dataset.why;
+  if (!control) return why && tell(why);
   event.preventDefault();
+  tell("");
   if (control.matches("input[type=search]")) control.select();
   else control.click();
 });
@@ -352,7 +374,7 @@ document.addEventListener("input", (event) => {
 });
 
 // --- Other tabs, and a search or a move in progress: the server counts changes, and a page that shows an older count is
-// loaded again, unless somebody is typing in it. ---------------------------------------------------------------------
+// loaded again, unless a person is typing in it. ---------------------------------------------------------------------
 
 async function follow() {
   const response = document.hidden ? null : await fetch("state").catch(() => null);

@@ -6,9 +6,9 @@ import os
 import threading
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from clip_client.dedup.actions.apple_photos_album import ALBUM, NoAlbum, fill_album
 from clip_client.dedup.actions.apply import Outcome, apply
@@ -16,14 +16,15 @@ from clip_client.dedup.actions.chosen_runs import record, settle, take_back
 from clip_client.dedup.compare.chosen_groups import choose
 from clip_client.dedup.store.choices import DONE, KEEP, WAITING, moving_tiers
 from clip_client.dedup.store.store import Store
+from clip_client.dedup.text import printable
 from clip_client.review.state.found_groups import STAGED, Filter
-from clip_client.review.state.plan_lines import MOVES, STAYS, PlanLine
-from clip_client.review.state.refusal import Busy
+from clip_client.review.state.session import Busy
 from preprocess_ensemble.errors import ReportedError
 
 if TYPE_CHECKING:
     from clip_client.dedup.actions.plan import AlbumEntry, Plan
     from clip_client.dedup.group import DuplicateGroup
+    from clip_client.dedup.photo import Photo
     from clip_client.review.state.found_groups import FoundGroup
     from clip_client.review.state.session import Session
 
@@ -31,10 +32,36 @@ PLANNING: Final = "planning"
 MOVING: Final = "moving"
 RESTORING_RUN: Final = "restoring"
 
+MOVES: Final = "moves"
+STAYS: Final = "stays"
+MOVED: Final = "moved"
+FAILED: Final = "failed"
+OUTCOMES: Final = (MOVES, STAYS, MOVED, FAILED)
+"""The first two are planned; the others are what came of a planned move."""
+
 _WANTED: Final = Filter(state=STAGED)
 _AT_ONCE: Final = 50
 """Groups that are planned and moved together, so that any number of them takes little memory."""
 _INTERNAL: Final = "It stopped because of an error in clip-client itself; the terminal shows the details."
+
+
+class PlanLine(NamedTuple):
+    """What happens, or happened, to one photo; all texts are printable."""
+
+    group: int
+    label: str
+    """Its path."""
+    kept: str
+    """The photo that stays instead; empty if this one stays, too."""
+    size_bytes: int
+    along: int
+    """Number of files that move with it."""
+    tier: str
+    """How certain it is that the photo that stays shows the same."""
+    outcome: str
+    """One of :data:`OUTCOMES`."""
+    reason: str
+    """Why it stays, why only a choice moves it, or what came of the move."""
 
 
 @dataclass
@@ -53,8 +80,14 @@ class Job:
     run: str = ""
     is_running: bool = True
     error: str = ""
+    lines: dict[str, PlanLine] = field(default_factory=dict)
+    """Path of each photo that a person wants to move -> what the plan says, and what came of it."""
     failed: tuple[Outcome, ...] = ()
     """What could not be restored."""
+
+    def lines_with(self, outcome: str) -> list[PlanLine]:
+        """Return the lines with this outcome, in the order of the groups; none while the job is running."""
+        return [] if self.is_running else [line for line in self.lines.values() if line.outcome == outcome]
 
 
 class Worker:
@@ -79,8 +112,8 @@ class Worker:
         with self._session.lock:
             if planned.choices != self._session.choices_version:
                 raise Busy("the choices have changed since they were planned; look at the plan again")
-            choices = self._session.groups.choices(_WANTED)
-        self._start(MOVING, lambda job: self._apply(job, choices), merge_metadata=planned.merge_metadata)
+            choices = {found.choice.id for found in self._session.groups.each(_WANTED) if found.choice}
+        self._start(MOVING, lambda job: self._apply(job, choices), after=planned)
 
     def restore(self, run: str) -> None:
         """Begin to take back what one run moved and decided. Raises Busy."""
@@ -91,7 +124,9 @@ class Worker:
         if self._thread is not None:
             self._thread.join()
 
-    def _start(self, what: str, work: Callable[[Job], None], *, merge_metadata: bool = False) -> None:
+    def _start(
+        self, what: str, work: Callable[[Job], None], *, merge_metadata: bool = False, after: Job | None = None
+    ) -> None:
         with self._lock:
             if self.job is not None and self.job.is_running:
                 raise Busy(f"wait until {self.job.what} has finished")
@@ -99,7 +134,8 @@ class Worker:
                 what=what,
                 number=self.job.number + 1 if self.job is not None else 1,
                 choices=self._session.choices_version,
-                merge_metadata=merge_metadata,
+                merge_metadata=after.merge_metadata if after is not None else merge_metadata,
+                lines=after.lines if after is not None else {},
             )
             self.job = job
         # No daemon: a process that ends in order finishes the files that it is moving.
@@ -120,14 +156,13 @@ class Worker:
 
     def _plan(self, job: Job) -> None:
         session = self._session
-        session.lines.clear()
         job.total = session.groups.count(_WANTED)
         with Store(session.store.directory) as store:
             groups = session.groups.each(_WANTED)
             while batch := list(islice(groups, _AT_ONCE)):
                 session.go_on()
                 plan, marked = self._planned(batch, store, job)
-                session.lines.add(_lines(plan, marked))
+                job.lines.update(_lines(plan, marked))
                 self._progress(job, job.done + len(batch))
 
     def _apply(self, job: Job, choices: Collection[int]) -> None:
@@ -136,8 +171,8 @@ class Worker:
         with Store(session.store.directory) as store, store.journal.exclusive():
             settle(store)
             job.run, job.total = store.journal.new_run(), len(choices)
-            groups = (found for found in session.groups.each(_WANTED) if found.choice in choices)
-            # First the name of the run: if this process is killed, the next one knows which choices were begun.
+            groups = (found for found in session.groups.each(_WANTED) if found.choice and found.choice.id in choices)
+            # The choices name their run before anything moves. If this process is killed, the next one finds them.
             while batch := session.begin_run(islice(groups, _AT_ONCE), job.run):
                 done: set[str] = set()
                 try:
@@ -146,9 +181,12 @@ class Worker:
                     moved = apply(plan, store.journal, run=job.run).outcomes
                     outcomes = moved + _fill_album(plan.for_album)
                     done = {os.path.abspath(outcome.path) for outcome in outcomes if outcome.done}
-                    session.lines.set_outcomes((one.path, one.done, one.message) for one in outcomes)
+                    for one in outcomes:
+                        line = job.lines[one.path]
+                        came_of_it = MOVED if one.done else FAILED
+                        job.lines[one.path] = line._replace(outcome=came_of_it, reason=printable(one.message))
                 finally:
-                    begun = {one.choice: _is_begun(one, done) for one in batch}
+                    begun = {one.choice.id: _is_begun(one, done) for one in batch if one.choice}
                     session.set_state([choice for choice, is_begun in begun.items() if is_begun], DONE)
                     session.set_state([choice for choice, is_begun in begun.items() if not is_begun], WAITING)
                 self._progress(job, job.done + len(batch))
@@ -169,11 +207,11 @@ class Worker:
         tiers: dict[str, tuple[str, ...] | None] = {}
         groups: list[DuplicateGroup] = []
         for found in batch:
-            if found.state == KEEP and (chosen := choose(found.group, found.chosen)):
+            if found.choice and found.choice.what == KEEP and (chosen := choose(found.group, found.chosen)):
                 group, moving = chosen
                 groups.append(group)
                 marked |= dict.fromkeys(moving, found.id)
-                tiers |= dict.fromkeys(moving, moving_tiers(found.rules))
+                tiers |= dict.fromkeys(moving, moving_tiers(found.choice.rules))
         return self._session.plan(groups, store, chosen=tiers, merge_metadata=job.merge_metadata), marked
 
 
@@ -195,14 +233,20 @@ def _is_begun(found: FoundGroup, done: set[str]) -> bool:
     return any(photo.moves and (photo.path in done or not os.path.lexists(photo.path)) for photo in found.chosen)
 
 
-def _lines(plan: Plan, marked: Mapping[str, int]) -> Iterator[PlanLine]:
+def _lines(plan: Plan, marked: Mapping[str, int]) -> Iterator[tuple[str, PlanLine]]:
+    """Yield the path of each photo of a plan, and its line."""
+
+    def line(photo: Photo, kept: str, size_bytes: int, along: int, *said: str) -> tuple[str, PlanLine]:
+        tier, outcome, reason = said
+        texts = printable(photo.label), printable(kept)
+        return photo.path, PlanLine(marked[photo.path], *texts, size_bytes, along, tier, outcome, printable(reason))
+
     for move in plan.moves:
         photo, along = move.duplicate, len(move.companions)
-        kept, number = move.kept.label, marked[photo.path]
-        yield PlanLine(number, photo.path, kept, photo.size_bytes, along, move.tier, MOVES, move.reason)
+        yield line(photo, move.kept.label, photo.size_bytes, along, move.tier, MOVES, move.reason)
     for entry in plan.for_album:
-        photo, note = entry.duplicate, f"It goes into the album {ALBUM!r} of Apple Photos."
-        yield PlanLine(marked[photo.path], photo.path, entry.kept.label, 0, 0, "", MOVES, note)
+        yield line(
+            entry.duplicate, entry.kept.label, 0, 0, "", MOVES, f"It goes into the album {ALBUM!r} of Apple Photos."
+        )
     for skip in plan.skipped:
-        photo = skip.photo
-        yield PlanLine(marked[photo.path], photo.label, "", photo.size_bytes, 0, skip.tier, STAYS, skip.reason)
+        yield line(skip.photo, "", skip.photo.size_bytes, 0, skip.tier, STAYS, skip.reason)

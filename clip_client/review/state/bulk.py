@@ -10,14 +10,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from clip_client.dedup.actions.verdicts import check_tiers
-from clip_client.dedup.compare.chosen_groups import rerank
+from clip_client.dedup.compare.chosen_groups import chosen_photos, rerank
 from clip_client.dedup.compare.keep_rules import KeepRules
 from clip_client.dedup.files.hashing import sha256_of
 from clip_client.dedup.store.choices import ACT_ON, KEEP, OPEN
 from clip_client.dedup.types import SAFE_TIERS
-from clip_client.review.state.choosing import chosen_photos
 from clip_client.review.state.found_groups import APPLIED
-from clip_client.review.state.refusal import CannotChoose
+from clip_client.review.state.session import CannotChoose
 
 if TYPE_CHECKING:
     from clip_client.dedup.group import DuplicateGroup

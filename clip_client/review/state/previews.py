@@ -25,7 +25,7 @@ _MOST_BYTES: Final = 1_000_000_000
 _AFTER_CLEANING: Final = 0.8
 
 
-class Previews:
+class PreviewCache:
     """JPEG files named after the content of their photo. Threads and processes may share the folder."""
 
     def __init__(self, folder: Path, *, most_bytes: int = _MOST_BYTES) -> None:

@@ -7,8 +7,8 @@ import threading
 import traceback
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from anyio import to_thread
 
@@ -16,19 +16,17 @@ from clip_client.dedup.actions.apply import recover
 from clip_client.dedup.actions.chosen_runs import settle
 from clip_client.dedup.actions.plan import plan_moves
 from clip_client.dedup.actions.verdicts import Judge, MoveOptions, with_companions_now
-from clip_client.dedup.compare.chosen_groups import keep_instead
+from clip_client.dedup.compare.chosen_groups import chosen_photos, keep_instead
+from clip_client.dedup.compare.keep_rules import KeepRules
 from clip_client.dedup.files.hashing import sha256_of
 from clip_client.dedup.reporting.words import found_in_words, stays
 from clip_client.dedup.store.choices import BEGUN, CHOICES, KEEP
-from clip_client.dedup.store.decisions import DIFFERENT
+from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
 from clip_client.dedup.store.journal import State
 from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.text import counted
 from clip_client.dedup.types import NEVER, ON_REQUEST
-from clip_client.review.state.choosing import chosen_photos
 from clip_client.review.state.found_groups import APPLIED, FoundGroups
-from clip_client.review.state.plan_lines import PlanLines
-from clip_client.review.state.refusal import Busy, CannotChoose
 from preprocess_ensemble.errors import ReportedError
 
 if TYPE_CHECKING:
@@ -49,6 +47,34 @@ FAILED: Final = "failed"
 _INTERNAL: Final = "The search stopped because of an error in clip-client itself; the terminal shows the details."
 
 
+class CannotChoose(ReportedError):
+    """A choice makes no sense for its groups; the message is one sentence for people."""
+
+    status: ClassVar[int] = 400
+    """Of the HTTP answer."""
+
+
+class Busy(CannotChoose):
+    """Something else is being done, or what was shown is out of date."""
+
+    status: ClassVar[int] = 409
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryItem:
+    """One run of ``dedup --apply`` or of these pages that can be taken back."""
+
+    run: str
+    """Its name, which begins with the local time: ``20261122-181502-1a2b3c4d``."""
+    photos: int
+    """In the quarantine."""
+    size_bytes: int
+    """Of the photos and the files that moved with them."""
+    different: int
+    """Groups that it declared different."""
+    keep_all: int
+
+
 class Session:
     """What all pages of one server show. Threads may share it."""
 
@@ -57,8 +83,6 @@ class Session:
         self.roots = tuple(roots)
         """The paths that are searched."""
         self.groups = FoundGroups()
-        self.lines = PlanLines()
-        """What would move, and what came of it."""
         self.lock = threading.RLock()
         """Held while the store is used: one thread at a time may."""
         self.phase = SCANNING
@@ -198,6 +222,34 @@ class Session:
                 self._choices_changed()
         return bool(ids)
 
+    def save_rules(self, name: str, rules: Sequence[str]) -> None:
+        """Save keep rules under a name; no rules delete the name. Raises CannotChoose."""
+        with self.lock:
+            try:
+                if rules:
+                    self.store.settings.save_keep_rules(name, KeepRules(rules).names)
+                else:
+                    self.store.settings.delete_keep_rules(name)
+            except ValueError as error:
+                raise CannotChoose(str(error)) from None
+
+    def history(self) -> list[HistoryItem]:
+        """Return the runs that can be taken back, the last one first."""
+        with self.lock:
+            runs = {run.name: run for run in self.store.journal.runs()}
+            different, keep_all = (self.store.choices.runs(what) for what in (DIFFERENT, KEEP_ALL))
+        # Names of runs begin with their local time, so they sort by it.
+        return [
+            HistoryItem(
+                run=name,
+                photos=runs[name].photos if name in runs else 0,
+                size_bytes=runs[name].size_bytes if name in runs else 0,
+                different=different.get(name, 0),
+                keep_all=keep_all.get(name, 0),
+            )
+            for name in sorted(runs.keys() | different.keys() | keep_all.keys(), reverse=True)
+        ]
+
     def begin_run(self, groups: Iterable[FoundGroup], run: str) -> list[FoundGroup]:
         """Record which run carries out the choices of these groups, and forget those that they replaced.
 
@@ -209,9 +261,11 @@ class Session:
             batch = list(groups)
             if batch:
                 self.go_on()
-                self.store.choices.withdraw([one for found in batch for one in self.groups.forget_superseded(found.id)])
-                begun = self.store.choices.begin([found.choice for found in batch], run)
-                batch = [found for found in batch if found.choice in begun]
+                superseded = [one for found in batch for one in self.groups.superseded(found.id)]
+                self.store.choices.withdraw(superseded)
+                self.groups.forget(superseded)
+                begun = self.store.choices.begin([found.choice.id for found in batch if found.choice], run)
+                batch = [found for found in batch if found.choice and found.choice.id in begun]
                 self.groups.set_state(begun, BEGUN)
                 self._choices_changed()
         return batch

@@ -157,7 +157,7 @@ def no_core_files() -> Iterator[None]:
 @pytest.mark.usefixtures("no_core_files")
 def test_whatever_ends_or_hangs_is_noticed_and_restored(tiny_repository: Path) -> None:
     interval_s, timeout_s = 0.5, 2.0
-    bound_s = interval_s + timeout_s + 4.0  # as docs/operations.md says
+    bound_s = interval_s + timeout_s + 4.0  # as docs/operations-reference.md says
     options = ("--frozen-after-s", "1", "--canary-timeout-s", f"{timeout_s}")
     with _watched(tiny_repository, *options) as watched:
         for restarts, (what, break_it) in enumerate(BREAKS.items(), 1):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
 import time
+from html import unescape
 from typing import TYPE_CHECKING, Any
 
 from clip_client.dedup.aligned import Match
@@ -68,6 +71,24 @@ def apply_all(session: Session) -> None:
     worker.apply(worker.job.number)
     worker.join()
     assert worker.job.error == ""
+
+
+def plan_lines(review: Review) -> dict[str, list[tuple[int, str]]]:
+    """Return title of a part of the plan page -> the group and the path of each photo in it."""
+    above = os.path.dirname(review.session.roots[0])
+    parts = review.get("/plan").text.split('<section class="after plan">\n<h2>')[1:]
+    return {
+        part.partition(" <")[0]: [
+            (int(group), os.path.join(above, unescape(path)))
+            for group, path in re.findall(r'<a href="groups/(\d+)"><bdi>(.*?)</bdi>', part)
+        ]
+        for part in parts
+    }
+
+
+def moving(review: Review) -> set[str]:
+    """Return the paths of the photos that would move."""
+    return {path for _, path in plan_lines(review).get("To the quarantine", [])}
 
 
 def names(album: Path) -> set[str]:

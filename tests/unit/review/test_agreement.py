@@ -24,11 +24,10 @@ from clip_client.dedup.reporting.terminal import print_groups
 from clip_client.dedup.reporting.words import found_in_words
 from clip_client.dedup.types import BY_DEFAULT, EDITED, IF_CHOSEN, NEVER, ON_REQUEST, SAFE_TIERS
 from clip_client.review.state.found_groups import Filter
-from clip_client.review.state.plan_lines import MOVES
 from tests.fixtures.images.camera_files import exif
 from tests.fixtures.images.scenes import noisy, resized, scene
 from tests.fixtures.reviews import of_report, review_of, search_of
-from tests.unit.review.albums import done
+from tests.unit.review.albums import done, moving
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -136,11 +135,11 @@ def of_rules(review: Review, also: list[str]) -> tuple[str, set[str]]:
     count = review.get(f"/rules/count?{urlencode([('also', tier) for tier in also])}").text
     review.post("/rules/choose", {"also": also})
     done(review, "/plan")
-    lines = review.session.lines.page(MOVES, start=0, most=99)
+    planned = moving(review)
     review.post("/undo")
     said = re.search(r": (\d+ photos, [\d.]+ \wB) would move", count)
     assert said, count
-    return said[1], {line.path for line in lines}
+    return said[1], planned
 
 
 def of_command(report: DuplicateReport, root: Path, store: Store, options: ActionOptions) -> set[str]:

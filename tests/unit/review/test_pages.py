@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -12,8 +13,8 @@ from PIL import Image
 
 from clip_client.dedup import Store
 from clip_client.review.state.session import Session
-from tests.fixtures.albums import report, write
-from tests.fixtures.reviews import Review, review_of
+from tests.fixtures.albums import member, report, write
+from tests.fixtures.reviews import Review, of_report, review_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -56,6 +57,32 @@ def test_enter_opens_the_first_undecided_group(review: Review) -> None:
     assert 'href="groups/1" data-key="Enter"' in page
     review.post("/groups/1/choice", {"what": "skip"})
     assert 'href="groups/2" data-key="Enter"' in review.get("/").text
+
+
+def test_a_large_group_shows_its_first_photos_and_the_others_move_as_suggested(album: Path, tmp_path: Path) -> None:
+    paths = [write(album / "many" / f"{number:03}.jpg", b"copy") for number in range(200)]
+    found = report(tuple(map(member, paths)))
+    with review_of(album, store=tmp_path / "store", search=of_report(found)) as review:
+
+        def shown(path: str) -> list[int]:
+            return list(map(int, re.findall(r'data-place="(\d+)"', review.get(path).text)))
+
+        def moving() -> set[int]:
+            group = review.session.groups.get(1)
+            assert group is not None
+            return group.keep_and_moving[1]
+
+        assert shown("/groups/1") == [*range(60)]
+        assert shown("/groups/1?most=240") == [*range(200)]
+        review.post("/groups/1/choice", {"what": "keep", "keep": 0, "move": [1], "seen": 60})
+        assert moving() == {1, *range(60, 200)}
+        review.post("/groups/1/choice", {"what": "keep", "keep": 150, "move": [0, 199]})
+        assert shown("/groups/1") == [*range(60), 150]
+        review.post("/groups/1/choice", {"what": "keep", "keep": 1, "move": [0, 150], "seen": 60})
+        assert moving() == {0, 150, 199}
+        write(paths[199].with_suffix(".jpg.xmp"), b"<x/>")
+        refusals = review.get("/groups/1/plan?keep=1&move=0&seen=60").json
+        assert [place for place, why in refusals.items() if why["chosen"]] == ["199"]
 
 
 def test_an_address_that_leads_nowhere_is_answered_to_a_person_in_a_page(review: Review) -> None:

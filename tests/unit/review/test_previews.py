@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from clip_client.dedup import scan
-from clip_client.review.state.previews import Previews
+from clip_client.review.state.previews import PreviewCache
 from tests.fixtures.images.raw_files import dng
 
 if TYPE_CHECKING:
@@ -34,11 +34,11 @@ def drawn(jpeg: bytes | None) -> Image.Image:
 
 
 @pytest.fixture
-def previews(tmp_path: Path) -> Previews:
-    return Previews(tmp_path / "previews")
+def previews(tmp_path: Path) -> PreviewCache:
+    return PreviewCache(tmp_path / "previews")
 
 
-def test_sizes_are_limits_and_nothing_is_enlarged(previews: Previews, tmp_path: Path) -> None:
+def test_sizes_are_limits_and_nothing_is_enlarged(previews: PreviewCache, tmp_path: Path) -> None:
     sha256 = saved(tmp_path / "a.png", 4000, 1000)
     sizes = [drawn(previews.jpeg(sha256, [str(tmp_path / "a.png")], size)).size for size in ("small", "large", "full")]
     assert sizes == [(480, 120), (1600, 400), (4000, 1000)]
@@ -46,7 +46,7 @@ def test_sizes_are_limits_and_nothing_is_enlarged(previews: Previews, tmp_path: 
     assert drawn(previews.jpeg(icon, [str(tmp_path / "icon.png")], "full")).size == (16, 12)
 
 
-def test_a_turned_photo_is_upright(previews: Previews, tmp_path: Path) -> None:
+def test_a_turned_photo_is_upright(previews: PreviewCache, tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6  # turn clockwise by 90 degrees
     sha256 = saved(tmp_path / "a.jpg", 64, 48, exif=exif)
@@ -55,13 +55,13 @@ def test_a_turned_photo_is_upright(previews: Previews, tmp_path: Path) -> None:
     assert picture.convert("RGB").getpixel((24, 8))[0] > 200  # type: ignore[index]  # the left is on top now
 
 
-def test_a_raw_file_shows_its_preview(previews: Previews, tmp_path: Path) -> None:
+def test_a_raw_file_shows_its_preview(previews: PreviewCache, tmp_path: Path) -> None:
     (tmp_path / "a.dng").write_bytes(dng(Image.radial_gradient("L").resize((320, 240)).convert("RGB")))
     sha256 = hashlib.sha256((tmp_path / "a.dng").read_bytes()).hexdigest()
     assert drawn(previews.jpeg(sha256, [str(tmp_path / "a.dng")], "full")).size == (320, 240)
 
 
-def test_a_file_that_was_replaced_is_not_shown_even_by_a_link(previews: Previews, tmp_path: Path) -> None:
+def test_a_file_that_was_replaced_is_not_shown_even_by_a_link(previews: PreviewCache, tmp_path: Path) -> None:
     sha256 = saved(tmp_path / "a.png", 8, 8)
     saved(tmp_path / "secret.png", 9, 9)
     os.remove(tmp_path / "a.png")
@@ -73,7 +73,7 @@ def test_a_file_that_was_replaced_is_not_shown_even_by_a_link(previews: Previews
     assert previews.jpeg(broken, [str(tmp_path / "broken.png")], "small") is None
 
 
-def test_a_picture_is_drawn_once_and_another_copy_will_do(previews: Previews, tmp_path: Path) -> None:
+def test_a_picture_is_drawn_once_and_another_copy_will_do(previews: PreviewCache, tmp_path: Path) -> None:
     sha256 = saved(tmp_path / "a.png", 8, 8)
     first = previews.jpeg(sha256, [str(tmp_path / "missing.png"), str(tmp_path / "a.png")], "small")
     os.remove(tmp_path / "a.png")
@@ -84,11 +84,11 @@ def test_a_picture_is_drawn_once_and_another_copy_will_do(previews: Previews, tm
 
 def test_the_least_used_pictures_make_room(tmp_path: Path) -> None:
     contents = [saved(tmp_path / f"{number}.png", 50 + number, 50) for number in range(8)]
-    one = len(Previews(tmp_path / "one").jpeg(contents[0], [str(tmp_path / "0.png")], "small") or b"")
+    one = len(PreviewCache(tmp_path / "one").jpeg(contents[0], [str(tmp_path / "0.png")], "small") or b"")
     folder = tmp_path / "previews"
     for number, sha256 in enumerate(contents):
         # Another process each time, so the sizes are those on the disk.
-        previews = Previews(folder, most_bytes=6 * one)
+        previews = PreviewCache(folder, most_bytes=6 * one)
         previews.jpeg(sha256, [str(tmp_path / f"{number}.png")], "small")
         previews.jpeg(contents[0], [], "small")
         for age, file in enumerate(sorted(folder.glob("*.jpg"), key=lambda path: path.stat().st_mtime_ns)):

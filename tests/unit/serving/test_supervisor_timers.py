@@ -395,4 +395,4 @@ def test_a_frozen_server_is_healthy_for_no_longer_than_documented(frozen_at: flo
 
     simulate(freeze())
     bound_s = LIMITS.interval_s + canary_s + 4
-    assert unhealthy_at[0] - frozen_at <= bound_s, "as docs/operations.md says"
+    assert unhealthy_at[0] - frozen_at <= bound_s, "as docs/operations-reference.md says"

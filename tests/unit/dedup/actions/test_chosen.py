@@ -9,9 +9,9 @@ import pytest
 from clip_client.cli.main import main
 from clip_client.cli.options.dedup import ActionOptions
 from clip_client.dedup import Store
+from clip_client.dedup.compare.chosen_groups import chosen_photos
 from clip_client.dedup.store.choices import UNDONE
 from clip_client.dedup.types import BURST, EXACT, SIMILAR, Metadata
-from clip_client.review.state.choosing import chosen_photos
 from tests.fixtures.albums import MODEL, carried_out, member, planned, report, write
 
 if TYPE_CHECKING:

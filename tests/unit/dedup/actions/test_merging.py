@@ -13,7 +13,7 @@ import pytest
 from clip_client.cli.options.dedup import ActionOptions
 from clip_client.dedup import Member, Store
 from clip_client.dedup.actions.apply import Outcome, apply, undo
-from clip_client.dedup.actions.merging import loss
+from clip_client.dedup.actions.losses import loss
 from clip_client.dedup.actions.purge import purge
 from clip_client.dedup.features.image_features import extract_features
 from clip_client.dedup.files.metadata import read_sidecar
