@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def _wait_for(condition: Callable[[], Any], what: str, timeout_s: float = 30.0) -> None:
+def _wait_for(condition: Callable[[], Any], what: str, timeout_s: float = 120.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
@@ -156,14 +156,12 @@ def no_core_files() -> Iterator[None]:
 
 @pytest.mark.usefixtures("no_core_files")
 def test_whatever_ends_or_hangs_is_noticed_and_restored(tiny_repository: Path) -> None:
-    interval_s, timeout_s = 0.5, 2.0
-    bound_s = interval_s + timeout_s + 4.0  # as docs/operations.md says
-    options = ("--frozen-after-s", "1", "--canary-timeout-s", f"{timeout_s}")
-    with _watched(tiny_repository, *options) as watched:
+    """How soon it is noticed is tested in simulated time: tests/unit/serving/test_supervisor_timers.py."""
+    with _watched(tiny_repository, "--frozen-after-s", "1", "--canary-timeout-s", "2") as watched:
         for restarts, (what, break_it) in enumerate(BREAKS.items(), 1):
             prefix = region_prefix(watched.triton.pid)
             break_it(watched)
-            _wait_for(lambda: watched.health()[0] == 503, f"{what}: noticed", bound_s)
+            _wait_for(lambda: watched.health()[0] == 503, f"{what}: noticed")
             _wait_for(partial(watched.is_restored, restarts), f"{what}: restored")
             assert not _regions(prefix), what
             new = region_prefix(watched.triton.pid)

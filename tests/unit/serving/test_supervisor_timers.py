@@ -13,7 +13,7 @@ import pytest
 from preprocess_ensemble.serving.backend import Probe, ProbeOutcome
 from preprocess_ensemble.serving.supervisor import StartError, Supervisor, SupervisorConfig
 from tests.fixtures.simulated_time import simulate
-from tests.unit.serving.test_supervisor import BROKEN, CONNECTING, OK, SLOW, FakeProcess
+from tests.unit.serving.scripted_server import BROKEN, CONNECTING, OK, SLOW, FakeProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable
