@@ -101,7 +101,6 @@ async def test_mutual_tls(mtls_server: FakeTriton, authority: trustme.CA, tmp_pa
     assert mtls_server.requests[0].metadata["authorization"] == "Bearer s3cret"
 
 
-
 async def test_a_missing_certificate_file() -> None:
     config = ClientConfig(urls=("grpcs://localhost",), ca_certificate="/no/such.pem")
     with pytest.raises(ValueError, match="ca_certificate cannot be read: No such file"):
