@@ -19,12 +19,19 @@ __all__ = ("pytest_sessionfinish", "pytest_terminal_summary")
 
 TESTS = Path(__file__).parent
 
+FORKING_FILES = (
+    "unit/dedup/actions/apply/test_apply_crashes.py",
+    "unit/dedup/actions/test_merging.py",
+    "unit/dedup/actions/test_chosen_runs.py",
+)
+"""They fork hundreds of times: 6 ms each in a process of 100 MB, 45 ms in one of 900 MB, as others make it."""
+
 LONG_FILES = (
-    "benchmarks/test_benchmarks.py",
-    "distributed/test_embedding.py",
-    "packaging/test_readme.py",
-    "serving/test_fidelity.py",
-    "serving/test_serve.py",
+    "live/benchmarks/test_benchmarks.py",
+    "live/distributed/test_embedding.py",
+    "live/packaging/test_readme.py",
+    "live/serving/test_fidelity.py",
+    "live/serving/test_serve.py",
 )
 """Those of tests/live that take half a minute or more."""
 
@@ -35,15 +42,19 @@ first that needs the browser, a server or a cluster, which start ten times as sl
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test with its folder and its limit. The last folder begins with its long files: no process is left
-    alone with one."""
-    long_files = [TESTS / "live" / name for name in LONG_FILES]
+    """Mark each test with its folder and its limit, and put them into order.
+
+    The files that fork come first. The last folder begins with its long files: no process is left alone with one.
+    """
     for item in items:
         folder = item.path.relative_to(TESTS).parts[0]
         item.add_marker(getattr(pytest.mark, folder))
         if folder in SLOW_FOLDERS and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(SLOW_FOLDERS[folder]))
-    items.sort(key=lambda item: 0 if not item.get_closest_marker("live") else 1 if item.path in long_files else 2)
+    forking, long = ({TESTS / name for name in names} for names in (FORKING_FILES, LONG_FILES))
+    items.sort(
+        key=lambda item: (item.path not in forking, bool(item.get_closest_marker("live")), item.path not in long)
+    )
 
 
 os.environ["CLIP_PRECISION"] = "fp32"

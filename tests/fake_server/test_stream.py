@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from clip_client import ClipClient, ClipError, EmbeddedItem, ImageSources
-from clip_client.testing import FakeTriton, Relay, Reply
+from clip_client.testing import FakeTriton, InMemoryTransports, Relay, Reply
+from tests.fixtures.simulated_time import simulate
 from tests.fixtures.waiting import until
 
 if TYPE_CHECKING:
@@ -237,12 +238,19 @@ async def test_a_failure_of_the_service_is_raised_after_the_results_before_it() 
             await anext(stream)
 
 
-async def test_without_a_deadline_each_image_has_the_clients_time() -> None:
-    async with FakeTriton() as server, ClipClient(server.url, timeout_s=1.0) as clip:
+def test_without_a_deadline_each_image_has_the_clients_time() -> None:
+    """In simulated time: twelve requests one after the other take longer than ``timeout_s`` in total."""
+
+    async def run() -> None:
+        server = FakeTriton()
         server.answer_always(Reply(delay_s=0.1))
-        # Twelve sequential requests of 0.1 s each take longer than timeout_s in total.
-        items = await collect(clip.embed_stream(names(12), max_in_flight=1))
-        assert len(items) == 12
+        transports = InMemoryTransports({"localhost": server})
+        async with ClipClient("localhost:1", timeout_s=1.0, transport_factory=transports) as clip:
+            items = await collect(clip.embed_stream(list(names(12)), max_in_flight=1))
+            assert len(items) == 12
+            assert asyncio.get_running_loop().time() > 1.0
+
+    simulate(run())
 
 
 async def test_memory_does_not_grow_with_the_length_of_the_stream() -> None:

@@ -77,20 +77,12 @@ def test_the_blocking_client_has_the_same_surface() -> None:
             assert list(signature.parameters.values()) == list(twin.parameters.values()), name
 
 
-def test_importing_loads_nothing_heavy_and_is_quick() -> None:
-    code = (
-        "import sys, time, json; start = time.process_time(); import clip_client; took = time.process_time() - start; "
-        "print(json.dumps([took, sorted(sys.modules)]))"
-    )
-    quickest_s = float("inf")
-    for _ in range(3):
-        printed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
-        took_s, modules = json.loads(printed)
-        assert [name for name in HEAVY if name in modules] == []
-        quickest_s = min(quickest_s, took_s)
-    # The least CPU time of three: other programs on the machine can only add to it, through the caches or through what
-    # a virtual machine's clock counts while another machine has its cores.
-    assert quickest_s < 0.5
+def test_importing_loads_nothing_heavy_and_little_else() -> None:
+    code = "import clip_client, json, sys; print(json.dumps(sorted(sys.modules)))"
+    printed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    modules = json.loads(printed)
+    assert [name for name in HEAVY if name in modules] == []
+    assert len(modules) < 500, "most of them NumPy's and asyncio's"
 
 
 def test_importing_reads_no_environment_and_configures_no_logging() -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import imagehash
 from PIL import Image, UnidentifiedImageError
-from scipy.stats import beta  # type: ignore[import-untyped,unused-ignore]
+from scipy.special import betaincinv  # type: ignore[import-untyped,unused-ignore]
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -50,7 +50,7 @@ def upper_bound(events: int, trials: int) -> float:
 
     With no event this is 1 - 0.05 ** (1 / trials), about 3 / trials, the rule of three. Without a trial it is 1.
     """
-    return float(beta.ppf(CONFIDENCE, events + 1, trials - events)) if events < trials else 1.0
+    return float(betaincinv(events + 1, trials - events, CONFIDENCE)) if events < trials else 1.0
 
 
 def removed_by_hash(paths: Sequence[Path]) -> frozenset[Path]:

@@ -13,7 +13,6 @@ import socket
 import struct
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from contextlib import contextmanager
@@ -32,19 +31,13 @@ from clip_client import SyncClipClient
 from preprocess_ensemble.serving.cleanup import SHARED_MEMORY, region_prefix
 from preprocess_ensemble.testing.server import QUIET, Server, free_port, python_with_shared_memory, serving
 from preprocess_ensemble.testing.tiny_model import TINY_CLIP
+from tests.fixtures.waiting import wait_until
 from tests.live.processes import still_running
 from tests.live.raw import infer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-
-
-def _wait_for(condition: Callable[[], Any], what: str, timeout_s: float = 30.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
-        time.sleep(0.05)
 
 
 def _command(process: psutil.Process) -> list[str]:
@@ -64,8 +57,7 @@ class Watched:
 
     @property
     def triton(self) -> psutil.Process:
-        (child,) = psutil.Process(self.server.process.pid).children()
-        return child
+        return self.server.triton
 
     def stub(self, model: str) -> psutil.Process:
         return next(child for child in self.triton.children() if f"/{model}/" in " ".join(_command(child)))
@@ -116,12 +108,12 @@ def test_tritonserver_dies_with_clip_serve_and_the_next_start_removes_what_is_le
         triton = watched.triton
         watched.server.process.kill()
         watched.server.process.wait()
-        _wait_for(lambda: not still_running([triton]), "tritonserver gone")
+        wait_until(lambda: not still_running([triton]), "tritonserver gone")
     # The stubs end by themselves, but for one that was just handing over its answer to the canary.
     subprocess.run(
         [sys.executable, "-m", "preprocess_ensemble.serving.launcher", "--help"], capture_output=True, check=False
     )
-    _wait_for(lambda: not still_running(family), "every process gone")
+    wait_until(lambda: not still_running(family), "every process gone")
     assert not _regions(prefix)
 
 
@@ -156,15 +148,13 @@ def no_core_files() -> Iterator[None]:
 
 @pytest.mark.usefixtures("no_core_files")
 def test_whatever_ends_or_hangs_is_noticed_and_restored(tiny_repository: Path) -> None:
-    interval_s, timeout_s = 0.5, 2.0
-    bound_s = interval_s + timeout_s + 4.0  # as docs/operations-reference.md says
-    options = ("--frozen-after-s", "1", "--canary-timeout-s", f"{timeout_s}")
-    with _watched(tiny_repository, *options) as watched:
+    """How soon it is noticed is tested in simulated time: tests/unit/serving/test_supervisor_timers.py."""
+    with _watched(tiny_repository, "--frozen-after-s", "1", "--canary-timeout-s", "2") as watched:
         for restarts, (what, break_it) in enumerate(BREAKS.items(), 1):
             prefix = region_prefix(watched.triton.pid)
             break_it(watched)
-            _wait_for(lambda: watched.health()[0] == 503, f"{what}: noticed", bound_s)
-            _wait_for(partial(watched.is_restored, restarts), f"{what}: restored")
+            wait_until(lambda: watched.health()[0] == 503, f"{what}: noticed")
+            wait_until(partial(watched.is_restored, restarts), f"{what}: restored")
             assert not _regions(prefix), what
             new = region_prefix(watched.triton.pid)
             assert {oct((SHARED_MEMORY / name).stat().st_mode & 0o777) for name in _regions(new)} == {"0o600"}, what
@@ -178,7 +168,7 @@ def test_a_request_that_crashes_it_again_and_again_delays_no_restart(
     with _watched(tiny_repository) as watched:
         for restarts in (1, 2, 3):
             _classify_text(watched)
-            _wait_for(partial(watched.is_restored, restarts), "restored")
+            wait_until(partial(watched.is_restored, restarts), "restored")
     log = capfd.readouterr().err
     assert log.count("restarting tritonserver: tritonserver ended (signal 8)") == 3
     assert "restarting tritonserver in" not in log
@@ -201,15 +191,14 @@ def test_the_death_of_a_stub_needs_no_canary_to_be_noticed(tiny_repository: Path
     with _watched(tiny_repository, "--canary-interval-s", "3600") as watched:
         first = watched.triton.pid
         watched.stub("clip_encoder").kill()
-        _wait_for(lambda: watched.health()[1]["restarts"] == 1 and watched.health()[0] == 200, "tritonserver restarted")
+        wait_until(lambda: watched.health()[1]["restarts"] == 1 and watched.health()[0] == 200, "restarted")
         assert watched.triton.pid != first
 
 
 def test_another_user_cannot_read_the_images_of_clients(server: Server) -> None:
-    (triton,) = psutil.Process(server.process.pid).children()
     # Larger than the region is at first, so that it grows.
     infer(server.grpc_url, "clip_image", [bytes(2**17)] * 32, outputs=["embedding"])
-    regions = [SHARED_MEMORY / name for name in _regions(region_prefix(triton.pid))]
+    regions = [SHARED_MEMORY / name for name in _regions(region_prefix(server.triton.pid))]
     assert len(regions) == 2, "one for each model that runs in Python"
     assert sum(region.stat().st_size for region in regions) > 4 * 2**20
     assert {oct(region.stat().st_mode & 0o777) for region in regions} == {"0o600"}

@@ -44,7 +44,12 @@ class Listening(FakeTriton):
 
 @contextlib.asynccontextmanager
 async def _probing(
-    server: FakeTriton, monkeypatch: pytest.MonkeyPatch, folder: Path, *, program: str = "sleep 600"
+    server: FakeTriton,
+    monkeypatch: pytest.MonkeyPatch,
+    folder: Path,
+    *,
+    program: str = "sleep 600",
+    timeout_s: float = 30,
 ) -> AsyncIterator[TritonBackend]:
     """The canary's side of ``server``; ``program`` takes the place of tritonserver's process."""
 
@@ -52,7 +57,7 @@ async def _probing(
         return await TritonProcess.run(program.split(), os.environ, log=None, secret="s3cret")
 
     monkeypatch.setattr(TritonProcess, "start", start)
-    config = ServeConfig(repository=folder, grpc_port=server.port, canary_timeout_s=2)
+    config = ServeConfig(repository=folder, grpc_port=server.port, canary_timeout_s=timeout_s)
     async with contextlib.aclosing(TritonBackend(config)) as backend:
         process = await backend.start()
         try:
@@ -101,7 +106,8 @@ async def test_a_check_is_one_request(monkeypatch: pytest.MonkeyPatch, tmp_path:
 async def test_what_an_answer_means(
     reply: Reply, outcome: ProbeOutcome, message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    async with Listening() as server, _probing(server, monkeypatch, tmp_path) as backend:
+    timeout_s = 3 if reply.delay_s else 30
+    async with Listening() as server, _probing(server, monkeypatch, tmp_path, timeout_s=timeout_s) as backend:
         assert (await backend.probe()).outcome is ProbeOutcome.OK
         server.script(reply)
         probe = await backend.probe()
@@ -142,7 +148,8 @@ async def test_a_full_batch_decides_whether_memory_is_short(monkeypatch: pytest.
 async def test_a_busy_server_is_not_short_of_memory(
     reply: Reply, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    async with Listening() as server, _probing(server, monkeypatch, tmp_path) as backend:
+    timeout_s = 3 if reply.delay_s else 30
+    async with Listening() as server, _probing(server, monkeypatch, tmp_path, timeout_s=timeout_s) as backend:
         server.script(Reply(), reply)
         assert (await backend.probe()).outcome is ProbeOutcome.OK
 

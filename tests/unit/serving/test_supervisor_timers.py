@@ -14,7 +14,7 @@ from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.serving.probe import Probe, ProbeOutcome
 from preprocess_ensemble.serving.supervisor import Supervisor, SupervisorConfig
 from tests.fixtures.simulated_time import simulate
-from tests.unit.serving.test_supervisor import BROKEN, CONNECTING, OK, SLOW, FakeProcess
+from tests.unit.serving.scripted_server import BROKEN, CONNECTING, OK, SLOW, FakeProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable
