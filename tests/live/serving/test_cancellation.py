@@ -46,8 +46,8 @@ async def test_triton_decodes_what_was_cancelled(server: Server) -> None:
         preprocessor.suspend()
         try:
             calls = [stub.ModelInfer(request(32)) for _ in range(20)]
-            # One of them is in the process that is suspended.
-            await until(lambda: counted(server, "nv_inference_pending_request_count").get(PREPROCESSOR) == 19)
+            # The others are in the process that is suspended, or on their way.
+            await until(lambda: counted(server, "nv_inference_pending_request_count")[PREPROCESSOR] >= 15)
             for call in calls:
                 call.cancel()
         finally:

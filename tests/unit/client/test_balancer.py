@@ -237,6 +237,77 @@ async def test_an_impossible_name_is_left_to_the_connection() -> None:
     await balancer.aclose()
 
 
+@pytest.mark.parametrize(("is_down", "period_s"), [(False, 30.0), (True, 5.0)])
+def test_names_are_looked_up_again_after_more_than_their_period(is_down: bool, period_s: float) -> None:
+    network = Network()
+
+    async def test(balancer: Balancer) -> None:
+        await asyncio.sleep(7.0)
+        await balancer.ensure_resolved()
+        if is_down:
+            fail(balancer.servers[1], Unavailable("x"), started_at=7.0, now=7.0)
+        network.names[NAME] = [SECOND, THIRD]
+        await asyncio.sleep(period_s)
+        balancer.choose(1, 1)
+        await asyncio.sleep(0.0)
+        assert hosts(balancer) == [FIRST, SECOND]
+        await asyncio.sleep(0.0625)
+        balancer.choose(1, 1)
+        balancer.choose(1, 1)
+        await asyncio.sleep(0.0625)
+        assert hosts(balancer) == [SECOND, THIRD]
+        assert network.is_closed(FIRST)
+        assert not network.is_closed(SECOND)
+
+    network.run(test)
+    assert len(network.named) == 3
+
+
+def test_a_server_that_left_its_name_is_closed_after_its_last_request() -> None:
+    network = Network()
+
+    async def look_up(balancer: Balancer) -> None:
+        await asyncio.sleep(31.0)
+        balancer.choose(1, 1)
+        await asyncio.sleep(0.0625)
+
+    async def test(balancer: Balancer) -> None:
+        await balancer.ensure_resolved()
+        first, second = balancer.servers
+        first.limit.started(2)
+        network.names[NAME] = [SECOND, THIRD]
+        await look_up(balancer)
+        assert hosts(balancer) == [SECOND, THIRD]
+        assert balancer.servers[0] is second
+        assert not network.is_closed(FIRST)
+        first.succeeded(2, started_at=0.0, now=1.0, time_given_s=9.0)
+        await look_up(balancer)
+        assert network.is_closed(FIRST)
+        # One that is still at work is closed with the client.
+        second.limit.started(2)
+        network.names[NAME] = [THIRD, FIRST]
+        await look_up(balancer)
+        assert not network.is_closed(SECOND)
+
+    network.run(test)
+
+
+def test_known_addresses_stay_while_no_name_server_answers() -> None:
+    network = Network()
+
+    async def test(balancer: Balancer) -> None:
+        await balancer.ensure_resolved()
+        del network.names[NAME]
+        for _ in range(2):
+            await asyncio.sleep(31.0)
+            balancer.choose(1, 1)
+            await asyncio.sleep(0.0625)
+            assert hosts(balancer) == [FIRST, SECOND]
+
+    network.run(test)
+    assert len(network.named) == 2
+
+
 @pytest.mark.parametrize("url", ["local:", "http://clip.example.org", "localhost", "a..b"])
 def test_what_needs_no_look_up_is_one_server(url: str) -> None:
     network = Network(url)

@@ -85,14 +85,14 @@ async def test_a_burst_is_announced_once() -> None:
 
     def burst() -> Iterator[bytes]:
         yield b"first"
-        go_on.wait(60)
+        go_on.wait(10)
         yield from names(50)
         done.set()
 
     source = open_source(burst(), max_ahead=100, on_arrival=count)
     await until(lambda: arrivals)
     go_on.set()
-    assert done.wait(60)  # nothing else runs in the loop meanwhile
+    assert done.wait(10)  # nothing else runs in the loop meanwhile
     taken: list[object] = []
 
     def all_taken() -> bool:
