@@ -154,7 +154,7 @@ class LocalTransport(Transport):
         try:
             session = open_session(file, options, providers)
         except LoadFailed as error:
-            raise ModelNotReady(f"{file} cannot be used: {error}; export the model again.") from error
+            raise ModelNotReady(f"{error}; export the model again.") from error
         candidates = (*openvino_candidates(file, threads=options.intra_op_num_threads), coreml(file))
         try:
             precision = self._precision or precision_of_environment() or "auto"

@@ -42,7 +42,8 @@ def open_session(
     try:
         return onnxruntime.InferenceSession(model, options or session_options(), providers=list(providers))
     except Exception as error:  # ONNX Runtime's exceptions share no public base class.
-        raise LoadFailed(f"ONNX Runtime cannot load the model ({first_line(error)})") from error
+        name = model if isinstance(model, Path) else "the model"
+        raise LoadFailed(f"ONNX Runtime cannot load {name} ({first_line(error)})") from error
 
 
 def open_model(session: InferenceSession, passport: Passport | None) -> OpenModel:

@@ -54,7 +54,7 @@ def open_session(file: Path, plan: SessionPlan) -> onnxruntime.InferenceSession:
     try:
         session = onnx_session.open_session(file, plan.options, providers)
     except LoadFailed as error:
-        raise ModelLoadError(f"{file} cannot be used: {error}: {remedy}.") from error
+        raise ModelLoadError(f"{error}: {remedy}.") from error
     for provider in plan.providers:
         # ONNX Runtime drops a provider that fails to start, and only logs a line about it.
         if provider.required and provider.name not in session.get_providers():
