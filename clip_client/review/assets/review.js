@@ -234,6 +234,7 @@ const actions = {
     const isChanged = Boolean(one("form.is-changed"));
     await load(link.href, { replace: true, quiet: true });
     const form = one("[data-submit=choose]");
+    if (!form) return;  // the decision has been applied
     for (const input of all("figure input", form)) input.checked = chosen.get(input.name + input.value) ?? input.checked;
     for (const figure of all("figure", form)) figure.classList.toggle("kept", one("[name=keep]", figure).checked);
     form.classList.toggle("is-changed", isChanged);

@@ -15,6 +15,7 @@ from clip_client.dedup import Store
 from clip_client.review.state.session import Session
 from tests.fixtures.albums import member, report, write
 from tests.fixtures.reviews import Review, of_report, review_of
+from tests.unit.review.albums import applied
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -83,6 +84,8 @@ def test_a_large_group_shows_its_first_photos_and_the_others_move_as_suggested(a
         write(paths[199].with_suffix(".jpg.xmp"), b"<x/>")
         refusals = review.get("/groups/1/plan?keep=1&move=0&seen=60").json
         assert [place for place, why in refusals.items() if why["chosen"]] == ["199"]
+        applied(review)
+        assert shown("/groups/1?most=2") == [0, 1]
 
 
 def test_an_address_that_leads_nowhere_is_answered_to_a_person_in_a_page(review: Review) -> None:
