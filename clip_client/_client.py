@@ -14,14 +14,14 @@ import anyio
 from clip_client._balancing.balancer import Balancer
 from clip_client._config import ClientConfig, at_least_one, positive_seconds
 from clip_client._endpoint import DEFAULT_URL, Endpoint, EndpointKind
-from clip_client._errors import forked_process
+from clip_client._errors import ClipError, ImageError, forked_process
 from clip_client._handshake import Handshake
 from clip_client._health import HealthReport, run_health_checks
 from clip_client._pipeline.encoder import ImageEncoder
 from clip_client._pipeline.images import known_count, path_of
 from clip_client._pipeline.pending_image import Deadline
 from clip_client._pipeline.sender import Sender
-from clip_client._pipeline.stream import Stream, embedded_item
+from clip_client._pipeline.stream import Stream
 from clip_client._results import Collector, EmbeddedItem, EmbeddingBatch
 from clip_client._transports.factory import transport_factory as default_transport_factory
 from preprocess_ensemble.cores import usable_cores
@@ -159,9 +159,9 @@ class ClipClient(ClientBase):
             deadline.extended_by_s = self._config.timeout_s
         collector = Collector(model.dimension, expected=known_count(images))
         async with session.stream(images, model, ordered=False, max_ahead=None, deadline=deadline) as stream:
-            async for finished in stream:
-                for image, result in finished:
-                    collector.add(image.index, path_of(image.source), result)
+            async for chunk in stream:
+                for index, image, result in chunk:
+                    collector.add(index, path_of(image), result)
         return collector.batch(model)
 
     async def embed_stream(
@@ -192,9 +192,14 @@ class ClipClient(ClientBase):
         model = await session.handshake.model(deadline.at)
         limit = None if timeout_s is None else deadline
         async with session.stream(source, model, ordered=ordered, max_ahead=max_in_flight, deadline=limit) as stream:
-            async for finished in stream:
-                for image, result in finished:
-                    yield embedded_item(image, result)
+            async for chunk in stream:
+                for index, image, result in chunk:
+                    if isinstance(result, ImageError):
+                        yield EmbeddedItem(index=index, source=image, vector=None, error=result)
+                    elif isinstance(result, ClipError):
+                        raise result
+                    else:  # a copy, because a view would keep the whole answer in memory
+                        yield EmbeddedItem(index=index, source=image, vector=result.copy(), error=None)
 
     async def find_duplicates(
         self, images: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], *, threshold: float | None = None
