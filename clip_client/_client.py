@@ -1,4 +1,8 @@
-"""The asynchronous client."""
+"""The asynchronous client, and the path of a call: source -> encode -> pack -> send -> results.
+
+:class:`Stream` takes images from the caller's source, encodes them, and submits them to the client's one
+:class:`Sender`. That packs them into requests, sends them, and sets the results of the futures that it returned.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from clip_client._balancing.balancer import Balancer
-from clip_client._config import ClientConfig, at_least_one, positive_seconds
+from clip_client._config import ClientConfig, check_count, positive_seconds
 from clip_client._endpoint import DEFAULT_URL, Endpoint, EndpointKind
 from clip_client._errors import ClipError, ImageError, forked_process
 from clip_client._handshake import Handshake
@@ -42,24 +46,6 @@ URL_VARIABLE = "CLIP_URL"
 _MOST_READERS = 16
 _EXTRA_READERS = 4
 """Threads that read and encode images beyond the usable cores, because most of them wait for a disk."""
-
-
-def make_config(
-    url: str | Sequence[str] | None,
-    *,
-    timeout_s: float | None = None,
-    token: str | None = None,
-    transfer: TransferName | None = None,
-    config: ClientConfig | None = None,
-) -> ClientConfig:
-    """Merge a client's arguments: an argument overrides ``config``; ``CLIP_URL`` counts if there is neither."""
-    changes: dict[str, Any] = {"timeout_s": timeout_s, "transfer": transfer, "token": token}
-    if url is None and config is None:
-        url = os.environ.get(URL_VARIABLE) or DEFAULT_URL
-    if url is not None:
-        changes["urls"] = (url,) if isinstance(url, str) else tuple(url)
-    given = {name: value for name, value in changes.items() if value is not None}
-    return replace(config or ClientConfig(), **given)
 
 
 class ClientBase:
@@ -187,7 +173,7 @@ class ClipClient(ClientBase):
         nothing running, as cancelling the task does; only a source that is blocking keeps its thread until it returns.
         """
         if max_in_flight is not None:
-            at_least_one("max_in_flight", max_in_flight)
+            check_count("max_in_flight", max_in_flight)
         session, deadline = self._begin(timeout_s)
         model = await session.handshake.model(deadline.at)
         limit = None if timeout_s is None else deadline
@@ -286,10 +272,10 @@ class _Session:
         self.sender = Sender(self.balancer, config, on_mismatch=self.handshake.invalidate_model)
         self.stream = partial(
             Stream,
+            sender=self.sender,
             config=config,
             encoder=ImageEncoder(config),
             threads=anyio.CapacityLimiter(min(_MOST_READERS, usable_cores() + _EXTRA_READERS)),
-            sender=self.sender,
         )
 
     async def aclose(self) -> None:
@@ -298,3 +284,21 @@ class _Session:
             await self.handshake.aclose()
             await self.sender.aclose()
             await self.balancer.aclose()
+
+
+def make_config(
+    url: str | Sequence[str] | None,
+    *,
+    timeout_s: float | None = None,
+    token: str | None = None,
+    transfer: TransferName | None = None,
+    config: ClientConfig | None = None,
+) -> ClientConfig:
+    """Merge a client's arguments: an argument overrides ``config``; ``CLIP_URL`` counts if there is neither."""
+    changes: dict[str, Any] = {"timeout_s": timeout_s, "transfer": transfer, "token": token}
+    if url is None and config is None:
+        url = os.environ.get(URL_VARIABLE) or DEFAULT_URL
+    if url is not None:
+        changes["urls"] = (url,) if isinstance(url, str) else tuple(url)
+    given = {name: value for name, value in changes.items() if value is not None}
+    return replace(config or ClientConfig(), **given)

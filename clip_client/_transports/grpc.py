@@ -16,7 +16,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from clip_client._config import ClientConfig, read_pem
 from clip_client._errors import ClipError, ModelNotReady, ProtocolMismatch, Unavailable, forked_process
 from clip_client._transports.base import Answer, ModelSettings, ServerDescription, Transport
-from clip_client._transports.grpc_errors import ErrorRow, find_row
+from clip_client._transports.grpc_errors import find_row
 from clip_client._transports.grpc_messages import (
     malformed,
     read_answer,
@@ -42,19 +42,11 @@ _ANSWER_OUTPUTS: Final = (contract.EMBEDDING, contract.STATUS, contract.ERROR, c
 class TritonTransport(Transport):
     """One gRPC channel to one Triton."""
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        channel: grpc.aio.Channel,
-        *,
-        metadata: Metadata = (),
-        find_row: Callable[[grpc.StatusCode, str], ErrorRow] = find_row,
-    ) -> None:
-        """Take over ``channel``; ``metadata`` goes with every request, and ``find_row`` interprets every failure."""
+    def __init__(self, endpoint: Endpoint, channel: grpc.aio.Channel, *, metadata: Metadata = ()) -> None:
+        """Take over ``channel``; ``metadata`` goes with every request."""
         self.endpoint = endpoint
         self._channel = channel
         self._metadata = metadata
-        self._find_row = find_row
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         # Without the stub's serializer, which would copy each image twice.
         self._model_infer = channel.unary_unary(
@@ -150,7 +142,7 @@ class TritonTransport(Transport):
         try:
             return await method(request, timeout=timeout_s, metadata=self._metadata + headers)
         except grpc.aio.AioRpcError as error:
-            failure = self._find_row(error.code(), f"{error.details()}").build(self.endpoint, request_id)
+            failure = find_row(error.code(), f"{error.details()}").build(self.endpoint, request_id)
         except grpc.aio.UsageError:
             failure = Unavailable("This client is closed.", request_id=request_id)
         # Raised outside the except block, without gRPC's error as its context. That error would show the server's text,
@@ -159,9 +151,7 @@ class TritonTransport(Transport):
         raise failure
 
 
-def transport_factory(
-    config: ClientConfig, *, find_row: Callable[[grpc.StatusCode, str], ErrorRow] = find_row
-) -> Callable[[Endpoint, str | None], TritonTransport]:
+def transport_factory(config: ClientConfig) -> Callable[[Endpoint, str | None], TritonTransport]:
     """Read the certificates, once, and return what connects to one address.
 
     Raises ValueError if a certificate cannot be read, and ForkedProcess if gRPC has been used before the fork that made
@@ -189,7 +179,7 @@ def transport_factory(
             channel = grpc.aio.insecure_channel(endpoint.address, options)
         else:
             channel = grpc.aio.secure_channel(endpoint.address, credentials, options)
-        return TritonTransport(endpoint, channel, metadata=metadata, find_row=find_row)
+        return TritonTransport(endpoint, channel, metadata=metadata)
 
     return connect
 

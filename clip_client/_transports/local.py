@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from preprocess_ensemble.imaging.preprocessor import Preprocessor
     from preprocess_ensemble.model_repository.passport import Passport
     from preprocess_ensemble.runtimes.precision import Precision
-    from preprocess_ensemble.runtimes.selection import Candidate, Selection
+    from preprocess_ensemble.runtimes.selection import Selection
 
 _MAX_BATCH_SIZE: Final = 32
 """The same as ``clip_image``: larger batches make ONNX Runtime use more memory and no faster."""
@@ -55,10 +55,8 @@ class LocalTransport(Transport):
     The first call loads the model. Images are decoded by the code of ``clip_preprocess`` with its default settings:
     large JPEG files at reduced size, the default limits, and the default time to decode. ``threads`` is the number of
     threads for decoding and for the model; None means one per core that the process may use, and for the model of a
-    hybrid processor one per performance core. ``precision`` None means that of the environment, or else ``"auto"``.
-    ``make_preprocessor`` replaces the class ``Preprocessor``, and ``candidates`` the runtimes that may run the model in
-    place of ONNX Runtime's own, for tests. A call that is cancelled or out of time returns at once; its batch runs to
-    its end.
+    hybrid processor one per performance core. ``precision`` None means that of the environment, or else ``"auto"``. A
+    call that is cancelled or out of time returns at once; its batch runs to its end.
     """
 
     def __init__(
@@ -67,14 +65,10 @@ class LocalTransport(Transport):
         *,
         threads: int | None = None,
         precision: Precision | None = None,
-        make_preprocessor: Callable[..., Preprocessor] | None = None,
-        candidates: Sequence[Candidate] | None = None,
     ) -> None:
         self.repository = default_repository() if repository is None else Path(repository)
         self._threads = threads
         self._precision = precision
-        self._make_preprocessor = make_preprocessor
-        self._candidates = candidates
         # One batch at a time: a second one would compete for the same cores.
         self._runner = ThreadPoolExecutor(1, thread_name_prefix="clip encode")
         self._loaded: _Loaded | None = None
@@ -157,7 +151,7 @@ class LocalTransport(Transport):
             ) from None
         session = self._open_session(file)
         selection = self._select(session, file, Passport.from_json(text))
-        preprocessor = (self._make_preprocessor or Preprocessor)(preprocess, threads=self._threads)
+        preprocessor = Preprocessor(preprocess, threads=self._threads)
         self._loaded = _Loaded(selection=selection, passport=text, preprocessor=preprocessor)
         return self._loaded
 
@@ -185,11 +179,9 @@ class LocalTransport(Transport):
         from preprocess_ensemble.runtimes.reference import reference_model
         from preprocess_ensemble.runtimes.selection import openvino_candidates, select
 
-        candidates = self._candidates
-        if candidates is None:
-            threads = session.get_session_options().intra_op_num_threads
-            available = onnxruntime.get_available_providers()
-            candidates = (*openvino_candidates(file, threads=threads), coreml(file, available=available))
+        threads = session.get_session_options().intra_op_num_threads
+        available = onnxruntime.get_available_providers()
+        candidates = (*openvino_candidates(file, threads=threads), coreml(file, available=available))
         try:
             precision = self._precision or precision_of_environment() or "auto"
             selection = select(reference_model(session, passport), passport, precision, candidates)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from unittest.mock import patch
 
 import grpc
 import psutil
@@ -171,9 +172,10 @@ async def _transport_to(url: str, found: list[ErrorRow], **settings: object) -> 
         return found[-1]
 
     config = ClientConfig(urls=(url,), **settings)  # type: ignore[arg-type]
-    transport = transport_factory(config, find_row=look_up)(config.endpoints[0], None)
+    transport = transport_factory(config)(config.endpoints[0], None)
     try:
-        yield transport
+        with patch("clip_client._transports.grpc.find_row", look_up):
+            yield transport
     finally:
         await transport.close()
 

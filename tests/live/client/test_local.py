@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 import sys
+from contextlib import asynccontextmanager, contextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 
 from clip_client import ClientConfig, ClipClient, ClipError, ModelNotReady, SyncClipClient
-from clip_client._transports.local import LocalTransport
 from clip_client.cli.errors import CommandFailed
 from clip_client.cli.options.connection import connected
 from preprocess_ensemble.contract import ImageStatus
@@ -24,12 +25,11 @@ from preprocess_ensemble.testing.server import free_port
 from tests.fixtures.images import image_files, phone_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
 
-    from clip_client._transports.base import TransportFactory
     from preprocess_ensemble.imaging.transform import PreprocessConfig
     from preprocess_ensemble.runtimes.precision import Precision
     from preprocess_ensemble.testing.server import Server
@@ -85,9 +85,11 @@ async def test_bad_images_have_the_servers_codes_and_sentences(photos: Path, ser
     assert (np.isnan(here.vectors).all(axis=1) == [True, False, True, True]).all()
 
 
-def local_with(make_preprocessor: Callable[..., Preprocessor], server: Server) -> TransportFactory:
-    """Connect ``local:`` to the server's model, with another preprocessor."""
-    return lambda endpoint, _: LocalTransport(server.repository, threads=1, make_preprocessor=make_preprocessor)
+@contextmanager
+def local_with(preprocessor: type[Preprocessor], server: Server) -> Iterator[ClientConfig]:
+    """``local:`` with the server's model and another preprocessor."""
+    with patch("preprocess_ensemble.imaging.preprocessor.Preprocessor", preprocessor):
+        yield ClientConfig(urls=(f"local:{server.repository}",), local_threads=1)
 
 
 class Defective(Preprocessor):
@@ -102,8 +104,9 @@ async def test_an_internal_error_fails_its_own_image_only(
     photos: Path, server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     good = files_in(photos)[0]
-    async with ClipClient("local:", transport_factory=local_with(Defective, server)) as clip:
-        batch = await clip.embed([good, b"defect", good])
+    with local_with(Defective, server) as config:
+        async with ClipClient(config=config) as clip:
+            batch = await clip.embed([good, b"defect", good])
     ((index, error),) = batch.errors.items()
     assert (index, error.code) == (1, "INTERNAL")
     assert "secret" not in error.message
@@ -129,9 +132,10 @@ async def test_a_request_has_the_servers_time_to_decode(photos: Path, server: Se
             images_run.extend(map(len, requests))
             return super().run(requests)
 
-    async with ClipClient("local:", transport_factory=local_with(Recorded, server)) as clip:
-        assert not (await clip.embed(files_in(photos)[:3])).errors
-        assert not (await clip.embed(files_in(photos)[0])).errors
+    with local_with(Recorded, server) as config:
+        async with ClipClient(config=config) as clip:
+            assert not (await clip.embed(files_in(photos)[:3])).errors
+            assert not (await clip.embed(files_in(photos)[0])).errors
     assert settings_given == [{"threads": 1}]
     assert set(requests_run) == {1}
     assert sum(images_run) == 4
@@ -241,12 +245,15 @@ async def test_a_command_says_which_embeds(
     assert "using the server" in capfd.readouterr().err
 
 
-def in_process(repository: Path, precision: Precision | None, *candidates: Candidate) -> ClipClient:
+@asynccontextmanager
+async def in_process(
+    repository: Path, precision: Precision | None, *candidates: Candidate
+) -> AsyncIterator[ClipClient]:
     """A client whose runtimes besides ONNX Runtime are these."""
-    return ClipClient(
-        "local:",
-        transport_factory=lambda *_: LocalTransport(repository, precision=precision, candidates=candidates),
-    )
+    config = ClientConfig(urls=(f"local:{repository}",), local_precision=precision)
+    with patch("preprocess_ensemble.runtimes.selection.openvino_candidates", lambda *_, **__: candidates):
+        async with ClipClient(config=config) as clip:
+            yield clip
 
 
 async def test_a_runtime_that_agrees_with_fp32_embeds_and_is_named(
