@@ -67,7 +67,8 @@ def test_a_request_that_hangs_is_sent_again_while_others_are_answered() -> None:
     play(test, server)
 
 
-def test_an_explicit_time_bounds_the_call_and_keeps_what_is_finished() -> None:
+@pytest.mark.parametrize("max_request_bytes", [2**20, 40], ids=["roomy", "images wait for memory, too"])
+def test_an_explicit_time_bounds_the_call_and_keeps_what_is_finished(max_request_bytes: int) -> None:
     server = FakeTriton(seconds_per_image=0.1)
 
     async def test(clip: ClipClient) -> None:
@@ -85,7 +86,7 @@ def test_an_explicit_time_bounds_the_call_and_keeps_what_is_finished() -> None:
         assert again.errors == {}
         assert clip.stats().images_waiting == 0
 
-    play(test, server)
+    play(test, server, max_request_bytes=max_request_bytes)
 
 
 def test_a_call_fails_a_minute_after_its_last_result() -> None:
