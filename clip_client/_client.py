@@ -1,4 +1,8 @@
-"""The asynchronous client."""
+"""The asynchronous client, and the path of a call: source -> encode -> pack -> send -> results.
+
+:class:`Stream` takes images from the caller's source, encodes them, and submits them to the client's one
+:class:`Sender`. That packs them into requests, sends them, and sets the results of the futures that it returned.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +16,16 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from clip_client._balancing.balancer import Balancer
-from clip_client._config import ClientConfig, at_least_one, positive_seconds
+from clip_client._config import ClientConfig, check_count, positive_seconds
 from clip_client._endpoint import DEFAULT_URL, Endpoint, EndpointKind
-from clip_client._errors import forked_process
+from clip_client._errors import ClipError, ImageError, forked_process
 from clip_client._handshake import Handshake
 from clip_client._health import HealthReport, run_health_checks
 from clip_client._pipeline.encoder import ImageEncoder
 from clip_client._pipeline.images import known_count, path_of
 from clip_client._pipeline.pending_image import Deadline
 from clip_client._pipeline.sender import Sender
-from clip_client._pipeline.stream import Stream, embedded_item
+from clip_client._pipeline.stream import Stream
 from clip_client._results import Collector, EmbeddedItem, EmbeddingBatch
 from clip_client._transports.factory import transport_factory as default_transport_factory
 from preprocess_ensemble.cores import usable_cores
@@ -42,24 +46,6 @@ URL_VARIABLE = "CLIP_URL"
 _MOST_READERS = 16
 _EXTRA_READERS = 4
 """Threads that read and encode images beyond the usable cores, because most of them wait for a disk."""
-
-
-def make_config(
-    url: str | Sequence[str] | None,
-    *,
-    timeout_s: float | None = None,
-    token: str | None = None,
-    transfer: TransferName | None = None,
-    config: ClientConfig | None = None,
-) -> ClientConfig:
-    """Merge a client's arguments: an argument overrides ``config``; ``CLIP_URL`` counts if there is neither."""
-    changes: dict[str, Any] = {"timeout_s": timeout_s, "transfer": transfer, "token": token}
-    if url is None and config is None:
-        url = os.environ.get(URL_VARIABLE) or DEFAULT_URL
-    if url is not None:
-        changes["urls"] = (url,) if isinstance(url, str) else tuple(url)
-    given = {name: value for name, value in changes.items() if value is not None}
-    return replace(config or ClientConfig(), **given)
 
 
 class ClientBase:
@@ -159,9 +145,9 @@ class ClipClient(ClientBase):
             deadline.extended_by_s = self._config.timeout_s
         collector = Collector(model.dimension, expected=known_count(images))
         async with session.stream(images, model, ordered=False, max_ahead=None, deadline=deadline) as stream:
-            async for finished in stream:
-                for image, result in finished:
-                    collector.add(image.index, path_of(image.source), result)
+            async for chunk in stream:
+                for index, image, result in chunk:
+                    collector.add(index, path_of(image), result)
         return collector.batch(model)
 
     async def embed_stream(
@@ -187,14 +173,19 @@ class ClipClient(ClientBase):
         nothing running, as cancelling the task does; only a source that is blocking keeps its thread until it returns.
         """
         if max_in_flight is not None:
-            at_least_one("max_in_flight", max_in_flight)
+            check_count("max_in_flight", max_in_flight)
         session, deadline = self._begin(timeout_s)
         model = await session.handshake.model(deadline.at)
         limit = None if timeout_s is None else deadline
         async with session.stream(source, model, ordered=ordered, max_ahead=max_in_flight, deadline=limit) as stream:
-            async for finished in stream:
-                for image, result in finished:
-                    yield embedded_item(image, result)
+            async for chunk in stream:
+                for index, image, result in chunk:
+                    if isinstance(result, ImageError):
+                        yield EmbeddedItem(index=index, source=image, vector=None, error=result)
+                    elif isinstance(result, ClipError):
+                        raise result
+                    else:  # a copy, because a view would keep the whole answer in memory
+                        yield EmbeddedItem(index=index, source=image, vector=result.copy(), error=None)
 
     async def find_duplicates(
         self, images: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], *, threshold: float | None = None
@@ -281,10 +272,10 @@ class _Session:
         self.sender = Sender(self.balancer, config, on_mismatch=self.handshake.invalidate_model)
         self.stream = partial(
             Stream,
+            sender=self.sender,
             config=config,
             encoder=ImageEncoder(config),
             threads=anyio.CapacityLimiter(min(_MOST_READERS, usable_cores() + _EXTRA_READERS)),
-            sender=self.sender,
         )
 
     async def aclose(self) -> None:
@@ -293,3 +284,21 @@ class _Session:
             await self.handshake.aclose()
             await self.sender.aclose()
             await self.balancer.aclose()
+
+
+def make_config(
+    url: str | Sequence[str] | None,
+    *,
+    timeout_s: float | None = None,
+    token: str | None = None,
+    transfer: TransferName | None = None,
+    config: ClientConfig | None = None,
+) -> ClientConfig:
+    """Merge a client's arguments: an argument overrides ``config``; ``CLIP_URL`` counts if there is neither."""
+    changes: dict[str, Any] = {"timeout_s": timeout_s, "transfer": transfer, "token": token}
+    if url is None and config is None:
+        url = os.environ.get(URL_VARIABLE) or DEFAULT_URL
+    if url is not None:
+        changes["urls"] = (url,) if isinstance(url, str) else tuple(url)
+    given = {name: value for name, value in changes.items() if value is not None}
+    return replace(config or ClientConfig(), **given)

@@ -95,13 +95,13 @@ class ClientConfig:
         positive_seconds("timeout_s", self.timeout_s)
         positive_seconds("target_latency_s", self.target_latency_s)
         positive_seconds("keepalive_time_s", self.keepalive_time_s)
-        at_least_one("max_in_flight", self.max_in_flight)
-        at_least_one("max_request_bytes", self.max_request_bytes)
-        at_least_one("max_image_bytes", self.max_image_bytes)
+        check_count("max_in_flight", self.max_in_flight)
+        check_count("max_request_bytes", self.max_request_bytes)
+        check_count("max_image_bytes", self.max_image_bytes)
         if self.transfer not in IMAGE_ENCODINGS:
             raise ValueError(f"transfer must be one of {', '.join(IMAGE_ENCODINGS)}, got {self.transfer!r}")
         if self.local_threads is not None:
-            at_least_one("local_threads", self.local_threads)
+            check_count("local_threads", self.local_threads)
         if self.local_precision not in (None, *PRECISIONS):
             raise ValueError(f"local_precision must be one of {', '.join(PRECISIONS)}, got {self.local_precision!r}")
         if (self.client_certificate is None) != (self.client_key is None):
@@ -135,7 +135,7 @@ def positive_seconds(name: str, value: float) -> None:
         raise ValueError(f"{name} must be a positive number of seconds, at most {_LONGEST_S:g}, got {value!r}")
 
 
-def at_least_one(name: str, value: int) -> None:
+def check_count(name: str, value: int) -> None:
     """Raise ValueError unless ``value`` is a whole number of 1 or more; ``name`` is the argument's name."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")

@@ -27,8 +27,11 @@ class ClipError(ReportedError):
     """Root of all errors that this package raises on purpose.
 
     ``message`` is one sentence for people. ``request_id`` names the request in the server's log; it is None if the
-    error does not belong to one request.
+    error does not belong to one request. ``ran_out_of_time`` is True for :class:`DeadlineExceeded`, and for
+    :class:`Overloaded` if the client did not send an image because its answer would have come too late.
     """
+
+    ran_out_of_time = False
 
     def __init__(self, message: str, *, request_id: str | None = None) -> None:
         super().__init__(message)
@@ -99,6 +102,8 @@ class Overloaded(ClipError):
 
 class DeadlineExceeded(ClipError):
     """``timeout_s`` ran out before the response arrived."""
+
+    ran_out_of_time = True
 
 
 class ModelNotReady(ClipError):

@@ -1,4 +1,4 @@
-"""The servers of one client: which of them gets the next request, and which is left alone for a while."""
+"""The servers of one client: which of them gets the next request, and which one the client backs off from."""
 
 from __future__ import annotations
 
@@ -113,8 +113,8 @@ class Balancer:
         # A server is in _servers while its name leads to it, then in _retired until its last request has ended.
         self._servers: dict[Endpoint, Server] = {}
         self._retired: list[Server] = []
-        self._auto: dict[Endpoint, Endpoint] = {}
-        """AUTO endpoints -> what they turned out to be."""
+        self._resolved_auto: dict[Endpoint, Endpoint] = {}
+        """AUTO endpoints -> what they resolved to."""
         self._addresses: dict[Endpoint, Sequence[str]] = {}
         """What the last successful look-up of each name gave."""
         self._first_look_up = asyncio.Lock()
@@ -128,8 +128,8 @@ class Balancer:
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """The endpoints of the configuration; an AUTO one, once it is resolved, as what it turned out to be."""
-        return tuple(self._auto.get(endpoint, endpoint) for endpoint in self._config.endpoints)
+        """The endpoints of the configuration; an AUTO one, once it is resolved, as what it resolved to."""
+        return tuple(self._resolved_auto.get(endpoint, endpoint) for endpoint in self._config.endpoints)
 
     async def ensure_resolved(self) -> None:
         """Look the names up unless that was done before."""
@@ -183,7 +183,7 @@ class Balancer:
         found: dict[Endpoint, str | None] = {}
         for endpoint in self.endpoints:
             if endpoint.kind is EndpointKind.AUTO:
-                self._auto[endpoint] = endpoint = await resolve_auto(endpoint, self._connect)
+                self._resolved_auto[endpoint] = endpoint = await resolve_auto(endpoint, self._connect)
             addresses = await self._addresses_of(endpoint)
             if len(addresses) > 1:
                 found.update({replace(endpoint, host=address): endpoint.host for address in addresses})

@@ -1,19 +1,23 @@
-"""One image of one call, from its source to its result, and how much time it has."""
+"""One image that the sender has, and how much time an image has."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
-from clip_client._errors import ClipError, DeadlineExceeded
+from clip_client._errors import ClipError
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from clip_client._image_source import ImageSource
     from clip_client._model import ModelInfo
+
+Result: TypeAlias = Union["NDArray[np.float32]", ClipError]
+"""A vector (D,), or why there is none. The vector is a read-only view of the whole answer: copy it before you hand it
+out."""
 
 
 @dataclass(slots=True, eq=False)
@@ -36,49 +40,41 @@ class Deadline:
         return self.at - now if self.extended_by_s is None else self.extended_by_s
 
 
-@dataclass(slots=True, eq=False)
-class PendingImage:
-    """What the pipeline knows about one image."""
+class PendingImage(asyncio.Future[Result]):
+    """The future of one image's result. To give the image up, cancel it.
 
-    index: int
-    source: ImageSource
-    model: ModelInfo
-    """The vector must be of this model."""
-    deadline: Deadline | None
-    """None until the image is first sent, if the call has no deadline of its own."""
-    on_result: Callable[[PendingImage], None]
-    payload: bytes = b""
-    """The bytes to send, as long as they may have to be sent."""
-    submitted_at: float = 0.0
-    result: NDArray[np.float32] | ClipError | None = None
-    """A vector (D,) is a read-only view of the whole answer: copy it before you hand it out."""
-    abandoned: bool = False
-    was_shed: bool = False
-    """It was not sent, because its answer would have come too late."""
+    An error is a result, not an exception of the future: asyncio would report those that no caller asks for.
+    """
 
-    @property
-    def ran_out_of_time(self) -> bool:
-        """True if that is why it has no vector."""
-        return self.was_shed or isinstance(self.result, DeadlineExceeded)
+    __slots__ = ("_on_cancelled", "_submitted_at", "deadline", "model", "payload")
+
+    def __init__(
+        self,
+        payload: bytes,
+        model: ModelInfo,
+        deadline: Deadline | None,
+        submitted_at: float,
+        on_cancelled: Callable[[PendingImage], None],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        super().__init__(loop=loop)
+        self.payload = payload
+        """The bytes to send, as long as they may have to be sent."""
+        self.model = model
+        """The vector must be of this model."""
+        self.deadline = deadline
+        """None until the image is first sent, if the call has no deadline of its own."""
+        self._submitted_at = submitted_at
+        self._on_cancelled = on_cancelled
 
     @property
     def waits_since(self) -> float:
         """When the time began in which it waits to be sent."""
-        return self.submitted_at if self.deadline is None else max(self.submitted_at, self.deadline.since)
+        return self._submitted_at if self.deadline is None else max(self._submitted_at, self.deadline.since)
 
-    @property
-    def is_awaited(self) -> bool:
-        """True while a caller waits for the result."""
-        return self.result is None and not self.abandoned
-
-    def set_result(self, result: NDArray[np.float32] | ClipError) -> None:
-        """Record the result and tell the stream. Later results, and those of abandoned images, are dropped."""
-        if self.result is None and not self.abandoned:  # not the property: this runs for every image
-            self.result = result
-            self.on_result(self)
-            self.payload = b""
-
-    def abandon(self) -> None:
-        """Give up: no caller waits for the result any more."""
-        self.abandoned = True
-        self.payload = b""
+    def cancel(self, msg: Any | None = None) -> bool:
+        """Give the image up, unless it has its result. A task that waits for it calls this when it is cancelled."""
+        was_pending = super().cancel(msg)
+        if was_pending:
+            self._on_cancelled(self)
+        return was_pending

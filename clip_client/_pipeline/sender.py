@@ -7,20 +7,17 @@ import copy
 import random
 import uuid
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
 from clip_client._balancing.retry import RetryBudget, is_retried
 from clip_client._client_stats import ClientStats, Counters
 from clip_client._errors import ClipError, DeadlineExceeded, ImageError, Overloaded, ProtocolMismatch, Unavailable
-from clip_client._pipeline.pending_image import Deadline, PendingImage
+from clip_client._pipeline.pending_image import Deadline, PendingImage, Result
 from preprocess_ensemble.contract import ImageStatus
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from clip_client._balancing.balancer import Balancer, Server
     from clip_client._config import ClientConfig
     from clip_client._model import ModelInfo
@@ -28,12 +25,15 @@ if TYPE_CHECKING:
 
 _CLOSED: Final = "The client was closed before the image was sent."
 
+_HELD_REQUESTS: Final = 8
+"""Images are encoded ahead for this many full requests and no further, which bounds memory when photos are large."""
+
 
 class Sender:
     """Packs waiting images into requests as soon as a server has slots for them.
 
     It never waits to fill a batch: images that become ready while nothing may be sent fill the next one. Images of
-    different calls may share a request; each has its own deadline and its own result.
+    different calls may share a request; each has its own deadline and its own future.
     """
 
     def __init__(self, balancer: Balancer, config: ClientConfig, on_mismatch: Callable[[ModelInfo], None]) -> None:
@@ -45,39 +45,42 @@ class Sender:
         self._budget = RetryBudget(self._loop.time())
         self._counters = Counters()
 
-        # A submitted image is in _waiting or in a request of _requests until it has its result. An abandoned one may
-        # stay in _waiting for a while; _abandoned counts those since the last clean-up.
+        # A submitted image is in _waiting or in a request of _requests until it has its result. A cancelled one may
+        # stay in _waiting for a while; _cancelled counts those since the last clean-up.
         self._waiting: deque[PendingImage] = deque()
         self._requests: dict[asyncio.Task[None], _Request] = {}
-        self._abandoned = 0
+        self._cancelled = 0
+        self._is_cleaning_up = False
+        self._max_bytes = _HELD_REQUESTS * config.max_request_bytes
+        self._held_bytes = 0
+        """Bytes of the images in _waiting and _requests."""
+        self._room = asyncio.Event()
         self._dispatch_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
-    def submit(self, images: Sequence[PendingImage]) -> None:
-        """Queue images that have their payload; after :meth:`aclose` they get Unavailable at once."""
-        if self._closed:
-            _fail(images, Unavailable(_CLOSED))
-            return
-        now = self._loop.time()
-        for image in images:
-            image.submitted_at = now
-        self._waiting.extend(images)
-        self._schedule()
+    @property
+    def is_full(self) -> bool:
+        """True if the images that have no result yet leave no memory for more."""
+        return self._held_bytes >= self._max_bytes
 
-    def abandon(self, images: Collection[PendingImage]) -> None:
-        """Drop images whose caller has left; a request that carries no others is cancelled."""
-        for image in images:
-            image.abandon()
-        self._abandoned += len(images)
-        if self._abandoned > max(64, len(self._waiting) // 2):
-            # Seldom enough to cost little per image, often enough that the queue never holds mostly abandoned ones.
-            self._waiting = deque(image for image in self._waiting if image.is_awaited)
-            self._abandoned = 0
-        for task, request in self._requests.items():
-            if not any(image.is_awaited for image in request.images):
-                task.cancel()
-        self._schedule()
+    async def has_room(self) -> None:
+        """Wait while the sender is full."""
+        while self.is_full:
+            self._room.clear()
+            await self._room.wait()
+
+    def submit(self, payload: bytes, model: ModelInfo, deadline: Deadline | None) -> PendingImage:
+        """Queue an image; return the future of its result, which after :meth:`aclose` is Unavailable at once."""
+        image = PendingImage(payload, model, deadline, self._loop.time(), self._on_image_cancelled, self._loop)
+        self._held_bytes += len(payload)
+        if self._closed:
+            self._finish(image, Unavailable(_CLOSED))
+        else:
+            self._waiting.append(image)
+            if not self._dispatch_scheduled:
+                self._schedule()
+        return image
 
     def stats(self) -> ClientStats:
         """Return the counts so far."""
@@ -98,8 +101,46 @@ class Sender:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        waiting, self._waiting = self._waiting, deque()
-        _fail(waiting, Unavailable(_CLOSED))
+        self._fail(self._waiting, Unavailable(_CLOSED))
+        self._waiting.clear()
+
+    # How an image ends.
+
+    def _finish(self, image: PendingImage, result: Result) -> None:
+        if not image.done():
+            image.set_result(result)
+            self._forget(image)
+
+    def _fail(self, images: Iterable[PendingImage], error: ClipError) -> None:
+        for image in images:
+            # A copy each, because raising an exception adds to its traceback.
+            self._finish(image, copy.copy(error))
+
+    def _forget(self, image: PendingImage) -> None:
+        self._held_bytes -= len(image.payload)
+        image.payload = b""
+        if self._held_bytes < self._max_bytes:  # not the property: this runs for every image
+            self._room.set()
+
+    def _on_image_cancelled(self, image: PendingImage) -> None:
+        self._forget(image)
+        self._cancelled += 1
+        if not self._is_cleaning_up:
+            # Once for all images of a call.
+            self._is_cleaning_up = True
+            self._loop.call_soon(self._clean_up)
+
+    def _clean_up(self) -> None:
+        """Drop cancelled images; a request that carries no others is cancelled."""
+        self._is_cleaning_up = False
+        if self._cancelled > max(64, len(self._waiting) // 2):
+            # Seldom enough to cost little per image, often enough that the queue never holds mostly cancelled ones.
+            self._waiting = deque(image for image in self._waiting if not image.done())
+            self._cancelled = 0
+        for task, request in self._requests.items():
+            if all(image.done() for image in request.images):
+                task.cancel()
+        self._schedule()
 
     # Which images go next.
 
@@ -132,7 +173,7 @@ class Sender:
         The first is enough: a call with a deadline gives up its own images, and images with a deadline of their own
         were sent before, so they wait in front of all others.
         """
-        while self._waiting and not self._waiting[0].is_awaited:
+        while self._waiting and self._waiting[0].done():
             self._waiting.popleft()
         deadline = self._waiting[0].deadline if self._waiting else None
         times = [time for time in (when, None if deadline is None else deadline.at) if time is not None]
@@ -147,7 +188,7 @@ class Sender:
         now = self._loop.time()
         # Only the front of the queue: under overload it holds thousands, and one of them expires every millisecond.
         while self._waiting and (deadline := self._waiting[0].deadline) is not None and deadline.at <= now:
-            self._waiting.popleft().set_result(DeadlineExceeded("timeout_s ran out before a server took the image."))
+            self._finish(self._waiting.popleft(), DeadlineExceeded("timeout_s ran out before a server took the image."))
         self._schedule()
 
     def _take(self, server: Server, available_slots: int, model: ModelInfo) -> list[PendingImage]:
@@ -162,12 +203,17 @@ class Sender:
             image = waiting[0]
             if image.model is not model:
                 break
-            if image.is_awaited and (latency is None or not self._shed(image, server, latency, now)):
+            deadline = image.deadline
+            if deadline is None:
+                deadline = Deadline(since=now, at=now + self._config.timeout_s)
+            is_late = (
+                latency is not None and deadline.at - now <= 2 * latency and self._shed(image, server, latency, now)
+            )
+            if not is_late and not image.done():
                 size += len(image.payload)
                 if images and size > self._config.max_request_bytes:
                     break
-                if image.deadline is None:
-                    image.deadline = Deadline(since=now, at=now + self._config.timeout_s)
+                image.deadline = deadline
                 images.append(image)
             waiting.popleft()
         return images
@@ -178,19 +224,18 @@ class Sender:
         The server would work on it all the same, for a caller that has left: sending such images is how goodput falls
         to nothing under overload. Twice the mean latency, because half of all answers take longer than the mean.
         """
-        if image.deadline is None:
+        if image.deadline is None or image.done():
             return False
         remaining, waited = image.deadline.at - now, now - image.waits_since
         if remaining > min(2 * latency, waited):
             return False
         self._counters.images_shed += 1
-        image.was_shed = True
-        image.set_result(
-            Overloaded(
-                f"{server.endpoint} is overloaded: the image waited {waited:.2f} s, "
-                f"{max(0.0, remaining):.2f} s are left, and an answer takes {latency:.2f} s."
-            )
+        error = Overloaded(
+            f"{server.endpoint} is overloaded: the image waited {waited:.2f} s, "
+            f"{max(0.0, remaining):.2f} s are left, and an answer takes {latency:.2f} s."
         )
+        error.ran_out_of_time = True
+        self._finish(image, error)
         return True
 
     # What becomes of a request.
@@ -202,7 +247,8 @@ class Sender:
         self._counters.requests_sent += 1
         self._counters.bytes_sent += sum(map(len, payloads))
         # The longest time of all images; if one has less, its call gives it up.
-        timeout_s = max(0.001, *(deadline.request_s(request.started_at) for deadline in request.deadlines))
+        deadlines = request.deadlines
+        timeout_s = max(0.001, *(deadline.request_s(request.started_at) for deadline in set(deadlines)))
         try:
             answer = await server.transport.infer(payloads, request_id=request_id, timeout_s=timeout_s)
         except ClipError as error:
@@ -218,9 +264,7 @@ class Sender:
             self._retry_or_fail(request, error, now)
         else:
             now = self._loop.time()
-            given = min(
-                deadline.at - image.waits_since for deadline, image in zip(request.deadlines, images, strict=True)
-            )
+            given = min(deadline.at - image.waits_since for deadline, image in zip(deadlines, images, strict=True))
             server.succeeded(count, started_at=request.started_at, now=now, time_given_s=given)
             self._budget.success()
             self._deliver(answer, images, server, request_id)
@@ -237,12 +281,12 @@ class Sender:
         if again and self._budget.spend(now):
             self._counters.requests_retried += 1
             # To the front, in their order: an ordered stream waits for these.
-            self._waiting.extendleft(image for image in reversed(again) if image.is_awaited)
+            self._waiting.extendleft(image for image in reversed(again) if not image.done())
         else:
             again = []
         if len(again) < len(images):
             self._counters.requests_failed += 1
-            _fail((image for image in images if image not in again), error)
+            self._fail((image for image in images if image not in again), error)
 
     def _is_tried_elsewhere(self, error: ClipError, server: Server) -> bool:
         """Whether another server gets a request that failed inside ``server``, for a reason that may be its own.
@@ -259,12 +303,12 @@ class Sender:
         if all(same_model) and not any(statuses) and answer.vectors.shape[1] == model.dimension:
             self._counters.images_embedded += len(images)
             for image, vector in zip(images, answer.vectors, strict=True):
-                image.set_result(vector)
+                self._finish(image, vector)
             return
         for row, image in enumerate(images):
             if not same_model[row]:
                 self._on_mismatch(model)
-                result: NDArray[np.float32] | ClipError = ProtocolMismatch(
+                result: Result = ProtocolMismatch(
                     f"{server.endpoint} does not serve {model.id}, which it or another server named before; all "
                     "servers of one client must serve one model, and after a change of model call again.",
                     request_id=request_id,
@@ -278,11 +322,11 @@ class Sender:
             elif statuses[row]:
                 self._counters.images_failed += 1
                 code = _code(statuses[row])
-                result = ImageError(answer.errors[row], code=code, index=image.index, request_id=request_id)
+                result = ImageError(answer.errors[row], code=code, request_id=request_id)
             else:
                 self._counters.images_embedded += 1
                 result = answer.vectors[row]
-            image.set_result(result)
+            self._finish(image, result)
 
     def _on_request_done(self, task: asyncio.Task[None]) -> None:
         request = self._requests.pop(task)
@@ -292,7 +336,7 @@ class Sender:
         elif (error := task.exception()) is not None:
             # A bug in this package. The loop's exception handler reports it, and no caller is left waiting.
             request.server.limit.release(len(request.images))
-            _fail(request.images, ClipError(f"The request failed: internal error ({type(error).__name__})."))
+            self._fail(request.images, ClipError(f"The request failed: internal error ({type(error).__name__})."))
             raise error
 
     def _on_cancelled(self, request: _Request) -> None:
@@ -305,7 +349,7 @@ class Sender:
             # The server keeps working on what it has received. Its slots stay taken meanwhile, so that later requests
             # wait here and not behind it.
             self._loop.call_at(limit.cancelled(started_at=request.started_at, now=now), self._release, request)
-        _fail(request.images, Unavailable("The client was closed while the image was in flight."))
+        self._fail(request.images, Unavailable("The client was closed while the image was in flight."))
 
     def _release(self, request: _Request) -> None:
         request.server.limit.release(len(request.images))
@@ -323,12 +367,6 @@ class _Request:
     @property
     def deadlines(self) -> list[Deadline]:
         return [image.deadline for image in self.images if image.deadline is not None]
-
-
-def _fail(images: Iterable[PendingImage], error: ClipError) -> None:
-    for image in images:
-        # A copy each, because raising an exception adds to its traceback.
-        image.set_result(copy.copy(error))
 
 
 def _code(status: int) -> str:

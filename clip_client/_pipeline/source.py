@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncIterable, Callable, Iterable, Iterator, KeysView, ValuesView
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, KeysView, ValuesView
 from itertools import islice
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import anyio.to_thread
@@ -30,140 +31,112 @@ _CONTAINERS: Final = (list, tuple, set, frozenset, deque, np.ndarray, KeysView, 
 """Iterating over these never blocks; any other iterable might, so it runs in a thread."""
 
 
-class Source(Protocol):
-    """Items from one iterable. At most ``max_ahead`` of them, buffered ones included, are not delivered yet."""
+class Source(ABC):
+    """The items of one iterable. At most ``max_ahead`` of them, buffered ones included, are not delivered yet."""
 
-    @property
-    def exhausted(self) -> bool:
-        """True if the iterable has ended and everything buffered has been taken."""
+    exhausted = False
+    """True if the iterable is known to have ended."""
 
-    error: BaseException | None
-    """What the caller's iterable raised, which also ends the source."""
+    def __init__(self, max_ahead: int) -> None:
+        self._slots = max_ahead
+        self._slot_freed = asyncio.Event()
 
-    def take(self) -> list[Any]:
-        """Return the items that have arrived, in order; never blocks."""
+    def at_once(self) -> list[Any]:
+        """Return the first items that can be had without waiting."""
+        return []
+
+    @abstractmethod
+    async def next(self) -> list[Any]:
+        """Wait for at least one item, and return all that have arrived, in order.
+
+        Raises StopAsyncIteration at the end, and what the iterable raises.
+        """
+
+    async def _wait_for_slot(self) -> None:
+        while not self._slots:
+            self._slot_freed.clear()
+            await self._slot_freed.wait()
 
     def delivered(self) -> None:
         """Report that one item has reached the consumer, so the iterable may give one more."""
+        self._slots += 1
+        self._slot_freed.set()
 
     def rest(self) -> list[Any] | None:
-        """Return all items that were not taken yet, and end; None if the iterable has not ended."""
+        """Return all items that were not taken yet; None if only the iterable knows them."""
+        return None
 
+    @abstractmethod
     async def aclose(self) -> None:
-        """Stop iterating, and close an iterator that has ``close`` or ``aclose``, as a generator has.
+        """Stop iterating, and close an iterator that has ``close`` or ``aclose``, as a generator has. Raises its error.
 
         If the iterable is blocking, its thread does that when it returns.
         """
 
 
-def open_source(images: ImageSources, *, max_ahead: int, on_arrival: Callable[[], None]) -> Source:
-    """Start iterating; ``on_arrival`` is called in the event loop whenever there may be items to take."""
+def open_source(images: ImageSources, *, max_ahead: int) -> Source:
+    """Start iterating."""
     if is_single(images):
         return _ContainerSource([images], max_ahead)
     if isinstance(images, _CONTAINERS):
         return _ContainerSource(images, max_ahead)
     if isinstance(images, AsyncIterable):
-        return _AsyncSource(images, max_ahead, on_arrival)
+        return _AsyncSource(images, max_ahead)
     if isinstance(images, Iterable):
-        return _ThreadSource(images, max_ahead, on_arrival)
+        return _ThreadSource(images, max_ahead)
     raise TypeError(f"expected an image or an iterable of images, got {type(images).__name__}")
 
 
-class _ContainerSource:
+class _ContainerSource(Source):
     def __init__(self, images: Iterable[Any], max_ahead: int) -> None:
-        self.exhausted = False
-        self.error: BaseException | None = None
+        super().__init__(max_ahead)
         self._iterator = iter(images)
-        self._slots = max_ahead
 
-    def take(self) -> list[Any]:
-        if self.exhausted:
-            return []
+    def at_once(self) -> list[Any]:
         items = list(islice(self._iterator, self._slots))
         self.exhausted = len(items) < self._slots
         self._slots -= len(items)
         return items
 
-    def delivered(self) -> None:
-        self._slots += 1
+    async def next(self) -> list[Any]:
+        await self._wait_for_slot()
+        if not (items := self.at_once()):
+            raise StopAsyncIteration
+        return items
 
     def rest(self) -> list[Any]:
-        self.exhausted = True
         return list(self._iterator)
 
     async def aclose(self) -> None:
-        self.exhausted = True
+        """Do nothing."""
 
 
-class _BufferedSource:
-    """The common part of the two sources that run concurrently with the consumer."""
+class _AsyncSource(Source):
+    def __init__(self, images: AsyncIterable[Any], max_ahead: int) -> None:
+        super().__init__(max_ahead)
+        self._images = images
+        self._iterator: AsyncIterator[Any] | None = None
 
-    def __init__(self, on_arrival: Callable[[], None]) -> None:
-        self.error: BaseException | None = None
-        self._buffer: deque[Any] = deque()
-        self._ended = False
-        self._on_arrival = on_arrival
-
-    @property
-    def exhausted(self) -> bool:
-        return self._ended and not self._buffer
-
-    def take(self) -> list[Any]:
-        # The length is read first: the other side may append meanwhile.
-        return [self._buffer.popleft() for _ in range(len(self._buffer))]
-
-    def rest(self) -> list[Any] | None:
-        return self.take() if self._ended else None
-
-    async def _cancel(self, task: asyncio.Task[None]) -> None:
-        task.cancel()
-        await asyncio.wait({task})
-        self._buffer.clear()
-        if not task.cancelled() and (error := task.exception()) is not None:
-            context = {"message": "The source of a stream failed to close.", "exception": error}
-            asyncio.get_running_loop().call_exception_handler(context)
-
-
-class _AsyncSource(_BufferedSource):
-    def __init__(self, images: AsyncIterable[Any], max_ahead: int, on_arrival: Callable[[], None]) -> None:
-        super().__init__(on_arrival)
-        self._slots = asyncio.Semaphore(max_ahead)
-        self._closed = False
-        self._task = asyncio.create_task(self._run(images), name="clip_client source")
-
-    async def _run(self, images: AsyncIterable[Any]) -> None:
-        try:
-            iterator = aiter(images)
-            try:
-                await self._slots.acquire()
-                async for item in iterator:
-                    self._buffer.append(_own(item))
-                    self._on_arrival()
-                    await self._slots.acquire()
-            finally:
-                if (close := getattr(iterator, "aclose", None)) is not None:
-                    await close()
-        except BaseException as error:
-            if self._closed:
-                raise
-            # Includes a CancelledError of something that the iterable itself awaited: without this, the consumer would
-            # never learn of the end.
-            self.error = error
-        self._ended = True
-        self._on_arrival()
-
-    def delivered(self) -> None:
-        self._slots.release()
+    async def next(self) -> list[Any]:
+        await self._wait_for_slot()
+        if self._iterator is None:
+            self._iterator = aiter(self._images)
+        item = _own(await anext(self._iterator))
+        self._slots -= 1
+        return [item]
 
     async def aclose(self) -> None:
-        self._closed = True
-        await self._cancel(self._task)
+        if (close := getattr(self._iterator, "aclose", None)) is not None:
+            await close()
 
 
-class _ThreadSource(_BufferedSource):
-    def __init__(self, images: Iterable[Any], max_ahead: int, on_arrival: Callable[[], None]) -> None:
-        super().__init__(on_arrival)
+class _ThreadSource(Source):
+    def __init__(self, images: Iterable[Any], max_ahead: int) -> None:
+        super().__init__(0)
         self._loop = asyncio.get_running_loop()
+        self._buffer: deque[Any] = deque()
+        self._arrival = asyncio.Event()
+        self._announced = False
         # Each number is how many more items the thread may take.
         self._permits: SimpleQueue[int] = SimpleQueue()
         self._permits.put(max_ahead)
@@ -173,21 +146,38 @@ class _ThreadSource(_BufferedSource):
         self._closed = threading.Event()
         self._is_blocking = True
         """False while the thread waits for permits, or closes the iterator: it will soon end if it is told to."""
-        self._announced = False
-        self._task = asyncio.create_task(self._run(images), name="clip_client source")
-
-    async def _run(self, images: Iterable[Any]) -> None:
+        self._error: BaseException | None = None
         # A limiter of its own: a generator that sleeps for hours must not occupy one of the shared threads.
-        limiter = anyio.CapacityLimiter(1)
-        try:
-            await anyio.to_thread.run_sync(self._pump, images, limiter=limiter, abandon_on_cancel=True)
-        except Exception as error:
-            if self._closed.is_set():  # the iterator failed to close
-                raise
-            # Or no thread could be started: the consumer must not wait indefinitely.
-            self.error = error
-            self._ended = True
-            self._on_arrival()
+        work = anyio.to_thread.run_sync(self._pump, images, limiter=anyio.CapacityLimiter(1), abandon_on_cancel=True)
+        self._task = asyncio.ensure_future(work)
+        self._task.add_done_callback(lambda _: self._arrival.set())
+
+    async def next(self) -> list[Any]:
+        while not self._buffer:
+            if self._task.done():
+                self._task.result()  # raises if no thread could be started, or if the iterator failed to close
+                raise self._error or StopAsyncIteration
+            await self._arrival.wait()
+            self._arrival.clear()
+        # The length is read first: the thread may append meanwhile.
+        return [self._buffer.popleft() for _ in range(len(self._buffer))]
+
+    def delivered(self) -> None:
+        self._delivered += 1
+        if self._delivered == self._permits_at_once:
+            self._permits.put(self._delivered)
+            self._delivered = 0
+
+    def rest(self) -> list[Any] | None:
+        return list(self._buffer) if self._task.done() else None
+
+    async def aclose(self) -> None:
+        self._closed.set()
+        self._permits.put(0)
+        await asyncio.wait({self._task}, timeout=_BLOCKED_S if self._is_blocking else None)
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
 
     def _pump(self, images: Iterable[Any]) -> None:
         """In the worker thread: item after item, while there are permits."""
@@ -207,37 +197,22 @@ class _ThreadSource(_BufferedSource):
                     break
                 self._buffer.append(_own(item))
                 self._announce()
-        except BaseException as error:  # else the consumer would wait indefinitely
-            self.error = error
+        except BaseException as error:  # kept: a CancelledError would seem to be the task's own
+            self._error = error
         self._is_blocking = False
         if (close := getattr(iterator, "close", None)) is not None:
             close()
-        self._ended = True
-        self._announce()
 
     def _announce(self) -> None:
         # One wake-up for a burst of items. The flag is cleared before the buffer is read, so that no item is missed.
-        if not self._announced and not self._closed.is_set():
+        if not self._announced:
             self._announced = True
             with contextlib.suppress(RuntimeError):  # the loop has been closed under an abandoned thread
                 self._loop.call_soon_threadsafe(self._arrived)
 
     def _arrived(self) -> None:
         self._announced = False
-        if not self._closed.is_set():
-            self._on_arrival()
-
-    def delivered(self) -> None:
-        self._delivered += 1
-        if self._delivered == self._permits_at_once:
-            self._permits.put(self._delivered)
-            self._delivered = 0
-
-    async def aclose(self) -> None:
-        self._closed.set()
-        self._permits.put(0)
-        await asyncio.wait({self._task}, timeout=_BLOCKED_S if self._is_blocking else None)
-        await self._cancel(self._task)
+        self._arrival.set()
 
 
 def _own(item: Any) -> Any:

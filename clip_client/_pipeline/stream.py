@@ -4,43 +4,36 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
-from functools import partial
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
 
 from clip_client._errors import ClipError, DeadlineExceeded, ImageError
 from clip_client._pipeline.images import path_of
-from clip_client._pipeline.pending_image import Deadline, PendingImage
 from clip_client._pipeline.source import open_source
-from clip_client._results import EmbeddedItem
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
     from typing_extensions import Self
 
     from clip_client._config import ClientConfig
     from clip_client._image_source import ImageSource, ImageSources
     from clip_client._model import ModelInfo
     from clip_client._pipeline.encoder import ImageEncoder
+    from clip_client._pipeline.pending_image import Deadline, Result
     from clip_client._pipeline.sender import Sender
-
-_ENCODED_REQUESTS = 8
-"""Images are encoded ahead for this many full requests and no further, which bounds memory when photos are large."""
 
 
 class Stream:
-    """One call, as a context: leaving it abandons the images in flight.
+    """One call, as a context: leaving it cancels the images in flight.
 
-    Callbacks in the event loop drive everything - an image arrives, an image is encoded, a result is set - so the
-    pipeline keeps moving while the consumer is busy, as far as ``max_ahead`` allows (default: twice
-    ``max_in_flight``). Without ``deadline``, each image has ``timeout_s`` of the configuration.
+    A task feeds the sender and keeps the future of each image, so the pipeline keeps moving while the consumer is busy,
+    as far as ``max_ahead`` allows (default: twice ``max_in_flight``). Without ``deadline``, each image has
+    ``timeout_s`` of the configuration.
 
-    Iterate over it: each step waits for results and gives an iterator over all that can be delivered, in which each
-    step lets the source give one more image.
+    Iterate over it for chunks: each step waits for results and gives an iterator over all that can be delivered, as
+    index, source and result. Each step of a chunk lets the source give one more image.
     """
 
     def __init__(
@@ -56,210 +49,206 @@ class Stream:
         threads: anyio.CapacityLimiter,
         sender: Sender,
     ) -> None:
+        self._model = model
         self._ordered = ordered
         self._deadline = deadline
-        self._model = model
-        self._config = config
+        self._timeout_s = config.timeout_s
         self._encoder = encoder
         self._threads = threads
         self._sender = sender
         self._loop = asyncio.get_running_loop()
 
-        # An image is in _pending from its arrival to its delivery. Meanwhile it is in _unencoded, in _encoding, with
-        # the sender, or has its result; without order, the images with a result are also in _finished.
-        self._pending: dict[int, PendingImage] = {}
-        self._unencoded: deque[PendingImage] = deque()
-        self._encoding: set[asyncio.Task[None]] = set()
-        self._finished: deque[PendingImage] = deque()
-        self._encoded_bytes = 0
-        self._next_index = 0
+        # An image is in _arrived, then in _pending from its submission to its delivery. _queue is in the order of
+        # delivery: that of the source, or, without order, that in which images got their results.
+        self._arrived: deque[ImageSource] = deque()
+        self._pending: dict[asyncio.Future[Result], tuple[int, ImageSource]] = {}
+        self._queue: deque[asyncio.Future[Result]] = deque()
+        self._submitted = 0
         self._wake = asyncio.Event()
-        self._is_submitting = False
-        """Images that fail at once free memory for others, which must not be submitted from within."""
-
-        self._source = open_source(images, max_ahead=max_ahead or 2 * config.max_in_flight, on_arrival=self._fill)
-        self._timer = None if deadline is None else self._loop.call_at(deadline.at, self._on_timer, deadline)
+        self._source = open_source(images, max_ahead=max_ahead or 2 * config.max_in_flight)
+        self._source_error: BaseException | None = None
+        self._feeding: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._has_ended = False
+        """The consumer has left, or the time is over."""
 
     async def __aenter__(self) -> Self:
-        self._fill()
+        self._arrived.extend(self._source.at_once())
+        self._submit_arrived()
+        if self._arrived or not self._source.exhausted:
+            self._feeding = asyncio.create_task(self._feed(), name="clip_client source")
+            self._feeding.add_done_callback(self._wake_up)
+        if self._deadline is not None:
+            self._timer = self._loop.call_at(self._deadline.at, self._on_timer)
         return self
 
     async def __aexit__(self, *raised: object) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._unencoded.clear()
-        if self._pending:
-            self._sender.abandon(list(self._pending.values()))
-        encoding = list(self._encoding)
-        for task in encoding:
-            task.cancel()
+        self._end()
         # Shielded, because anyio cancels a task again at each of its awaits, and the source would keep running.
-        with anyio.CancelScope(shield=True):
-            await self._source.aclose()
-            if encoding:
-                await asyncio.wait(encoding)
+        if running := [task for task in (self._feeding, *self._pending) if task is not None and not task.done()]:
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait(running)
+        if self._feeding is not None and not self._feeding.cancelled() and (error := self._feeding.exception()):
+            context = {"message": "The source of a stream failed to close.", "exception": error}
+            self._loop.call_exception_handler(context)
 
-    def __aiter__(self) -> Self:
+    def _end(self) -> None:
+        self._has_ended = True
+        if self._feeding is not None:
+            self._feeding.cancel()
+        for future in self._pending:
+            future.cancel()
+
+    async def _feed(self) -> None:
+        """Take what the source has and submit it, as long as there are slots and memory."""
+        try:
+            try:
+                while True:
+                    self._submit_arrived()
+                    if self._arrived:
+                        await self._sender.has_room()
+                    else:
+                        self._arrived.extend(await self._source.next())
+            except StopAsyncIteration:
+                pass
+            finally:
+                await self._source.aclose()
+        except BaseException as error:
+            if self._has_ended:
+                raise
+            # Includes a CancelledError of something that the iterable itself awaited: without this, the consumer would
+            # never learn of the end.
+            self._source_error = error
+
+    def _submit_arrived(self) -> None:
+        while self._arrived and not self._sender.is_full:
+            self._submit(self._arrived.popleft())
+
+    def _submit(self, image: ImageSource) -> None:
+        payload = self._encoder.unchanged(image)
+        if payload is None:
+            work = self._encode_and_send(self._submitted, image)
+            future: asyncio.Future[Result] = asyncio.create_task(work, name="clip_client image")
+        else:
+            future = self._sender.submit(payload, self._model, self._deadline)
+        self._pending[future] = (self._submitted, image)
+        self._submitted += 1
+        if self._ordered:
+            self._queue.append(future)
+            if len(self._queue) == 1:
+                self._wake.set()  # the consumer waits for the first one
+        else:
+            future.add_done_callback(self._on_done)
+
+    async def _encode_and_send(self, index: int, image: ImageSource) -> Result:
+        try:
+            # The time begins with a thread: if many images wait for one, the last of them has no less time.
+            async with self._threads:
+                await self._sender.has_room()
+                remaining = self._timeout_s if self._deadline is None else self._deadline.request_s(self._loop.time())
+                with anyio.fail_after(remaining):
+                    payload = await anyio.to_thread.run_sync(
+                        self._encoder.encode,
+                        image,
+                        self._model,
+                        limiter=anyio.CapacityLimiter(1),
+                        abandon_on_cancel=True,
+                    )
+        except ClipError as error:
+            return error
+        except TimeoutError:
+            return DeadlineExceeded(f"Reading image {index} took longer than timeout_s.")
+        except (Exception, asyncio.CancelledError) as error:
+            if self._has_ended:
+                raise
+            # No memory, no thread, or a caller's file object that raises CancelledError.
+            message = f"Reading image {index} failed: internal error ({type(error).__name__})."
+            if isinstance(error, Exception):
+                self._loop.call_exception_handler({"message": message, "exception": error})
+            return ClipError(message)
+        return await self._sender.submit(payload, self._model, self._deadline)
+
+    def _on_done(self, future: asyncio.Future[Result]) -> None:
+        self._queue.append(future)
+        self._wake.set()
+
+    def _wake_up(self, _: asyncio.Future[Any]) -> None:
+        self._wake.set()
+
+    def _on_timer(self) -> None:
+        assert self._deadline is not None  # it is its timer
+        if self._deadline.at > self._loop.time():
+            self._timer = self._loop.call_at(self._deadline.at, self._on_timer)
+        else:
+            self._wake.set()
+
+    def __aiter__(self) -> AsyncIterator[Iterator[tuple[int, ImageSource, Result]]]:
         return self
 
-    async def __anext__(self) -> Iterator[tuple[PendingImage, NDArray[np.float32] | ClipError]]:
+    async def __anext__(self) -> Iterator[tuple[int, ImageSource, Result]]:
         """Raise the source's error after all results, and DeadlineExceeded if the source may have more images then.
 
         The iterators raise if the service failed. If the deadline is fixed, images that ran out of time are no such
         failure: their results are the only ClipErrors that are no ImageError.
         """
-        while not self._has_finished():
-            if self._source.exhausted and not self._pending:
-                if self._source.error is not None:
-                    raise self._source.error
-                raise StopAsyncIteration
-            if self._deadline is not None and self._loop.time() >= self._deadline.at:
-                self._give_up()
+        while not self._has_ended and not self._has_finished():
+            if self._is_fed() and not self._pending:
+                self._has_ended = True
+            elif self._deadline is not None and self._loop.time() >= self._deadline.at:
+                return self._give_up()
             else:
+                if self._queue:  # no callback for each image: only the first can be delivered
+                    self._queue[0].add_done_callback(self._wake_up)
                 await self._wake.wait()
                 self._wake.clear()
-        return self._drain()
+        if self._has_ended:
+            raise self._source_error or StopAsyncIteration
+        if self._deadline is not None:
+            self._deadline.on_progress(self._loop.time())
+        return self._deliver()
 
-    def _on_timer(self, deadline: Deadline) -> None:
-        if deadline.at > self._loop.time():
-            self._timer = self._loop.call_at(deadline.at, self._on_timer, deadline)
-        else:
-            self._wake.set()
+    def _is_fed(self) -> bool:
+        return self._feeding is None or self._feeding.done()
 
-    def _give_up(self) -> None:
+    def _has_finished(self) -> bool:
+        return bool(self._queue) and self._queue[0].done()
+
+    def _deliver(self) -> Iterator[tuple[int, ImageSource, Result]]:
+        while self._queue and self._queue[0].done():
+            future = self._queue.popleft()
+            index, image = self._pending.pop(future)
+            result = future.result()
+            if isinstance(result, ClipError):
+                self._check(index, image, result)
+            self._source.delivered()
+            yield index, image, result
+
+    def _check(self, index: int, image: ImageSource, error: ClipError) -> None:
+        """Complete the error of an image; raise any other, unless the time of a call with a fixed end ran out."""
+        if isinstance(error, ImageError):
+            error.index = index
+            error.source = path_of(image)
+        elif self._deadline is None or self._deadline.extended_by_s is not None or not error.ran_out_of_time:
+            raise error
+
+    def _give_up(self) -> Iterator[tuple[int, ImageSource, Result]]:
         """End every image that has no result: the time is over. Raises DeadlineExceeded if that may not be all."""
-        late = [image for image in self._pending.values() if image.result is None]
-        rest = self._source.rest()
-        first = late[0].index if late else self._next_index
+        rest = [] if self._is_fed() else self._source.rest()
+        left = [(index, image, future) for future, (index, image) in self._pending.items()]
+        late = [index for index, _, future in left if not future.done()]
+        late += range(self._submitted, self._submitted + len(self._arrived))
+        first = late[0] if late else self._submitted
         message = f"timeout_s ran out with {len(late)} images in flight, the first of them number {first}"
         if rest is None:
             hint = "embed a list, or use embed_stream without timeout_s"
             raise DeadlineExceeded(f"{message}, and the iterator has not ended; {hint}.")
-        late += map(self._arrived, rest)
-        self._unencoded.clear()
         error = DeadlineExceeded(f"{message}.")
-        for image in late:
-            image.set_result(error)
-        self._sender.abandon(late)
-
-    def _has_finished(self) -> bool:
-        if not self._ordered:
-            return bool(self._finished)
-        # A dict keeps insertion order, and images are inserted in the order of their index.
-        first = next(iter(self._pending.values()), None)
-        return first is not None and first.result is not None
-
-    def _drain(self) -> Iterator[tuple[PendingImage, NDArray[np.float32] | ClipError]]:
-        is_fixed = self._deadline is not None and self._deadline.extended_by_s is None
-        while self._has_finished():
-            index = next(iter(self._pending)) if self._ordered else self._finished.popleft().index
-            image = self._pending.pop(index)
-            result = image.result
-            if isinstance(result, ImageError):
-                result.index = image.index
-                result.source = path_of(image.source)
-            elif isinstance(result, ClipError) and not (is_fixed and image.ran_out_of_time):
-                raise result
-            assert result is not None  # it has finished
-            self._source.delivered()
-            if not self._source.exhausted:
-                self._fill()
-            yield image, result
-
-    def _fill(self) -> None:
-        """Take what the source has."""
-        self._unencoded.extend(map(self._arrived, self._source.take()))
-        if self._unencoded:
-            self._start_encoding()
-        if self._source.exhausted:
-            self._wake.set()
-
-    def _arrived(self, source: ImageSource) -> PendingImage:
-        image = PendingImage(self._next_index, source, self._model, self._deadline, self._on_result)
-        self._pending[self._next_index] = image
-        self._next_index += 1
-        return image
-
-    def _start_encoding(self) -> None:
-        if self._is_submitting:
-            return
-        self._is_submitting = True
-        try:
-            while ready := self._next_encoded():
-                self._sender.submit(ready)
-        finally:
-            self._is_submitting = False
-
-    def _next_encoded(self) -> list[PendingImage]:
-        """Start tasks that encode images, as long as memory allows; return the images that are sent as they are."""
-        max_bytes = _ENCODED_REQUESTS * self._config.max_request_bytes
-        max_tasks = 2 * self._threads.total_tokens
-        ready = []
-        while self._unencoded and self._encoded_bytes < max_bytes and len(self._encoding) < max_tasks:
-            image = self._unencoded.popleft()
-            payload = self._encoder.unchanged(image.source)
-            if payload is None:
-                task = asyncio.create_task(self._encode(image), name="clip_client encode")
-                self._encoding.add(task)
-                task.add_done_callback(partial(self._on_encoded, image))
-            else:
-                image.payload = payload
-                self._encoded_bytes += len(payload)
-                ready.append(image)
-        return ready
-
-    async def _encode(self, image: PendingImage) -> None:
-        try:
-            # The time begins with a thread: if many images wait for one, the last of them has no less time.
-            async with self._threads:
-                now = self._loop.time()
-                remaining = self._config.timeout_s if self._deadline is None else self._deadline.request_s(now)
-                with anyio.fail_after(remaining):
-                    payload = await anyio.to_thread.run_sync(
-                        self._encoder.encode,
-                        image.source,
-                        image.model,
-                        limiter=anyio.CapacityLimiter(1),
-                        abandon_on_cancel=True,
-                    )
-        except ClipError as error:
-            image.set_result(error)
-        except TimeoutError:
-            image.set_result(DeadlineExceeded(f"Reading image {image.index} took longer than timeout_s."))
-        else:
-            image.payload = payload
-            self._encoded_bytes += len(payload)
-            self._sender.submit([image])
-
-    def _on_encoded(self, image: PendingImage, task: asyncio.Task[None]) -> None:
-        self._encoding.discard(task)
-        error = asyncio.CancelledError() if task.cancelled() else task.exception()
-        if error is not None:
-            # No memory, no thread, or a caller's file object that raises CancelledError: without a result, the consumer
-            # would wait indefinitely. If the stream was left, the image is abandoned, and this does nothing.
-            image.set_result(ClipError(f"Reading image {image.index} failed: internal error ({type(error).__name__})."))
-        self._start_encoding()
-        if error is not None and not task.cancelled():
-            raise error
-
-    def _on_result(self, image: PendingImage) -> None:
-        self._encoded_bytes -= len(image.payload)
-        if not self._ordered:
-            self._finished.append(image)
-        if self._deadline is not None and not image.ran_out_of_time:
-            self._deadline.on_progress(self._loop.time())
-        self._wake.set()
-        if self._unencoded:
-            self._start_encoding()
-
-
-def embedded_item(image: PendingImage, result: NDArray[np.float32] | ClipError) -> EmbeddedItem:
-    """Make the consumer's item, with a vector of its own, because a view would keep the whole answer in memory.
-
-    Raises ``result`` if it is an error that is not the image's.
-    """
-    if isinstance(result, ImageError):
-        return EmbeddedItem(index=image.index, source=image.source, vector=None, error=result)
-    if isinstance(result, ClipError):
-        raise result
-    return EmbeddedItem(index=image.index, source=image.source, vector=result.copy(), error=None)
+        results = [(index, image, future.result() if future.done() else error) for index, image, future in left]
+        results += [(index, image, error) for index, image in enumerate((*self._arrived, *rest), self._submitted)]
+        self._end()
+        for index, image, result in results:
+            if isinstance(result, ClipError):
+                self._check(index, image, result)
+            yield index, image, result

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 
-from clip_client import ClientConfig, ClipClient, ProtocolMismatch, Unauthorized, Unavailable
-from clip_client._balancing.balancer import Server
-from clip_client.testing import FakeTriton, InMemoryTransports, Reply
+from clip_client import ClipClient, ProtocolMismatch, Unauthorized, Unavailable
+from clip_client.testing import FakeTriton, Reply
 
 
 class OfTheFuture(FakeTriton):
@@ -107,27 +105,3 @@ async def test_a_token_that_one_server_refuses() -> None:
         async with ClipClient([lax.url, strict.url], token="wrong") as clip:
             with pytest.raises(Unauthorized):
                 await clip.embed(b"a")
-
-
-def test_after_a_failure_one_request_at_a_time_is_sent() -> None:
-    config = ClientConfig()
-    endpoint = config.endpoints[0]
-    server = Server(endpoint, InMemoryTransports({"localhost": FakeTriton()})(endpoint, None), config)
-    randomness = random.Random(1)
-    server.limit.started(8)
-    server.limit.started(8)
-    server.failed(8, Unavailable("x"), started_at=1.0, now=2.0, randomness=randomness)
-    first_rest = server.backoff_until
-    assert 2.0 < first_rest <= 2.1
-    # The second was already in flight, so its failure adds no information.
-    server.failed(8, Unavailable("x"), started_at=1.5, now=2.05, randomness=randomness)
-    assert server.backoff_until == first_rest
-
-    assert server.available_slots(2.0, 100, 32) == 0
-    assert server.available_slots(2.2, 100, 32) == 8
-    server.limit.started(8)
-    assert server.available_slots(2.2, 100, 32) == 0
-    server.succeeded(8, started_at=2.2, now=2.3, time_given_s=60.0)
-    assert not server.is_down
-    server.limit.started(8)
-    assert server.available_slots(2.3, 100, 32) > 0

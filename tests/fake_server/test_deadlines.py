@@ -10,12 +10,12 @@ import anyio.to_thread
 import numpy as np
 import pytest
 
-from clip_client import ClientConfig, ClipClient, DeadlineExceeded, ImageErrors, Overloaded
-from clip_client.testing import FakeTriton, InMemoryTransports, Reply
-from tests.fixtures.simulated_time import simulate
+from clip_client import DeadlineExceeded, ImageErrors, Overloaded
+from clip_client.testing import FakeTriton, Reply
+from tests.fixtures.simulated_time import play
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from clip_client import ClipClient
 
 NEVER = Reply(delay_s=float("inf"))
 
@@ -26,21 +26,6 @@ def images(count: int) -> list[bytes]:
 
 def now() -> float:
     return asyncio.get_running_loop().time()
-
-
-def play(test: Callable[[ClipClient], Coroutine[Any, Any, None]], *servers: FakeTriton, **settings: Any) -> None:
-    """Run a test with a client of these servers, which knows their model already."""
-    hosts = {f"192.0.2.{number}": server for number, server in enumerate(servers)}
-
-    async def connected() -> None:
-        config = ClientConfig(urls=tuple(hosts), **settings)
-        async with ClipClient(config=config, transport_factory=InMemoryTransports(hosts)) as clip:
-            await clip.model()
-            await test(clip)
-        for server in servers:
-            await server.stop()
-
-    simulate(connected())
 
 
 @pytest.mark.parametrize(("count", "seconds_per_image"), [(500, 0.2), (40, 4.0)], ids=["long", "slow"])
@@ -82,7 +67,8 @@ def test_a_request_that_hangs_is_sent_again_while_others_are_answered() -> None:
     play(test, server)
 
 
-def test_an_explicit_time_bounds_the_call_and_keeps_what_is_finished() -> None:
+@pytest.mark.parametrize("max_request_bytes", [2**20, 40], ids=["roomy", "images wait for memory, too"])
+def test_an_explicit_time_bounds_the_call_and_keeps_what_is_finished(max_request_bytes: int) -> None:
     server = FakeTriton(seconds_per_image=0.1)
 
     async def test(clip: ClipClient) -> None:
@@ -100,7 +86,7 @@ def test_an_explicit_time_bounds_the_call_and_keeps_what_is_finished() -> None:
         assert again.errors == {}
         assert clip.stats().images_waiting == 0
 
-    play(test, server)
+    play(test, server, max_request_bytes=max_request_bytes)
 
 
 def test_a_call_fails_a_minute_after_its_last_result() -> None:

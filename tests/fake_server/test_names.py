@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import trustme
@@ -14,118 +14,46 @@ from clip_client import ClientConfig, ClipClient, Unavailable
 from clip_client.testing import FakeTriton, InMemoryTransports, Reply
 from tests.fixtures.simulated_time import simulate
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-
-    InFleet = Callable[[Callable[["Fleet", ClipClient], Coroutine[Any, Any, None]]], None]
-
 NAME = "clip.example.org"
 FIRST, SECOND, THIRD = "192.0.2.1", "192.0.2.2", "192.0.2.3"
 IMAGES = [b"%d" % number for number in range(64)]
 
 
-class Fleet:
-    """One server at each of three addresses, and a name that leads to the first two of them."""
+def test_a_server_that_leaves_the_name_finishes_its_requests_and_is_then_disconnected() -> None:
+    names = {NAME: [FIRST, SECOND]}
+    servers = {address: FakeTriton() for address in (FIRST, SECOND, THIRD)}
+    transports = InMemoryTransports(servers)
 
-    def __init__(self) -> None:
-        self.names = {NAME: [FIRST, SECOND]}
-        self.servers = {address: FakeTriton() for address in (FIRST, SECOND, THIRD)}
-        self.transports = InMemoryTransports(self.servers)
-
-    def used(self) -> set[str]:
+    def used() -> set[str]:
         """The servers that were sent images since the last time."""
-        used = {address for address, server in self.servers.items() if server.requests}
-        for server in self.servers.values():
+        found = {address for address, server in servers.items() if server.requests}
+        for server in servers.values():
             server.requests.clear()
-        return used
+        return found
 
-
-@pytest.fixture
-def in_fleet() -> InFleet:
-    """Runs a test in simulated time."""
-
-    def run(test: Callable[[Fleet, ClipClient], Coroutine[Any, Any, None]]) -> None:
-        fleet = Fleet()
-
-        async def connected() -> None:
-            async with ClipClient(f"{NAME}:8001", timeout_s=600, transport_factory=fleet.transports) as clip:
-                await test(fleet, clip)
-            assert all(channel.closed for opened in fleet.transports.channels.values() for channel in opened)
-
-        simulate(connected(), names=fleet.names)
-
-    return run
-
-
-def test_a_name_is_looked_up_every_half_minute(in_fleet: InFleet) -> None:
-    async def test(fleet: Fleet, clip: ClipClient) -> None:
-        await clip.embed(IMAGES)
-        assert fleet.used() == {FIRST, SECOND}
-        for addresses in ([SECOND, THIRD], [THIRD, FIRST], [FIRST, SECOND, THIRD]):
-            before = fleet.names[NAME]
-            fleet.names[NAME] = addresses
-            await asyncio.sleep(29)
-            for _ in range(2):
-                await clip.embed(IMAGES)
-            assert fleet.used() == set(before)
-            await asyncio.sleep(2)
-            await clip.embed(b"has it looked up, and does not wait for that")
-            fleet.used()
-            await clip.embed(IMAGES)
-            assert fleet.used() == set(addresses)
-
-    in_fleet(test)
-
-
-def test_a_name_is_looked_up_sooner_while_a_server_is_down(in_fleet: InFleet) -> None:
-    """It may have been moved to another address."""
-
-    async def test(fleet: Fleet, clip: ClipClient) -> None:
-        await clip.embed(IMAGES)
-        fleet.servers[FIRST].ready_models.clear()
-        fleet.names[NAME] = [SECOND, THIRD]
-        await clip.embed(IMAGES)
-        await asyncio.sleep(6)
-        await clip.embed(IMAGES)
-        fleet.used()
-        await clip.embed(IMAGES)
-        assert fleet.used() == {SECOND, THIRD}
-
-    in_fleet(test)
-
-
-def test_a_server_that_leaves_the_name_finishes_its_requests_and_is_then_disconnected(in_fleet: InFleet) -> None:
-    async def test(fleet: Fleet, clip: ClipClient) -> None:
-        await clip.model()
-        await asyncio.sleep(31)
-        fleet.names[NAME] = [SECOND, THIRD]
-        for server in fleet.servers.values():
-            server.answer_always(Reply(delay_s=20))
-        call = asyncio.create_task(clip.embed(IMAGES[:16]))
-        await asyncio.sleep(1)
-        assert fleet.used() == {FIRST, SECOND}
-        await clip.embed(b"has the name looked up")
-        assert (await call).errors == {}
-        assert clip.stats().requests_retried == 0
-        assert not fleet.transports.channels[FIRST][0].closed
-        await asyncio.sleep(31)
-        await clip.embed(IMAGES)
-        assert fleet.transports.channels[FIRST][0].closed
-        assert not fleet.transports.channels[SECOND][0].closed
-
-    in_fleet(test)
-
-
-def test_a_failed_look_up_keeps_the_known_servers(in_fleet: InFleet) -> None:
-    async def test(fleet: Fleet, clip: ClipClient) -> None:
-        await clip.model()
-        del fleet.names[NAME]
-        for _ in range(3):
+    async def run() -> None:
+        async with ClipClient(f"{NAME}:8001", timeout_s=600, transport_factory=transports) as clip:
+            await clip.model()
             await asyncio.sleep(31)
+            names[NAME] = [SECOND, THIRD]
+            for server in servers.values():
+                server.answer_always(Reply(delay_s=20))
+            call = asyncio.create_task(clip.embed(IMAGES[:16]))
+            await asyncio.sleep(1)
+            assert used() == {FIRST, SECOND}
+            await clip.embed(b"has the name looked up")
+            assert (await call).errors == {}
+            assert clip.stats().requests_retried == 0
+            assert not transports.channels[FIRST][0].closed
+            await asyncio.sleep(31)
+            used()
             await clip.embed(IMAGES)
-            assert fleet.used() == {FIRST, SECOND}
+            assert used() == {SECOND, THIRD}
+            assert transports.channels[FIRST][0].closed
+            assert not transports.channels[SECOND][0].closed
+        assert all(channel.closed for opened in transports.channels.values() for channel in opened)
 
-    in_fleet(test)
+    simulate(run(), names=names)
 
 
 @pytest.mark.parametrize(

@@ -10,15 +10,15 @@ import grpc
 import numpy as np
 import pytest
 
-from clip_client import ClientConfig, ClipClient, ClipError, DeadlineExceeded, ImageError, Overloaded, Unavailable
-from clip_client.testing import FakeTriton, InMemoryTransports, Reply
+from clip_client import ClipError, DeadlineExceeded, ImageError, Overloaded, Unavailable
+from clip_client.testing import FakeTriton, Reply
 from preprocess_ensemble.contract import ENSEMBLE
-from tests.fixtures.simulated_time import simulate
+from tests.fixtures.simulated_time import play
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine
+    from collections.abc import AsyncIterator
 
-    Play = Callable[..., None]
+    from clip_client import ClipClient
 
 LOST = Reply(status=grpc.StatusCode.UNAVAILABLE, details="Socket closed")
 FULL = Reply(status=grpc.StatusCode.RESOURCE_EXHAUSTED, details="upstream overflow")
@@ -33,25 +33,7 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-@pytest.fixture
-def play() -> Play:
-    """Runs a test with a client of these servers, which knows their model already."""
-
-    def run(test: Callable[[ClipClient], Coroutine[Any, Any, None]], *servers: FakeTriton, **settings: Any) -> None:
-        hosts = {f"192.0.2.{number}": server for number, server in enumerate(servers)}
-
-        async def connected() -> None:
-            config = ClientConfig(urls=tuple(hosts), **settings)
-            async with ClipClient(config=config, transport_factory=InMemoryTransports(hosts)) as clip:
-                await clip.model()
-                await test(clip)
-
-        simulate(connected())
-
-    return run
-
-
-def test_the_server_with_the_least_in_flight_is_next(play: Play) -> None:
+def test_the_server_with_the_least_in_flight_is_next() -> None:
     busy, free = FakeTriton(), FakeTriton()
     busy.answer_always(Reply(delay_s=10))
 
@@ -66,7 +48,7 @@ def test_the_server_with_the_least_in_flight_is_next(play: Play) -> None:
     play(test, busy, free)
 
 
-def test_idle_servers_take_turns(play: Play) -> None:
+def test_idle_servers_take_turns() -> None:
     servers = [FakeTriton() for _ in range(3)]
 
     async def test(clip: ClipClient) -> None:
@@ -78,7 +60,7 @@ def test_idle_servers_take_turns(play: Play) -> None:
 
 
 @pytest.mark.parametrize("failure", [LOST, FULL], ids=["lost", "full"])
-def test_the_client_backs_off_from_a_server_and_tries_it_again(failure: Reply, play: Play) -> None:
+def test_the_client_backs_off_from_a_server_and_tries_it_again(failure: Reply) -> None:
     good, bad = FakeTriton(), FakeTriton()
 
     async def test(clip: ClipClient) -> None:
@@ -94,7 +76,7 @@ def test_the_client_backs_off_from_a_server_and_tries_it_again(failure: Reply, p
     play(test, good, bad)
 
 
-def test_a_server_that_fails_at_once_does_not_attract_the_requests(play: Play) -> None:
+def test_a_server_that_fails_at_once_does_not_attract_the_requests() -> None:
     """It always has the fewest images in flight. The healthy one gets what it failed on, so no call fails."""
     good, bad = FakeTriton(), FakeTriton()
     good.answer_always(Reply(delay_s=0.05))
@@ -115,7 +97,7 @@ def test_a_server_that_fails_at_once_does_not_attract_the_requests(play: Play) -
     play(test, good, bad)
 
 
-def test_a_request_that_every_server_fails_on_fails(play: Play) -> None:
+def test_a_request_that_every_server_fails_on_fails() -> None:
     servers = [FakeTriton() for _ in range(3)]
     for server in servers:
         server.script(Reply(status=grpc.StatusCode.INTERNAL, details="boom"))
@@ -128,7 +110,7 @@ def test_a_request_that_every_server_fails_on_fails(play: Play) -> None:
     play(test, *servers)
 
 
-def test_retried_images_go_before_waiting_ones(play: Play) -> None:
+def test_retried_images_go_before_waiting_ones() -> None:
     """An ordered stream waits for these."""
     server = FakeTriton()
 
@@ -144,7 +126,7 @@ def test_retried_images_go_before_waiting_ones(play: Play) -> None:
     play(test, server)
 
 
-def test_an_image_to_retry_fails_at_its_deadline_while_its_server_is_busy(play: Play) -> None:
+def test_an_image_to_retry_fails_at_its_deadline_while_its_server_is_busy() -> None:
     """At its deadline, not at the next event on that server."""
     server = FakeTriton()
 
@@ -164,7 +146,7 @@ def test_an_image_to_retry_fails_at_its_deadline_while_its_server_is_busy(play: 
     play(test, server, timeout_s=5.0)
 
 
-def test_an_outage_is_no_overload(play: Play) -> None:
+def test_an_outage_is_no_overload() -> None:
     """An image that waited because its server was down is not shed."""
     server = FakeTriton()
 
@@ -187,7 +169,9 @@ def test_an_outage_is_no_overload(play: Play) -> None:
     ids=["in a hurry, and first", "late, and quickly done"],
 )
 def test_an_image_that_can_be_back_in_time_is_sent(
-    latency_s: float, timeout_s: float, waits_s: float, play: Play
+    latency_s: float,
+    timeout_s: float,
+    waits_s: float,
 ) -> None:
     server = FakeTriton()
 
@@ -204,7 +188,7 @@ def test_an_image_that_can_be_back_in_time_is_sent(
     play(test, server, max_in_flight=1)
 
 
-def test_what_counts_as_late_is_decided_by_the_caller_with_the_least_time(play: Play) -> None:
+def test_what_counts_as_late_is_decided_by_the_caller_with_the_least_time() -> None:
     server = FakeTriton()
 
     async def test(clip: ClipClient) -> None:
@@ -217,7 +201,7 @@ def test_what_counts_as_late_is_decided_by_the_caller_with_the_least_time(play: 
     play(test, server)
 
 
-def test_a_cancelled_call_frees_the_queue_and_the_server(play: Play) -> None:
+def test_a_cancelled_call_frees_the_queue_and_the_server() -> None:
     server = FakeTriton()
     server.answer_always(NEVER)
 
@@ -239,7 +223,7 @@ def test_a_cancelled_call_frees_the_queue_and_the_server(play: Play) -> None:
     play(test, server)
 
 
-def test_callers_who_shared_a_request_do_not_share_its_error(play: Play) -> None:
+def test_callers_who_shared_a_request_do_not_share_its_error() -> None:
     """Raising an exception adds to its traceback."""
     server = FakeTriton()
 
@@ -255,7 +239,7 @@ def test_callers_who_shared_a_request_do_not_share_its_error(play: Play) -> None
     play(test, server)
 
 
-def test_an_internal_error_ends_the_call(play: Play) -> None:
+def test_an_internal_error_ends_the_call() -> None:
     def defect(image: bytes) -> np.ndarray[Any, np.dtype[np.float32]]:
         if image == b"a":
             raise ZeroDivisionError
@@ -284,7 +268,7 @@ class Moody(FakeTriton):
         return await super().ModelInfer(request, context)
 
 
-def test_the_retry_budget_ends_a_storm_of_refusals(play: Play) -> None:
+def test_the_retry_budget_ends_a_storm_of_refusals() -> None:
     server = Moody()
 
     async def test(clip: ClipClient) -> None:
@@ -304,7 +288,7 @@ def test_the_retry_budget_ends_a_storm_of_refusals(play: Play) -> None:
     play(test, server)
 
 
-def test_a_bad_image_and_a_closed_client_are_counted(play: Play) -> None:
+def test_a_bad_image_and_a_closed_client_are_counted() -> None:
     server = FakeTriton()
 
     async def test(clip: ClipClient) -> None:

@@ -10,17 +10,19 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.to_thread
 import grpc
 import numpy as np
 import pytest
 
-from clip_client import ClipClient, ClipError, EmbeddedItem, ImageSources
+from clip_client import ClientConfig, ClipClient, ClipError, EmbeddedItem, ImageSources
 from clip_client.testing import FakeTriton, InMemoryTransports, Relay, Reply
 from tests.fixtures.simulated_time import simulate
 from tests.fixtures.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
 
 UNIT = np.full(8, 8**-0.5, dtype=np.float32)
 
@@ -138,6 +140,65 @@ async def test_a_blocking_generator_blocks_neither_the_loop_nor_its_earlier_imag
             assert (await anext(items)).source == b"second"
             with pytest.raises(StopAsyncIteration):
                 await anext(items)
+
+
+async def test_a_blocking_generator_does_not_occupy_a_shared_thread() -> None:
+    release = threading.Event()
+
+    def blocking() -> Iterator[bytes]:
+        yield b"first"
+        release.wait(60)
+
+    anyio.to_thread.current_default_thread_limiter().total_tokens = 1
+    async with FakeTriton() as server, ClipClient(server.url) as clip:
+        async with aclosing(clip.embed_stream(blocking())) as items:
+            await anext(items)
+            with anyio.fail_after(10):
+                assert await anyio.to_thread.run_sync(lambda: "there is one") == "there is one"
+        release.set()
+
+
+async def test_a_burst_wakes_the_loop_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wake-up for each image of a generator would take longer than the image itself."""
+    go_on, done = threading.Event(), threading.Event()
+
+    def burst() -> Iterator[bytes]:
+        yield b"first"
+        go_on.wait(10)
+        yield from names(50)
+        done.set()
+
+    loop = asyncio.get_running_loop()
+    wake, woken = loop.call_soon_threadsafe, 0
+
+    def count(*arguments: Any, **options: Any) -> asyncio.Handle:
+        nonlocal woken
+        woken += 1
+        return wake(*arguments, **options)
+
+    async with FakeTriton() as server, ClipClient(server.url) as clip:
+        async with aclosing(clip.embed_stream(burst())) as items:
+            await anext(items)
+            monkeypatch.setattr(loop, "call_soon_threadsafe", count)
+            go_on.set()
+            assert done.wait(10)  # nothing else runs in the loop meanwhile
+            monkeypatch.undo()
+            assert woken <= 2, "the burst, and perhaps the end"
+            assert len([item async for item in items]) == 50
+
+
+@pytest.mark.parametrize("as_paths", [True, False])
+async def test_images_wait_for_memory_and_not_only_for_slots(as_paths: bool, tmp_path: Path) -> None:
+    path = tmp_path / "large"
+    path.write_bytes(bytes(1000))
+    config = ClientConfig(transfer="original", max_request_bytes=1000)
+    async with FakeTriton() as server, ClipClient(server.url, config=config) as clip:
+        server.answer_always(Reply(delay_s=0.001))
+        held = 0
+        async for _ in clip.embed_stream([path if as_paths else bytes(1000)] * 100):
+            held = max(held, clip.stats().images_waiting + clip.stats().images_in_flight)
+        # Eight requests, and what other threads were reading when they were full.
+        assert held <= (8 + 16 if as_paths else 8)
 
 
 @pytest.mark.parametrize("kind", ["thread", "async"])

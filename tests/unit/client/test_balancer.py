@@ -70,9 +70,10 @@ def test_a_failure_shrinks_the_limit_or_backs_off_or_both(error: ClipError, limi
     assert (server.limit.limit, server.limit.in_flight) == (limit, 3)
     assert server.backoff_until == (2.1 if backs_off else 0.0)
     assert server.is_down is backs_off
-    # A second one of the same round trip.
+    # A second one of the same round trip adds no information.
     fail(server, error, started_at=1.0, now=2.0)
     assert (server.limit.limit, server.limit.in_flight) == (limit, 3)
+    assert server.backoff_until == (2.1 if backs_off else 0.0)
 
 
 def test_the_back_off_doubles_until_an_answer_comes() -> None:
