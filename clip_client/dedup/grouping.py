@@ -84,7 +84,9 @@ class Grouped:
     pixels_decoded: int = 0
     """Contents that were decoded at full size, to compare their pixels."""
     keypoints: int = 0
-    """Contents whose keypoints were extracted."""
+    """Contents that were prepared for their alignment."""
+    aligned: int = 0
+    """Pairs that were aligned."""
 
     @classmethod
     def combine(cls, parts: Sequence[Grouped], recall: RecallEstimate) -> Grouped:
@@ -101,6 +103,7 @@ class Grouped:
             note=next((part.note for part in parts if part.note), ""),
             pixels_decoded=sum(part.pixels_decoded for part in parts),
             keypoints=sum(part.keypoints for part in parts),
+            aligned=sum(part.aligned for part in parts),
         )
 
 
@@ -140,6 +143,7 @@ def group_contents(
         note=verification.note,
         pixels_decoded=decoded,
         keypoints=verification.keypoints,
+        aligned=verification.aligned,
     )
 
 
