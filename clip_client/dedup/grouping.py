@@ -12,7 +12,7 @@ import numpy as np
 
 from clip_client.dedup.aligned import PairSource
 from clip_client.dedup.compare.cannot_link import CannotLink
-from clip_client.dedup.compare.groups import Comparison, make_groups
+from clip_client.dedup.compare.groups import Compared, make_groups
 from clip_client.dedup.compare.keep_rules import KeepRules, best_copies_first, converted_from_lossy
 from clip_client.dedup.compare.partitioned_join import join_vectors
 from clip_client.dedup.compare.pixel_candidates import pixel_candidates
@@ -154,7 +154,7 @@ def _compare(
     keep: KeepRules,
     pixels: NDArray[np.intp],
     candidates_of: _CandidatesOf,
-) -> tuple[Comparison, RecallEstimate]:
+) -> tuple[Compared, RecallEstimate]:
     """Join what is alike by vectors, hashes and pixels."""
     has_hash = collected.are_pictures(contents) & ~collected.features.column("is_flat", contents)
     hashes = collected.features.column("perceptual_hash", contents)
@@ -172,7 +172,7 @@ def _compare(
     pictures: dict[int, list[Photo]] = {}
     for row, files in candidates.items():
         pictures.setdefault(int(pixels[row]), []).append(files[0])
-    comparison = Comparison(
+    comparison = Compared(
         candidates=candidates,
         vectors=vectors,
         pixels=pixels,

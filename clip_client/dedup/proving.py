@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from clip_client.dedup.aligned import Alignment
     from clip_client.dedup.compare.candidate_pairs import CandidatePairs
-    from clip_client.dedup.compare.groups import Comparison
+    from clip_client.dedup.compare.groups import Compared
     from clip_client.dedup.features.collect import CollectedFeatures
     from clip_client.dedup.features.model_input import KeepPicture
     from clip_client.dedup.files.reading import PhotoReader
@@ -49,7 +49,7 @@ def keep_pictures(spool: Spool) -> KeepPicture:
 class Verification:
     """What one search verified."""
 
-    comparison: Comparison
+    comparison: Compared
     """With the proofs."""
     pairs: dict[str, int] = field(default_factory=dict)
     """Source -> pairs that no source before it had found."""
@@ -72,7 +72,7 @@ class Verification:
 
 @contextmanager
 def verified(
-    comparison: Comparison,
+    comparison: Compared,
     contents: Sequence[str],
     collected: CollectedFeatures,
     candidates_of: PhotosOf,
@@ -136,8 +136,8 @@ def verified(
 
 
 def _prove(
-    proofs: Proofs, comparison: Comparison, pairs: CandidatePairs, on_progress: Callable[[int, int], None]
-) -> Comparison:
+    proofs: Proofs, comparison: Compared, pairs: CandidatePairs, on_progress: Callable[[int, int], None]
+) -> Compared:
     """Prove what is a copy of what; return the comparison with what is known of the photos that are in doubt.
 
     A photo that is in doubt is seldom kept, so another one may be the best of its group, of which nothing was proved
@@ -159,7 +159,7 @@ def _prove(
 
 
 def _pairs(
-    comparison: Comparison, contents: Sequence[str], collected: CollectedFeatures, thresholds: Thresholds
+    comparison: Compared, contents: Sequence[str], collected: CollectedFeatures, thresholds: Thresholds
 ) -> CandidatePairs:
     column = collected.features.column
     representatives = np.arange(len(contents))

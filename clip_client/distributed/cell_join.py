@@ -15,7 +15,7 @@ import numpy as np
 
 from clip_client.dedup.compare.candidate_pairs import near_by_hashes, near_by_vectors
 from clip_client.dedup.compare.cells import Cells, fit_cells
-from clip_client.dedup.compare.partitioned_join import EXACT
+from clip_client.dedup.compare.partitioned_join import ALL_COMPARED
 from clip_client.dedup.compare.projection import fit_projection
 from clip_client.dedup.compare.recall_sample import RecallSample
 from clip_client.dedup.compare.similarity_join import alike_links, equal_bands, join_hashes
@@ -74,7 +74,7 @@ def everything_in_one_cell(sample: Vectors, threshold: float, candidate: float |
     )
     projection = fit_projection(sample, np.arange(len(sample)), threshold)
     return Division(
-        threshold=threshold, cells=cells, count=1, projection=projection, estimate=EXACT, candidate=candidate
+        threshold=threshold, cells=cells, count=1, projection=projection, estimate=ALL_COMPARED, candidate=candidate
     )
 
 

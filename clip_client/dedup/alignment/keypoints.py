@@ -84,6 +84,12 @@ class Keypoints:
         decoded = cv2.imdecode(np.frombuffer(self.jpeg, np.uint8), cv2.IMREAD_COLOR)
         return cast("Pixels", cv2.cvtColor(decoded, cv2.COLOR_BGR2RGB))
 
+    @cached_property
+    def orientations(self) -> NDArray[np.float32]:
+        """(8, 256): the thumbnail turned by 0 to 3 quarters to the left, then mirrored and turned."""
+        both = self.thumbnail, self.thumbnail[:, ::-1]
+        return np.stack([np.rot90(one, turns).ravel() for one in both for turns in range(4)])
+
     @property
     def positions(self) -> NDArray[np.float32]:
         """(K, 2): x and y in pixels of the small picture, from its top left corner."""
