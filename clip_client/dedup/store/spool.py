@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from threading import Lock
-from typing import TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +24,8 @@ class Spool(Mapping[str, bytes]):
     """
 
     def __init__(self, folder: Path) -> None:
-        self._file = tempfile.TemporaryFile(dir=folder)
+        self._folder = folder
+        self._file: IO[bytes] | None = None
         self._places: dict[str, tuple[int, int]] = {}
         """Key -> where its bytes begin, and how many there are."""
         self._end = 0
@@ -33,7 +35,8 @@ class Spool(Mapping[str, bytes]):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
 
     def __len__(self) -> int:
         return len(self._places)
@@ -44,6 +47,7 @@ class Spool(Mapping[str, bytes]):
     def __getitem__(self, key: str) -> bytes:
         with self._lock:
             start, size = self._places[key]
+            assert self._file is not None
             self._file.seek(start)
             return self._file.read(size)
 
@@ -52,12 +56,15 @@ class Spool(Mapping[str, bytes]):
         with self._lock:
             if self._end + len(data) > _MOST_BYTES:
                 return
-            try:
+            written = 0
+            with suppress(OSError):  # the disk is full, or the folder must not be written to
+                if self._file is None:
+                    # Without a buffer, of which a rest would fail again when the file is closed.
+                    self._file = tempfile.TemporaryFile(dir=self._folder, buffering=0)
                 self._file.seek(self._end)
-                self._file.write(data)
-                self._file.flush()
-            except OSError:
-                self._end = _MOST_BYTES  # the disk is full
+                written = self._file.write(data)
+            if written == len(data):
+                self._places[key] = self._end, written
+                self._end += written
             else:
-                self._places[key] = self._end, len(data)
-                self._end += len(data)
+                self._end = _MOST_BYTES

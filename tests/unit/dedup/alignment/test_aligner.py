@@ -91,15 +91,6 @@ def test_nothing_is_kept_of_a_picture_that_is_too_small_for_the_alignment(tmp_pa
         assert not spool
 
 
-def test_a_spool_gives_back_what_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clip_client.dedup.store.spool._MOST_BYTES", 10)
-    with Spool(tmp_path) as spool:
-        for key, data in (("a", b"12345"), ("b", b"123456"), ("c", b"678")):
-            spool.put(key, data)
-        assert dict(spool) == {"a": b"12345", "c": b"678"}
-    assert not [*tmp_path.iterdir()]
-
-
 def test_what_other_versions_made_is_removed_and_refusals_are_kept(tmp_path: Path) -> None:
     pictures = {name: tmp_path / f"{name}.png" for name in ("kept", "turned", "other", "tiny")}
     scene(0, (600, 400)).save(pictures["kept"])
