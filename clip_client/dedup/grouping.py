@@ -12,7 +12,7 @@ import numpy as np
 
 from clip_client.dedup.aligned import PairSource
 from clip_client.dedup.compare.cannot_link import CannotLink
-from clip_client.dedup.compare.groups import Comparison, make_groups
+from clip_client.dedup.compare.groups import Compared, make_groups
 from clip_client.dedup.compare.keep_rules import KeepRules, best_copies_first, converted_from_lossy
 from clip_client.dedup.compare.partitioned_join import join_vectors
 from clip_client.dedup.compare.pixel_candidates import pixel_candidates
@@ -84,7 +84,9 @@ class Grouped:
     pixels_decoded: int = 0
     """Contents that were decoded at full size, to compare their pixels."""
     keypoints: int = 0
-    """Contents whose keypoints were extracted."""
+    """Contents that were prepared for their alignment."""
+    aligned: int = 0
+    """Pairs that were aligned."""
 
     @classmethod
     def combine(cls, parts: Sequence[Grouped], recall: RecallEstimate) -> Grouped:
@@ -101,6 +103,7 @@ class Grouped:
             note=next((part.note for part in parts if part.note), ""),
             pixels_decoded=sum(part.pixels_decoded for part in parts),
             keypoints=sum(part.keypoints for part in parts),
+            aligned=sum(part.aligned for part in parts),
         )
 
 
@@ -140,6 +143,7 @@ def group_contents(
         note=verification.note,
         pixels_decoded=decoded,
         keypoints=verification.keypoints,
+        aligned=verification.aligned,
     )
 
 
@@ -150,7 +154,7 @@ def _compare(
     keep: KeepRules,
     pixels: NDArray[np.intp],
     candidates_of: _CandidatesOf,
-) -> tuple[Comparison, RecallEstimate]:
+) -> tuple[Compared, RecallEstimate]:
     """Join what is alike by vectors, hashes and pixels."""
     has_hash = collected.are_pictures(contents) & ~collected.features.column("is_flat", contents)
     hashes = collected.features.column("perceptual_hash", contents)
@@ -168,7 +172,7 @@ def _compare(
     pictures: dict[int, list[Photo]] = {}
     for row, files in candidates.items():
         pictures.setdefault(int(pixels[row]), []).append(files[0])
-    comparison = Comparison(
+    comparison = Compared(
         candidates=candidates,
         vectors=vectors,
         pixels=pixels,

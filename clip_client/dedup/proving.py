@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -11,16 +12,19 @@ import numpy as np
 from clip_client.dedup.aligned import PairSource
 from clip_client.dedup.alignment.proofs import Proofs
 from clip_client.dedup.compare.candidate_pairs import SOURCES, candidate_pairs
+from clip_client.dedup.features.model_input import keep_nothing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
     from clip_client.dedup.aligned import Alignment
     from clip_client.dedup.compare.candidate_pairs import CandidatePairs
-    from clip_client.dedup.compare.groups import Comparison
+    from clip_client.dedup.compare.groups import Compared
     from clip_client.dedup.features.collect import CollectedFeatures
+    from clip_client.dedup.features.model_input import KeepPicture
     from clip_client.dedup.files.reading import PhotoReader
     from clip_client.dedup.photo import Photo
+    from clip_client.dedup.store.spool import Spool
     from clip_client.dedup.store.store import Store
     from clip_client.dedup.types import OnProgress, Thresholds
 
@@ -32,16 +36,27 @@ _MOST_ROUNDS: Final = 8
 _NO_OPENCV: Final = "No copy was verified, because OpenCV cannot be imported ({}): pip install 'clip-triton[dedup]'"
 
 
+def keep_pictures(spool: Spool) -> KeepPicture:
+    """Return what keeps the small pictures of large photos in ``spool``; none without OpenCV, as nothing is aligned."""
+    try:
+        from clip_client.dedup.alignment.aligner import keep_small_picture
+    except ImportError:
+        return keep_nothing
+    return partial(keep_small_picture, spool)
+
+
 @dataclass
 class Verification:
     """What one search verified."""
 
-    comparison: Comparison
+    comparison: Compared
     """With the proofs."""
     pairs: dict[str, int] = field(default_factory=dict)
     """Source -> pairs that no source before it had found."""
     keypoints: int = 0
-    """Contents whose keypoints were extracted."""
+    """Contents that were prepared for their alignment."""
+    aligned: int = 0
+    """Pairs that were aligned, because the store had no outcome."""
     note: str = ""
     """Why nothing could be verified; empty if something could."""
 
@@ -57,7 +72,7 @@ class Verification:
 
 @contextmanager
 def verified(
-    comparison: Comparison,
+    comparison: Compared,
     contents: Sequence[str],
     collected: CollectedFeatures,
     candidates_of: PhotosOf,
@@ -89,29 +104,40 @@ def verified(
     pairs = pairs.of(np.fromiter((may_be_copies(*pair) for pair in both), dtype=bool, count=len(pairs.first)))
     best_first = comparison.best_first(pairs.rows.tolist())
     paths = {contents[row]: files[0].path for row, files in candidates.items()}
-    with Aligner(paths, store, reader) as aligner:
+    originals = {contents[row] for row, files in candidates.items() if files[0].is_original}
+
+    def is_source(kept: str, duplicate: str) -> bool:
+        return kept in originals and duplicate not in originals
+
+    with Aligner(paths, store, reader, pictures=collected.pictures, is_source=is_source) as aligner:
 
         def align(kept: int, rows: Sequence[int]) -> Sequence[Alignment | None]:
-            copies = [row for row in rows if candidates[kept][0].is_original and not candidates[row][0].is_original]
-            return aligner.align(
-                contents[kept], [contents[row] for row in rows], made_from_kept=[contents[row] for row in copies]
-            )
+            return aligner.align(contents[kept], [contents[row] for row in rows])
 
-        proofs = Proofs(align, may_be_copies)
-        extracted = aligner.extract(
-            [contents[row] for row in best_first], lambda done, total: on_progress("extracting keypoints", done, total)
+        paired = pairs.by_row()
+        place = {row: number for number, row in enumerate(best_first)}
+        aligner.prepare(
+            [
+                (contents[row], contents[other])
+                for row in best_first
+                for other in paired[row]
+                if place[row] < place[other]
+            ],
+            lambda done, total: on_progress("extracting keypoints", done, total),
         )
+        proofs = Proofs(align, may_be_copies)
         comparison = _prove(proofs, comparison, pairs, lambda done, total: on_progress("verifying", done, total))
-        yield Verification(
+        proving = Verification(
             replace(comparison, proofs=proofs, cannot_verify=aligner.reasons),
             pairs={name: int((pairs.source == number).sum()) for number, name in enumerate(SOURCES)},
-            keypoints=extracted,
         )
+        yield proving
+        proving.keypoints, proving.aligned = aligner.made, aligner.aligned
 
 
 def _prove(
-    proofs: Proofs, comparison: Comparison, pairs: CandidatePairs, on_progress: Callable[[int, int], None]
-) -> Comparison:
+    proofs: Proofs, comparison: Compared, pairs: CandidatePairs, on_progress: Callable[[int, int], None]
+) -> Compared:
     """Prove what is a copy of what; return the comparison with what is known of the photos that are in doubt.
 
     A photo that is in doubt is seldom kept, so another one may be the best of its group, of which nothing was proved
@@ -133,7 +159,7 @@ def _prove(
 
 
 def _pairs(
-    comparison: Comparison, contents: Sequence[str], collected: CollectedFeatures, thresholds: Thresholds
+    comparison: Compared, contents: Sequence[str], collected: CollectedFeatures, thresholds: Thresholds
 ) -> CandidatePairs:
     column = collected.features.column
     representatives = np.arange(len(contents))

@@ -14,9 +14,11 @@ from clip_client.dedup.compare.keep_rules import DEFAULT_RULES
 from clip_client.dedup.compare.thresholds import thresholds_for
 from clip_client.dedup.features.collect import collect_features
 from clip_client.dedup.features.image_features import BYTES_ONLY
+from clip_client.dedup.features.model_input import keep_nothing
 from clip_client.dedup.files.hashing import sha256_of
 from clip_client.dedup.files.scanner import Scan, scan
-from clip_client.dedup.grouping import CANDIDATES, GroupRules, check_group_rules, group_contents
+from clip_client.dedup.grouping import CANDIDATES, OFF, GroupRules, check_group_rules, group_contents
+from clip_client.dedup.proving import keep_pictures
 from clip_client.dedup.report import DuplicateReport
 from clip_client.dedup.store.store import Store
 from clip_client.dedup.types import NO_MODEL
@@ -87,8 +89,10 @@ async def find_duplicates(
         named = [os.fsdecode(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
         found = await to_thread.run_sync(lambda: scan([*named, *kept_folders], raw=True))
 
-    with nullcontext(store) if store is not None else Store() as opened:
-        collected = await collect_features(clip, found.files, opened, progress)
+    with nullcontext(store) if store is not None else Store() as opened, opened.spool() as pictures:
+        keep_picture = keep_nothing if verify == OFF else keep_pictures(pictures)
+        collected = await collect_features(clip, found.files, opened, progress, keep_picture=keep_picture)
+        collected.pictures = pictures
         progress("comparing", 0, None)
         contents, undecodable = await to_thread.run_sync(collected.comparable)
         if model is not None:
@@ -115,7 +119,12 @@ async def find_duplicates(
             compared=len(found.files) - len(not_compared),
             groups=grouped.groups,
             failed=tuple(sorted([*not_compared, *found.failed], key=lambda failure: os.fsencode(failure.path))),
-            work=replace(collected.stats, pixels_decoded=grouped.pixels_decoded, keypoints=grouped.keypoints),
+            work=replace(
+                collected.stats,
+                pixels_decoded=grouped.pixels_decoded,
+                keypoints=grouped.keypoints,
+                aligned=grouped.aligned,
+            ),
             coverage=grouped.recall,
             links=found.links,
             skipped=found.skipped,

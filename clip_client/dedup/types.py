@@ -221,4 +221,6 @@ class SearchStats:
     """Contents that were decoded at full size, to compare their pixels."""
     embedded: int = 0
     keypoints: int = 0
-    """Contents whose keypoints were extracted."""
+    """Contents that were prepared for their alignment."""
+    aligned: int = 0
+    """Pairs that were aligned."""

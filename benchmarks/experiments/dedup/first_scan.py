@@ -26,7 +26,6 @@ import numpy as np
 from PIL import Image
 
 from benchmarks.experiments.dedup import large_store
-from benchmarks.experiments.dedup.second_decode import compare_decodes
 from benchmarks.experiments.dedup.step_times import REST, STEPS, StepTimes
 from benchmarks.fixtures.float_models import write_images_model
 from benchmarks.harness.checkpoint import say
@@ -176,13 +175,12 @@ def start_peers(run: Run) -> dict[str, Callable[[Path], dict[str, Any]]]:
 )
 def measure(run: Run) -> dict[str, Any]:
     """Measure every size with every system, in turn."""
-    cells, decodes = {}, {}
+    cells = {}
     peers = start_peers(run)
     server = run.serve()
     for size in run.options.sizes:
         folder = run.scratch / size
         write_photos(folder, size, run.options.files)
-        decodes[size] = compare_decodes(sorted(folder.iterdir()), run.options.repository)
         for system in OWN:
             cells[f"{size}, {system}"] = partial(measure_own, run, system, folder, server)
         for system, measure_peer in peers.items():
@@ -217,16 +215,4 @@ def measure(run: Run) -> dict[str, Any]:
             for step in steps
         ],
     )
-    show(
-        "JPEG files that are decoded twice: hashes, if they were made from the picture that the model needs",
-        ("", "files", "changed hashes", "bits at most", "ms for the hash's decode"),
-        [
-            (
-                size,
-                *(f"{found[key]}" for key in ("decoded_twice", "hashes_changed", "most_bits")),
-                "-" if found["hash_decode_ms"] is None else f"{found['hash_decode_ms']:.1f}",
-            )
-            for size, found in decodes.items()
-        ],
-    )
-    return {"searches": results, "decodes": decodes}
+    return {"searches": results}

@@ -34,7 +34,9 @@ STEPS: Final[dict[str, tuple[str, ...]]] = {
         "clip_client.dedup.grouping:make_groups",
     ),
     "align": (
+        "clip_client.dedup.alignment.aligner:keep_small_picture",
         "clip_client.dedup.alignment.aligner:keypoints_of",
+        "clip_client.dedup.alignment.keypoints:_find_keypoints",
         "clip_client.dedup.alignment.aligner:align",
         "clip_client.dedup.alignment.aligner:full_photo",
         "clip_client.dedup.alignment.aligner:check_at_full_size",

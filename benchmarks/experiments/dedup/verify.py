@@ -77,7 +77,9 @@ def measure(run: Run) -> dict[str, Any]:
 
 
 def _keypoints(picture: Image.Image) -> Keypoints:
-    return extract_keypoints(picture, picture.size)
+    keypoints = extract_keypoints(picture, picture.size)
+    keypoints.positions  # noqa: B018  # finds them
+    return keypoints
 
 
 def _photo(picture: Image.Image) -> float:

@@ -1,4 +1,4 @@
-"""The keypoints of photos, from the store, and for new photos from their files."""
+"""Aligns photos by their contents: each pair once per store, with keypoints from the store, or from the files."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ import io
 import json
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import lru_cache
-from itertools import islice
-from typing import TYPE_CHECKING, Final
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from clip_client.dedup.aligned import Alignment
 from clip_client.dedup.alignment.align import align
 from clip_client.dedup.alignment.full_size_check import FileFacts, FullPhoto, check_at_full_size
+from clip_client.dedup.alignment.geometry import frame_affine
 from clip_client.dedup.alignment.keypoints import (
     ALGORITHM,
     PICTURE_SIDE,
@@ -30,25 +32,28 @@ from clip_client.dedup.files.reading import PLAIN_READER, read_file
 from clip_client.dedup.types import FailedFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-    from typing import Any
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from PIL import Image
 
-    from clip_client.dedup.aligned import Alignment
     from clip_client.dedup.files.reading import PhotoReader, ReadFile
+    from clip_client.dedup.store.spool import Spool
     from clip_client.dedup.store.store import Store
 
 _AT_ONCE: Final = 64
-"""Photos whose keypoints are written to the store together: 6 MB."""
+"""Photos whose keypoints are found and written to the store together: 6 MB."""
 _REMEMBERED: Final = 64
 """Photos whose keypoints stay in memory: about 1 MB each, with the small picture and the unit vectors."""
 _AT_FULL_SIZE: Final = 2
 """Photos that stay in memory at full size: 300 MB for 100 megapixels."""
 _CHECKS: Final = "full-size-2"
-"""Version of :func:`check_at_full_size`, and its name in a store, in which keys are the hashes of two contents."""
-_CORRECTED: Final = ("tier", "doubts", "region", "region_share")
-"""Fields of an alignment that the check at full size sets."""
+"""Version of :func:`check_at_full_size`: change it with anything that changes what that says."""
+_OUTCOMES: Final = f"{ALGORITHM}-align-1-{_CHECKS}"
+"""Version of all that :meth:`Aligner.align` computes, and its name in a store; keys are the hashes of two contents."""
+_NEEDED: Final = PICTURE_SIDE, PICTURE_SIDE
+"""The least size (height, width) of a scaled decode."""
+_LEAST_PIXELS: Final = 2**20
+"""Of a photo; a smaller one is decoded again in less time than its small picture is made."""
 _SMALLER: Final = 0.97
 """Ratio of the sides below which the kept photo is the smaller one: programs round sizes."""
 _UNREAD: Final = "one of the two files could not be read again"
@@ -58,21 +63,37 @@ _GONE: Final = "Its file cannot be read any more."
 class Aligner:
     """Aligns photos by their contents; a context manager.
 
-    ``paths`` maps the SHA-256 of each content to a file that holds it. Keypoints come from ``store``, or from the file
-    if they are not there.
+    ``paths`` maps the SHA-256 of each content to a file that holds it. Keypoints come from ``store``; if they are not
+    there, from ``pictures``, which :func:`keep_small_picture` filled, or from the file. ``is_source(kept, duplicate)``
+    tells whether a duplicate was certainly made from the kept photo, as copies of a camera's own file are.
     """
 
-    def __init__(self, paths: Mapping[str, str], store: Store, reader: PhotoReader = PLAIN_READER) -> None:
+    def __init__(
+        self,
+        paths: Mapping[str, str],
+        store: Store,
+        reader: PhotoReader = PLAIN_READER,
+        *,
+        pictures: Mapping[str, bytes] | None = None,
+        is_source: Callable[[str, str], bool] = lambda kept, duplicate: False,
+    ) -> None:
         self._paths = paths
         self._read = reader.read
-        self._table = store.keypoints(ALGORITHM)
-        self._checks = store.keypoints(_CHECKS)
+        self._pictures = {} if pictures is None else pictures
+        self._is_source = is_source
+        self._table = store.alignment(ALGORITHM)
+        self._outcomes = store.alignment(_OUTCOMES)
+        store.keep_alignments({ALGORITHM, _OUTCOMES})
         self._keypoints = lru_cache(_REMEMBERED)(self._load)
         self._full_size = lru_cache(_AT_FULL_SIZE)(self._decode)
         self._pool = ThreadPoolExecutor(reader.threads, thread_name_prefix="clip_client verify")
         self._opencv = opencv_for_many()
         self.reasons: dict[str, str] = {}
         """Content -> why it cannot be verified."""
+        self.made = 0
+        """Contents whose small pictures were made."""
+        self.aligned = 0
+        """Pairs that were aligned, because the store had no outcome."""
 
     def __enter__(self) -> Aligner:
         self._opencv.__enter__()
@@ -82,55 +103,103 @@ class Aligner:
         self._pool.shutdown(cancel_futures=True)
         self._opencv.__exit__(None, None, None)
 
-    def extract(self, contents: Sequence[str], on_progress: Callable[[int, int], None]) -> int:
-        """Extract the keypoints of the ``contents`` that have none in the store; return how many. Raises StoreError."""
-        known = self._table.known()
-        new = [sha256 for sha256 in contents if sha256 not in known]
-        done = 0
-        on_progress(done, len(new))
-        extracted = self._pool.map(self._extract, new)
-        pairs = zip(new, extracted, strict=True)
-        while some := list(islice(pairs, _AT_ONCE)):
-            self._table.put((sha256, made.to_bytes()) for sha256, made in some if made is not None)
-            done += len(some)
-            on_progress(done, len(new))
-        return len(new)
+    def prepare(self, pairs: Sequence[tuple[str, str]], on_progress: Callable[[int, int], None]) -> None:
+        """Find the keypoints that the alignment of ``pairs`` needs, of many photos at once. Raises StoreError.
 
-    def align(
-        self, kept: str, duplicates: Sequence[str], *, made_from_kept: Collection[str] = ()
-    ) -> list[Alignment | None]:
+        Pairs whose outcome is known need none, and photos with the same frame seldom do.
+        """
+        unknown = [pair for pair in pairs if self._key(*pair) not in self._outcomes]
+        new = [sha256 for sha256 in dict.fromkeys(chain.from_iterable(unknown)) if sha256 not in self._table]
+        on_progress(0, len(new))
+        for done, some in _batches(new):
+            made = zip(some, self._pool.map(self._make, some), strict=True)
+            self._table.put((sha256, one.to_bytes()) for sha256, one in made if one is not None)
+            on_progress(done, len(new))
+        self.made += len(new)
+        needed = dict.fromkeys(chain.from_iterable(pair for pair in unknown if self._needs_keypoints(*pair)))
+        for _, some in _batches([*needed]):
+            photos = {sha256: photo for sha256 in some if (photo := self._keypoints(sha256)) is not None}
+            without = {sha256: photo for sha256, photo in photos.items() if photo.found is None}
+            list(self._pool.map(lambda photo: photo.positions, without.values()))
+            self._keep(without)
+
+    def align(self, kept: str, duplicates: Sequence[str]) -> list[Alignment | None]:
         """Return how each content lies on ``kept``; None if they do not show the same, or cannot be verified.
 
-        What could move by its alignment is checked at full size, once per store: the files are read. ``made_from_kept``
-        are the duplicates that were certainly made from ``kept``, such as copies of a camera's own file.
+        What could move by its alignment is checked at full size, for which the files are read. Each pair is aligned
+        once per store.
         """
-        onto = self._keypoints(kept)
+        keys = {sha256: self._key(kept, sha256) for sha256 in duplicates}
+        stored = {sha256: self._outcomes.get(key) for sha256, key in keys.items()}
+        found = {sha256: self._outcome(data) for sha256, data in stored.items() if data is not None}
+        new = [sha256 for sha256 in duplicates if sha256 not in found]
+        if new:
+            self.aligned += len(new)
+            found.update(zip(new, self._align(kept, new), strict=True))
+            self._outcomes.put(
+                (keys[sha256], self._row(kept, sha256, found[sha256]))
+                for sha256 in new
+                if self._is_final(kept, sha256, found[sha256])
+            )
+        return [found[sha256] for sha256 in duplicates]
+
+    def _align(self, kept: str, duplicates: Sequence[str]) -> list[Alignment | None]:
         # The database serves one thread at a time.
-        photos = [self._keypoints(sha256) for sha256 in duplicates]
+        onto, *photos = (self._keypoints(sha256) for sha256 in (kept, *duplicates))
         if onto is None:
             return [None] * len(photos)
+        both = {
+            sha256: one for sha256, one in zip((kept, *duplicates), (onto, *photos), strict=True) if one is not None
+        }
+        without = [sha256 for sha256, one in both.items() if one.found is None]
         found = list(self._pool.map(lambda photo: None if photo is None else align(photo, onto), photos))
+        self._keep({sha256: both[sha256] for sha256 in without})
         return [
-            self._checked(kept, sha256, one, is_source=sha256 in made_from_kept)
+            self._checked(kept, sha256, one)
             if one is not None and loses_nothing(one) and one.kept_scale > _SMALLER
             else one
             for sha256, one in zip(duplicates, found, strict=True)
         ]
 
-    def _checked(self, kept: str, duplicate: str, alignment: Alignment, *, is_source: bool) -> Alignment:
-        pair = hashlib.sha256(f"{kept} {duplicate} {is_source}".encode()).hexdigest()
-        if (known := self._checks.get(pair)) is not None:
-            return _corrected(alignment, json.loads(known))
+    def _checked(self, kept: str, duplicate: str, alignment: Alignment) -> Alignment:
         # One pair at a time, its tiles side by side: a picture of 100 megapixels takes 300 MB.
         whole, copy = self._full_size(kept), self._full_size(duplicate)
         if whole is None or copy is None:
             self._full_size.cache_clear()  # what cannot be read now may be readable later
             return replace(alignment, doubts=(_UNREAD,))
-        checked = check_at_full_size(
-            *in_common_colours(whole, copy), alignment, is_source=is_source, each=self._pool.map
-        )
-        self._checks.put([(pair, json.dumps({name: getattr(checked, name) for name in _CORRECTED}).encode())])
-        return checked
+        is_source = self._is_source(kept, duplicate)
+        return check_at_full_size(*in_common_colours(whole, copy), alignment, is_source=is_source, each=self._pool.map)
+
+    def _key(self, kept: str, duplicate: str) -> str:
+        is_source = self._is_source(kept, duplicate)
+        return hashlib.sha256(f"{kept} {duplicate} {is_source}".encode()).hexdigest()[:32]
+
+    def _row(self, kept: str, duplicate: str, found: Alignment | None) -> bytes:
+        reasons = {sha256: self.reasons[sha256] for sha256 in (kept, duplicate) if sha256 in self.reasons}
+        return json.dumps({"reasons": reasons} if found is None else asdict(found)).encode()
+
+    def _outcome(self, data: bytes) -> Alignment | None:
+        """Read what :meth:`_row` returned."""
+        row = json.loads(data)
+        if "reasons" in row:
+            self.reasons.update(row["reasons"])
+            return None
+        values: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in row.items()}
+        return Alignment(**values)
+
+    def _is_final(self, kept: str, duplicate: str, found: Alignment | None) -> bool:
+        """Tell whether an outcome stays the same in a later search, when all files may be there."""
+        if found is None:
+            return _GONE not in {self.reasons.get(kept), self.reasons.get(duplicate)}
+        return _UNREAD not in found.doubts
+
+    def _needs_keypoints(self, first: str, second: str) -> bool:
+        one, other = self._keypoints(first), self._keypoints(second)
+        return one is not None and other is not None and frame_affine(one, other) is None
+
+    def _keep(self, photos: Mapping[str, Keypoints]) -> None:
+        """Write those of some photos without keypoints that have got them."""
+        self._table.put((sha256, photo.to_bytes()) for sha256, photo in photos.items() if photo.found is not None)
 
     def _decode(self, sha256: str) -> FullPhoto | None:
         data = _image_file(self._paths[sha256], sha256, self._read)
@@ -143,14 +212,38 @@ class Aligner:
             with suppress(ValueError):  # a damaged cache
                 found = Keypoints.from_bytes(data)
         if found is None:
-            found = self._extract(sha256)
+            found = self._make(sha256)
         if found is None or found.reason:
             self.reasons[sha256] = _GONE if found is None else found.reason
             return None
         return found
 
-    def _extract(self, sha256: str) -> Keypoints | None:
-        return keypoints_of(self._paths[sha256], sha256, self._read)
+    def _make(self, sha256: str) -> Keypoints | None:
+        path = self._paths[sha256]
+        if sha256 in self._pictures and not is_raw(path):
+            return Keypoints.from_bytes(self._pictures[sha256])
+        return keypoints_of(path, sha256, self._read)
+
+
+def keep_small_picture(spool: Spool, sha256: str, data: bytes, picture: Image.Image, at_least: tuple[int, int]) -> None:
+    """Keep what alignment needs of a large photo, whose file is ``data``, for :class:`Aligner`.
+
+    ``picture`` is what ``decode(data, at_least=at_least)`` returned, and is not changed. Nothing is kept of a photo
+    that has to be decoded at another size.
+    """
+    from preprocess_ensemble.imaging.decode import is_decoded_for
+
+    if is_decoded_for(picture, at_least, _NEEDED):
+        made = _keypoints_of_picture(picture, data)
+        if made.width * made.height >= _LEAST_PIXELS:
+            spool.put(sha256, made.to_bytes())
+
+
+def _batches(contents: Sequence[str]) -> Iterator[tuple[int, Sequence[str]]]:
+    """Yield how many are done after each batch, and the batch."""
+    for start in range(0, len(contents), _AT_ONCE):
+        some = contents[start : start + _AT_ONCE]
+        yield start + len(some), some
 
 
 def prove_files(kept: str, duplicate: str) -> Alignment | None:
@@ -186,15 +279,19 @@ def keypoints_of(path: str, sha256: str, read: ReadFile) -> Keypoints | None:
 
 def keypoints_in(data: bytes) -> Keypoints | None:
     """Return the keypoints of an encoded photo; None if it cannot be decoded."""
-    from preprocess_ensemble.imaging.decode import SCALE_INFO, DecodeError, decode
+    from preprocess_ensemble.imaging.decode import DecodeError, decode
 
     try:
-        image = decode(data, at_least=(PICTURE_SIDE, PICTURE_SIDE))
+        return _keypoints_of_picture(decode(data, at_least=_NEEDED), data)
     except DecodeError:
         return None
-    scaled = image.info.get(SCALE_INFO)
-    full_size = image.size if scaled is None else scaled.size
-    return extract_keypoints(_as_shown(image, data), full_size)
+
+
+def _keypoints_of_picture(picture: Image.Image, data: bytes) -> Keypoints:
+    from preprocess_ensemble.imaging.decode import SCALE_INFO
+
+    scaled = picture.info.get(SCALE_INFO)
+    return extract_keypoints(_as_shown(picture, data), picture.size if scaled is None else scaled.size)
 
 
 def full_photo(data: bytes) -> FullPhoto | None:
@@ -222,17 +319,6 @@ def _in_srgb(photo: FullPhoto) -> FullPhoto:
     return photo if image is None else replace(photo, pixels=np.asarray(image))
 
 
-def _corrected(alignment: Alignment, known: Mapping[str, Any]) -> Alignment:
-    region = known["region"]
-    return replace(
-        alignment,
-        tier=known["tier"],
-        doubts=tuple(known["doubts"]),
-        region=None if region is None else tuple(region),
-        region_share=known["region_share"],
-    )
-
-
 def _image_file(path: str, sha256: str, read: ReadFile) -> bytes | None:
     """Return the encoded bytes of a photo, of a RAW file those of its preview; None if the file has changed or gone."""
     found = read(path)
@@ -253,6 +339,7 @@ def _as_shown(image: Image.Image, data: bytes) -> Image.Image:
     with suppress(Exception), open_image(data) as file:
         profile = file.info.get("icc_profile") or profile
     if profile:
+        image = image.copy()
         image.thumbnail((2 * PICTURE_SIDE, 2 * PICTURE_SIDE))
     return _converted(image, profile or b"") or image.convert("RGB")
 

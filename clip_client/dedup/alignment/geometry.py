@@ -43,9 +43,7 @@ def frame_affine(first: Keypoints, second: Keypoints) -> Affine | None:
 
     None if no orientation looks alike.
     """
-    thumbnail = first.thumbnail
-    turned = np.stack([np.rot90(one, turns) for one in (thumbnail, thumbnail[:, ::-1]) for turns in range(4)])
-    correlations = (turned * second.thumbnail).mean(axis=(1, 2))
+    correlations = first.orientations @ second.thumbnail.ravel() / second.thumbnail.size
     best = int(correlations.argmax())
     if correlations[best] <= _ALIKE:
         return None

@@ -5,10 +5,11 @@ from __future__ import annotations
 import struct
 import zlib
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any, Final, cast
+from threading import Lock
+from typing import TYPE_CHECKING, Final, cast
 
 import cv2
 import numpy as np
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     Pixels = NDArray[np.uint8]
 
-ALGORITHM: Final = "sift-4"
+ALGORITHM: Final = "sift-5"
 """Version of :class:`Keypoints`, and its name in a store: change it with anything that changes their values."""
 
 PICTURE_SIDE: Final = 512
@@ -43,6 +44,8 @@ _FAINT: Final = 0.002
 _FEW: Final = 100
 _HEADER: Final = struct.Struct("<5I")
 """The checksum of what follows, width and height, the number of keypoints, and the bytes of the JPEG."""
+_NOT_FOUND: Final = 2**32 - 1
+"""The number of keypoints while nobody has looked for them."""
 _LARGEST_BLOCK: Final = 31 * 2**20
 """Bytes; from 32 MiB on glibc learns nothing from a block."""
 _JPEG: Final = (
@@ -54,9 +57,12 @@ _JPEG: Final = (
 """Chroma at full size: a colour that a brighter copy has cut off must not spread over an edge."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(kw_only=True, eq=False)
 class Keypoints:
-    """The small picture and the keypoints of one photo; everything that :func:`.align.align` needs."""
+    """The small picture and the keypoints of one photo; everything that :func:`.align.align` needs.
+
+    Most pairs are told apart by less, and finding keypoints takes long, so they are found when they are first needed.
+    """
 
     width: int
     """Pixels of the photo at full size, after the EXIF orientation."""
@@ -65,18 +71,40 @@ class Keypoints:
     """The small picture as a JPEG, RGB, at most :data:`PICTURE_SIDE` pixels on the longer side."""
     thumbnail: NDArray[np.float32]
     """(16, 16): the luma of the small picture, stretched to a square, with mean 0 and deviation 1."""
-    positions: NDArray[np.float32]
-    """(K, 2): x and y in pixels of the small picture, from its top left corner."""
-    descriptors: NDArray[np.uint8]
-    """(K, 128): SIFT descriptors as OpenCV returns them, rounded."""
     reason: str = ""
     """Why the photo cannot be verified; empty if it can."""
+    found: tuple[NDArray[np.float32], NDArray[np.uint8]] | None = None
+    """``positions`` and ``descriptors``; None until they are needed."""
+    _finding: Lock = field(default_factory=Lock, repr=False)
+    """A photo is aligned with several others at once."""
 
     @cached_property
     def picture(self) -> Pixels:
-        """The small picture, RGB, (h, w, 3). Every comparison reads it from the JPEG, cached or not."""
+        """The small picture, RGB, (h, w, 3). All that is computed from it is computed from the JPEG, cached or not."""
         decoded = cv2.imdecode(np.frombuffer(self.jpeg, np.uint8), cv2.IMREAD_COLOR)
         return cast("Pixels", cv2.cvtColor(decoded, cv2.COLOR_BGR2RGB))
+
+    @cached_property
+    def orientations(self) -> NDArray[np.float32]:
+        """(8, 256): the thumbnail turned by 0 to 3 quarters to the left, then mirrored and turned."""
+        both = self.thumbnail, self.thumbnail[:, ::-1]
+        return np.stack([np.rot90(one, turns).ravel() for one in both for turns in range(4)])
+
+    @property
+    def positions(self) -> NDArray[np.float32]:
+        """(K, 2): x and y in pixels of the small picture, from its top left corner."""
+        return self._find()[0]
+
+    @property
+    def descriptors(self) -> NDArray[np.uint8]:
+        """(K, 128): SIFT descriptors as OpenCV returns them, rounded."""
+        return self._find()[1]
+
+    def _find(self) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
+        with self._finding:
+            if self.found is None:
+                self.found = _NONE if self.reason else _find_keypoints(self.picture)
+            return self.found
 
     @cached_property
     def root_sift(self) -> NDArray[np.float32]:
@@ -85,10 +113,11 @@ class Keypoints:
         return cast("NDArray[np.float32]", np.sqrt(descriptors / np.maximum(descriptors.sum(axis=1, keepdims=True), 1)))
 
     def to_bytes(self) -> bytes:
-        """Return everything as bytes for a cache, 10 to 190 kB; :meth:`from_bytes` reads them."""
-        parts = (self.thumbnail, self.positions, self.descriptors)
+        """Return what is known as bytes for a cache, 10 to 190 kB; :meth:`from_bytes` reads them."""
+        parts = (self.thumbnail, *(self.found or ()))
         content = b"".join((*(part.tobytes() for part in parts), self.jpeg, self.reason.encode()))
-        sizes = self.width, self.height, len(self.positions), len(self.jpeg)
+        count = _NOT_FOUND if self.found is None else len(self.found[0])
+        sizes = self.width, self.height, count, len(self.jpeg)
         return _HEADER.pack(zlib.crc32(content), *sizes) + content
 
     @classmethod
@@ -98,6 +127,7 @@ class Keypoints:
         if len(data) < _HEADER.size or zlib.crc32(content) != int.from_bytes(data[:4], "little"):
             raise ValueError("These bytes are no keypoints; remove them from the store.")
         _, width, height, count, jpeg_size = _HEADER.unpack_from(data)
+        is_found, count = count != _NOT_FOUND, count % _NOT_FOUND
         sizes = 4 * 16 * 16, 4 * 2 * count, 128 * count, jpeg_size
         ends = [0, *accumulate(sizes)]
         thumbnail, positions, descriptors, jpeg = (content[start:end] for start, end in pairwise(ends))
@@ -106,14 +136,18 @@ class Keypoints:
             height=height,
             jpeg=bytes(jpeg),
             thumbnail=np.frombuffer(thumbnail, np.float32).reshape(16, 16),
-            positions=np.frombuffer(positions, np.float32).reshape(count, 2),
-            descriptors=np.frombuffer(descriptors, np.uint8).reshape(count, 128),
             reason=bytes(content[ends[-1] :]).decode(),
+            found=(
+                np.frombuffer(positions, np.float32).reshape(count, 2),
+                np.frombuffer(descriptors, np.uint8).reshape(count, 128),
+            )
+            if is_found
+            else None,
         )
 
 
 def extract_keypoints(picture: Image.Image | Pixels, full_size: tuple[int, int]) -> Keypoints:
-    """Extract what is needed to verify a photo.
+    """Make what is needed to verify a photo.
 
     ``picture`` is the upright picture in RGB, a PIL image or uint8 (H, W, 3), at least :data:`PICTURE_SIDE` pixels
     on its longer side if the photo is that large. ``full_size`` is (width, height) of the photo.
@@ -121,23 +155,27 @@ def extract_keypoints(picture: Image.Image | Pixels, full_size: tuple[int, int])
     small = _at_most(np.asarray(picture, dtype=np.uint8), PICTURE_SIDE)
     jpeg = cv2.imencode(".jpg", cv2.cvtColor(small, cv2.COLOR_RGB2BGR), _JPEG)[1].tobytes()
     luma = np.asarray(cv2.cvtColor(small, cv2.COLOR_RGB2GRAY), np.uint8)
-    made: dict[str, Any] = {
-        "width": full_size[0], "height": full_size[1], "jpeg": jpeg, "thumbnail": _thumbnail(luma),
-    }  # fmt: skip
+    reason = ""
     if min(small.shape[:2]) < _SMALLEST_SIDE:
-        return Keypoints(**made, **_NONE, reason=f"It has fewer than {_SMALLEST_SIDE} pixels on one side.")
-    if _texture(luma) < _LEAST_TEXTURE:
-        return Keypoints(**made, **_NONE, reason="It has too little texture.")
-    grey = _at_most(luma, _KEYPOINT_SIDE)
+        reason = f"It has fewer than {_SMALLEST_SIDE} pixels on one side."
+    elif _texture(luma) < _LEAST_TEXTURE:
+        reason = "It has too little texture."
+    width, height = full_size
+    return Keypoints(width=width, height=height, jpeg=jpeg, thumbnail=_thumbnail(luma), reason=reason)
+
+
+def _find_keypoints(picture: Pixels) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
+    """Return positions (K, 2) in a small picture, and descriptors (K, 128)."""
+    grey = _at_most(np.asarray(cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY), np.uint8), _KEYPOINT_SIDE)
     found, descriptors = _detect(grey, _CONTRAST)
     if len(found) < _FEW:
         found, descriptors = _detect(grey, _FAINT)
     if not found:
-        return Keypoints(**made, **_NONE)
+        return _NONE
     # OpenCV counts from the middle of the first pixel, which moves if the picture is scaled.
-    scale = np.array([small.shape[1] / grey.shape[1], small.shape[0] / grey.shape[0]], np.float32)
+    scale = np.array([picture.shape[1] / grey.shape[1], picture.shape[0] / grey.shape[0]], np.float32)
     positions = (np.asarray(cv2.KeyPoint.convert(found), np.float32) + np.float32(0.5)) * scale
-    return Keypoints(**made, positions=positions, descriptors=np.rint(descriptors).astype(np.uint8))
+    return positions, np.rint(descriptors).astype(np.uint8)
 
 
 def _detect(grey: Pixels, contrast: float) -> tuple[Sequence[cv2.KeyPoint], NDArray[np.float32]]:
@@ -158,10 +196,7 @@ def _texture(luma: Pixels) -> float:
     return float((cv2.resize(fine * fine, squares, interpolation=cv2.INTER_AREA) > _DETAIL**2).mean())
 
 
-_NONE: Final[dict[str, Any]] = {
-    "positions": np.empty((0, 2), np.float32),
-    "descriptors": np.empty((0, 128), np.uint8),
-}
+_NONE: Final = np.empty((0, 2), np.float32), np.empty((0, 128), np.uint8)
 
 
 @contextmanager

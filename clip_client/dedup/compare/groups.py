@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Comparison:
+class Compared:
     """What a search knows about its contents; element i of each array is about row i."""
 
     candidates: Mapping[int, Sequence[Photo]]
@@ -76,7 +76,7 @@ class Comparison:
                 better[row] = best
         return better
 
-    def with_doubts(self, doubts: Mapping[int, str]) -> Comparison:
+    def with_doubts(self, doubts: Mapping[int, str]) -> Compared:
         """Return the comparison with these rows, and those of the same pixels, in doubt, too: row -> why."""
         by_pixels = {int(self.pixels[row]): why for row, why in doubts.items()}
         doubted = dict(self.doubts) | {
@@ -95,7 +95,7 @@ class Comparison:
         )
 
 
-def make_groups(comparison: Comparison, thresholds: Thresholds) -> list[DuplicateGroup]:
+def make_groups(comparison: Compared, thresholds: Thresholds) -> list[DuplicateGroup]:
     """Divide the rows into groups around a kept photo. A row of several files that is in no group is a group itself."""
     better = _same_picture(comparison)
     alike = _alike(comparison, thresholds, [row for row in comparison.candidates if row not in better])
@@ -108,13 +108,13 @@ def make_groups(comparison: Comparison, thresholds: Thresholds) -> list[Duplicat
     return sorted(groups, key=lambda group: os.fsencode(group.keep))
 
 
-def _same_picture(comparison: Comparison) -> dict[int, int]:
+def _same_picture(comparison: Compared) -> dict[int, int]:
     """Return row -> a better row of the same pixels, or one that an alignment proved it to be a copy of."""
     proofs = ((row, comparison.proofs.best(row)) for row in comparison.candidates)
     return {row: proof.kept for row, proof in proofs if proof is not None} | comparison.same_pixels()
 
 
-def _alike(comparison: Comparison, thresholds: Thresholds, rows: Iterable[int]) -> dict[int, int]:
+def _alike(comparison: Compared, thresholds: Thresholds, rows: Iterable[int]) -> dict[int, int]:
     """Return those of ``rows`` that are alike to a better one by vector or hash -> that one. Align both."""
     evidence = Evidence(
         vectors=comparison.vectors, pixels=comparison.pixels, hashes=comparison.hashes, has_hash=comparison.has_hash
@@ -136,7 +136,7 @@ def _alike(comparison: Comparison, thresholds: Thresholds, rows: Iterable[int]) 
     return alike
 
 
-def _followers(comparison: Comparison, better: Mapping[int, int]) -> list[list[int]]:
+def _followers(comparison: Compared, better: Mapping[int, int]) -> list[list[int]]:
     """Return the rows of each group, the best first: each row follows its better one to the best of all.
 
     A row that follows a worse one comes after it. Rows that a person declared to be different share no group: the
@@ -165,7 +165,7 @@ def _followers(comparison: Comparison, better: Mapping[int, int]) -> list[list[i
 
 
 def _group(
-    comparison: Comparison, rows: Sequence[int], better: Mapping[int, int], thresholds: Thresholds
+    comparison: Compared, rows: Sequence[int], better: Mapping[int, int], thresholds: Thresholds
 ) -> DuplicateGroup:
     """Make the group of the contents ``rows``, the kept one first."""
     keep, others, inside = rows[0], np.array(rows[1:], dtype=np.intp), set(rows)
@@ -188,14 +188,14 @@ def _group(
     )
 
 
-def _smallest(comparison: Comparison, rows: Sequence[int]) -> float:
+def _smallest(comparison: Compared, rows: Sequence[int]) -> float:
     """Return the smallest cosine of any two of the rows that have a vector."""
     vectors = comparison.vectors[list(rows)]
     return minimum_similarity(vectors[np.isfinite(vectors).all(axis=1)])
 
 
 def _member(
-    comparison: Comparison,
+    comparison: Compared,
     keep: int,
     row: int,
     photo: Photo,
@@ -243,7 +243,7 @@ def _member(
     )
 
 
-def _alignment(comparison: Comparison, row: int, keep: int, better: int | None) -> Alignment | None:
+def _alignment(comparison: Compared, row: int, keep: int, better: int | None) -> Alignment | None:
     """Return the alignment of a row, or of a better one with its pixels, with the kept row."""
     own = comparison.proofs.between(row, keep)
     if own is None and better is not None and comparison.pixels[better] == comparison.pixels[row]:

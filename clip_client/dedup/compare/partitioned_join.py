@@ -37,7 +37,7 @@ _MOST_SAMPLED: Final = 5000
 """Batches stop at this many sampled rows, which is little of the work with a million rows."""
 _BLOCK_ROWS: Final = 16_384
 
-EXACT: Final = RecallEstimate(method="exact", recall=1.0, recall_95=(1.0, 1.0), pairs=0)
+ALL_COMPARED: Final = RecallEstimate(method="exact", recall=1.0, recall_95=(1.0, 1.0), pairs=0)
 
 
 def join_vectors(
@@ -52,7 +52,7 @@ def join_vectors(
     projected = project(vectors, rows, threshold, seed=seed)
     if len(rows) <= exact_rows:
         join_alike(union_find, rows, vectors, threshold, projected=projected)
-        return EXACT
+        return ALL_COMPARED
     sample = np.sort(np.random.default_rng(seed).choice(rows, sample_size(len(rows)), replace=False))
     cells = fit_cells(vectors[sample], len(rows), threshold, seed=seed)
     estimate, count = _sample_recall(vectors, rows, threshold, seed, projected).choose_count(cells)

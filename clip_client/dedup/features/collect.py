@@ -10,6 +10,7 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
@@ -19,7 +20,7 @@ from anyio import to_thread
 from clip_client._encoding import EncodedImage
 from clip_client.dedup.features.feature_tables import FeatureTable, VectorTable, without_outdated
 from clip_client.dedup.features.image_features import BYTES_ONLY, bytes_only_features, cached_features, extract_features
-from clip_client.dedup.features.model_input import ModelInput, extract_with_input
+from clip_client.dedup.features.model_input import ModelInput, extract_with_input, keep_nothing
 from clip_client.dedup.features.preview import raw_preview
 from clip_client.dedup.files.file_types import is_raw
 from clip_client.dedup.files.hashing import hash_file
@@ -30,12 +31,13 @@ from clip_client.dedup.types import FailedFile, PhotoFile, SearchStats
 from preprocess_ensemble.cores import usable_cores
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+    from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from clip_client._embedder import Embedder
     from clip_client._results import EmbeddedItem
+    from clip_client.dedup.features.model_input import KeepPicture
     from clip_client.dedup.store.parquet_store import KeyFilter, ParquetStore
     from clip_client.dedup.store.store import Store
     from clip_client.dedup.types import OnProgress
@@ -66,6 +68,8 @@ class CollectedFeatures:
     failed: list[FailedFile] = field(default_factory=list)
     """The files that could not be read."""
     stats: SearchStats = field(default_factory=SearchStats)
+    pictures: Mapping[str, bytes] = field(default_factory=dict)
+    """What ``keep_picture`` kept of the pictures that were decoded, by content."""
 
     def comparable(self) -> tuple[list[str], list[FailedFile]]:
         """Return the contents that can be compared, by their first path, and the files that cannot be decoded.
@@ -106,6 +110,7 @@ async def collect_features(
     store: Store,
     on_progress: OnProgress,
     *,
+    keep_picture: KeepPicture = keep_nothing,
     read: ReadFile = read_file,
     extract: Callable[..., ImageFeatures] = extract_features,
     save_every_s: float = 5.0,
@@ -113,7 +118,8 @@ async def collect_features(
     """Collect the features and vectors of ``files``: those that ``store`` holds, and the rest from files and server.
 
     New ones reach the store within ``save_every_s`` seconds, so an interrupted search continues where it was. Files are
-    read while others are embedded. Without an ``embedder`` no content has a vector. ``read`` and ``extract`` replace
+    read while others are embedded. Without an ``embedder`` no content has a vector. ``keep_picture`` is called, in many
+    threads, with each picture that is decoded, other than that of a RAW file. ``read`` and ``extract`` replace
     :func:`read_file` and :func:`extract_features`. Raises StoreError, and what ``embedder.embed_stream`` raises if the
     server fails.
     """
@@ -121,7 +127,7 @@ async def collect_features(
     vectors = None if model is None else store.vectors(model.vector_id, model.dimension)
     model_input = None if model is None else ModelInput.of(model)
     collector = FeatureCollector(
-        embedder, model_input, store, vectors, len(files), on_progress, read, extract, save_every_s
+        embedder, model_input, store, vectors, len(files), on_progress, keep_picture, read, extract, save_every_s
     )
     await to_thread.run_sync(collector.load_cached, files)
     try:
@@ -146,13 +152,14 @@ class FeatureCollector:
         vectors: ParquetStore | None,
         total: int,
         on_progress: OnProgress,
+        keep_picture: KeepPicture,
         read: ReadFile,
         extract: Callable[..., ImageFeatures],
         save_every_s: float,
     ) -> None:
         self._embedder = embedder
         self._model_input = model_input
-        self._read, self._extract = read, extract
+        self._keep_picture, self._read, self._extract = keep_picture, read, extract
         self._save_every_s = save_every_s
         self._index = store.files
         self._features, self._vectors = cached_features(store), vectors
@@ -299,6 +306,10 @@ class FeatureCollector:
         self._done += 1
         self._on_progress(self._what, self._done, self._total)
 
+    def _count(self, **more: int) -> None:
+        stats = self.collected.stats
+        self.collected.stats = replace(stats, **{name: getattr(stats, name) + number for name, number in more.items()})
+
     def _add_copy(self, sha256: str, file: PhotoFile, image: EncodedImage | None = None) -> str | EncodedImage | None:
         """Add a file to its content; return ``image``, or without one the path, if the content has to be embedded."""
         copies = self.collected.copies.setdefault(sha256, [])
@@ -334,7 +345,8 @@ class FeatureCollector:
                 self._extracted[sha256, as_raw] = None
         if not is_known:
             model_input = None if self._has_outcome(sha256) else self._model_input
-            self._extracted[sha256, as_raw] = extract_with_input(self._extract, data, model_input, is_raw=as_raw)
+            keep = keep_nothing if as_raw else partial(self._keep_picture, sha256)
+            self._extracted[sha256, as_raw] = extract_with_input(self._extract, data, model_input, keep, is_raw=as_raw)
         return found, sha256
 
     def _record_file(self, outcome: ReadOutcome) -> str | EncodedImage | None:
@@ -348,9 +360,7 @@ class FeatureCollector:
         is_new = sha256 not in self.collected.features
         extracted = self._extracted.pop((sha256, is_raw(file.path)), None) if is_new else None
         features, image = extracted or (None, None)
-        stats = self.collected.stats
-        decoded = stats.decoded + (features is not None)
-        self.collected.stats = replace(stats, files_read=stats.files_read + 1, decoded=decoded)
+        self._count(files_read=1, decoded=int(features is not None))
         if features is not None:
             self._features.add({"sha256": bytes.fromhex(sha256), **features.to_row()})
             self.collected.features[sha256] = features
@@ -367,8 +377,8 @@ class FeatureCollector:
         if not code and not is_unchanged(file):
             code, message = "UNREADABLE", "It was changed while it was read."
         self._count_done()
+        self._count(embedded=1)
         collected = self.collected
-        collected.stats = replace(collected.stats, embedded=collected.stats.embedded + 1)
         if code == "UNREADABLE":
             # This file went away since it was hashed, which says nothing about the copies of it.
             collected.failed.append(FailedFile(path=file.path, code=code, message=message))
@@ -383,11 +393,6 @@ class FeatureCollector:
         else:
             assert item.vector is not None  # an item without an error has a vector
             collected.vectors[sha256] = item.vector
-        row = {
-            "sha256": bytes.fromhex(sha256),
-            "vector": None if code else item.vector,
-            "code": code,
-            "message": message,
-        }
         assert self._vectors is not None, "an embedded image has a model"
-        self._vectors.add(row)
+        vector = None if code else item.vector
+        self._vectors.add({"sha256": bytes.fromhex(sha256), "vector": vector, "code": code, "message": message})

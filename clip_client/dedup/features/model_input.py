@@ -14,8 +14,16 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from clip_client._model import ModelInfo
+    from clip_client.dedup.features.preview import OnDecoded
     from clip_client.dedup.photo import ImageFeatures
     from preprocess_ensemble.imaging.transform import PreprocessConfig
+
+    KeepPicture = Callable[[str, bytes, Image.Image, tuple[int, int]], None]
+    """Called with the SHA-256 of a file, and then what :data:`OnDecoded` is called with."""
+
+
+def keep_nothing(*seen: object) -> None:
+    """Do nothing with what was decoded."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,14 +71,23 @@ class ModelInput:
 
 
 def extract_with_input(
-    extract: Callable[..., ImageFeatures], data: bytes, model_input: ModelInput | None, *, is_raw: bool
+    extract: Callable[..., ImageFeatures],
+    data: bytes,
+    model_input: ModelInput | None,
+    keep_picture: OnDecoded = keep_nothing,
+    *,
+    is_raw: bool,
 ) -> tuple[ImageFeatures, EncodedImage | None]:
-    """Extract the features of a file; return them with what is sent of it, if there is a ``model_input``."""
+    """Extract the features of a file; return them with what is sent of it, if there is a ``model_input``.
+
+    ``keep_picture`` is called with what was decoded, as ``on_decoded`` of ``extract`` is.
+    """
     images: list[EncodedImage | None] = [None]
 
-    def encode(file: bytes, picture: Image.Image, at_least: tuple[int, int]) -> None:
+    def use(file: bytes, picture: Image.Image, at_least: tuple[int, int]) -> None:
         if model_input is not None:
             images.append(model_input.encode(file, picture, at_least))
+        keep_picture(file, picture, at_least)
 
-    features = extract(data, is_raw=is_raw, on_decoded=encode)
+    features = extract(data, is_raw=is_raw, on_decoded=use)
     return features, images[-1]

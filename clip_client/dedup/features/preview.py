@@ -79,17 +79,25 @@ def thumbnail(path: str, max_side: int) -> bytes | None:
 
 
 def preview_of(
-    data: bytes, path: str, max_side: int, on_decoded: OnDecoded = lambda data, picture, at_least: None
+    data: bytes,
+    path: str,
+    max_side: int,
+    on_decoded: OnDecoded = lambda data, picture, at_least: None,
+    *,
+    least_side: int = 0,
 ) -> Preview | FailedFile:
-    """Decode the bytes of an image file as :func:`preview` does; ``path`` only names it in a failure."""
+    """Decode the bytes of an image file as :func:`preview` does; ``path`` only names it in a failure.
+
+    ``on_decoded`` gets the picture before it is made smaller. A side of it has ``least_side`` pixels, if the photo has.
+    """
     from preprocess_ensemble.imaging.decode import SCALE_INFO, DecodeError, decode
 
-    at_least = (2 * max_side, 2 * max_side)
+    side = max(2 * max_side, least_side)
     try:
-        image = decode(data, at_least=at_least)
+        image = decode(data, at_least=(side, side))
     except DecodeError as error:
         return FailedFile(path=path, code=error.status.name, message=error.message)
-    on_decoded(data, image, at_least)
+    on_decoded(data, image, (side, side))
     scaled = image.info.get(SCALE_INFO)
     width, height = image.size if scaled is None else scaled.size
     image.thumbnail((max_side, max_side))

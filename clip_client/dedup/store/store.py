@@ -5,7 +5,7 @@
     files.sqlite      path, size, modification time -> SHA-256   a cache
     looks/<algorithm> SHA-256 -> size, hash, time of the photo   a cache, Parquet
     pixels/<algorithm> SHA-256 -> SHA-256 of the pixels          a cache, Parquet
-    keypoints/<algorithm>.sqlite SHA-256 -> keypoints            a cache
+    keypoints/<algorithm>.sqlite SHA-256 -> keypoints; pairs     a cache
     vectors/<id>      SHA-256 -> vector of one model             a cache, Parquet
     journal.sqlite    what was moved where                       not replaceable
     decisions.sqlite  decisions of a person about photos         not replaceable
@@ -25,13 +25,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from clip_client.dedup.store.blob_table import BlobTable, remove_other_tables
 from clip_client.dedup.store.choices import Choices
 from clip_client.dedup.store.decisions import Decisions
 from clip_client.dedup.store.file_index import FileIndex
 from clip_client.dedup.store.journal import Journal
-from clip_client.dedup.store.keypoint_table import KeypointTable
 from clip_client.dedup.store.parquet_store import ParquetStore
 from clip_client.dedup.store.settings import Settings
+from clip_client.dedup.store.spool import Spool
 from clip_client.dedup.store.sqlite import StoreError
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 
 STORE_VARIABLE: Final = "CLIP_STORE"
 """Environment variable that names the default folder."""
+_ALIGNMENT: Final = "keypoints"
+"""The folder of what alignment keeps."""
 
 
 def default_directory() -> Path:
@@ -108,10 +111,18 @@ class Store:
         """Which content each file had."""
         return self._open.enter_context(closing(FileIndex(self.directory / "files.sqlite")))
 
-    def keypoints(self, algorithm: str) -> KeypointTable:
-        """Open the keypoints that one version of the algorithm made."""
-        path = self.directory / "keypoints" / f"{algorithm}.sqlite"
-        return self._open.enter_context(closing(KeypointTable(path)))
+    def alignment(self, version: str) -> BlobTable:
+        """Open what one version of an algorithm of the alignment made."""
+        path = self.directory / _ALIGNMENT / f"{version}.sqlite"
+        return self._open.enter_context(closing(BlobTable(path)))
+
+    def keep_alignments(self, versions: Collection[str]) -> None:
+        """Remove what other versions than these made for the alignment."""
+        remove_other_tables(self.directory / _ALIGNMENT, versions)
+
+    def spool(self) -> Spool:
+        """Open a place on the store's disk for what need not be kept."""
+        return Spool(self.directory)
 
     def vectors(self, vector_id: str, dimension: int | None = None) -> ParquetStore:
         """Open the vectors of one id, each of ``dimension`` numbers; ``code`` and ``message`` say why one is missing.

@@ -85,16 +85,11 @@ def test_the_table_of_a_first_search_has_peers_without_steps(tmp_path: Path) -> 
 
     steps = {"decode": 30.0, "align": 10.0, "model and the rest": 50.0}
     searches = {"2 MP, local:": rounds(8.0, 10.0, 12.0, steps_ms_per_photo=steps), "2 MP, infinity": rounds(4.0)}
-    decodes = {
-        "2 MP": {"decoded_twice": 9, "hashes_changed": 2, "most_bits": 1, "hash_decode_ms": 4.6},
-        "256 px": {"decoded_twice": 0, "hashes_changed": 0, "most_bits": 0, "hash_decode_ms": None},
-    }
     plan = {"rounds": 3, "files": 11}
-    keep(tmp_path, "first_scan", "2026-01-01", plan=plan, searches=searches, decodes=decodes)
+    keep(tmp_path, "first_scan", "2026-01-01", plan=plan, searches=searches)
     text = markdown_tables.part_of("first_scan", report.newest(tmp_path))
     assert "| 2 MP | this, in process | 10.0 (8.0-12.0) | 100 | 30 | 10 | 50 |" in text
     assert "| 2 MP | infinity, fp32: vectors, no groups | 4.0 (4.0-4.0) | 250 |  |  |  |" in text
-    assert text.endswith("change: 2 MP, 5 ms of processor time a photo, and 2 of 9 hashes, by up to 1 bits.")
 
 
 def test_the_tables_of_operators_scaling_and_slow_lines(tmp_path: Path) -> None:

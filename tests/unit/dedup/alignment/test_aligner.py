@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+import io
+from typing import TYPE_CHECKING, Any
 
-from clip_client.dedup.alignment.aligner import Aligner
+from clip_client.dedup import find_duplicates
+from clip_client.dedup.alignment.aligner import Aligner, keep_small_picture, keypoints_in
+from clip_client.dedup.store.spool import Spool
 from clip_client.dedup.store.store import Store
-from tests.fixtures.images.scenes import scene
+from clip_client.dedup.types import EDITED, RE_ENCODED
+from preprocess_ensemble.imaging import decode as decoding
+from tests.fixtures.images.scenes import resized, scene
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
+    from PIL import Image
 
 
 def test_a_file_that_is_away_for_one_search_is_not_doubted_in_the_next(tmp_path: Path) -> None:
@@ -20,7 +28,7 @@ def test_a_file_that_is_away_for_one_search_is_not_doubted_in_the_next(tmp_path:
     contents = [hashlib.sha256(path.read_bytes()).hexdigest() for path in (kept, copy)]
     paths = dict(zip(contents, map(str, (kept, copy)), strict=True))
     with Store(tmp_path / "store") as store, Aligner(paths, store) as aligner:
-        aligner.extract(contents, lambda done, total: None)
+        aligner.prepare([(contents[0], contents[1])], lambda done, total: None)
         copy.rename(away)
         (absent,) = aligner.align(contents[0], contents[1:])
         away.rename(copy)
@@ -29,3 +37,83 @@ def test_a_file_that_is_away_for_one_search_is_not_doubted_in_the_next(tmp_path:
     assert absent.doubts == ("one of the two files could not be read again",)
     assert present is not None
     assert present.doubts == ()
+
+
+async def test_a_large_photo_is_decoded_once_before_it_is_proved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The features and the small picture are made of one decode; the other one is the proof, at full size."""
+    whole = scene(0, (2000, 1504))
+    whole.save(tmp_path / "large.jpg", quality=95)
+    resized(whole, 0.75).save(tmp_path / "copy.jpg", quality=60)
+    plain, sizes = decoding.decode, []
+
+    def decode(*arguments: Any, **options: Any) -> Image.Image:
+        sizes.append(options.get("at_least"))
+        return plain(*arguments, **options)
+
+    monkeypatch.setattr(decoding, "decode", decode)
+    report = await find_duplicates(None, tmp_path)
+    assert [group.tier for group in report.groups] == [RE_ENCODED]
+    assert [size is None for size in sizes] == [False, False, True, True]
+
+
+def test_the_small_picture_is_the_same_from_whichever_decode(tmp_path: Path) -> None:
+    photos = {}
+    for name, size, profile in (
+        ("plain", (2000, 1504), b""),
+        ("profile", (1200, 1032), b"not one"),
+        ("small", (500, 400), b""),
+    ):
+        file = io.BytesIO()
+        scene(0, size).save(file, "JPEG", quality=80, icc_profile=profile)
+        photos[name] = file.getvalue()
+    with Spool(tmp_path) as spool:
+        for name, data in photos.items():
+            picture = decoding.decode(data, at_least=(471, 471))
+            before = picture.tobytes()
+            keep_small_picture(spool, name, data, picture, (471, 471))
+            assert picture.tobytes() == before
+        assert sorted(spool) == ["plain", "profile"]
+        for name, row in spool.items():
+            own = keypoints_in(photos[name])
+            assert own is not None
+            assert own.to_bytes() == row
+
+
+def test_nothing_is_kept_of_a_picture_that_is_too_small_for_the_alignment(tmp_path: Path) -> None:
+    file = io.BytesIO()
+    scene(0, (2000, 960)).save(file, "JPEG", quality=80)
+    with Spool(tmp_path) as spool:
+        keep_small_picture(
+            spool, "a", file.getvalue(), decoding.decode(file.getvalue(), at_least=(471, 471)), (471, 471)
+        )
+        assert not spool
+
+
+def test_what_other_versions_made_is_removed_and_refusals_are_kept(tmp_path: Path) -> None:
+    pictures = {name: tmp_path / f"{name}.png" for name in ("kept", "turned", "other", "tiny")}
+    scene(0, (600, 400)).save(pictures["kept"])
+    scene(0, (600, 400)).rotate(90, expand=True).save(pictures["turned"])
+    scene(1, (600, 400)).save(pictures["other"])
+    scene(0, (60, 40)).save(pictures["tiny"])
+    contents = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in pictures.items()}
+    paths = {contents[name]: str(path) for name, path in pictures.items()}
+    kept, *others = contents.values()
+    for earlier in ("sift-4.sqlite", "sift-4.sqlite-wal", "full-size-1.sqlite"):
+        (tmp_path / "store" / "keypoints").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "store" / "keypoints" / earlier).touch()
+    counts, found, reasons = [], [], []
+    for _ in range(2):
+        with Store(tmp_path / "store") as store, Aligner(paths, store) as aligner:
+            aligner.prepare([(kept, other) for other in others], lambda done, total: None)
+            found.append(aligner.align(kept, others))
+            counts.append((aligner.made, aligner.aligned))
+            reasons.append(aligner.reasons)
+    assert [one and one.tier for one in found[0]] == [EDITED, None, None]
+    assert found[0] == found[1]
+    assert reasons[0] == reasons[1] == {contents["tiny"]: "It has fewer than 80 pixels on one side."}
+    assert counts == [(4, 3), (0, 0)]
+    left = {path.name.partition(".")[0] for path in (tmp_path / "store" / "keypoints").iterdir()}
+    assert len(left) == 2
+    assert not left & {"sift-4", "full-size-1"}

@@ -11,7 +11,7 @@ import pytest
 from clip_client.dedup.aligned import Alignment, Match
 from clip_client.dedup.alignment.proofs import Proofs
 from clip_client.dedup.compare.cannot_link import CannotLink
-from clip_client.dedup.compare.groups import Comparison, make_groups
+from clip_client.dedup.compare.groups import Compared, make_groups
 from clip_client.dedup.compare.keep_rules import KeepRules
 from clip_client.dedup.group import DuplicateGroup, Member
 from clip_client.dedup.photo import ImageFeatures, Photo
@@ -79,7 +79,7 @@ def groups(
     """
     count = len(files)
     known = [None] * count if hashes is None else list(hashes)
-    comparison = Comparison(
+    comparison = Compared(
         candidates=dict(enumerate(files)),
         vectors=np.array(vectors, dtype=np.float32),
         pixels=np.arange(count) if pixels is None else np.array(pixels),

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from clip_client.dedup.alignment.proofs import Proofs
 from clip_client.dedup.compare.cannot_link import CannotLink
 from clip_client.dedup.compare.chosen_groups import CHOSEN, keep_instead, rerank
-from clip_client.dedup.compare.groups import Comparison, make_groups
+from clip_client.dedup.compare.groups import Compared, make_groups
 from clip_client.dedup.compare.keep_rules import KeepRules
 from clip_client.dedup.photo import ImageFeatures, Photo
 from clip_client.dedup.types import ALTERED, BURST, EDITED, EXACT, SAME_PIXELS, SIMILAR, TIERS, CaptureTime, Thresholds
@@ -48,7 +48,7 @@ def search(rules: KeepRules) -> DuplicateGroup:
         [file("f.jpg", 7)],
     ]
     angles = np.array([0, 0, 0, 0.2, 0.2, 0.1])
-    comparison = Comparison(
+    comparison = Compared(
         candidates=dict(enumerate(files)),
         vectors=np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32),
         pixels=np.array([0, 0, 0, 3, 3, 5]),
@@ -163,7 +163,7 @@ def test_whatever_is_kept_copies_lead_to_it_by_proofs(
 ) -> None:
     """``pictures`` has the picture of each file; ``proved`` pairs of pictures, of which the second is a copy."""
     files = [[file(f"{'abcdefg'[row]}.jpg", 90 - row)] for row in range(len(pictures))]
-    comparison = Comparison(
+    comparison = Compared(
         candidates=dict(enumerate(files)),
         vectors=np.tile(np.array([1, 0], dtype=np.float32), (len(files), 1)),
         pixels=np.array([pictures.index(picture) for picture in pictures]),
