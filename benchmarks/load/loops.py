@@ -1,4 +1,4 @@
-"""The load generators: a closed loop, an open loop, and a loop in the calling thread."""
+"""The load generators: a closed loop and an open loop."""
 
 from __future__ import annotations
 
@@ -130,15 +130,3 @@ async def open_loop(
     await asyncio.gather(*tasks)
     answers.calls, answers.seconds = len(answers.latencies_ms), loop.time() - start
     return answers
-
-
-def repeat(step: Callable[[], int], seconds: float) -> dict[str, Any]:
-    """Call ``step``, which returns a number of images, in this thread for ``seconds``."""
-    latencies_ms: list[float] = []
-    images = 0
-    start = now = time.perf_counter()
-    while now - start < seconds:
-        images += step()
-        then, now = now, time.perf_counter()
-        latencies_ms.append(1e3 * (now - then))
-    return {"images": images, "rate": images / (now - start), "latency_ms": percentiles(latencies_ms)}

@@ -25,8 +25,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from PIL import Image
 
-from benchmarks.experiments.dedup import large_store
-from benchmarks.experiments.dedup.second_decode import compare_decodes
 from benchmarks.experiments.dedup.step_times import REST, STEPS, StepTimes
 from benchmarks.fixtures.float_models import write_images_model
 from benchmarks.harness.checkpoint import say
@@ -39,6 +37,7 @@ from benchmarks.harness.worker import in_new_process, peak_memory_mb
 from benchmarks.peers.folder_search import embed_with_infinity, search_with_fastdup
 from benchmarks.peers.services import infinity
 from clip_client import ClipClient
+from clip_client.dedup import Store, find_duplicates
 from clip_client.dedup.grouping import CANDIDATES, OFF
 from preprocess_ensemble.testing.sample_photos import write_originals
 
@@ -119,7 +118,8 @@ async def _search(url: str, photos: Path, first: Path, store: Path, server: int 
         start_s = time.perf_counter() - started
         stopwatch = Stopwatch(server)
         with times.counting():
-            report, _ = await large_store.timed_search(clip, [photos], store, verify=verify)
+            with Store(store) as opened:
+                report = await find_duplicates(clip, [photos], store=opened, verify=verify)
         spent = stopwatch.per_photo(report.compared)
     assert not report.failed, report.failed
     steps = {step: 1e3 * times.seconds[step] / report.compared for step in STEPS}
@@ -176,13 +176,12 @@ def start_peers(run: Run) -> dict[str, Callable[[Path], dict[str, Any]]]:
 )
 def measure(run: Run) -> dict[str, Any]:
     """Measure every size with every system, in turn."""
-    cells, decodes = {}, {}
+    cells = {}
     peers = start_peers(run)
     server = run.serve()
     for size in run.options.sizes:
         folder = run.scratch / size
         write_photos(folder, size, run.options.files)
-        decodes[size] = compare_decodes(sorted(folder.iterdir()), run.options.repository)
         for system in OWN:
             cells[f"{size}, {system}"] = partial(measure_own, run, system, folder, server)
         for system, measure_peer in peers.items():
@@ -217,16 +216,4 @@ def measure(run: Run) -> dict[str, Any]:
             for step in steps
         ],
     )
-    show(
-        "JPEG files that are decoded twice: hashes, if they were made from the picture that the model needs",
-        ("", "files", "changed hashes", "bits at most", "ms for the hash's decode"),
-        [
-            (
-                size,
-                *(f"{found[key]}" for key in ("decoded_twice", "hashes_changed", "most_bits")),
-                "-" if found["hash_decode_ms"] is None else f"{found['hash_decode_ms']:.1f}",
-            )
-            for size, found in decodes.items()
-        ],
-    )
-    return {"searches": results, "decodes": decodes}
+    return {"searches": results}
