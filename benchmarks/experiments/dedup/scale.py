@@ -12,6 +12,7 @@ work. Each embeds a quarter of the files and then all; the rate is that of the d
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import shutil
 import time
@@ -25,7 +26,7 @@ import numpy as np
 
 from benchmarks.fixtures.null_repository import write_null_repository
 from benchmarks.fixtures.planted_store import StandIn, fill_store, photo_file, write_embedded
-from benchmarks.fixtures.planted_vectors import THRESHOLDS, planted
+from benchmarks.fixtures.planted_vectors import THRESHOLD, planted
 from benchmarks.harness.experiment import PHOTOS, Run, experiment, option
 from benchmarks.harness.meters import RayGauge
 from benchmarks.harness.results import show
@@ -44,9 +45,9 @@ RAY: Final = "Ray"
 _FEW: Final = 10
 
 
-def make(engine: str, rows: int, shape: str, folder: Path) -> dict[str, Any]:
+def make(engine: str, rows: int, folder: Path) -> dict[str, Any]:
     """Plant ``rows`` vectors, as the engine reads them, and keep the family of each."""
-    vectors, family = planted(rows, shape)
+    vectors, family = planted(rows)
     (fill_store if engine == ONE_MACHINE else write_embedded)(folder / "vectors", vectors)
     np.save(folder / "family.npy", family)
     return {}
@@ -64,7 +65,7 @@ def recall(folder: Path, groups: Iterable[tuple[int, str]]) -> float:
     return float(((group_of[copies] == group_of[family[copies]]) & (group_of[copies] >= 0)).mean())
 
 
-def search_store(folder: Path, rows: int, searched: int, shape: str) -> dict[str, Any]:
+def search_store(folder: Path, rows: int, searched: int) -> dict[str, Any]:
     """Search for ``searched`` of the photos of a store, once, in this process."""
     some = tuple(map(photo_file, range(0, rows, rows // searched)))[:searched]
     before_mb = peak_memory_mb()
@@ -77,7 +78,7 @@ def search_store(folder: Path, rows: int, searched: int, shape: str) -> dict[str
     started, started_cpu = time.perf_counter(), time.process_time()
     with Store(folder / "vectors") as store:
         scan = Scan(files=some, failed=())
-        options: Any = {"threshold": THRESHOLDS[shape], "verify": OFF, "on_progress": note}
+        options: Any = {"threshold": THRESHOLD, "verify": OFF, "on_progress": note}
         clip: Any = StandIn()
         report = asyncio.run(find_on_one_machine(clip, scan, store=store, **options))
     seconds, processor_s = time.perf_counter() - started, time.process_time() - started_cpu
@@ -102,9 +103,7 @@ def search_on_ray(folder: Path) -> dict[str, Any]:
 
     with cluster(), RayGauge.running() as gauge:
         started = time.perf_counter()
-        summary = find_duplicates(
-            folder / "vectors", output=folder, threshold=THRESHOLDS["dense"], exact_rows=0, verify=OFF
-        )
+        summary = find_duplicates(folder / "vectors", output=folder, threshold=THRESHOLD, exact_rows=0, verify=OFF)
         seconds = time.perf_counter() - started
     table = pyarrow.dataset.dataset(summary.output, format="parquet", exclude_invalid_files=True)
     rows = table.to_table(columns=["group", "path"]).to_pydict()
@@ -186,32 +185,29 @@ def measure_embedding(run: Run) -> dict[str, Any]:
     PHOTOS,
     option("--vectors", type=int, nargs="*", default=[10_000, 100_000, 1_000_000], help="numbers of photos to search"),
     option("--engines", nargs="+", choices=(ONE_MACHINE, RAY), default=[ONE_MACHINE, RAY], help="default: both"),
-    option("--shapes", nargs="+", choices=THRESHOLDS, default=["dense"], help="of the vectors, on one machine"),
     option("--files", type=int, default=6_000, help="JPEG files to embed; 0 leaves this out"),
 )
 def measure(run: Run) -> dict[str, Any]:
     """Search every number of photos, then embed."""
     saved = run.checkpoint()
     rows = []
-    for engine in run.options.engines:
-        for shape in run.options.shapes if engine == ONE_MACHINE else ["dense"]:
-            for count in run.options.vectors:
-                name = f"{count:,} {shape} vectors, {engine}"
-                if not saved.has(name):
-                    folder = run.scratch / name
-                    folder.mkdir()
-                    in_new_process(make, engine, count, shape, folder)
-                    search = partial(search_on_ray, folder)
-                    if engine == ONE_MACHINE:
-                        search = partial(search_store, folder, count, count, shape)
-                        few = partial(search_store, folder, count, _FEW, shape)
-                        saved.cell(f"{_FEW} of {name}", partial(in_new_process, few))
-                    saved.cell(name, partial(in_new_process, search))
-                    shutil.rmtree(folder)
-                one = saved.cells[name]
-                keys = ("scan_seconds", "seconds", "processor_seconds", "peak_mb", "driver_peak_mb")
-                numbers = (f"{one[key]:,.1f}" if key in one else "" for key in keys)
-                rows.append((name, *numbers, f"{one['recall']:.4f}", f"{one['coverage'] or 1:.4f}"))
+    for engine, count in itertools.product(run.options.engines, run.options.vectors):
+        name = f"{count:,} vectors, {engine}"
+        if not saved.has(name):
+            folder = run.scratch / name
+            folder.mkdir()
+            in_new_process(make, engine, count, folder)
+            search = partial(search_on_ray, folder)
+            if engine == ONE_MACHINE:
+                search = partial(search_store, folder, count, count)
+                few = partial(search_store, folder, count, _FEW)
+                saved.cell(f"{_FEW} of {name}", partial(in_new_process, few))
+            saved.cell(name, partial(in_new_process, search))
+            shutil.rmtree(folder)
+        one = saved.cells[name]
+        keys = ("scan_seconds", "seconds", "processor_seconds", "peak_mb", "driver_peak_mb")
+        numbers = (f"{one[key]:,.1f}" if key in one else "" for key in keys)
+        rows.append((name, *numbers, f"{one['recall']:.4f}", f"{one['coverage'] or 1:.4f}"))
     headings = ("", "scan, s", "all, s", "processor s", "peak MB", "driver MB", "recall", "estimated")
     show("Searches of planted vectors", headings, rows)
     embedding = measure_embedding(run) if run.options.files else {}

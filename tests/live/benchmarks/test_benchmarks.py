@@ -77,8 +77,8 @@ def test_transfer(tiny_repository: Path, tmp_path: Path) -> None:
 def test_scale(tmp_path: Path) -> None:
     found = run("scale", "--vectors", "400", "--files", "60", results=tmp_path)
     assert {name for name in found["searches"] if not name.startswith("10 of")} == {
-        "400 dense vectors, one machine",
-        "400 dense vectors, Ray",
+        "400 vectors, one machine",
+        "400 vectors, Ray",
     }
     assert all(one["recall"] == 1 for one in found["searches"].values() if "recall" in one)
     assert set(found["embedding"]) == {"one machine", "Ray"}

@@ -166,18 +166,6 @@ async def test_a_closed_loop_measures_the_latency_of_a_saturated_server() -> Non
     assert result["mean_ms"] == pytest.approx((3000 + 5000) / 2, rel=0.01)
 
 
-async def test_a_closed_loop_counts_nothing_of_its_warm_up() -> None:
-    now = 0.0
-
-    async def call(number: float) -> None:
-        nonlocal now
-        now += 3.0 if number < 4 else 1.0
-
-    answers = await closed_loop(call, callers=1, seconds=5.0, warm_up_s=10.0, clock=lambda: now)
-    # The fourth answer, at 12 s, is the first after the warm-up: time counts from it.
-    assert (answers.calls, answers.seconds) == (5, 5.0)
-
-
 def test_the_server_is_full_at_the_first_point_near_the_best_and_other_vectors_are_invalid() -> None:
     model = {"mean_ms": {"queue": 1.0, "compute_infer": 2.0}, "share_batched": 0.5}
     one = {
